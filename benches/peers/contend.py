@@ -1,7 +1,7 @@
-"""Measures contenders: `contend.py MODULE` reads jobs, one a line of JSON, and answers each by a line.
+"""Measures contenders: `contend.py MODULE` reads jobs, one JSON line per job, and answers each with a line.
 
-Each job is done in a process of its own, forked from this one, which has imported the library before: what one contender
-leaves behind changes nothing for the next, and nobody waits a hundred times for PyTorch's import.
+Each job runs in a new process, forked from this one after the library's import. So contenders do not influence each other,
+and PyTorch is imported once.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import tempfile
 
 from measuring import below, measure
 
-#: What each module's contenders import, so that it is done once; none of it starts a thread.
+#: The imports of each module's contenders, done once. None starts a thread.
 IMPORTS = {
     "plain": ["torch.utils.data", "s3torchconnector", "spdl.pipeline", "boto3"],
     "mosaic": ["torch.utils.data", "streaming"],
@@ -32,7 +32,7 @@ def answer(module, job):
     of = getattr(module, job["who"])
     if job["who"] in ("convert", "upload", "catalog"):
         return of(job)
-    # Beside what the bench removes at its end, whatever happens here.
+    # In the directory that the bench removes at its end, even after a failure here.
     job["scratch"] = tempfile.mkdtemp(dir=job["home"])
     try:
         return measure(lambda: of(job), job["warm"], job["most"])

@@ -1,4 +1,4 @@
-"""Where the samples lie, for all contenders, and how they get there."""
+"""The samples' locations, for all contenders, and their upload."""
 
 import os
 
@@ -9,7 +9,7 @@ def files(job):
 
 
 def environment(job):
-    """What AWS's own libraries are told of a bucket by."""
+    """The environment from which AWS's libraries find a bucket."""
     return {
         "AWS_ENDPOINT_URL": job["endpoint"],
         "AWS_ALLOW_HTTP": "true",

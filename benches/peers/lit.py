@@ -1,4 +1,4 @@
-"""LitData: chunks in its own format, which it downloads whole and keeps; and raw files, read as they are."""
+"""LitData: chunks in its format, which it downloads whole and keeps, and raw files, read unchanged."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What one contender takes: epochs of batches, each sample looked at, and the CPU of all its processes."""
+"""Measures one contender: epochs of batches, reading each sample, and the CPU time of all its processes."""
 
 import os
 import resource
@@ -6,7 +6,7 @@ import time
 
 TICK = os.sysconf("SC_CLK_TCK")
 
-#: Warm epochs, beyond those that are asked for: until so many seconds have passed, and no more than so many.
+#: Additional warm epochs: until this many seconds have passed, and at most this many.
 LONG_ENOUGH, MOST = 1.0, 200
 
 
@@ -42,10 +42,10 @@ def cpu():
 
 
 def measure(make, fewest, most):
-    """Makes a contender and reads a first epoch and at least `fewest` warm ones; one that goes on `most` seconds after its
-    first batch is cut short.
+    """Creates a contender and reads a first epoch and at least `fewest` warm ones. An epoch that lasts `most` seconds after
+    its first batch is cut short.
 
-    The first epoch begins with the making: connections, listings and the start of workers are in it.
+    The first epoch includes the creation: connections, listings and the start of workers.
     """
     began, used = time.monotonic(), cpu()
     contender, epochs, first, warm = make(), [], None, 0.0

@@ -15,7 +15,7 @@ warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
 def pack(samples):
-    """In a worker one tensor and the samples' lengths; in the trainer's own process nothing has to be moved."""
+    """In a worker: one tensor and the samples' lengths. In the trainer's process nothing is moved."""
     if torch.utils.data.get_worker_info() is None:
         return samples
     parts = [torch.frombuffer(sample, dtype=torch.uint8) for sample in samples]
@@ -39,7 +39,7 @@ def unpack(batches):
 
 
 def workers(number):
-    """What a PyTorch loader is told of its workers. They stay: starting them would be most of a short epoch."""
+    """The worker settings of a PyTorch loader. Workers persist: starting them would be most of a short epoch."""
     return {"num_workers": number, "persistent_workers": number > 0}
 
 

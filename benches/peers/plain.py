@@ -1,4 +1,4 @@
-"""What everybody has: bare reads, PyTorch's own DataLoader; over a bucket with the S3 client that AWS makes for PyTorch."""
+"""The baselines: bare reads, and PyTorch's DataLoader. For buckets it uses AWS's S3 client for PyTorch."""
 
 import os
 import random

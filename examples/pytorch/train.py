@@ -6,7 +6,7 @@
     python train.py s3://bucket/train --foreread loader --memory 8GiB --disk /local/scratch=100GB
     torchrun --nproc-per-node 2 train.py /data/train --foreread loader
 
-All print the same losses: order, transforms and numbers are the same.
+All print the same losses, because order and transforms are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRANSFORM = transforms.Compose([transforms.Resize((32, 32)), transforms.ToTensor
 
 
 def plain(options: argparse.Namespace, rank: int, world: int) -> Any:
-    """What most scripts have."""
+    """The loader of most scripts."""
     data = datasets.ImageFolder(options.data, TRANSFORM)
     sampler: Any = DistributedSampler(data, world, rank, shuffle=True, seed=options.seed)
     return DataLoader(data, options.batch_size, sampler=sampler, num_workers=options.workers)
@@ -39,7 +39,7 @@ def wrapped(options: argparse.Namespace, rank: int, world: int) -> Any:
 
 
 def own(options: argparse.Namespace, rank: int, world: int) -> Any:
-    """foreread's loader: directories and buckets alike, and ranks whose caches are one."""
+    """foreread's loader: for directories and buckets, with caches shared by all ranks."""
     from foreread.torch import DataLoader as Loader
 
     return Loader(
@@ -56,24 +56,24 @@ def own(options: argparse.Namespace, rank: int, world: int) -> Any:
 
 
 def network(classes: int) -> nn.Module:
-    """Small enough for a CPU; put a ResNet here."""
+    """Small enough for a CPU. Use a ResNet instead."""
     return nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(classes)
     )
 
 
 def arguments(about: str | None) -> argparse.Namespace:
-    """What the command line says; `about` is what its help begins with."""
+    """The command line's arguments. Its help begins with `about`."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", help="a folder of images, one directory a class; with --foreread loader also a bucket")
+    parser.add_argument("data", help="a folder of images, one directory per class, or (with --foreread loader) a bucket")
     parser.add_argument("--foreread", choices=["no", "wrap", "loader"], default="no")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--memory", help="8GiB; automatic where it is not said")
-    parser.add_argument("--disk", help="/local/scratch=100GB")
+    parser.add_argument("--memory", help="for example 8GiB (default: automatic)")
+    parser.add_argument("--disk", help="for example /local/scratch=100GB")
     return parser.parse_args()
 
 

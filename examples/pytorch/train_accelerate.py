@@ -5,8 +5,8 @@
     python train_accelerate.py /data/train --foreread loader      # foreread's own DataLoader, buckets too
     torchrun --nproc-per-node 2 train_accelerate.py /data/train --foreread wrap
 
-On one rank all print the same losses. On several, Accelerate deals batches to ranks in turn, and foreread's own loader deals
-samples as DistributedSampler does: wrap's losses are the plain way's, and the loader's are train.py's.
+On one rank all print the same losses. On several, Accelerate deals whole batches to ranks, and foreread's loader deals
+samples like DistributedSampler. So wrap's losses equal the plain ones, and the loader's equal train.py's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchvision import datasets
 
 
 def prepared(options: argparse.Namespace, accelerator: Accelerator) -> Any:
-    """Accelerate deals to the ranks, so that the sampler is one for all of them; an epoch's order is drawn from the seed."""
+    """Accelerate deals to the ranks, so all share one sampler. The seed determines an epoch's order."""
     data = datasets.ImageFolder(options.data, TRANSFORM)
     sampler: Any = DistributedSampler(data, 1, 0, shuffle=True, seed=options.seed)
     return accelerator.prepare(DataLoader(data, options.batch_size, sampler=sampler, num_workers=options.workers))
@@ -42,7 +42,7 @@ def main() -> None:
     options = arguments(__doc__)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    # Without CUDA Accelerate takes each process for the only one, unless it is told that CPUs are meant.
+    # Without CUDA, Accelerate takes each process for the only one, unless CPUs are requested.
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     model = network(options.classes)
     model(torch.zeros(1, 3, 32, 32))

@@ -2,8 +2,8 @@
 //!
 //! Tests wait for processes, timeouts and disks, and use less than half of the cores. Compiling
 //! uses the rest: at a low priority, one step after the other, because Cargo allows one build at a
-//! time. A step's output is printed when it has ended. The price: the times of these steps say
-//! little.
+//! time. A step's output is printed when it has ended. The price: the measured times of these steps
+//! include waiting.
 
 use std::io::{Read, pipe};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ pub type StepCommand = Result<Command, String>;
 pub struct EndedStep {
     /// Its name.
     pub name: String,
-    /// What it printed, and its command.
+    /// Its output and its command.
     pub output: String,
     /// How it ended.
     pub outcome: Result<StepOutcome>,
@@ -36,7 +36,7 @@ pub struct EndedStep {
 pub struct Background(Receiver<EndedStep>);
 
 impl Background {
-    /// Starts them on a thread of their own.
+    /// Starts them on a new thread.
     pub fn start(steps: Vec<(String, StepCommand)>) -> Background {
         let (sender, receiver) = channel();
         std::thread::spawn(move || {

@@ -35,7 +35,7 @@ pub struct Args {
     args: Vec<String>,
 }
 
-/// Runs the benchmarks; true when they ran to their end.
+/// Runs the benchmarks. True when they ran to their end.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     if let Some(commit) = &args.against {

@@ -29,7 +29,7 @@ pub fn answers(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Runs a command to its end; true when it succeeded.
+/// Runs a command to its end. True when it succeeded.
 pub fn run(command: &mut Command) -> Result<bool> {
     println!("$ {}", shown(command));
     let status = command.stdin(Stdio::null()).status().with_context(|| cannot_start(command))?;

@@ -1,12 +1,12 @@
 //! Ceph's S3 gateway, for tests against a real S3 service: one monitor, one store, one manager, one
 //! gateway, on loopback, from Debian's packages.
 //!
-//! Decisions: the store keeps its objects in memory (`memstore`), because it is up sooner than one
-//! in a file, needs no preallocated gigabyte, and leaves nothing to remove; the price is that a
-//! dataset must fit in memory (1 GiB for tests). One copy of everything, no high availability,
-//! `cephx` on (the gateway never connects without it). Two users are made: `full` may do
-//! everything, `reader` nothing until a bucket's policy says so. The gateway logs each request with
-//! its method and path, so that tests count them where they arrive.
+//! Decisions: the store keeps its objects in memory (`memstore`). It starts sooner than one in a
+//! file, needs no preallocated gigabyte, and leaves nothing to remove. The price is that a dataset
+//! must fit in memory (1 GiB for tests). One copy of everything, no high availability, `cephx` on
+//! (the gateway never connects without it). Two users are made: `full` may do everything, `reader`
+//! only what a bucket's policy allows. The gateway logs each request with its method and path, so
+//! that tests count them where they arrive.
 //!
 //! `cargo xtask ceph` starts it for use by hand.
 

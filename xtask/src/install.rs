@@ -106,7 +106,7 @@ fn build(workspace: &Workspace, name: &str, version: &str) -> Result<()> {
     let mut install = cargo(workspace, ["install", "--locked", "--debug", "--force", "--version", version]);
     install.arg("--root").arg(workspace.tools()).arg("--target-dir").arg(&scratch).arg(name);
     succeed(install.env("CARGO_PROFILE_DEV_DEBUG", "0"))?;
-    std::fs::remove_dir_all(&scratch).context("cannot remove what compiling the tool left behind")
+    std::fs::remove_dir_all(&scratch).context("cannot remove the tool's build directory")
 }
 
 fn succeed(command: &mut Command) -> Result<()> {

@@ -30,7 +30,7 @@ pub fn run() -> Result<bool> {
     Ok(true)
 }
 
-/// Lines of code of the Rust files below a directory; 0 where there is none.
+/// Lines of code of the Rust files below a directory. 0 where there is none.
 fn below(directory: &Path) -> Result<usize> {
     let mut lines = 0;
     if !directory.is_dir() {

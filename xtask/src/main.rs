@@ -1,10 +1,9 @@
 //! `cargo xtask <command>`: the project's own commands, the same on every machine and in continuous
 //! integration.
 //!
-//! Decision: they are a Rust program, not scripts, so that Cargo and a C compiler are all that a
-//! checkout needs, and what they read and count (features, test results) is tested like the rest.
-//! The price is that xtask must compile before anything runs; it therefore depends on no crate of
-//! this workspace.
+//! Decision: they are a Rust program, not scripts. So a checkout needs only Cargo and a C compiler,
+//! and the parsing of features and test results is tested like the rest. The price is that xtask
+//! must compile before anything runs. It therefore depends on no crate of this workspace.
 
 mod background;
 mod bench;
@@ -47,11 +46,11 @@ enum Command {
     Test(test::Args),
     /// The test suites for longer: more random cases, long runs on
     Soak(soak::Args),
-    /// The benchmarks; arguments go to `cargo bench -p foreread-benches`
+    /// The benchmarks. Arguments go to `cargo bench -p foreread-benches`
     Bench(bench::Args),
     /// The lines of code of each package, without tests, comments and blanks
     Lines,
-    /// Ceph's S3 gateway for use by hand, until Ctrl-C; prints the variables to export
+    /// Ceph's S3 gateway for use by hand, until Ctrl-C. Prints the variables to export
     Ceph,
 }
 

@@ -4,8 +4,8 @@
 //! (`integration-tests/tests/it/needs_torch.rs`). An environment variable gives them its path. With
 //! the variable unset, as under plain `cargo test`, the test prints `skipped: <why>` and returns.
 //! `cargo xtask test` filters these modules out and counts each as skipped. `--all` sets the
-//! variables and runs them; servers are started before and stopped afterwards. A test that did not
-//! run is therefore never counted as passed. The price is one name in two places; a house test
+//! variables and runs them. Servers are started before and stopped afterwards. A test that did not
+//! run is therefore never counted as passed. The price is one name in two places. A house test
 //! compares them.
 
 use std::ffi::OsString;
@@ -54,7 +54,7 @@ pub enum NeedSource {
     /// Pinned Python packages in a virtual environment below the target directory, with or without
     /// Debian's.
     Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
-    /// A probe script that must succeed in an empty directory behind one of the command prefixes
+    /// A probe script that must succeed in an empty directory with one of the command prefixes
     /// `ways`. The tests get that prefix. Needs these Debian packages, and rights that no package
     /// gives.
     Ways {
@@ -360,7 +360,7 @@ pub fn of_tests() -> impl Iterator<Item = (&'static Need, &'static Tests)> {
     NEEDS.iter().filter_map(|need| Some((need, need.tests.as_ref()?)))
 }
 
-/// Whether `script` succeeds behind the command prefix `way` in an empty directory.
+/// Whether `script` succeeds with the command prefix `way` in an empty directory.
 fn works(way: &str, script: &str) -> bool {
     let Ok(directory) = tempfile::tempdir() else { return false };
     let mut words = way.split(' ');

@@ -98,7 +98,7 @@ pub const SOAKS: &[Soak] = &[
 ];
 
 impl Soak {
-    /// Builds and installs the wheel and runs the tests; `variable` selects long runs.
+    /// Builds and installs the wheel and runs the tests. `variable` selects long runs.
     pub fn run(&self, of: &TestRun<'_>, variable: &str, results: &mut Results) -> Result<StepOutcome> {
         let missing = || {
             let mut needs = NEEDS.iter().filter(|need| match need.source {

@@ -48,7 +48,7 @@ const PACKAGE: &str = "crates/python";
 /// The directory of the step's wheel below the target directory.
 const WHEELS: &str = "wheels";
 
-/// Builds, installs and tests the package; skipped without `--all`.
+/// Builds, installs and tests the package. Skipped without `--all`.
 pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
     if let Err(missing) = find_needs(of) {
         return Ok(StepOutcome::Skipped(missing));
@@ -74,7 +74,7 @@ pub fn wheel_command(of: &TestRun<'_>) -> StepCommand {
     Ok(build_wheel(of.workspace, &of.workspace.target.join(WHEELS), &[]))
 }
 
-/// The line of what the step needs and is missing, if anything is; all without `--all`.
+/// Fails with the first missing tool of the step. Without `--all`, always fails with all of them.
 fn find_needs(of: &TestRun<'_>) -> Result<(), String> {
     let needs = || needs::NEEDS.iter().filter(|need| need.step == "python");
     if !of.all {
@@ -108,7 +108,7 @@ fn program(workspace: &Workspace, environment: &str, name: &str) -> PathBuf {
     workspace.environment(environment).join("bin").join(name)
 }
 
-/// The package's tests in an environment; the caller selects them.
+/// The package's tests in an environment. The caller selects them.
 pub fn tests(of: &TestRun<'_>, environment: &str) -> Command {
     let mut tests = python(of.workspace, environment);
     tests.args(STRICT).args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);

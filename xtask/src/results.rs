@@ -18,7 +18,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Parses one line of output; most lines have no result.
+    /// Parses one line of output. Most lines have no result.
     pub fn read_line(&mut self, line: &str) {
         let line = without_colours(line);
         let line = line.trim_end();

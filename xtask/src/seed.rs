@@ -1,7 +1,7 @@
 //! The seed of randomised tests: new for every run, printed, and settable to repeat a run.
 //!
 //! Decision: one number, `FOREREAD_TEST_SEED`, seeds every draw of a run, proptest's too. The price
-//! is that a run explores one seed; `cargo xtask soak` explores more.
+//! is that a run explores one seed. `cargo xtask soak` explores more.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};

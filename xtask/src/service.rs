@@ -111,8 +111,8 @@ impl TestServer {
             };
         }
         let out = File::create(self.directory.join(format!("{name}.out")))
-            .with_context(|| format!("cannot write what {name} says"))?;
-        let err = out.try_clone().with_context(|| format!("cannot write what {name} says"))?;
+            .with_context(|| format!("cannot write the output of {name}"))?;
+        let err = out.try_clone().with_context(|| format!("cannot write the output of {name}"))?;
         // In a separate process group: Ctrl-C must reach xtask alone, which then ends the server.
         bound.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut running = running();
@@ -134,9 +134,9 @@ impl TestServer {
     /// An error where one of the processes has ended.
     pub fn check(&self) -> Result<()> {
         for (name, process) in &mut self.own(&mut running())?.processes {
-            if let Some(status) = process.try_wait().with_context(|| format!("cannot look after {name}"))? {
+            if let Some(status) = process.try_wait().with_context(|| format!("cannot check {name}"))? {
                 let said = std::fs::read_to_string(self.directory.join(format!("{name}.out")));
-                bail!("{name} has ended ({status}); it said: {}", said.unwrap_or_default().trim_end());
+                bail!("{name} has ended ({status}); its output: {}", said.unwrap_or_default().trim_end());
             }
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Drop for TestServer {
     }
 }
 
-/// The status of `GET /` on a local port; none without an answer.
+/// The status of `GET /` on a local port. None without an answer.
 pub fn status(port: u16) -> Option<u16> {
     let ask = || -> std::io::Result<String> {
         let address = SocketAddr::from(([127, 0, 0, 1], port));

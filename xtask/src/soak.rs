@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: long test runs, before a release or overnight.
 //!
 //! First all suites with many more cases per property test. Then, one by one, the tests that do
-//! more when `FOREREAD_SOAK` is set; they print their progress. Tests that need a tool run where it
+//! more when `FOREREAD_SOAK` is set. They print their progress. Tests that need a tool run where it
 //! is installed. The Python package's soak tests have their own table (`package`).
 //!
 //! Decision: the dev profile, as in every other run. It is optimised and keeps the overflow checks
@@ -38,9 +38,9 @@ pub struct Args {
 /// A test with a long version.
 #[derive(Debug)]
 struct Long {
-    /// What the long version does.
+    /// The long version's work.
     name: &'static str,
-    /// Its file: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`; for a module of the library
+    /// Its file: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`. For a module of the library
     /// `.../tests/MODULE/mod.rs` or `.../src/MODULE.rs`.
     file: &'static str,
     test: &'static str,
@@ -165,7 +165,7 @@ impl Long {
     }
 }
 
-/// Runs the chosen soaks; true if none failed.
+/// Runs the chosen soaks. True if none failed.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;

@@ -58,7 +58,7 @@ pub struct TestRun<'a> {
     pub seed: Seed,
     /// Whether tests that need tools run.
     pub all: bool,
-    /// The packages whose tests run; empty for all.
+    /// The packages whose tests run. Empty for all.
     pub packages: &'a [String],
 }
 

@@ -12,7 +12,7 @@ use crate::seed::Seed;
 /// How a step ended.
 #[derive(Debug)]
 pub enum StepOutcome {
-    /// It ran; true when it succeeded.
+    /// It ran. True when it succeeded.
     Ran(bool),
     /// It did not run. One line: the missing need and how to install it.
     Skipped(String),

@@ -1,5 +1,4 @@
-//! `cargo xtask test`: every test that Cargo and a C compiler suffice for; with `--all`,
-//! everything.
+//! `cargo xtask test`: every test that needs only Cargo and a C compiler, or all with `--all`.
 
 use anyhow::{Result, bail};
 
@@ -24,7 +23,7 @@ pub struct Args {
     package: Vec<String>,
 }
 
-/// Runs the steps; true if none failed.
+/// Runs the steps. True if none failed.
 pub fn run(args: &Args) -> Result<bool> {
     let workspace = Workspace::load()?;
     let seed = Seed::choose()?;

@@ -8,13 +8,13 @@ use cargo_metadata::MetadataCommand;
 /// The workspace that xtask was built from.
 #[derive(Debug)]
 pub struct Workspace {
-    /// The folder of the workspace's `Cargo.toml`; every command runs there.
+    /// The folder of the workspace's `Cargo.toml`. Every command runs there.
     pub root: PathBuf,
     /// Cargo's target directory. Tools that xtask installs are below it.
     pub target: PathBuf,
     /// All packages and their folders, sorted by name.
     pub packages: Vec<(String, PathBuf)>,
-    /// Packages that have features, and the features that their sources name; both sorted by name.
+    /// Packages that have features, and the features that their sources name. Both sorted by name.
     /// A feature that a package only forwards is checked in the package that names it.
     pub features: Vec<(String, Vec<String>)>,
 }
@@ -23,7 +23,7 @@ impl Workspace {
     /// Runs `cargo metadata` without dependencies, which needs neither network nor complete lock
     /// file.
     pub fn load() -> Result<Workspace> {
-        // Set by `cargo run`; the compile-time value would be wrong after the checkout has moved.
+        // Set by `cargo run`. The compile-time value would be wrong after the checkout has moved.
         let own = std::env::var_os("CARGO_MANIFEST_DIR").context("run xtask as `cargo xtask <command>`")?;
         let manifest = PathBuf::from(own).join("Cargo.toml");
         let metadata = MetadataCommand::new()

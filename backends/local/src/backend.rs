@@ -30,7 +30,7 @@ impl Backend for LocalBackend {
     /// options.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind once the directory has been opened or refused.
+    /// A dropped future leaves no thread or file once the directory has been opened or refused.
     async fn open(
         &self,
         url: &str,

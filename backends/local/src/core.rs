@@ -156,12 +156,13 @@ impl OriginTier for LocalOrigin {
         let (path, times): (Arc<str>, _) = (path.into(), self.place.times);
         // A dead file server may not answer for minutes, which must not block a runtime thread.
         let (done, found) = oneshot::channel();
-        let asked = Arc::clone(&path);
+        let requested = Arc::clone(&path);
         let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
             let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
             // The receiver may be gone.
             let _ = done.send(
-                root.map_err(|errno| from_errno(errno, &asked)).and_then(|root| stat(root, asked, times)),
+                root.map_err(|errno| from_errno(errno, &requested))
+                    .and_then(|root| stat(root, requested, times)),
             );
         });
         let closed = |path: &str| {

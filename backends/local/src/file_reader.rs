@@ -198,6 +198,9 @@ fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
         Some(Version::Modified(_) | Version::Written { .. }) => {
             Err(changed(&object.path, "another modification time; index it again"))
         }
-        Some(_) => Err(invalid(&object.path, "it was indexed where objects have ETags; files have none")),
+        Some(_) => Err(invalid(
+            &object.path,
+            "the catalog has ETags of a bucket, which files lack; index the directory",
+        )),
     }
 }

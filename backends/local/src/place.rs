@@ -5,8 +5,8 @@
 //! from `/proc/self/mountinfo`. So containers and hosts that see the same data by different paths
 //! agree. Three kinds of sources are ambiguous:
 //! * A loop device is replaced by its image.
-//! * File systems without a source (tmpfs, most of FUSE) and reusable devices are identified by a
-//!   number that the kernel assigns once per boot, because another one may get the same path later.
+//! * File systems without a source (tmpfs, most of FUSE) and reusable devices: the number that the
+//!   kernel assigns once per boot. Another may get the same path later.
 //! * An overlay is replaced by its layers.
 //!
 //! The price is a cache that is not found again after such a file system is mounted again. A name

@@ -10,7 +10,7 @@
 //! thread per core. The reader notifies the pool before it blocks (`file_reader.rs`), so the pool
 //! counts the two apart. As many threads compute as there are cores. As many threads block as the
 //! configuration allows. A thread that is about to block first passes its turn to an idle thread,
-//! or else to a new one. There is no guessed timeout and no watcher thread. Threads start on demand
+//! or else to a new one. It has no guessed timeout and no watcher thread. Threads start on demand
 //! and end after some idle seconds. A reader that always blocks ([`BlockingRead::ALWAYS_WAITS`])
 //! has as many turns as threads, and never passes one on.
 //!
@@ -82,9 +82,8 @@ pub(crate) fn guarded<R: BlockingRead, T>(
     })
 }
 
-/// The threads of one tier. Dropping it answers queued reads with [`ErrorKind::Closed`] and tells
-/// the threads to end. It does not wait for them, because a read from a dead file server may never
-/// return.
+/// The threads of one tier. Dropping it answers queued reads with [`ErrorKind::Closed`] and ends
+/// the threads. It does not wait for them, because a read from a dead file server may never return.
 pub(crate) struct ReadPool<R: BlockingRead>(Arc<PoolShared<R>>);
 
 impl<R: BlockingRead> fmt::Debug for ReadPool<R> {

@@ -1,6 +1,6 @@
 //! The footprint of reads from the disk tier, measured by a counting allocator.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::sync::Arc;
 

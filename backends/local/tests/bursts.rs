@@ -1,7 +1,7 @@
 //! Bursts of reads of the pool and of both readers of the disk tier: start, cancellation and
 //! wake-ups.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

@@ -256,7 +256,7 @@ async fn queued_reads_are_cancelled_by_dropping_their_futures() {
     // It is queued after the others.
     assert!(read(&origin, &object).await.is_ok());
     let reads = buffers.0.load(Ordering::Relaxed);
-    assert!(reads < 100_000, "{reads} reads, all that were asked for");
+    assert!(reads < 100_000, "{reads} reads, all requested ones");
 }
 
 fn threads(named: &str) -> usize {

@@ -7,23 +7,23 @@
 //!
 //! # What is counted
 //!
-//! A sample's [`Footprint`] is its length and its overhead: its slot in the map, the charge that it
-//! shares with its handles, the boxes that own its bytes, and the allocator's header of each. That
-//! header is 48 bytes for memory aligned to a cache line, which all samples are read into. The
+//! A sample's [`Footprint`] is its length and its overhead. The overhead is its slot in the map,
+//! the charge shared with its handles, the boxes that own its bytes, and the allocator's headers.
+//! That header is 48 bytes for memory aligned to a cache line, which all samples are read into. The
 //! figure is measured (`tests/footprint.rs`) for the map at its emptiest, just after it grew. Not
 //! counted are the allocator's losses by fragmentation and by rounding large allocations up to
 //! pages.
 //!
-//! The figure holds only if the bytes are in an allocation of their own, because a slice keeps the
-//! whole allocation. [`ReadFuture`] guarantees that for every tier, and the conformance suite tests
-//! it. It cannot be seen from the bytes, so nothing checks it here.
+//! The figure holds only if the bytes are in a separate allocation, because a slice keeps the whole
+//! allocation. [`ReadFuture`] guarantees that for every tier, and the conformance suite tests it.
+//! It cannot be seen from the bytes, so nothing checks it here.
 //!
 //! # Locks
 //!
-//! The map has 64 shards with a lock each. Contention is low and not the reason: a table that
-//! doubles moves all its entries under its lock, which takes a hundred milliseconds for a million
-//! of them, and lookups must not wait for that. Samples and charges are dropped outside the locks,
-//! because a release hook may call back.
+//! The map has 64 shards with a lock each. Contention is low and not the reason. A table that
+//! doubles moves all its entries under its lock, which takes 100 ms for a million. Lookups must not
+//! wait for that. Samples and charges are dropped outside the locks, because a release hook may
+//! call back.
 
 mod map;
 
@@ -42,7 +42,7 @@ use crate::map::ShardedMap;
 
 const NAME: &str = "memory";
 
-/// The overhead of a sample; see `tests/footprint.rs`.
+/// The overhead of a sample. See `tests/footprint.rs`.
 const FOOTPRINT: Footprint = Footprint::new(320, 16);
 
 /// Samples in memory, bounded by a number of bytes.
@@ -100,7 +100,7 @@ impl Tier for MemoryTier {
         &self.profile
     }
 
-    /// Answers from the map; the bytes are the stored ones and keep their charge.
+    /// Answers from the map. The bytes are the stored ones and keep their charge.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         Box::pin(ready(answer(&self.map, &request)))
     }

@@ -27,7 +27,7 @@ impl fmt::Debug for ShardedMap {
 }
 
 impl ShardedMap {
-    /// Uses another hash than the maps themselves; otherwise the upper bits of all hashes in a
+    /// Uses another hash than the maps themselves. Otherwise the upper bits of all hashes in a
     /// shard would be equal.
     fn shard(&self, key: SampleKey) -> &MapShard {
         let hash = (key.id.0 ^ u64::from(key.dataset.0).rotate_right(16)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +38,7 @@ impl ShardedMap {
         self.shard(key).read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
     }
 
-    /// Adds a handle on `sample` unless the key is present; returns whether it did.
+    /// Adds a handle on `sample` unless the key is present. Returns whether it did.
     pub(crate) fn insert(&self, key: SampleKey, sample: &Sample) -> bool {
         match self.shard(key).write().unwrap_or_else(PoisonError::into_inner).entry(key) {
             Entry::Occupied(_) => false,

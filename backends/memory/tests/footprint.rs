@@ -1,6 +1,6 @@
 //! The real cost of a stored sample, measured by counting allocations.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use foreread_memory::MemoryTier;
 use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
@@ -42,11 +42,14 @@ fn keep(length: usize, samples: u64) {
         }
     }
     let (measured, counted) = (worst - length as f64, (footprint - length as u64) as f64);
-    println!("at most {measured:.1} bytes beside each sample of {length}, counted as {counted}");
-    assert!(measured <= counted, "{measured:.1} bytes beside a sample of {length}, counted as {counted}");
+    println!("at most {measured:.1} bytes of overhead for each sample of {length}, counted as {counted}");
+    assert!(
+        measured <= counted,
+        "{measured:.1} bytes of overhead for a sample of {length}, counted as {counted}"
+    );
     assert!(
         measured >= counted * 0.8,
-        "{measured:.1} bytes beside a sample of {length}, counted as {counted}: too careful"
+        "{measured:.1} bytes of overhead for a sample of {length}, counted as {counted}: too careful"
     );
     assert_eq!(memory.budget().used(), samples * footprint);
 }

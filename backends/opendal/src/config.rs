@@ -14,7 +14,7 @@ const PARALLELISM: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpendalConfig {
-    /// The maximum of concurrent reads; 256 by default.
+    /// The maximum of concurrent reads (default: 256).
     pub parallelism: usize,
     /// For stores that cannot list: a local file with one object path per line.
     pub list: Option<PathBuf>,
@@ -358,13 +358,13 @@ mod tests {
         ] {
             assert_eq!(sent(url, Some(host)).unwrap(), expected, "{url} {host}");
         }
-        for (url, says) in [
+        for (url, expected_text) in [
             ("webdavs://evil/a", "FOREREAD_WEBDAV_HOST=evil "),
             ("http://evil/a", "FOREREAD_HTTP_HOST=http://evil "),
             ("webhdfs://evil/a", "FOREREAD_WEBHDFS_HOST=http://evil "),
         ] {
             let text = sent(url, None).unwrap_err().to_string();
-            assert!(text.contains(says) && !text.contains("hunter2"), "{text}");
+            assert!(text.contains(expected_text) && !text.contains("hunter2"), "{text}");
         }
         let text = sent("webdavs://host/a", Some("ftp://host")).unwrap_err().to_string();
         assert!(text.contains("FOREREAD_WEBDAV_HOST"), "{text}");

@@ -1,5 +1,5 @@
 //! Stores of [OpenDAL](https://opendal.apache.org) as origins: WebDAV, WebHDFS, web servers, OSS
-//! and COS by default; the Hugging Face Hub, HDFS and SFTP by separate features. Google's and
+//! and COS by default. The Hugging Face Hub, HDFS and SFTP by separate features. Google's and
 //! Azure's stores are in `foreread-s3`.
 //!
 //! [`OpendalBackend`] opens a store by its URL's scheme. [`OpendalOrigin::new`] takes any
@@ -31,11 +31,11 @@
 //! | `hdfs` | `hdfs://namenode:8020/path` | `options` |
 //! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
 //!
-//! Passwords and tokens of the first three are bound to the host in `host` (`dav.example.org`, with
-//! `:port` for an unusual port, with `http://` to allow unencrypted transfer). They go to no other
-//! host, because a URL may come from a foreign catalog. Without `host` they are an error. Redirects
-//! are followed for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and
-//! without credentials to another host.
+//! Passwords and tokens of the first three are bound to the host in `host` (`dav.example.org`). It
+//! may have a `:port`, and `http://` allows unencrypted transfer. They go to no other host, because
+//! a URL may come from a foreign catalog. Without `host` they are an error. Redirects are followed
+//! for `http`, `webhdfs` and `hf` only: five at most, never from https to http, and without
+//! credentials to another host.
 //!
 //! A web server cannot list. Its `list` names a local file with one path per line, below the URL.
 //! Each object's length is requested once, when the catalog is made.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_tier::{ErrorKind, Object, TierError, Version};
+use foreread_tier::{ErrorKind, ListRange, Object, TierError, Version};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream, FuturesUnordered};
 use futures::{FutureExt, StreamExt, TryStreamExt};
@@ -59,14 +59,6 @@ struct Listing {
     at_once: usize,
 }
 
-/// The range of a listing.
-#[derive(Clone, Debug)]
-struct ListRange {
-    /// Empty, or ending with `/`.
-    prefix: String,
-    after: Option<String>,
-}
-
 /// The stream of results was dropped.
 struct Dropped;
 
@@ -95,9 +87,7 @@ impl ObjectLister {
     }
 
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, ListResult> {
-        let prefix = prefix.trim_end_matches('/');
-        let slash = if prefix.is_empty() { "" } else { "/" };
-        let wanted = ListRange { prefix: format!("{prefix}{slash}"), after: after.map(str::to_owned) };
+        let wanted = ListRange::new(prefix, after);
         let (out, found) = tokio::sync::mpsc::channel(CHANNEL_SIZE);
         let of = Arc::clone(&self.of);
         let name = of.name;
@@ -134,8 +124,8 @@ fn with_retries(operator: Operator, page_timeout: Duration) -> Operator {
 
 impl Listing {
     async fn list(&self, wanted: &ListRange, out: &Sender<ListResult>) -> Result<(), Dropped> {
-        if !wanted.prefix.is_empty()
-            && let Err(error) = check_path(self.name, wanted.prefix.trim_end_matches('/'))
+        if !wanted.prefix().is_empty()
+            && let Err(error) = check_path(self.name, wanted.prefix().trim_end_matches('/'))
         {
             return send(out, Err(error)).await;
         }
@@ -158,9 +148,9 @@ impl Listing {
     /// the beginning. Otherwise keys could be lost.
     async fn flat(&self, wanted: &ListRange, out: &Sender<ListResult>) -> Result<(), Dropped> {
         let options = ListOptions { recursive: true, ..ListOptions::default() };
-        let mut lister = match self.operator.lister_options(&wanted.prefix, options).await {
+        let mut lister = match self.operator.lister_options(wanted.prefix(), options).await {
             Ok(lister) => lister,
-            Err(error) => return send(out, Err(self.failed(&wanted.prefix, &error))).await,
+            Err(error) => return send(out, Err(self.failed(wanted.prefix(), &error))).await,
         };
         loop {
             match lister.try_next().await {
@@ -170,14 +160,14 @@ impl Listing {
                         self.object(entry.path(), entry.metadata(), out).await?;
                     }
                 }
-                Err(error) => return send(out, Err(self.failed(&wanted.prefix, &error))).await,
+                Err(error) => return send(out, Err(self.failed(wanted.prefix(), &error))).await,
             }
         }
     }
 
     /// Lists directory by directory, several at once.
     async fn walk(&self, wanted: &ListRange, out: &Sender<ListResult>) -> Result<(), Dropped> {
-        let mut waiting = VecDeque::from([wanted.prefix.clone()]);
+        let mut waiting = VecDeque::from([wanted.prefix().to_owned()]);
         let mut in_flight = FuturesUnordered::new();
         loop {
             while in_flight.len() < self.at_once
@@ -218,7 +208,7 @@ impl Listing {
                         continue;
                     }
                     if found.ends_with('/') {
-                        if !wanted.is_before(found) {
+                        if !is_before(found, wanted) {
                             below.push(found.to_owned());
                         }
                     } else if wanted.includes(found) {
@@ -316,24 +306,9 @@ impl Listing {
     }
 }
 
-impl ListRange {
-    /// Whether an object belongs to the listing.
-    fn includes(&self, path: &str) -> bool {
-        path.strip_prefix(&*self.prefix).is_some_and(|rest| !rest.is_empty())
-            && !self.is_hidden(path)
-            && self.after.as_deref().is_none_or(|after| path > after)
-    }
-
-    /// Whether a part of the path below the prefix begins with a dot.
-    fn is_hidden(&self, path: &str) -> bool {
-        let below = path.strip_prefix(&*self.prefix).unwrap_or(path);
-        below.split('/').any(|part| part.starts_with('.'))
-    }
-
-    /// Whether all objects of this directory, whose path ends with `/`, precede the range.
-    fn is_before(&self, directory: &str) -> bool {
-        self.after.as_deref().is_some_and(|after| !after.starts_with(directory) && directory < after)
-    }
+/// Whether all objects of this directory, whose path ends with `/`, precede the range.
+fn is_before(directory: &str, range: &ListRange) -> bool {
+    range.after().is_some_and(|after| !after.starts_with(directory) && directory < after)
 }
 
 async fn send(out: &Sender<ListResult>, found: ListResult) -> Result<(), Dropped> {
@@ -376,7 +351,7 @@ mod tests {
         let operator = with_retries(operator.with_context(client), Duration::from_millis(200));
         let of = Listing { name: "webdav", operator, list: None, at_once: 1 };
         let (out, mut found) = tokio::sync::mpsc::channel(CHANNEL_SIZE);
-        let wanted = ListRange { prefix: String::new(), after: None };
+        let wanted = ListRange::new("", None);
         let listing = async move { of.list(&wanted, &out).await.is_ok() };
         assert!(tokio::time::timeout(Duration::from_secs(60), listing).await.unwrap());
         let object = found.recv().await.unwrap().unwrap();
@@ -385,13 +360,8 @@ mod tests {
     }
 
     #[test]
-    fn range_excludes_hidden_and_earlier_objects() {
-        let wanted = ListRange { prefix: "a/".into(), after: Some("a/m".into()) };
-        for (path, is) in [("a/n", true), ("a/m", false), ("a/", false), ("ab/n", false), ("a/n/.x", false)] {
-            assert_eq!(wanted.includes(path), is, "{path}");
-        }
-        assert!(wanted.is_before("a/l/") && !wanted.is_before("a/m/") && !wanted.is_before("a/n/"));
-        let hidden = ListRange { prefix: ".git/".into(), after: None };
-        assert!(hidden.includes(".git/config"), "the prefix itself is not hidden");
+    fn directory_before_the_range_is_skipped() {
+        let range = ListRange::new("a", Some("a/m"));
+        assert!(is_before("a/l/", &range) && !is_before("a/m/", &range) && !is_before("a/n/", &range));
     }
 }

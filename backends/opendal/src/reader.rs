@@ -4,7 +4,7 @@
 //!   the store supports that. The version in the answer is compared too.
 //! * The memory has the length from the catalog. A longer answer is abandoned at once, so an object
 //!   that grew to a terabyte costs an error and not the process.
-//! * The price is a copy of every byte, because the HTTP library returns parts of its own buffers,
+//! * The price is a copy of every byte, because the HTTP library returns parts of its buffers,
 //!   which must not be kept.
 
 use std::ops::Bound;

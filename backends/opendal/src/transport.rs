@@ -36,7 +36,7 @@ pub(crate) struct HttpRefusal {
 impl fmt::Display for HttpRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the store answered {}", self.status)?;
-        if self.status.is_redirection() { f.write_str(", a redirect that is not followed") } else { Ok(()) }
+        if self.status.is_redirection() { f.write_str(", a redirect, which is not followed") } else { Ok(()) }
     }
 }
 

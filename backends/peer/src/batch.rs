@@ -82,13 +82,13 @@ impl RequestBatch {
     }
 
     /// The samples as they are encoded on the wire.
-    pub(crate) fn asks(&self) -> impl Iterator<Item = SampleRequest> {
-        let ask = |request: &ReadRequest| SampleRequest {
+    pub(crate) fn sample_requests(&self) -> impl Iterator<Item = SampleRequest> {
+        let sample_request = |request: &ReadRequest| SampleRequest {
             key: request.key,
             due: request.due,
             length: request.len(),
         };
-        self.samples.iter().map(move |sample| ask(&sample.request))
+        self.samples.iter().map(move |sample| sample_request(&sample.request))
     }
 }
 

@@ -23,17 +23,17 @@ pub struct PeerCounts {
     /// Requests of other ranks that were answered with an error.
     pub refused: u64,
     /// Samples that were requested from other ranks.
-    pub asked: u64,
+    pub requested: u64,
     /// Samples that were received.
-    pub got: u64,
+    pub received: u64,
     /// Their bytes.
-    pub got_bytes: u64,
+    pub received_bytes: u64,
     /// Requested samples that timed out.
-    pub late: u64,
+    pub timed_out: u64,
     /// Requested samples that failed because their connection fell silent or ended.
-    pub lost: u64,
+    pub disconnected: u64,
     /// Connections that failed authentication.
-    pub strangers: u64,
+    pub unauthenticated: u64,
     /// Messages of the rendezvous and the run that were sent to other ranks, without heartbeats.
     pub messages: u64,
     /// Catalogs that were sent to another rank.
@@ -52,8 +52,8 @@ impl PeerCounters {
     }
 
     /// Records a process that named this job with another token or version.
-    pub(crate) fn note_mistaken(&self, who: String) {
-        *lock(&self.mistaken) = Some(who);
+    pub(crate) fn note_mistaken(&self, process: String) {
+        *lock(&self.mistaken) = Some(process);
     }
 
     /// The last process that named this job with another token or version. Unauthenticated, so

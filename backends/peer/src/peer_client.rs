@@ -41,7 +41,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The first and the longest backoff after failed connections.
 pub const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// What all peer clients of a process share.
+/// The values that all peer clients of a process share.
 #[derive(Clone, Debug)]
 pub struct PeerClientFactory {
     pub(crate) identity: Identity,
@@ -93,7 +93,7 @@ impl PeerClientFactory {
             failures: 0,
         });
         let (requests, burst, sweeps) = (AtomicU64::new(0), Mutex::default(), AtomicBool::new(false));
-        let inner = ClientShared { asker: self.clone(), rank, requests, burst, sweeps, state };
+        let inner = ClientShared { requester: self.clone(), rank, requests, burst, sweeps, state };
         let remote = PeerClient(Arc::new(ClientHandle(Arc::new(inner))));
         remote.moved(addresses);
         Arc::new(remote)
@@ -119,7 +119,7 @@ impl std::ops::Deref for ClientHandle {
 
 /// State that the connection's task shares.
 pub(crate) struct ClientShared {
-    pub(crate) asker: PeerClientFactory,
+    pub(crate) requester: PeerClientFactory,
     pub(crate) rank: Rank,
     /// The number of requests so far, from which they are numbered.
     requests: AtomicU64,
@@ -249,7 +249,7 @@ impl ClientShared {
     /// Passes a batch to the connection's task, which is started if there is none.
     fn send(self: &Arc<Self>, number: u64, batch: RequestBatch) {
         let mut state = lock(&self.state);
-        let mut command = ClientCommand::Ask(number, batch);
+        let mut command = ClientCommand::Request(number, batch);
         match &state.link {
             ConnectionState::Down { until, why } if Instant::now() < *until => {
                 let why = why.clone();
@@ -269,14 +269,14 @@ impl ClientShared {
         let task = state.tasks;
         state.link = ConnectionState::Open(task, link);
         drop(state);
-        self.asker.runtime.spawn(Arc::clone(self).run(task, commands));
+        self.requester.runtime.spawn(Arc::clone(self).run(task, commands));
     }
 
     /// The task of a connection, from its opening to its end.
     async fn run(self: Arc<Self>, task: u64, mut commands: mpsc::UnboundedReceiver<ClientCommand>) {
         self.sweeps.swap(false, AcqRel); // set for an earlier task
         let mut open = OpenRequests::new(&self);
-        let (error, useful) = self.ask(&mut commands, &mut open).await;
+        let (error, useful) = self.request_samples(&mut commands, &mut open).await;
         let lost = open.len() > 0 || useful.is_none();
         open.fail(&self, &error);
         tracing::debug!(rank = %self.rank, %error, "a connection to a rank ended");
@@ -302,19 +302,19 @@ impl ClientShared {
 
     /// Sends requests on a connection, and on a second one if the first falls silent. Returns why
     /// it ended, and whether any byte arrived. `None` if no connection could be opened.
-    async fn ask(
+    async fn request_samples(
         &self,
         commands: &mut mpsc::UnboundedReceiver<ClientCommand>,
         open: &mut OpenRequests,
     ) -> (WireError, Option<bool>) {
         let mut was_useful = None;
         loop {
-            let mut asking = match self.open().await {
+            let mut requesting = match self.open().await {
                 Ok(channel) => ClientTask::new(self, channel, commands, open),
                 Err(error) => return (error, was_useful),
             };
-            let error = (&mut asking).await;
-            let useful = asking.was_useful();
+            let error = (&mut requesting).await;
+            let useful = requesting.was_useful();
             was_useful = Some(useful || was_useful == Some(true));
             // Only a connection that delivered bytes is followed by a second one.
             if !useful || error.kind() != WireErrorKind::Timeout {
@@ -327,7 +327,7 @@ impl ClientShared {
 
     /// A number from 0 to 1 that depends on the seed, the rank and `number`.
     fn draw(&self, number: u64) -> f64 {
-        let drawn = mix(self.asker.seed ^ mix(u64::from(self.rank.0) << 32 | number));
+        let drawn = mix(self.requester.seed ^ mix(u64::from(self.rank.0) << 32 | number));
         (drawn >> 11) as f64 / (1u64 << 53) as f64
     }
 
@@ -344,12 +344,17 @@ impl ClientShared {
             let detail = format!("no answer in {:.1} s", began.elapsed().as_secs_f64());
             WireError::new(WireErrorKind::Timeout, detail)
         };
-        let PeerClientFactory { identity, run, wire, network, .. } = &self.asker;
+        let PeerClientFactory { identity, run, wire, network, .. } = &self.requester;
         let connected = timeout(connect_timeout, network.connect(address)).await.map_err(late)?;
         let stream = connected.map_err(|error| WireError::io("cannot connect", error))?;
-        let ask =
-            handshake::ask(stream, identity, Purpose::Samples(*run), wire.over(address), Some(self.rank));
-        let (channel, _) = timeout_at(until, ask).await.map_err(late)??;
+        let handshaking = handshake::initiate(
+            stream,
+            identity,
+            Purpose::Samples(*run),
+            wire.over(address),
+            Some(self.rank),
+        );
+        let (channel, _) = timeout_at(until, handshaking).await.map_err(late)??;
         Ok(channel)
     }
 

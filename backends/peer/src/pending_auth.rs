@@ -104,14 +104,14 @@ impl Drop for AuthSlot {
 /// Counts refused connections and logs them once a minute.
 #[derive(Debug)]
 pub(crate) struct RefusalLog {
-    whom: &'static str,
+    label: &'static str,
     /// Connections that are not logged yet, and when the last line was written.
     since: Mutex<(u64, Option<Instant>)>,
 }
 
 impl RefusalLog {
-    pub(crate) fn new(whom: &'static str) -> Self {
-        Self { whom, since: Mutex::default() }
+    pub(crate) fn new(label: &'static str) -> Self {
+        Self { label, since: Mutex::default() }
     }
 
     /// Writes a line if it is due. `last` is the connection that was refused just now.
@@ -119,7 +119,7 @@ impl RefusalLog {
         let Some(count) = self.count(last.is_some(), Instant::now()) else { return };
         let (from, error) = last.unzip();
         let error = error.map(tracing::field::display);
-        tracing::warn!(count, last = from, error, "refused connections of {}", self.whom);
+        tracing::warn!(count, last = from, error, "refused connections of {}", self.label);
     }
 
     /// The number to log now, if any.

@@ -99,7 +99,7 @@ impl ServerShared {
 
     /// Counts and logs a connection that failed authentication.
     fn note_unauthenticated(&self, from: &str, error: &WireError) {
-        self.counters.now().strangers += 1;
+        self.counters.now().unauthenticated += 1;
         self.unauthenticated.note(Some((from, error)));
     }
 }
@@ -251,7 +251,7 @@ async fn serve_connection(
 ) {
     let wanted = |purpose| match purpose {
         Purpose::Samples(run) => shared.run.get() == Some(&run),
-        Purpose::Meeting => !shared.meetings.is_closed(),
+        Purpose::Rendezvous => !shared.meetings.is_closed(),
     };
     let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
@@ -299,7 +299,7 @@ async fn serve_connection(
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }
-        Purpose::Meeting => {
+        Purpose::Rendezvous => {
             let connection = ControlConnection::new(channel, shared.identity.job);
             // If the receiver is gone, the connection closes, which its other end detects.
             let _ = shared.meetings.send((greeting, connection)).await;

@@ -41,8 +41,8 @@ async fn idle_connection_takes_a_few_kilobytes() {
     let mut tiers = Vec::new();
     for rank in 1..=RANKS {
         let network = world.host(format!("h{rank}"));
-        let asker = PeerClientFactory::new(identity(rank), run, network, &context, Arc::default());
-        let tier = asker.remote(Rank(0), server.addresses().to_vec());
+        let requester = PeerClientFactory::new(identity(rank), run, network, &context, Arc::default());
+        let tier = requester.remote(Rank(0), server.addresses().to_vec());
         let answers: Vec<_> = tier.read_all((0..10).map(|tag| known.whole(tag)).collect()).collect().await;
         assert!(answers.iter().all(|answer| answer.result.as_ref().is_ok_and(|got| *got == known.content)));
         tiers.push(tier);

@@ -64,7 +64,7 @@ impl Backend for S3Backend {
     /// source of credentials that is busy or unreachable is retried, for two minutes at most.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an invalid URL or setting. [`ErrorKind::Denied`] if there are no
+    /// [`ErrorKind::Invalid`] for an invalid URL or setting. [`ErrorKind::Denied`] without
     /// credentials. [`ErrorKind::Expired`] if they have expired. [`ErrorKind::Transient`] if their
     /// source was unreachable until the last attempt.
     ///

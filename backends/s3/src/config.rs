@@ -70,10 +70,7 @@ impl BucketPrefix {
         }
         let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if bucket.is_empty() || bucket.len() > 255 || !bucket.chars().all(fits) {
-            return Err(invalid(
-                url,
-                format!("`{bucket}` is no name of a bucket; write `s3://bucket/prefix`"),
-            ));
+            return Err(invalid(url, format!("`{bucket}` is not a bucket name; write `s3://bucket/prefix`")));
         }
         Self::below(bucket, prefix, url)
     }
@@ -132,9 +129,9 @@ impl S3Config {
                 .or_else(|| environment.first(variables))
                 .map(str::to_owned)
         };
-        let asked = set("profile");
-        let profile_asked = asked.is_some();
-        let profile = asked.unwrap_or_else(|| "default".to_owned());
+        let requested = set("profile");
+        let profile_asked = requested.is_some();
+        let profile = requested.unwrap_or_else(|| "default".to_owned());
         let skip_signature = flag("skip_signature", set("skip_signature"))?.unwrap_or(false);
         let keys_first = options.settings.contains_key("access_key_id");
         let profile_first = options.settings.contains_key("profile") && !keys_first;
@@ -268,8 +265,7 @@ fn endpoint(text: &str) -> Result<String, TierError> {
     if fits && format!("{text}/").parse::<http::Uri>().is_ok() {
         return Ok(text.to_owned());
     }
-    let why =
-        "it is no address of a store; AWS_ENDPOINT_URL is written like `https://store.example.org:9000`";
+    let why = "it is not a store's address; expected AWS_ENDPOINT_URL like `https://store.example.org:9000`";
     Err(invalid(shown, why))
 }
 
@@ -388,7 +384,7 @@ mod tests {
 
     #[test]
     fn invalid_setting_is_refused_by_name() {
-        for (settings, variables, says) in [
+        for (settings, variables, expected) in [
             (&[("endpiont", "x")][..], &[][..], "endpiont"),
             (&[("allow_http", "perhaps")], &[("AWS_ENDPOINT_URL", "http://x")], "allow_http"),
             (&[], &[("AWS_ENDPOINT_URL", "http://x"), ("AWS_ALLOW_HTTP", "false")], "AWS_ALLOW_HTTP=true"),
@@ -396,7 +392,7 @@ mod tests {
             (&[("profile", "nobody")], &[], "nobody"),
         ] {
             let error = gather("s3://b", settings, variables).unwrap_err();
-            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
+            assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(expected), "{error}");
         }
         // Keys in the environment precede a profile that is missing or cannot be read.
         let keys = [("AWS_ACCESS_KEY_ID", "k"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_CONFIG_FILE", "/")];

@@ -80,7 +80,7 @@ impl CredentialChain {
     }
 
     /// The result of a configured source. No credentials are an error.
-    async fn ask(
+    async fn load_from(
         &self,
         what: &str,
         provider: impl ProvideCredential<Credential = Credential>,
@@ -99,13 +99,13 @@ impl CredentialChain {
             return Ok(None);
         }
         let provider = AssumeRoleWithWebIdentityCredentialProvider::new().with_region(self.region.clone());
-        self.ask("the web identity", provider).await
+        self.load_from("the web identity", provider).await
     }
 
     async fn of_container(&self) -> SourceResult {
         let variables = ["AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"];
         match self.environment.first(&variables) {
-            Some(_) => self.ask("the container's role", ECSCredentialProvider::new()).await,
+            Some(_) => self.load_from("the container's role", ECSCredentialProvider::new()).await,
             None => Ok(None),
         }
     }
@@ -222,12 +222,12 @@ impl CredentialChain {
                 .with_web_identity_token_file(PathBuf::from(file))
                 .with_role_session_name(session)
                 .with_region(self.region.clone());
-            return self.ask("the role", provider).await;
+            return self.load_from("the role", provider).await;
         }
         let base = match (get("source_profile"), get("credential_source")) {
             (Some(source), _) if source == name => self.of_profile_named(profiles, name, 0).await,
             (Some(source), _) if !profiles.has(source) => {
-                Err(SourceFailure::permanent(format!("there is no profile `{source}`")))
+                Err(SourceFailure::permanent(format!("profile `{source}` does not exist")))
             }
             (Some(source), _) => self.of_profile_named(profiles, source, depth - 1).await,
             (None, Some("Environment")) => self.of_environment(),
@@ -235,10 +235,10 @@ impl CredentialChain {
             (None, Some("Ec2InstanceMetadata")) => self.of_machine(true).await,
             (None, _) => self.of_profile_named(profiles, name, 0).await,
         };
-        let assumes = || format!("whoever assumes the role {role}");
+        let assumes = || format!("credentials for the role {role}");
         let Some(base) = base.map_err(|failure| failure.within(assumes()))? else {
             return Err(SourceFailure::permanent(format!(
-                "the role {role}: profile `{name}` does not say who assumes it (source_profile)"
+                "the role {role}: profile `{name}` names no credentials that assume it (source_profile)"
             )));
         };
         let mut source = StaticCredentialProvider::new(&base.access_key_id, &base.secret_access_key);
@@ -256,7 +256,7 @@ impl CredentialChain {
         if let Some(seconds) = get("duration_seconds").and_then(|text| text.parse().ok()) {
             provider = provider.with_duration_seconds(seconds);
         }
-        self.ask(&format!("the role {role}"), provider).await
+        self.load_from(&format!("the role {role}"), provider).await
     }
 }
 
@@ -264,7 +264,7 @@ impl CredentialChain {
 impl CredentialSource for CredentialChain {
     async fn load(&self) -> Result<LoadedCredential, TierError> {
         for step in 0..5 {
-            let asked = match step {
+            let requested = match step {
                 0 if self.profile_first => self.of_profile().await,
                 1 => self.of_environment(),
                 2 => self.of_web_identity().await,
@@ -272,7 +272,7 @@ impl CredentialSource for CredentialChain {
                 4 => self.of_container().await,
                 _ => Ok(None),
             };
-            match asked {
+            match requested {
                 Ok(Some(found)) => return Ok(loaded(found)),
                 // Credentials of another source do not replace the profile that the options name.
                 Ok(None) if step == 0 && self.profile_first => return Err(nothing(None)),
@@ -469,8 +469,8 @@ mod tests {
         let chain =
             CredentialChain::new(environment, amazon.clone(), profile.into(), first, "eu-west-1".into());
         let loaded = chain.load().await;
-        let asked = amazon.0.lock().unwrap().clone();
-        (loaded, asked)
+        let requested = amazon.0.lock().unwrap().clone();
+        (loaded, requested)
     }
 
     async fn key(environment: Environment, profile: &str, first: bool) -> String {
@@ -501,15 +501,16 @@ mod tests {
             "PROFILE"
         );
         assert_eq!(key(Environment::new(container), "default", false).await, "CONTAINER");
-        let (loaded, asked) = load(Environment::default(), "default", false).await;
+        let (loaded, requested) = load(Environment::default(), "default", false).await;
         let loaded = loaded.unwrap();
         assert_eq!(
             (loaded.credential.key_id.as_str(), loaded.credential.token.as_deref()),
             ("MACHINE", Some("t"))
         );
         assert!(
-            loaded.expires.is_some() && asked.iter().all(|asked| asked.contains("169.254.169.254")),
-            "{asked:?}"
+            loaded.expires.is_some()
+                && requested.iter().all(|requested| requested.contains("169.254.169.254")),
+            "{requested:?}"
         );
     }
 
@@ -521,11 +522,13 @@ mod tests {
                       circle\n";
         let home = home(config, "[base]\naws_access_key_id = BASE\naws_secret_access_key = s\n");
         let environment = Environment::new([("AWS_EC2_METADATA_DISABLED", "true")]).with_home(home.path());
-        let (loaded, asked) = load(environment.clone(), "work", true).await;
+        let (loaded, requested) = load(environment.clone(), "work", true).await;
         assert_eq!(loaded.unwrap().credential.key_id, "ROLEROLEROLEROLE");
         assert!(
-            asked.len() == 1 && asked[0].contains("sts.eu-west-1.") && asked[0].ends_with(" BASE"),
-            "{asked:?}"
+            requested.len() == 1
+                && requested[0].contains("sts.eu-west-1.")
+                && requested[0].ends_with(" BASE"),
+            "{requested:?}"
         );
         for profile in ["nobody", "circle"] {
             let error = load(environment.clone(), profile, true).await.0.map(|_| ()).unwrap_err().to_string();
@@ -586,13 +589,13 @@ mod tests {
         let home = single_sign_on("2100-01-01T00:00:00Z");
         for profile in ["train", "old"] {
             let environment = Environment::default().with_home(home.path());
-            let (loaded, asked) = load(environment, profile, false).await;
+            let (loaded, requested) = load(environment, profile, false).await;
             assert_eq!(loaded.unwrap().credential.key_id, "SSO", "{profile}");
             assert!(
-                asked.len() == 1
-                    && asked[0].starts_with("https://portal.sso.eu-central-1.amazonaws.com/")
-                    && asked[0].contains("role_name=Reader&account_id=123456789012"),
-                "{asked:?}"
+                requested.len() == 1
+                    && requested[0].starts_with("https://portal.sso.eu-central-1.amazonaws.com/")
+                    && requested[0].contains("role_name=Reader&account_id=123456789012"),
+                "{requested:?}"
             );
         }
     }
@@ -601,17 +604,20 @@ mod tests {
     // semantics: BUCKET-9
     async fn expired_sso_token_names_the_command_and_ends_the_search() {
         let home = single_sign_on("2020-01-01T00:00:00Z");
-        for (profile, says) in
+        for (profile, expected) in
             [("train", "aws sso login --profile train"), ("old", "aws sso login"), ("half", "sso_start_url")]
         {
             for first in [false, true] {
                 let environment = Environment::default().with_home(home.path());
-                let (loaded, asked) = load(environment, profile, first).await;
+                let (loaded, requested) = load(environment, profile, first).await;
                 let error = loaded.map(|_| ()).unwrap_err();
                 let text = error.to_string();
                 assert_eq!(error.kind(), ErrorKind::Denied);
-                assert!(text.contains(says) && text.contains(profile) && !text.contains("hush"), "{text}");
-                assert!(asked.is_empty(), "the machine's role was asked for: {asked:?}");
+                assert!(
+                    text.contains(expected) && text.contains(profile) && !text.contains("hush"),
+                    "{text}"
+                );
+                assert!(requested.is_empty(), "the machine's role was requested: {requested:?}");
             }
         }
     }
@@ -689,7 +695,7 @@ mod tests {
         let role = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "/task");
         let process = home("[default]\ncredential_process = /no/such/program\n", "");
         let half = home("", "[default]\naws_access_key_id = PROFILE\n");
-        for (variables, home, says) in [
+        for (variables, home, expected) in [
             (vec![], process.path(), "/no/such/program"),
             (vec![], half.path(), "aws_secret_access_key"),
             (vec![("AWS_ACCESS_KEY_ID", "ENV")], half.path(), "AWS_SECRET_ACCESS_KEY is not"),
@@ -697,10 +703,10 @@ mod tests {
             (vec![("AWS_WEB_IDENTITY_TOKEN_FILE", "/no/such/token")], half.path(), "the web identity"),
         ] {
             let environment = Environment::new(variables.into_iter().chain([role])).with_home(home);
-            let (loaded, asked) = load(environment, "default", false).await;
+            let (loaded, requested) = load(environment, "default", false).await;
             let text = loaded.map(|_| ()).unwrap_err().to_string();
-            assert!(text.contains(says) && !text.contains('\n') && !text.contains("hush"), "{text}");
-            assert!(asked.is_empty(), "another source was used: {asked:?}");
+            assert!(text.contains(expected) && !text.contains('\n') && !text.contains("hush"), "{text}");
+            assert!(requested.is_empty(), "another source was used: {requested:?}");
         }
     }
 

@@ -240,7 +240,7 @@ impl Credentials {
 async fn renew_in_background(inner: Arc<CredentialsInner>) {
     let turn = inner.fetching.lock().await;
     if let Err(error) = inner.fetch().await {
-        tracing::warn!(%error, "credentials end soon and could not be fetched again");
+        tracing::warn!(%error, "the credentials expire soon and could not be renewed");
     }
     inner.lock().background = false;
     drop(turn);

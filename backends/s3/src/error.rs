@@ -278,9 +278,7 @@ impl BucketContext {
             ("gcs", StoreOperation::List) => "storage.objects.list on the bucket",
             ("gcs", StoreOperation::Read) => "storage.objects.get",
             (_, StoreOperation::List) => "s3:ListBucket on the bucket",
-            (_, StoreOperation::Read) => {
-                "s3:GetObject (also said of a missing object where they lack s3:ListBucket)"
-            }
+            (_, StoreOperation::Read) => "s3:GetObject (also for a missing object without s3:ListBucket)",
         };
         match self.tier {
             "azure" => format!("{refused}: it takes {needs}"),
@@ -353,7 +351,7 @@ mod tests {
         use ErrorKind::{
             Changed, Denied, Expired, Invalid, NotFound, Other, Throttled, Transient, Unsupported,
         };
-        for (status, code, kind, says) in [
+        for (status, code, kind, expected) in [
             (404, "NoSuchKey", NotFound, "no such object"),
             (404, "NoSuchBucket", NotFound, "AWS_ENDPOINT_URL"),
             (404, "", NotFound, "404"),
@@ -386,18 +384,18 @@ mod tests {
             let text = error.to_string();
             assert_eq!(error.kind(), kind, "{text}");
             assert!(text.starts_with("s3: a/b.jpg: ") && text.contains("s3://train"), "{text}");
-            assert!(text.contains(says) && !text.contains('\n'), "{text}");
+            assert!(text.contains(expected) && !text.contains('\n'), "{text}");
         }
     }
 
     #[test]
     fn google_and_azure_errors_name_their_own_remedies() {
-        for (tier, says) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
+        for (tier, expected) in [("azure", "Storage Blob Data Reader"), ("gcs", "storage.objects.list")] {
             let place = BucketContext { tier, bucket: "x://train".into(), endpoint: None, ..place() };
             let text = place
                 .of_refusal(StoreOperation::List, None, &refused(403, "AuthorizationFailure"))
                 .to_string();
-            assert!(text.contains(says) && text.contains("x://train") && !text.contains("s3:"), "{text}");
+            assert!(text.contains(expected) && text.contains("x://train") && !text.contains("s3:"), "{text}");
             let text =
                 place.of_refusal(StoreOperation::List, None, &refused(404, "ContainerNotFound")).to_string();
             assert!(text.contains("no such bucket") && !text.contains("AWS"), "{text}");

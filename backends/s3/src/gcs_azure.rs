@@ -183,19 +183,22 @@ impl<S> fmt::Debug for ClientPages<S> {
 
 #[async_trait]
 impl<S: PaginatedListStore> PageSource for ClientPages<S> {
-    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
-        let begins = self.begins_anywhere && ask.token.is_none() && !ask.after.is_empty();
+    async fn page(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        let begins = self.begins_anywhere && page_request.token.is_none() && !page_request.after.is_empty();
         let options = PaginatedListOptions {
-            offset: begins.then(|| ask.after.to_owned()),
-            page_token: ask.token.map(str::to_owned),
-            max_keys: ask.limit,
+            offset: begins.then(|| page_request.after.to_owned()),
+            page_token: page_request.token.map(str::to_owned),
+            max_keys: page_request.limit,
             ..PaginatedListOptions::default()
         };
-        let prefix = (!ask.prefix.is_empty()).then_some(ask.prefix);
+        let prefix = (!page_request.prefix.is_empty()).then_some(page_request.prefix);
         let page = self.store.list_paginated(prefix, options).await;
         let page = page.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
         let mut entries: Vec<ListedKey> = page.result.objects.into_iter().map(ListedKey::from).collect();
-        name_holders(if ask.token.is_some() || begins { ask.after } else { "" }, &mut entries);
+        name_holders(
+            if page_request.token.is_some() || begins { page_request.after } else { "" },
+            &mut entries,
+        );
         Ok(ListPage { entries, token: page.page_token })
     }
 

@@ -134,14 +134,15 @@ impl BucketListing {
     /// The error of a store whose listing does not end.
     pub(crate) fn endless(&self, what: &str) -> TierError {
         let at = self.place.endpoint.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
-        let why =
-            format!("the store{at} lists without an end: {what}; name the objects, or list a smaller prefix");
+        let why = format!(
+            "the store{at} returns pages endlessly: {what}; name the objects, or list a smaller prefix"
+        );
         self.place.error(ErrorKind::Other, None, why)
     }
 
     /// Requests a page, with retries.
-    pub(crate) async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
-        self.repeated(ask.after, "page of the listing", || self.pages.page(ask)).await
+    pub(crate) async fn page(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        self.repeated(page_request.after, "page of the listing", || self.pages.page(page_request)).await
     }
 
     /// Retries an attempt that the layers do not see. `name` seeds the jitter.
@@ -165,12 +166,12 @@ impl BucketListing {
     }
 
     /// The wait that the store requested, with jitter.
-    fn wait(&self, failures: u32, name: &str, asked: Option<Duration>) -> Duration {
+    fn wait(&self, failures: u32, name: &str, requested: Option<Duration>) -> Duration {
         let drawn =
             name.bytes().fold(mix(self.seed ^ u64::from(failures)), |hash, byte| mix(hash ^ u64::from(byte)));
         let part = (drawn >> 11) as f64 / (1u64 << 53) as f64;
         let bound = MAX_FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(MAX_WAIT);
-        asked.unwrap_or_default() + bound.mul_f64(part)
+        requested.unwrap_or_default() + bound.mul_f64(part)
     }
 }
 

@@ -224,9 +224,9 @@ impl OrderedListing {
             let (listing, below) = (Arc::clone(&self.listing), Arc::clone(&self.below));
             self.running.push(Box::pin(async move {
                 let KeyRange { after, token, probe, .. } = &range;
-                let ask =
+                let page_request =
                     PageRequest { prefix: &below, after, token: token.as_deref(), limit: probe.then_some(1) };
-                let page = listing.page(&ask).await;
+                let page = listing.page(&page_request).await;
                 (range, page)
             }));
         }

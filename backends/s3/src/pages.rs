@@ -120,7 +120,7 @@ impl ListPage {
 /// A source of pages.
 #[async_trait]
 pub(crate) trait PageSource: fmt::Debug + Send + Sync + 'static {
-    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError>;
+    async fn page(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError>;
 
     /// Whether a listing may begin after any key, at little cost.
     fn begins_anywhere(&self) -> bool;
@@ -140,8 +140,8 @@ pub(crate) struct S3Pages {
 
 #[async_trait]
 impl PageSource for S3Pages {
-    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
-        self.place.renewed(self.credentials.as_deref(), None, || self.attempt(ask)).await
+    async fn page(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        self.place.renewed(self.credentials.as_deref(), None, || self.attempt(page_request)).await
     }
 
     fn begins_anywhere(&self) -> bool {
@@ -150,8 +150,8 @@ impl PageSource for S3Pages {
 }
 
 impl S3Pages {
-    async fn attempt(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
-        let PageRequest { prefix, after, token, limit } = ask;
+    async fn attempt(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
+        let PageRequest { prefix, after, token, limit } = page_request;
         let mut query = String::from("list-type=2");
         if let Some(limit) = limit {
             query.push_str(&format!("&max-keys={limit}"));

@@ -105,7 +105,7 @@ impl ObjectReader {
             None => {}
             Some(Version::ETag(tag)) => options.if_match = Some(format!("\"{}\"", bare(tag))),
             Some(_) => {
-                let why = "it was indexed as a file, by its time; index it in the bucket";
+                let why = "the catalog has modification times of files; index the bucket";
                 return Err(self.error(request, ErrorKind::Invalid, why));
             }
         }
@@ -171,7 +171,7 @@ impl ObjectReader {
             _ => None,
         };
         if same.is_none() && matches!(object.version, Some(Version::ETag(_))) {
-            let why = "the answer has no ETag, so that nothing says of which state of the object it is";
+            let why = "the answer has no ETag, so the object's version is unknown";
             return Err(self.error(request, ErrorKind::Unsupported, why));
         }
         if same == Some(false) {

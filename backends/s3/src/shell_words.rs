@@ -1,8 +1,8 @@
 //! Splitting a command into words, as Amazon's tools split `credential_process` (Python's `shlex`).
 //!
 //! Blanks separate words. Text between single quotes is literal. Between double quotes a backslash
-//! escapes a `"` or another backslash. Elsewhere it escapes any character. There are no variables
-//! and no comments.
+//! escapes a `"` or another backslash. Elsewhere it escapes any character. Variables and comments
+//! are not supported.
 
 /// The words of `text`.
 ///

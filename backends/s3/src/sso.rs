@@ -227,7 +227,7 @@ impl SsoTokens {
             Err(error) => return Err(SourceFailure::permanent(error.to_string())),
         };
         let filed = SsoToken::parse(&document)
-            .ok_or_else(|| portal.log_in(format!("{} holds no token", path.display())))?;
+            .ok_or_else(|| portal.log_in(format!("{} contains no token", path.display())))?;
         let own = self.lock().get(path).filter(|own| own.expires > filed.expires).cloned();
         Ok(own.unwrap_or(filed))
     }
@@ -359,11 +359,11 @@ mod tests {
                 assert_eq!(request.method(), "POST");
                 assert_eq!(request.headers()[CONTENT_TYPE], "application/json");
                 let body: Value = serde_json::from_slice(request.body()).unwrap();
-                let asked = json!({
+                let requested = json!({
                     "clientId": "id", "clientSecret": "hush-client", "grantType": "refresh_token",
                     "refreshToken": "hush-refresh",
                 });
-                assert_eq!(body, asked);
+                assert_eq!(body, requested);
                 drop(self.gate.acquire().await.unwrap());
                 return (self.answer)();
             }
@@ -507,7 +507,7 @@ mod tests {
         };
         let mut alone = document("hush-old", PAST);
         alone.as_object_mut().unwrap().remove("refreshToken");
-        for (document, requests, says) in [
+        for (document, requests, expected) in [
             (document("hush-old", PAST), 1, "InvalidGrantException (400)"),
             (ended, 0, "has expired"),
             (alone, 0, "has expired"),
@@ -515,7 +515,7 @@ mod tests {
         ] {
             let home = Home::new(&document, "hush-new", Box::new(refused));
             let failure = home.role().await.unwrap_err();
-            assert!(!failure.transient && failure.why.contains(says), "{}", failure.why);
+            assert!(!failure.transient && failure.why.contains(expected), "{}", failure.why);
             assert!(failure.why.ends_with("run `aws sso login --profile train`"), "{}", failure.why);
             assert_eq!(home.refreshed(), requests);
             assert_eq!(home.read(), document);
@@ -605,9 +605,9 @@ mod tests {
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(another));
         let closed = home.amazon.gate.acquire().await.unwrap();
         {
-            let mut asking = std::pin::pin!(home.role());
+            let mut requesting = std::pin::pin!(home.role());
             while home.refreshed() == 0 {
-                assert!(futures::poll!(asking.as_mut()).is_pending());
+                assert!(futures::poll!(requesting.as_mut()).is_pending());
                 tokio::task::yield_now().await;
             }
         }

@@ -134,10 +134,11 @@ impl StoreConnector {
 }
 
 impl HttpConnector for StoreConnector {
-    /// A client that takes one setting from `asked`: whether clear text is allowed. Local services
-    /// that hand out credentials are not encrypted, nor are emulators of stores.
-    fn connect(&self, asked: &ClientOptions) -> object_store::Result<HttpClient> {
-        let allowed = asked.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
+    /// A client that takes one setting from `requested`: whether clear text is allowed. Local
+    /// services that hand out credentials are not encrypted, nor are emulators of stores.
+    fn connect(&self, requested: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allowed =
+            requested.get_config_value(&ClientConfigKey::AllowHttp).is_some_and(|text| text == "true");
         let client = match allowed && !self.plain {
             true => credential_client(self.bundle.as_deref()).and_then(error_client),
             false => self.client(),
@@ -432,14 +433,14 @@ mod tests {
     #[tokio::test]
     async fn clear_text_is_used_only_where_allowed() {
         let store = foreread_tier_testing::store::HttpStore::start();
-        let ask = async |asked: &ClientOptions| {
-            let client = StoreConnector::default().connect(asked).unwrap();
+        let connects = async |requested: &ClientOptions| {
+            let client = StoreConnector::default().connect(requested).unwrap();
             let request = http::Request::get(store.endpoint()).body(HttpRequestBody::empty()).unwrap();
             let Err(error) = client.execute(request).await else { return true };
             // Refused by the store, so the store was reached.
             std::error::Error::source(&error).is_some_and(|source| source.is::<ResponseError>())
         };
-        assert!(ask(&ClientOptions::new().with_allow_http(true)).await);
-        assert!(!ask(&ClientOptions::new()).await);
+        assert!(connects(&ClientOptions::new().with_allow_http(true)).await);
+        assert!(!connects(&ClientOptions::new()).await);
     }
 }

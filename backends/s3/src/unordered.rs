@@ -88,9 +88,9 @@ impl UnorderedListing {
     /// Lists to the end.
     async fn gather(&mut self) -> Result<(), TierError> {
         while !self.whole {
-            let ask =
+            let page_request =
                 PageRequest { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
-            let page = self.listing.page(&ask).await?;
+            let page = self.listing.page(&page_request).await?;
             let again = page.token.is_some() && page.token == self.token;
             let new = self.take(page);
             if again {

@@ -252,8 +252,8 @@ async fn replaced_object_is_an_error() {
 fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (heard, answer) = (Arc::clone(&asked), answer.into());
+    let requested: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (heard, answer) = (Arc::clone(&requested), answer.into());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let (mut stream, mut head, mut byte) = (stream.unwrap(), Vec::new(), [0]);
@@ -264,7 +264,7 @@ fn saying(answer: impl Into<Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
             let _ = stream.write_all(&answer);
         }
     });
-    (endpoint, asked)
+    (endpoint, requested)
 }
 
 #[tokio::test]
@@ -282,17 +282,17 @@ async fn redirect_or_response_without_etag_is_refused() {
     };
     let plain = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\
         Connection: close\r\n\r\nxx";
-    let (elsewhere, asked) = saying(plain);
+    let (elsewhere, requested) = saying(plain);
     let untagged = read(&*origin(&elsewhere).await, &object).await.unwrap_err();
     assert_eq!(untagged.kind(), ErrorKind::Unsupported, "{untagged}");
-    assert_eq!(asked.lock().unwrap().len(), 1);
+    assert_eq!(requested.lock().unwrap().len(), 1);
     let away = format!(
         "HTTP/1.1 302 Found\r\nLocation: {elsewhere}/evil\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     );
     let (redirects, _) = saying(away);
     let error = read(&*origin(&redirects).await, &object).await.unwrap_err();
     assert!(error.to_string().contains("s3://b"), "{error}");
-    assert_eq!(asked.lock().unwrap().len(), 1, "the token went elsewhere");
+    assert_eq!(requested.lock().unwrap().len(), 1, "the token went elsewhere");
 }
 
 /// MinIO and Ceph return metadata unchanged.
@@ -404,7 +404,7 @@ async fn denied_read_or_listing_names_the_remedy() {
         ("AWS_ACCESS_KEY_ID", "AKIDWRONG"),
         ("AWS_SECRET_ACCESS_KEY", "hush-hush"),
     ]);
-    for (error, kind, says) in [
+    for (error, kind, expected) in [
         (first(wrong.clone(), "s3://train/images").await, ErrorKind::Denied, "AWS_ACCESS_KEY_ID"),
         (first(unsigned(&store), "s3://train/images").await, ErrorKind::Denied, "AWS_SKIP_SIGNATURE"),
         (first(signed(&store), "s3://trian/images").await, ErrorKind::NotFound, "no such bucket"),
@@ -412,7 +412,7 @@ async fn denied_read_or_listing_names_the_remedy() {
         let text = error.to_string();
         assert_eq!(error.kind(), kind, "{text}");
         assert!(
-            text.contains(says) && (text.contains("s3://train") || text.contains("s3://trian")),
+            text.contains(expected) && (text.contains("s3://train") || text.contains("s3://trian")),
             "{text}"
         );
         assert!(!text.contains("AKID") && !text.contains("hush"), "{text}");
@@ -497,8 +497,8 @@ async fn expired_credentials_are_fetched_once_and_reads_continue() {
     for (tag, answer) in read_all(&*origin, batch).await {
         assert_eq!(answer.unwrap(), NumberedObjects::new(200, 1000).bytes(u64::from(tag)));
     }
-    let asked = store.requests().get;
-    assert!((200..=400).contains(&asked), "{asked} requests: each is repeated once at most");
+    let requested = store.requests().get;
+    assert!((200..=400).contains(&requested), "{requested} requests: each is repeated once at most");
     // If no new credentials are available, the read fails soon.
     store.expire("AKIDNEW");
     let error = read(&*origin, &objects[0]).await.unwrap_err();

@@ -1,6 +1,6 @@
-//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration
-//! of five epochs, rate of samples from peers' memory, and CPU cost of the transfer between two
-//! ranks.
+//! Several ranks on one node, each a process: origin bytes compared with the lower bound, and the
+//! duration of five epochs. Also the rate of samples from peers' memory, and the CPU cost of the
+//! transfer between two ranks.
 //!
 //! NoPFS's figures are of its released code on the same dataset, measured separately on a machine
 //! of two cores. This benchmark does not run it.

@@ -30,8 +30,8 @@ use crate::results::{ContenderRow, RoundResult, WorkerSettings};
 use crate::sources::{DataSource, DataSources, SourceGroup};
 
 /// Time limits of an epoch after its first batch, in seconds. A longer epoch is cut short. The
-/// first applies to trials of settings, the second to loaders that read raw samples and cache none,
-/// the third to loaders whose warm epochs need the complete cold epoch.
+/// first applies to trials of settings, the second to loaders that read raw samples and cache none.
+/// The third applies to loaders whose warm epochs need the complete cold epoch.
 const TRIAL_LIMIT: f64 = 2.5;
 const EPOCH_LIMIT: f64 = 6.0;
 const COMPLETE_EPOCH_LIMIT: f64 = 20.0;

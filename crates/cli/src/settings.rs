@@ -5,7 +5,6 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread::Format;
 use foreread_settings::{COMMAND_KNOBS, Knobs};
 
 use crate::output;
@@ -44,17 +43,6 @@ pub fn is_on(knobs: &Knobs, name: &str) -> Result<bool> {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err(knobs.refuse(name, "expected auto or off").into()),
-    }
-}
-
-/// The format of the objects; `None` to detect it from names.
-pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
-    match knobs.get("format") {
-        None | Some(("auto", _)) => Ok(None),
-        Some((name, _)) => match Format::from_name(name) {
-            Some(format) => Ok(Some(format)),
-            None => Err(knobs.refuse("format", "expected auto, files, tar, tfrecord or zip").into()),
-        },
     }
 }
 

@@ -39,16 +39,9 @@ impl fmt::Display for Address {
 }
 
 /// The text is not a valid address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid address {0:?}: expected host:port or unix:@name")]
 pub struct ParseAddressError(String);
-
-impl fmt::Display for ParseAddressError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "invalid address {:?}: expected host:port or unix:@name", self.0)
-    }
-}
-
-impl std::error::Error for ParseAddressError {}
 
 impl FromStr for Address {
     type Err = ParseAddressError;

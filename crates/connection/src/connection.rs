@@ -58,7 +58,7 @@ impl ControlConnection {
         let open = async {
             let stream =
                 network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
-            handshake::ask(stream, identity, Purpose::Meeting, WireProtection::Sealed, to).await
+            handshake::initiate(stream, identity, Purpose::Rendezvous, WireProtection::Sealed, to).await
         };
         let (channel, rank) = within(timeout, address, open).await?;
         Ok((Self::new(channel, identity.job), rank))

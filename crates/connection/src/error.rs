@@ -61,8 +61,8 @@ impl WireError {
 
     /// Prefixes the message with the other end.
     #[must_use]
-    pub fn with(mut self, whom: impl fmt::Display) -> Self {
-        self.detail = format!("{whom}: {}", self.detail);
+    pub fn with(mut self, label: impl fmt::Display) -> Self {
+        self.detail = format!("{label}: {}", self.detail);
         self
     }
 }

@@ -10,8 +10,8 @@
 //! 16  sample id  u64
 //! ```
 //!
-//! The header has its own checksum. A damaged payload costs only its sample. A damaged header does
-//! not even say where the next one begins, so it ends the connection. The valid headers
+//! The header has its own checksum. A damaged payload costs only its sample. After a damaged header
+//! the beginning of the next is unknown, so it ends the connection. The valid headers
 //! ([`FrameHeader::decode`]) do not depend on the request. The receiver knows the request and
 //! limits the length before it allocates memory. The dataset is not in the header: the request and
 //! the tag identify the sample.
@@ -48,13 +48,13 @@ const MAGIC: u32 = u32::from_le_bytes(*b"frd\x01");
 #[repr(u8)]
 pub enum FrameKind {
     /// Requests samples: a list of [`SampleRequest`].
-    Ask = 1,
+    Request = 1,
     /// A sample or an error.
     Answer = 2,
     /// The owner is reading these samples, or has queued them: their tags, four bytes each.
     Reading = 3,
     /// A heartbeat.
-    Alive = 4,
+    Heartbeat = 4,
     /// Cancels these tags of the request, four bytes each, or the whole request if there are none.
     Cancel = 5,
     /// A rendezvous message.
@@ -63,7 +63,7 @@ pub enum FrameKind {
 
 impl FrameKind {
     fn of(byte: u8) -> Option<Self> {
-        [Self::Ask, Self::Answer, Self::Reading, Self::Alive, Self::Cancel, Self::Control]
+        [Self::Request, Self::Answer, Self::Reading, Self::Heartbeat, Self::Cancel, Self::Control]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -71,9 +71,9 @@ impl FrameKind {
     /// The maximum payload length without knowledge of the request.
     fn max_length(self) -> u32 {
         match self {
-            Self::Ask => (MAX_SAMPLES_PER_REQUEST * REQUEST_BYTES) as u32,
+            Self::Request => (MAX_SAMPLES_PER_REQUEST * REQUEST_BYTES) as u32,
             Self::Reading | Self::Cancel => (MAX_SAMPLES_PER_REQUEST * 4) as u32,
-            Self::Alive => 0,
+            Self::Heartbeat => 0,
             Self::Answer | Self::Control => u32::MAX,
         }
     }
@@ -192,13 +192,13 @@ pub struct SampleRequest {
 
 impl SampleRequest {
     /// Encodes a list.
-    pub fn encode(asks: impl Iterator<Item = Self>) -> Bytes {
-        let mut bytes = BytesMut::with_capacity(asks.size_hint().0 * REQUEST_BYTES);
-        for ask in asks {
-            bytes.put_u32_le(ask.key.dataset.0);
-            bytes.put_u64_le(ask.key.id.0);
-            bytes.put_u64_le(ask.due.0);
-            bytes.put_u64_le(ask.length);
+    pub fn encode(sample_requests: impl Iterator<Item = Self>) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(sample_requests.size_hint().0 * REQUEST_BYTES);
+        for sample_request in sample_requests {
+            bytes.put_u32_le(sample_request.key.dataset.0);
+            bytes.put_u64_le(sample_request.key.id.0);
+            bytes.put_u64_le(sample_request.due.0);
+            bytes.put_u64_le(sample_request.length);
         }
         bytes.freeze()
     }
@@ -208,16 +208,16 @@ impl SampleRequest {
     /// # Errors
     /// If it is empty, too long, or has an invalid length.
     pub fn decode(bytes: &[u8]) -> Result<Vec<Self>, WireError> {
-        let (asks, rest) = bytes.as_chunks::<REQUEST_BYTES>();
-        if asks.is_empty() || !rest.is_empty() || asks.len() > MAX_SAMPLES_PER_REQUEST {
+        let (sample_requests, rest) = bytes.as_chunks::<REQUEST_BYTES>();
+        if sample_requests.is_empty() || !rest.is_empty() || sample_requests.len() > MAX_SAMPLES_PER_REQUEST {
             return Err(WireError::malformed(format!("a list of samples of {} bytes", bytes.len())));
         }
-        let ask = |bytes: &[u8; REQUEST_BYTES]| {
+        let sample_request = |bytes: &[u8; REQUEST_BYTES]| {
             let mut rest = &bytes[..];
             let (dataset, id) = (DatasetId(rest.get_u32_le()), SampleId(rest.get_u64_le()));
             Self { key: SampleKey::new(dataset, id), due: Tick(rest.get_u64_le()), length: rest.get_u64_le() }
         };
-        Ok(asks.iter().map(ask).collect())
+        Ok(sample_requests.iter().map(sample_request).collect())
     }
 }
 
@@ -297,14 +297,14 @@ mod tests {
         }
 
         #[test]
-        fn request_list_round_trips(asks in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
-            let ask = |(dataset, id, due, length)| {
+        fn request_list_round_trips(fields in prop::collection::vec(any::<(u32, u64, u64, u64)>(), 1..50)) {
+            let sample_request = |(dataset, id, due, length)| {
                 let key = SampleKey::new(DatasetId(dataset), SampleId(id));
                 SampleRequest { key, due: Tick(due), length }
             };
-            let asks: Vec<SampleRequest> = asks.into_iter().map(ask).collect();
-            let encoded = SampleRequest::encode(asks.iter().copied());
-            prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), asks);
+            let sample_requests: Vec<SampleRequest> = fields.into_iter().map(sample_request).collect();
+            let encoded = SampleRequest::encode(sample_requests.iter().copied());
+            prop_assert_eq!(SampleRequest::decode(&encoded).unwrap(), sample_requests);
         }
 
         #[test]
@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn frame_length_is_limited_by_its_kind() {
         for (kind, max_length) in [
-            (FrameKind::Alive, 0),
-            (FrameKind::Ask, 4096 * 28),
+            (FrameKind::Heartbeat, 0),
+            (FrameKind::Request, 4096 * 28),
             (FrameKind::Reading, 4096 * 4),
             (FrameKind::Cancel, 4096 * 4),
         ] {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn frame_of_another_version_is_named() {
-        let mut bytes = FrameHeader::new(FrameKind::Alive, 0, 0).encode();
+        let mut bytes = FrameHeader::new(FrameKind::Heartbeat, 0, 0).encode();
         bytes[4] = 9;
         let seal = crc32c::crc32c(&bytes[..HEADER - 4]);
         bytes[HEADER - 4..].copy_from_slice(&seal.to_le_bytes());

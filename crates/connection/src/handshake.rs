@@ -24,9 +24,9 @@
 //! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
 //!
 //! A peer with this job's name, for a rendezvous, with another token is most likely a misconfigured
-//! rank. The reply reports that without a proof, because a proof would let a stranger test tokens.
-//! So callers must treat it as a hint only ([`WireErrorKind::OtherToken`]). The same holds for the
-//! version. Other unauthenticated peers get no reply.
+//! rank. The reply reports that without a proof, because a proof would let an unauthenticated peer
+//! test tokens. So callers must treat it as a hint only ([`WireErrorKind::OtherToken`]). The same
+//! holds for the version. Other unauthenticated peers get no reply.
 //!
 //! Connections for samples belong to one run (see [`RunId`]). A rank in another run, or in none
 //! yet, refuses the initiator ([`WireErrorKind::OtherRun`]). All versions begin with the same
@@ -75,17 +75,17 @@ pub enum Purpose {
     /// Requests for samples of this run.
     Samples(RunId),
     /// The rendezvous of ranks.
-    Meeting,
+    Rendezvous,
 }
 
 impl Purpose {
     const SAMPLES: u8 = 1;
-    const MEETING: u8 = 2;
+    const RENDEZVOUS: u8 = 2;
 
     fn of(byte: u8, run: [u8; 16]) -> Option<Self> {
         match byte {
             Self::SAMPLES => Some(Self::Samples(RunId::from_bytes(run))),
-            Self::MEETING => Some(Self::Meeting),
+            Self::RENDEZVOUS => Some(Self::Rendezvous),
             _ => None,
         }
     }
@@ -94,7 +94,7 @@ impl Purpose {
     fn to_wire(self) -> (u8, [u8; 16]) {
         match self {
             Self::Samples(run) => (Self::SAMPLES, *run.as_bytes()),
-            Self::Meeting => (Self::MEETING, [0; 16]),
+            Self::Rendezvous => (Self::RENDEZVOUS, [0; 16]),
         }
     }
 }
@@ -103,7 +103,7 @@ impl std::fmt::Display for Purpose {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Samples(_) => "samples",
-            Self::Meeting => "meeting",
+            Self::Rendezvous => "rendezvous",
         })
     }
 }
@@ -130,7 +130,7 @@ pub struct PeerIdentity {
     pub from: String,
 }
 
-/// What a responder offers to ranks that request samples.
+/// A responder's offer to ranks that request samples.
 #[derive(Clone, Debug)]
 pub struct SampleOffer {
     wire: WireProtection,
@@ -236,13 +236,14 @@ fn channel(
     let records =
         |stream, noise| AuthenticatedStream { stream: Box::new(NoiseStream::new(stream, noise)), keys: None };
     match (purpose, wire) {
-        (Purpose::Meeting, _) | (Purpose::Samples(_), WireProtection::Sealed) => records(stream, noise),
+        (Purpose::Rendezvous, _) | (Purpose::Samples(_), WireProtection::Sealed) => records(stream, noise),
         (Purpose::Samples(_), WireProtection::Checksummed) => AuthenticatedStream { stream, keys: None },
         (Purpose::Samples(_), WireProtection::Authenticated) => {
-            let (mut asker, mut answerer) = ([0; KEY], [0; KEY]);
-            asker.copy_from_slice(&secret[..KEY]);
+            let (mut requester, mut answerer) = ([0; KEY], [0; KEY]);
+            requester.copy_from_slice(&secret[..KEY]);
             answerer.copy_from_slice(&secret[KEY..]);
-            let (ours, theirs) = if noise.is_initiator() { (asker, answerer) } else { (answerer, asker) };
+            let (ours, theirs) =
+                if noise.is_initiator() { (requester, answerer) } else { (answerer, requester) };
             let keys = SessionKeys { ours: FrameMac::new(ours), theirs: FrameMac::new(theirs), samples };
             AuthenticatedStream { stream, keys: Some(keys) }
         }
@@ -255,7 +256,7 @@ fn channel(
 /// # Errors
 /// If the other end is of another job, is another rank, protects samples differently, or closes the
 /// connection.
-pub async fn ask(
+pub async fn initiate(
     mut stream: BoxedStream,
     identity: &Identity,
     purpose: Purpose,
@@ -337,9 +338,9 @@ pub async fn ask(
 }
 
 /// The error of ends that protect samples differently.
-fn other_wire(who: &str, theirs: &str, ours: WireProtection) -> WireError {
+fn other_wire(peer: &str, theirs: &str, ours: WireProtection) -> WireError {
     let variable = WireProtection::VARIABLE;
-    let detail = format!("{who} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
+    let detail = format!("{peer} has {variable}={theirs}, this rank {ours}: set one {variable} on all ranks");
     WireError::new(WireErrorKind::OtherWire, detail)
 }
 
@@ -380,12 +381,12 @@ pub async fn answer(
     let mut noise = noise(&identity.token, &preamble, false)?;
     let mut request = [0; MESSAGE_1];
     if noise.read_message(&first, &mut request).is_err() {
-        if !is_ours || preamble[5] != Purpose::MEETING || !wanted(Purpose::Meeting) {
+        if !is_ours || preamble[5] != Purpose::RENDEZVOUS || !wanted(Purpose::Rendezvous) {
             return Err(stranger("it does not know this job's token"));
         }
         reply[5] = OTHER_TOKEN;
         drop(write(&mut stream, &reply).await); // or it is gone
-        let detail = format!("it came with another token (FOREREAD_TOKEN) and says to be rank {rank}");
+        let detail = format!("it came with another token (FOREREAD_TOKEN) and claims to be rank {rank}");
         return Err(WireError::new(WireErrorKind::OtherToken, detail));
     }
 
@@ -399,7 +400,7 @@ pub async fn answer(
         Some(Purpose::Samples(_)) if wire != Some(offer.wire) => HandshakeStatus::OtherWire,
         Some(purpose) if wanted(purpose) => HandshakeStatus::Welcome,
         Some(Purpose::Samples(_)) => HandshakeStatus::OtherRun,
-        Some(Purpose::Meeting) | None => HandshakeStatus::Unwanted,
+        Some(Purpose::Rendezvous) | None => HandshakeStatus::Unwanted,
     };
     let random = random().map_err(no_random)?;
     let (secret, samples) = (&random, offer.samples()?);
@@ -420,7 +421,7 @@ pub async fn answer(
             return Err(WireError::new(WireErrorKind::OtherJob, format!("rank {rank} of another job")));
         }
         (HandshakeStatus::OtherRun, _) => {
-            let detail = format!("rank {rank} asks for samples of another run");
+            let detail = format!("rank {rank} requests samples of another run");
             return Err(WireError::new(WireErrorKind::OtherRun, detail));
         }
         (HandshakeStatus::OtherWire, _) => {
@@ -463,8 +464,14 @@ mod tests {
         Purpose::Samples(run(SAMPLES))
     }
 
-    async fn asks(stream: DuplexStream, asker: &Identity, to: Option<Rank>) -> Result<Rank, WireError> {
-        ask(Box::new(stream), asker, samples(), WireProtection::Authenticated, to).await.map(|(_, rank)| rank)
+    async fn initiate_samples(
+        stream: DuplexStream,
+        requester: &Identity,
+        to: Option<Rank>,
+    ) -> Result<Rank, WireError> {
+        initiate(Box::new(stream), requester, samples(), WireProtection::Authenticated, to)
+            .await
+            .map(|(_, rank)| rank)
     }
 
     async fn answers(
@@ -482,9 +489,9 @@ mod tests {
     type Ends = (Result<Rank, WireError>, Result<PeerIdentity, WireError>);
 
     /// Requests samples from rank 5 of job 7.
-    async fn meet(asker: Identity, to: Option<Rank>, wire: WireProtection, wanted: Purpose) -> Ends {
+    async fn meet(requester: Identity, to: Option<Rank>, wire: WireProtection, wanted: Purpose) -> Ends {
         let (one, other) = duplex(64);
-        tokio::join!(asks(one, &asker, to), answers(other, wire, wanted))
+        tokio::join!(initiate_samples(one, &requester, to), answers(other, wire, wanted))
     }
 
     #[tokio::test]
@@ -509,10 +516,10 @@ mod tests {
         assert_eq!(response.to_string(), "it does not know this job's token");
     }
 
-    /// A rank of the same job at a rendezvous is told about its other token and nothing else.
+    /// A rank of the same job at a rendezvous learns about its other token and nothing else.
     #[tokio::test]
     // semantics: RANK-15
-    async fn rank_with_another_token_gets_a_reply_and_strangers_do_not() {
+    async fn rank_with_another_token_gets_a_reply_and_others_do_not() {
         let tried = |job: u64, purpose: Purpose, wanted: Purpose| async move {
             let (mut ours, theirs) = duplex(1024);
             let mut hello = [0; PREAMBLE + MESSAGE_1];
@@ -526,16 +533,16 @@ mod tests {
             ours.read_to_end(&mut reply).await.unwrap();
             (response.unwrap_err(), reply)
         };
-        let (error, reply) = tried(7, Purpose::Meeting, Purpose::Meeting).await;
+        let (error, reply) = tried(7, Purpose::Rendezvous, Purpose::Rendezvous).await;
         assert_eq!(
             (error.kind(), &reply[4..]),
             (WireErrorKind::OtherToken, &[VERSION, OTHER_TOKEN, 0, 0][..])
         );
-        assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and says to be rank 3");
+        assert_eq!(error.to_string(), "it came with another token (FOREREAD_TOKEN) and claims to be rank 3");
         for (job, purpose, wanted) in [
-            (8, Purpose::Meeting, Purpose::Meeting),
+            (8, Purpose::Rendezvous, Purpose::Rendezvous),
             (7, samples(), samples()),
-            (7, Purpose::Meeting, samples()),
+            (7, Purpose::Rendezvous, samples()),
         ] {
             let (error, reply) = tried(job, purpose, wanted).await;
             assert_eq!(
@@ -545,9 +552,10 @@ mod tests {
             );
         }
         let (one, other) = duplex(64);
-        let asker = identity(3, 7, OTHER);
-        let ask = ask(Box::new(one), &asker, Purpose::Meeting, WireProtection::Sealed, None);
-        let (request, _) = tokio::join!(ask, answers(other, WireProtection::Authenticated, Purpose::Meeting));
+        let requester = identity(3, 7, OTHER);
+        let initiate = initiate(Box::new(one), &requester, Purpose::Rendezvous, WireProtection::Sealed, None);
+        let (request, _) =
+            tokio::join!(initiate, answers(other, WireProtection::Authenticated, Purpose::Rendezvous));
         assert_eq!(request.err().unwrap().kind(), WireErrorKind::OtherToken);
     }
 
@@ -561,7 +569,7 @@ mod tests {
         assert_eq!(request.unwrap_err().to_string(), "rank 5 there is in another run, or in none yet");
         let response = response.unwrap_err();
         assert_eq!(response.kind(), WireErrorKind::OtherRun);
-        assert_eq!(response.to_string(), "rank 3 asks for samples of another run");
+        assert_eq!(response.to_string(), "rank 3 requests samples of another run");
         let (request, _) = meet(identity(3, 7, TOKEN), Some(Rank(4)), wire, wanted).await;
         assert_eq!(request.unwrap_err().to_string(), "rank 5 answers there and not rank 4");
     }
@@ -573,10 +581,12 @@ mod tests {
         let (request, response) = (request.unwrap_err(), response.unwrap_err());
         assert_eq!((request.kind(), response.kind()), (WireErrorKind::OtherWire, WireErrorKind::OtherWire));
         let remedy = "set one FOREREAD_PEER_WIRE on all ranks";
-        let said = format!("rank 5 there has FOREREAD_PEER_WIRE=sealed, this rank authenticated: {remedy}");
-        assert_eq!(request.to_string(), said);
-        let said = format!("rank 3 has FOREREAD_PEER_WIRE=authenticated, this rank sealed: {remedy}");
-        assert_eq!(response.to_string(), said);
+        let expected_text =
+            format!("rank 5 there has FOREREAD_PEER_WIRE=sealed, this rank authenticated: {remedy}");
+        assert_eq!(request.to_string(), expected_text);
+        let expected_text =
+            format!("rank 3 has FOREREAD_PEER_WIRE=authenticated, this rank sealed: {remedy}");
+        assert_eq!(response.to_string(), expected_text);
     }
 
     /// Reads a hello without knowing the token.
@@ -590,7 +600,7 @@ mod tests {
     #[tokio::test]
     async fn impostor_without_the_token_is_detected() {
         let (one, mut other) = duplex(64);
-        let asker = identity(3, 7, TOKEN);
+        let requester = identity(3, 7, TOKEN);
         let impostor = async {
             let hello = hello(&mut other).await;
             // It reflects the bytes that it received.
@@ -599,7 +609,7 @@ mod tests {
             answer[REPLY..REPLY + MESSAGE_1].copy_from_slice(&hello[PREAMBLE..]);
             other.write_all(&answer).await.unwrap();
         };
-        let (request, ()) = tokio::join!(asks(one, &asker, None), impostor);
+        let (request, ()) = tokio::join!(initiate_samples(one, &requester, None), impostor);
         assert_eq!(request.unwrap_err().to_string(), "the other end does not know this job's token");
     }
 
@@ -607,14 +617,14 @@ mod tests {
     #[tokio::test]
     // semantics: RANK-35
     async fn replayed_or_changed_hello_authenticates_no_rank() {
-        let asker = identity(3, 7, TOKEN);
+        let requester = identity(3, 7, TOKEN);
         let (one, mut between) = duplex(1024);
         let record = async {
             let hello = hello(&mut between).await;
             drop(between);
             hello
         };
-        let (_, recorded) = tokio::join!(asks(one, &asker, None), record);
+        let (_, recorded) = tokio::join!(initiate_samples(one, &requester, None), record);
         for (change, expected) in [
             (None, "it replayed an earlier handshake"),
             (Some(5), "it does not know this job's token"), // the purpose
@@ -648,7 +658,7 @@ mod tests {
         assert_eq!((reply[4], spoke.load(Relaxed)), (VERSION, true));
         let (one, mut other) = duplex(1024);
         other.write_all(b"FRDH\x02\0\0\0").await.unwrap();
-        let request = asks(one, &answerer, None).await.unwrap_err();
+        let request = initiate_samples(one, &answerer, None).await.unwrap_err();
         assert_eq!(request.kind(), WireErrorKind::OtherVersion);
     }
 }

@@ -283,7 +283,8 @@ mod tests {
                     output.push(header, payload, None, ());
                 }
                 if early {
-                    output.push_front(FrameHeader::new(FrameKind::Alive, 5, 0).over(&[]), Bytes::new(), ());
+                    let heartbeat = FrameHeader::new(FrameKind::Heartbeat, 5, 0).over(&[]);
+                    output.push_front(heartbeat, Bytes::new(), ());
                     expected.insert(0, (0, Vec::new()));
                 }
                 poll_fn(|cx| output.poll_write(&mut stream, cx)).await.unwrap();

@@ -251,7 +251,7 @@ mod tests {
     #[test]
     // semantics: RANK-35
     fn frame_is_accepted_once_in_order_in_its_direction() {
-        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Ask, 7, 1).encode());
+        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Request, 7, 1).encode());
         let frames: Vec<_> = (0..3).map(|number| keys.theirs.seal(number, &header, b"asks", None)).collect();
         let mut incoming = FrameVerifier::new(keys.clone());
         assert!(incoming.open(&frames[1]).is_err(), "left out");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn tagged_header_with_a_flipped_bit_is_refused() {
-        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Ask, 7, 1).encode());
+        let (keys, header) = (keys(1), FrameHeader::new(FrameKind::Request, 7, 1).encode());
         let sealed = keys.theirs.seal(0, &header, b"asks", None);
         for at in 0..TAGGED * 8 {
             let mut wrong = sealed;

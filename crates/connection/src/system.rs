@@ -5,7 +5,7 @@
 //! sent at once (`TCP_NODELAY`), because the sender has already batched them.
 //!
 //! Unix sockets are abstract: a name in the kernel without a file, which every process can reach.
-//! So both ends ask the kernel for the user of the other process, and accept only their own. The
+//! So both ends get the other process's user from the kernel, and accept only the same user. The
 //! kernel maps users that it cannot name (of other containers) to one overflow user, which is
 //! refused.
 
@@ -31,8 +31,8 @@ const PROBES: (u32, Duration) = (3, Duration::from_secs(5));
 /// connections.
 const USER_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// The kernel's queue of new connections. A burst of strangers must fit: a rank whose first packet
-/// is dropped sends it again after a second.
+/// The kernel's queue of new connections. A burst of unauthenticated peers must fit: a rank whose
+/// first packet is dropped sends it again after a second.
 const BACKLOG: u32 = 4096;
 
 /// The overflow user, which the kernel shows for users that it cannot name.

@@ -22,21 +22,12 @@ pub enum WireProtection {
 }
 
 /// The text is not a valid [`WireProtection`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "invalid {name} '{0}': expected authenticated, sealed or checksummed",
+    name = WireProtection::VARIABLE
+)]
 pub struct ParseWireError(String);
-
-impl fmt::Display for ParseWireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "invalid {} '{}': expected authenticated, sealed or checksummed",
-            WireProtection::VARIABLE,
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for ParseWireError {}
 
 impl WireProtection {
     /// The environment variable that sets it.

@@ -18,14 +18,14 @@ use crate::catalog_file::{CatalogFault, corrupt};
 /// values.
 #[derive(Debug)]
 pub(crate) struct NumberColumn {
-    validity: Option<usize>,
+    pub(crate) validity: Option<usize>,
     values: usize,
 }
 
 /// A column of text: the positions of its validity bits, its `rows + 1` ends and its text.
 #[derive(Debug)]
 pub(crate) struct TextColumn {
-    validity: Option<usize>,
+    pub(crate) validity: Option<usize>,
     ends: usize,
     text: Range<usize>,
 }
@@ -72,8 +72,12 @@ fn values<const BYTES: usize>(
     column.map(|column| column.as_chunks().0).ok_or_else(|| corrupt("a column ends early"))
 }
 
-/// The validity bits of a column that has some.
-fn validity(bytes: &[u8], bits: Option<usize>, rows: usize) -> Result<Option<&[u8]>, CatalogFault> {
+/// Which rows of a column have a value, if not all. `bits` is the position of its validity bits.
+pub(crate) fn validity(
+    bytes: &[u8],
+    bits: Option<usize>,
+    rows: usize,
+) -> Result<Option<&[u8]>, CatalogFault> {
     let Some(bits) = bits else { return Ok(None) };
     let bits = bytes.get(bits..).and_then(|rest| rest.get(..rows.div_ceil(8)));
     bits.map(Some).ok_or_else(|| corrupt("a column ends early"))
@@ -104,15 +108,6 @@ impl NumberColumn {
     ) -> Result<&'a [[u8; BYTES]], CatalogFault> {
         values(bytes, self.values, rows)
     }
-
-    /// Which rows have a value, if not all.
-    pub(crate) fn validity<'a>(
-        &self,
-        bytes: &'a [u8],
-        rows: usize,
-    ) -> Result<Option<&'a [u8]>, CatalogFault> {
-        validity(bytes, self.validity, rows)
-    }
 }
 
 impl TextColumn {
@@ -126,15 +121,6 @@ impl TextColumn {
         // Without rows, the zero may be absent.
         let ends = if rows == 0 { vec![0] } else { ends(bytes, self.ends, rows, text.len())? };
         Ok((ends, text))
-    }
-
-    /// Which rows have a text, if not all.
-    pub(crate) fn validity<'a>(
-        &self,
-        bytes: &'a [u8],
-        rows: usize,
-    ) -> Result<Option<&'a [u8]>, CatalogFault> {
-        validity(bytes, self.validity, rows)
     }
 
     /// The position of the text.
@@ -240,7 +226,7 @@ fn is_fields(field: &Field<'_>) -> bool {
 
 /// The range in the file of the message and the body of a block in the footer.
 pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
-    let damaged = || corrupt("the footer names a place outside the file");
+    let damaged = || corrupt("the footer refers to an offset outside the file");
     let start = u64::try_from(block.offset()).map_err(|_| damaged())?;
     let head = u64::try_from(block.metaDataLength()).map_err(|_| damaged())?;
     let body = u64::try_from(block.bodyLength()).map_err(|_| damaged())?;
@@ -250,7 +236,7 @@ pub(crate) fn place(block: &Block) -> Result<Range<u64>, CatalogFault> {
 
 /// The message in the bytes of a block in the footer, and the position of its body in them.
 fn message<'a>(bytes: &'a [u8], block: &Block) -> Result<(Message<'a>, Range<usize>), CatalogFault> {
-    let damaged = || corrupt("the footer names a place outside the file");
+    let damaged = || corrupt("the footer refers to an offset outside the file");
     let head = usize::try_from(block.metaDataLength()).map_err(|_| damaged())?;
     // Four bytes that mark a message, four of its length, the message itself.
     let message = bytes.get(8..head).ok_or_else(damaged)?;

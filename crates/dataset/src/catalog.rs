@@ -14,6 +14,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_schema::ArrowError;
 use bytes::Bytes;
 use foreread_tier::{Object, Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
@@ -94,8 +95,8 @@ impl Catalog {
     /// kept unchanged.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Empty`] if there is no object. [`DatasetErrorKind::Invalid`] if a path
-    /// leaves the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
+    /// [`DatasetErrorKind::Empty`] without objects. [`DatasetErrorKind::Invalid`] if a path leaves
+    /// the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
     /// [`DatasetErrorKind::Io`] if the versions do not suffice and the system has no random
     /// numbers.
     pub fn from_objects(
@@ -141,12 +142,9 @@ impl Catalog {
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode(head, Format::Files.name(), &samples).map_err(|error| {
-            let message = format!("{base_url}: the catalog cannot be made: {error}");
-            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-        })?;
+        let bytes = encode(head, Format::Files.name(), &samples);
         drop(samples);
-        Self::of_image(base_url, bytes.into())
+        Self::of_image(base_url, bytes)
     }
 
     /// The catalog of the samples in these shards. Each shard occurs once. There is at least one
@@ -162,19 +160,20 @@ impl Catalog {
         let listing = Listing::of(shards.iter().map(|shard| &shard.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode_packed::encode(head, format.name(), &shards).map_err(|error| {
+        let bytes = encode_packed::encode(head, format.name(), &shards);
+        drop(shards);
+        Self::of_image(base_url, bytes)
+    }
+
+    fn of_image(base_url: &str, bytes: Result<Vec<u8>, ArrowError>) -> Result<Self, DatasetError> {
+        let bytes = bytes.map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })?;
-        drop(shards);
-        Self::of_image(base_url, bytes.into())
-    }
-
-    fn of_image(base_url: &str, bytes: Bytes) -> Result<Self, DatasetError> {
         let name = format!("the catalog of {base_url}");
-        match CatalogFile::owned(bytes).and_then(|image| CatalogInner::new(image, name.clone())) {
+        match CatalogFile::owned(bytes.into()).and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(told(&name, fault)),
+            Err(fault) => Err(named_fault(&name, fault)),
         }
     }
 
@@ -204,7 +203,7 @@ impl Catalog {
         let image = CatalogFile::open(File::open(path).map_err(failed)?);
         match image.and_then(|image| CatalogInner::new(image, name.clone())) {
             Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(told(&name, fault)),
+            Err(fault) => Err(named_fault(&name, fault)),
         }
     }
 
@@ -222,7 +221,7 @@ impl Catalog {
     /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file is no longer readable
     /// or was overwritten.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
-        self.0.image.bytes().map_err(|fault| told(&self.0.name, fault))
+        self.0.image.bytes().map_err(|fault| named_fault(&self.0.name, fault))
     }
 
     /// The number of bytes that [`to_bytes`](Self::to_bytes) returns.
@@ -372,7 +371,7 @@ impl Catalog {
     }
 
     /// A sample's path, relative to the base URL. The path of a packed sample is only for people:
-    /// its shard, a slash and its name in the shard or the number of its record.
+    /// its shard, a slash, and its name or record number in the shard.
     ///
     /// # Errors
     /// Those of [`entry`](Self::entry).
@@ -477,14 +476,14 @@ impl Catalog {
             DatasetErrorKind::Corrupt => format!("sample {id}: {}", fault.why),
             _ => fault.why,
         };
-        told(&self.0.name, CatalogFault { kind: fault.kind, why })
+        named_fault(&self.0.name, CatalogFault { kind: fault.kind, why })
     }
 }
 
 impl CatalogInner {
     fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
         let inner = CatalogFile::owned(bytes).and_then(|image| Self::new(image, name.clone()));
-        inner.map_err(|fault| told(&name, fault))
+        inner.map_err(|fault| named_fault(&name, fault))
     }
 
     /// Reads the metadata.
@@ -539,7 +538,7 @@ fn shortened(path: &str) -> String {
 }
 
 /// The error of a fault, with the file's name and the remedy.
-fn told(name: &str, fault: CatalogFault) -> DatasetError {
+fn named_fault(name: &str, fault: CatalogFault) -> DatasetError {
     let CatalogFault { kind, why } = fault;
     let message = match kind {
         DatasetErrorKind::NotACatalog => format!("{name}: no catalog: {why}; `foreread index` makes one"),

@@ -148,7 +148,7 @@ impl CatalogFile {
         let metadata = file.metadata().map_err(|error| CatalogFault::io(&error))?;
         let length = metadata.len();
         if is_sparse(length, metadata.blocks()) {
-            return Err(corrupt("it is a sparse file, which takes less room than its length says"));
+            return Err(corrupt("it is a sparse file: parts of it are missing"));
         }
         Self::of(CatalogBytes::File(file, length))
     }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DatasetErrorKind;
-use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present};
+use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present, validity};
 use crate::catalog_file::{CatalogFault, corrupt};
 
 /// The number of rows whose texts share a checksum and are read together.
@@ -358,10 +358,14 @@ impl BatchDecoder {
         } else if let Some(row) = offsets.iter().position(|&offset| offset != 0) {
             return Err(bad(row, "does not begin its file"));
         }
+        let nullable = |numbers: &NumberColumn, values: Vec<u64>| -> Result<NullableIntegers, CatalogFault> {
+            let validity = validity(bytes, numbers.validity, rows)?;
+            Ok(NullableIntegers { validity: validity.map(Into::into), values: PackedIntegers::of(&values) })
+        };
         // Checks an index into a table. The value of an absent one is not checked.
         let known = |numbers: &Option<NumberColumn>, table: &[Arc<str>], why: &str| {
             let Some(numbers) = numbers else { return Ok(None) };
-            let validity = numbers.validity(bytes, rows)?;
+            let validity = validity(bytes, numbers.validity, rows)?;
             let mut values = narrow(numbers)?;
             for (row, value) in values.iter_mut().enumerate() {
                 if !is_present(validity, row) {
@@ -370,14 +374,7 @@ impl BatchDecoder {
                     return Err(bad(row, why));
                 }
             }
-            Ok(Some(NullableIntegers {
-                validity: validity.map(Into::into),
-                values: PackedIntegers::of(&values),
-            }))
-        };
-        let nullable = |numbers: &NumberColumn, values: Vec<u64>| -> Result<NullableIntegers, CatalogFault> {
-            let validity = numbers.validity(bytes, rows)?;
-            Ok(NullableIntegers { validity: validity.map(Into::into), values: PackedIntegers::of(&values) })
+            nullable(numbers, values).map(Some)
         };
         let texts = |text: &Option<TextColumn>| {
             text.as_ref().map(|text| decode_texts(text, bytes, start, rows, self.in_memory)).transpose()
@@ -420,7 +417,7 @@ fn decode_texts(
         checksums.extend(groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize])));
     }
     Ok(TextRows {
-        validity: text.validity(bytes, rows)?.map(Into::into),
+        validity: validity(bytes, text.validity, rows)?.map(Into::into),
         ends: PackedIntegers::of(&ends),
         rows,
         start: start + text.start() as u64,

@@ -21,7 +21,7 @@ pub enum DatasetErrorKind {
     Unsupported,
     /// The catalog file was overwritten or truncated in place while the catalog was in use.
     Changed,
-    /// There are no samples.
+    /// The dataset has no samples.
     Empty,
     /// A path, a glob or a set of objects that no catalog can hold.
     Invalid,
@@ -34,7 +34,7 @@ pub enum DatasetErrorKind {
     /// A shard could not be read while it was indexed. The source is the origin's
     /// [`TierError`](foreread_tier::TierError).
     Reading,
-    /// There is no sample with that number.
+    /// The sample's number is unknown.
     OutOfRange,
 }
 

@@ -19,7 +19,8 @@ pub enum Format {
 }
 
 impl Format {
-    const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
+    /// All formats.
+    pub const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
 
     /// The name that catalogs and the command line use.
     pub const fn name(self) -> &'static str {
@@ -153,8 +154,8 @@ pub(crate) fn detect<'a>(
 /// The error for compressed shards.
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
-        "{base_url}: {path:?} is a compressed shard, and no sample of it can be read by itself; decompress \
-         it and index what comes out (--format files takes it as it is)"
+        "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; \
+         decompress it and index the result (--format files takes it unchanged)"
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

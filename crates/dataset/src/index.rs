@@ -144,7 +144,7 @@ fn set(globs: &[String]) -> Result<GlobSet, DatasetError> {
 }
 
 fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
-    let message = format!("{text:?} is no glob: {}", error.kind());
+    let message = format!("{text:?} is not a valid glob: {}", error.kind());
     DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
 }
 
@@ -189,7 +189,7 @@ impl FoundObjects {
         holders.sift(&mut self.objects);
         let gone = (before - self.objects.len()) as u64;
         if gone > 0 {
-            tracing::debug!(gone, "empty objects stand for directories and are no samples");
+            tracing::debug!(gone, "empty objects stand for directories and are not samples");
             self.progress.objects -= gone;
             self.progress.samples -= gone;
             progress(self.progress);
@@ -209,10 +209,10 @@ impl Catalog {
     /// After the last object the future sorts and encodes without yielding, about 1 us per sample.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Listing`] if a name could not be listed. [`DatasetErrorKind::Empty`] if
-    /// there is no sample. [`DatasetErrorKind::Invalid`] for an invalid glob or a named object that
-    /// is missing. [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard
-    /// is damaged or compressed. [`DatasetErrorKind::Reading`] if a shard cannot be read.
+    /// [`DatasetErrorKind::Listing`] if a name could not be listed. [`DatasetErrorKind::Empty`]
+    /// without samples. [`DatasetErrorKind::Invalid`] for an invalid glob or a named object that is
+    /// missing. [`DatasetErrorKind::BadShard`] or [`DatasetErrorKind::Unsupported`] if a shard is
+    /// damaged or compressed. [`DatasetErrorKind::Reading`] if a shard cannot be read.
     /// [`DatasetErrorKind::InUse`] if another process writes the file of [`IndexOptions::partial`].
     /// Also those of [`Catalog::from_objects`].
     ///
@@ -313,7 +313,7 @@ async fn list(
 }
 
 /// The number of named objects that are requested at once.
-const ASKED: usize = 32;
+const REQUESTED: usize = 32;
 
 /// Requests each object by its name, because the directory may contain a million others.
 async fn named(
@@ -326,15 +326,15 @@ async fn named(
     let names: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
     let mut found = FoundObjects::default();
     let (mut first, mut errors, mut gone) = (None, 0u64, BTreeSet::new());
-    let (mut waiting, mut asked) = (names.into_iter(), FuturesUnordered::new());
+    let (mut waiting, mut requested) = (names.into_iter(), FuturesUnordered::new());
     loop {
-        while asked.len() < ASKED
+        while requested.len() < REQUESTED
             && let Some(name) = waiting.next()
         {
             let owned = name.to_owned();
-            asked.push(origin.stat(name).map(move |object| (owned, object)));
+            requested.push(origin.stat(name).map(move |object| (owned, object)));
         }
-        let Some((name, object)) = asked.next().await else { break };
+        let Some((name, object)) = requested.next().await else { break };
         match object {
             Ok(object) => found.choose(object, filter, progress),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -395,7 +395,7 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     let count = objects.len();
-    let path = options.partial.as_deref().map(shard_journal::beside);
+    let path = options.partial.as_deref().map(shard_journal::next_to);
     let partial = path.map(|path| ShardJournal::open(&path, base_url, format)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
@@ -455,7 +455,7 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
     }
     match parts.is_empty() {
         true => " in it (hidden files do not count)".to_owned(),
-        false => format!(": of what is there, {}", parts.join(" and ")),
+        false => format!(": {}", parts.join(" and ")),
     }
 }
 
@@ -545,8 +545,8 @@ mod tests {
         let paths = ["a", "b", "old.foreread"];
         let error = index(&paths, IndexOptions::default().excluding("*")).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Empty);
-        let told = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
-        assert_eq!(error.to_string(), format!("/data: there are no samples: of what is there, {told}"));
+        let counted = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
+        assert_eq!(error.to_string(), format!("/data: there are no samples: {counted}"));
     }
 
     #[tokio::test]

@@ -151,7 +151,7 @@ fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
             return Ok(LockOutcome::Own(file));
         }
     }
-    Err(std::io::Error::other("it is removed again and again"))
+    Err(std::io::Error::other("another process removes it repeatedly"))
 }
 
 /// Passes the records of a file with this head to `take`. Returns the length of the valid bytes.
@@ -272,7 +272,7 @@ mod tests {
         let process = format!("process {} on ", std::process::id());
         assert!(error.to_string().contains(&process), "{error}");
         assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
-        // Nor is it removed while its writer runs.
+        // It is not removed while its writer runs.
         forget(&path, BEGINNING);
         assert!(path.exists());
         drop(first);

@@ -1,10 +1,10 @@
 //! Catalogs: which samples a dataset has, in which order, and where in the origin each one lies.
 //!
-//! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened ever after
-//! ([`Catalog::open`]): a listing of a million files takes minutes on a shared file system, opening
-//! its catalog takes milliseconds. It fixes the number of each sample, so that an order drawn from
-//! a seed means the same samples on every machine, and its [fingerprint](Catalog::fingerprint)
-//! tells whether two ranks or two runs use the same data.
+//! A [`Catalog`] is made once, by listing an origin ([`Catalog::index`]), and opened by later runs
+//! ([`Catalog::open`]). Listing a million files takes minutes on a shared file system, opening
+//! their catalog milliseconds. It fixes the number of each sample, so that an order drawn from a
+//! seed means the same samples on every machine. Its [fingerprint](Catalog::fingerprint) shows
+//! whether two ranks or two runs use the same data.
 //!
 //! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without
 //! compression): see [`Format`].

@@ -6,10 +6,10 @@
 //! prove nothing:
 //! * If the file system keeps change times, which no user can set, it is a digest of these and the
 //!   files' inodes. It is the same for every listing until a file is written.
-//! * If there are no versions, or they prove nothing, it is a random number. A saved catalog keeps
-//!   it, and so caches keep their content. A new listing has another number, and everything is read
+//! * Without versions, or if they prove nothing, it is a random number. A saved catalog keeps it,
+//!   and so caches keep their content. A new listing has another number, and everything is read
 //!   again.
-//! * If versions suffice (ETags, times that differ), there is no number.
+//! * If versions suffice (ETags, times that differ), no number is added.
 //!
 //! Files on other file systems than the listed directory (mounted below it, or targets of links)
 //! prove nothing. A listing with such a file is random.
@@ -51,7 +51,7 @@ impl Listing {
             Changes::None => None,
             Changes::Some { digest, kept } => Some((digest, kept)),
         };
-        match (tell_apart(objects), digest) {
+        match (distinguish(objects), digest) {
             (true, Some((digest, _))) => Ok(Self::Changed(digest)),
             (true, None) => Ok(Self::Versioned),
             (false, Some((digest, true))) => Ok(Self::Unversioned(digest)),
@@ -122,7 +122,7 @@ fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
 
 /// Whether the versions can distinguish the objects from later replacements. Made-up times cannot.
 /// These are a time that more than half of several objects share, and times before 1980.
-fn tell_apart<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
+fn distinguish<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
     // Majority vote: pairs of unequal times cancel. A time of more than half of the objects, if
     // there is one, remains.
     let (mut common, mut ahead, mut count) = (0, 0u64, 0u64);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn change_times_tell_listings_apart_where_all_have_one() {
+    fn change_times_distinguish_listings_if_all_have_one() {
         let written = |modified, changed| Some(Version::Written { modified, changed });
         let kept = |changed| written(0, FileChange::Kept(changed));
         let one = listing(&[kept(5), kept(6)]);

@@ -147,7 +147,7 @@ impl ListingJournal {
 /// their content has been saved. Any other file is kept, and so is one that another process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
-    crate::shard_journal::forget(&crate::shard_journal::beside(path));
+    crate::shard_journal::forget(&crate::shard_journal::next_to(path));
 }
 
 /// Removes the file of a listing that cannot be resumed.

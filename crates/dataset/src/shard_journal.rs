@@ -190,7 +190,7 @@ impl KnownShards {
 }
 
 /// The path of the shards' file for the listing's file at `listing`.
-pub(crate) fn beside(listing: &Path) -> PathBuf {
+pub(crate) fn next_to(listing: &Path) -> PathBuf {
     let mut name = listing.as_os_str().to_owned();
     name.push("-shards");
     name.into()

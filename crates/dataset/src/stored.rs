@@ -33,7 +33,7 @@ impl Catalog {
             Ok(object) => object,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => {
-                tracing::debug!(%error, "whether there is a catalog is not known");
+                tracing::debug!(%error, "it is unknown whether a catalog exists");
                 return Ok(None);
             }
         };
@@ -45,7 +45,7 @@ impl Catalog {
             DatasetError::new(DatasetErrorKind::Io, message)
         };
         if object.size > LONGEST {
-            return Err(failed(&format!("its {} bytes are more than {LONGEST}", object.size)));
+            return Err(failed(&format!("its {} bytes exceed the maximum of {LONGEST}", object.size)));
         }
         let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
         let bytes =

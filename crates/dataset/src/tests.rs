@@ -234,7 +234,7 @@ fn damaged_or_hostile_packed_catalog_is_refused() {
         fs::write(&damaged, &copy).unwrap();
         assert!(Catalog::open(&damaged).is_err(), "byte {at} was accepted");
         copy[at] = if at % 2 == 0 { 0xff } else { 0x00 };
-        ask_everything(copy, &damaged);
+        request_everything(copy, &damaged);
     }
 }
 
@@ -268,7 +268,7 @@ fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 }
 
 /// Calls every method on a catalog that may be hostile. Each must return a result or an error.
-fn ask_everything(bytes: Vec<u8>, file: &Path) {
+fn request_everything(bytes: Vec<u8>, file: &Path) {
     let Some(bytes) = believable(bytes) else { return };
     fs::write(file, bytes).unwrap();
     let Ok(catalog) = Catalog::open(file) else { return };
@@ -301,7 +301,7 @@ fn hostile_byte_with_a_valid_checksum_is_harmless() {
         for value in [0x00, 0x01, 0x7f, 0x80, 0xff] {
             let mut copy = bytes.clone();
             copy[at] = value;
-            ask_everything(copy, &hostile);
+            request_everything(copy, &hostile);
         }
     }
 }
@@ -424,7 +424,7 @@ proptest! {
         prop_assume!(bytes != whole);
         fs::write(&path, &bytes).unwrap();
         prop_assert!(Catalog::open(&path).is_err());
-        ask_everything(bytes, &path);
+        request_everything(bytes, &path);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a run will take, before it runs: for the command and the Python package.
+//! Predicts a run's time and memory before it runs, for the command and the Python package.
 //!
 //! * [`calibrate`] measures storage, memory and disks. A plan with these figures predicts times.
 //! * [`PlanReport`] is a planned run as text for people and as JSON for tools.

@@ -37,9 +37,9 @@ pub struct CalibrateOptions {
     pub target: Option<String>,
     /// Directories of the disk tier.
     pub disks: Vec<PathBuf>,
-    /// The time limit without listing the dataset; 30 s.
+    /// The time limit without listing the dataset (default: 30 s).
     pub time: Duration,
-    /// The most bytes that are read from the origin; 1 GiB.
+    /// The maximum of bytes read from the origin (default: 1 GiB).
     pub origin_bytes: u64,
     /// The limits of later runs: `origin_limit` and `origin_parallelism` count.
     pub config: Config,
@@ -75,7 +75,7 @@ pub enum CalibrateStage {
 pub struct CalibrateProgress {
     /// The current part.
     pub stage: CalibrateStage,
-    /// The last result; `None` while listing.
+    /// The last result. `None` while listing.
     pub point: Option<Point>,
 }
 

@@ -7,8 +7,8 @@
 use std::fmt;
 
 use foreread::plan::{
-    BlockTable, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource, Retention, Summary,
-    Worth,
+    BlockTable, CapacityGain, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource,
+    Retention, Summary,
 };
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, Result};
@@ -39,7 +39,7 @@ pub struct PlanReport {
     /// Empty if the origin's speed is unknown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     forecast: Vec<Forecast>,
-    one_more_gigabyte: Vec<Worth>,
+    one_more_gigabyte: Vec<CapacityGain>,
     /// If there are several ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     together: Option<ClusterReport>,
@@ -98,7 +98,7 @@ impl PlanReport {
             plan: plan.summary(),
             retention: plan.retention(),
             forecast: epochs(&forecast),
-            one_more_gigabyte: planned.worth(MORE)?,
+            one_more_gigabyte: planned.capacity_gain(MORE)?,
             together,
         })
     }
@@ -142,7 +142,7 @@ impl fmt::Display for Forecast {
     }
 }
 
-/// The name of a resource; that of the level for levels.
+/// The name of a resource, or of its level.
 fn resource(resource: Resource, planned: &Planned) -> String {
     match resource {
         Resource::Level(level) => {

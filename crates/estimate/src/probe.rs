@@ -78,18 +78,21 @@ async fn at<T: Tier + ?Sized>(
     next: &mut impl FnMut() -> ReadRequest,
 ) -> Result<ProbeAnswers, TierError> {
     let mut reads = FuturesUnordered::new();
-    let (mut asked, mut is_full, mut requests) = (0, false, 0u64);
+    let (mut requested_bytes, mut is_full, mut requests) = (0, false, 0u64);
     let mut came = Vec::new();
     let began = Instant::now();
     loop {
         // At least one read, for samples that are longer than the share.
-        while reads.len() < parallelism as usize && !is_full && (asked < share.bytes || requests == 0) {
+        while reads.len() < parallelism as usize
+            && !is_full
+            && (requested_bytes < share.bytes || requests == 0)
+        {
             let request = next();
             let bytes = request.len();
             // The last one must fit, too.
-            is_full = requests > 0 && asked.saturating_add(bytes) > share.bytes;
+            is_full = requests > 0 && requested_bytes.saturating_add(bytes) > share.bytes;
             if !is_full {
-                (asked, requests) = (asked + bytes, requests + 1);
+                (requested_bytes, requests) = (requested_bytes + bytes, requests + 1);
                 reads.push(tier.read(Arc::new(request)).map(move |result| (bytes, result)));
             }
         }
@@ -104,11 +107,11 @@ async fn at<T: Tier + ?Sized>(
             break;
         }
     }
-    Ok(ProbeAnswers { took: began.elapsed(), bytes: asked, came })
+    Ok(ProbeAnswers { took: began.elapsed(), bytes: requested_bytes, came })
 }
 
 impl ProbeAnswers {
-    /// Throughput without the first generation of answers; `None` without other answers.
+    /// Throughput without the first generation of answers. `None` without other answers.
     fn point(&self, parallelism: u32) -> Option<Point> {
         let first = (parallelism as usize).min(self.came.len());
         let (begin, rest) = match first.checked_sub(1).and_then(|last| self.came.get(last)) {

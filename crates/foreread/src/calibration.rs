@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_the_least_that_gives_nearly_all() {
+    fn best_point_is_the_least_near_the_maximum() {
         assert_eq!(example().origin.unwrap().best().unwrap().parallelism, 16);
         assert_eq!(best(&[]), None);
     }
 
     #[test]
-    fn an_origins_figures_are_its_own() {
+    fn origin_figures_are_per_origin() {
         let example = example();
         assert!(example.of_origin("file:///data/train/").is_some());
         assert!(example.of_origin("/data/train/part").is_some());

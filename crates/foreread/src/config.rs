@@ -36,17 +36,28 @@ pub enum SamplerKind {
     Sequential,
 }
 
-impl FromStr for SamplerKind {
-    type Err = String;
+impl SamplerKind {
+    /// All samplers, by the name that settings use.
+    pub const ALL: [(&str, Self); 4] = [
+        ("shuffle", Self::Shuffle),
+        ("torch", Self::Torch),
+        ("feistel", Self::Feistel),
+        ("sequential", Self::Sequential),
+    ];
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "shuffle" => Ok(Self::Shuffle),
-            "torch" => Ok(Self::Torch),
-            "feistel" => Ok(Self::Feistel),
-            "sequential" => Ok(Self::Sequential),
-            _ => Err("expected shuffle, torch, feistel or sequential".to_owned()),
-        }
+impl FromStr for SamplerKind {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        found.map(|(_, kind)| kind).ok_or("expected shuffle, torch, feistel or sequential")
+    }
+}
+
+impl fmt::Display for SamplerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(Self::ALL.iter().find(|(_, kind)| kind == self).map_or("", |(name, _)| *name))
     }
 }
 

@@ -125,10 +125,11 @@ pub(crate) async fn open(
         .collect();
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may remove old caches.
-    let asked = config.disk.clone();
+    let configured = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
-        let directories =
-            asked.iter().map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
+        let directories = configured
+            .iter()
+            .map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
         let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)));
         let tier = DiskTier::open(parts, &datasets, buffers)?;
         let count = datasets.len() as u32;

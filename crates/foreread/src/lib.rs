@@ -15,7 +15,7 @@
 //!
 //! # Features
 //!
-//! Directories (plain paths and `file://`) are always supported. There are no default features.
+//! Directories (plain paths and `file://`) are always supported. By default no feature is on.
 //!
 //! | feature | what it adds |
 //! |---|---|
@@ -126,7 +126,7 @@ pub mod plan {
     pub use foreread_types::Sizes;
 
     pub use crate::cluster_forecast::ClusterForecast;
-    pub use crate::planned::{Planned, Worth};
+    pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
 }
 
@@ -160,8 +160,8 @@ pub mod backend {
     #[cfg(feature = "s3")]
     pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
-        Backend, Buffers, ErrorKind, HeapBuffers, Object, OpenContext, OpenOptions, OriginTier, ReadFuture,
-        ReadRequest, Span, Tier, TierError, TierProfile, Version,
+        Backend, Buffers, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier,
+        ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version, check_path,
     };
 }
 

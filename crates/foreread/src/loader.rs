@@ -56,7 +56,7 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks, joint } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks, group } = prepared;
         let Planned { config, run, plan, floor, memory, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
@@ -78,7 +78,7 @@ impl Ready {
             floor,
             "starting"
         );
-        let others = joint.as_ref().map(|joint| joint.others());
+        let others = group.as_ref().map(|group| group.others());
         let Config { look_ahead, on_error, retry, .. } = config;
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
         let inner = assembly.start(run, plan, workers.handle());
@@ -92,7 +92,7 @@ impl Ready {
             origin: shared.meter,
             limit,
             disk,
-            joint,
+            group,
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
@@ -145,7 +145,7 @@ pub struct Loader {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
-    joint: Option<Box<dyn GroupMember>>,
+    group: Option<Box<dyn GroupMember>>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -202,7 +202,7 @@ impl Loader {
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
-        let peers = self.joint.as_ref().map(|joint| joint.exchanged());
+        let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
@@ -289,9 +289,9 @@ impl Loader {
     /// state is that of the lowest step that it knows all ranks to have completed, so one file is
     /// enough. Each rank reports its steps by calling this.
     pub fn state(&self) -> State {
-        let position = match &self.joint {
+        let position = match &self.group {
             // Steps count from the common start, so they mean nothing after a jump.
-            Some(joint) if !self.jumped => after(self.inner.run(), joint.progress(self.steps())),
+            Some(group) if !self.jumped => after(self.inner.run(), group.progress(self.steps())),
             _ => self.position(),
         };
         State::new(&self.config, &self.catalogs, &position)
@@ -307,14 +307,14 @@ impl Loader {
     /// Reports to rank 0 that the step of the last batch is complete. Costs almost nothing, and
     /// nothing outside of a group.
     pub fn step_done(&self) {
-        if let Some(joint) = self.joint.as_ref().filter(|_| !self.jumped) {
-            joint.progress(self.steps());
+        if let Some(group) = self.group.as_ref().filter(|_| !self.jumped) {
+            group.progress(self.steps());
         }
     }
 
     /// Whether this rank is in a group.
     pub fn is_together(&self) -> bool {
-        self.joint.is_some()
+        self.group.is_some()
     }
 
     /// Reports that this rank is done, and serves the others until they are done, for at most
@@ -327,7 +327,7 @@ impl Loader {
     /// If the thread belongs to the given [runtime](Builder::runtime), or that runtime was shut
     /// down.
     pub fn leave(&self, at_most: Duration) -> Result<Option<Merged>> {
-        if self.joint.is_some() {
+        if self.group.is_some() {
             // Before any message to the group.
             self.workers.may_block()?;
         }
@@ -346,7 +346,7 @@ impl Loader {
         haste: Duration,
         interrupted: impl Fn() -> bool + Send + 'static,
     ) -> Result<Option<Merged>> {
-        if self.joint.is_some() {
+        if self.group.is_some() {
             self.workers.may_block()?;
         }
         let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), self.leaving(haste)) else {
@@ -381,10 +381,10 @@ impl Loader {
         &self,
         at_most: Duration,
     ) -> Option<impl Future<Output = Option<Merged>> + Send + 'static + use<>> {
-        let joint = self.joint.as_ref()?;
+        let group = self.group.as_ref()?;
         self.left.store(true, Ordering::Relaxed);
         self.step_done();
-        Some(joint.leave(Merged::of(&self.report()), at_most))
+        Some(group.leave(Merged::of(&self.report()), at_most))
     }
 
     /// The placement of samples, and the lower bound.

@@ -18,7 +18,7 @@ pub struct Merged {
     pub origin_requests: u64,
     /// Uses that were skipped because their sample could not be read.
     pub skipped: u64,
-    /// Uses that got a neighbour's sample instead of their own.
+    /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
     /// Requests that were retried.
     pub retried: u64,

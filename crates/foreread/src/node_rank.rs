@@ -25,7 +25,7 @@ impl NodeRank {
         Self { rank: rank.filter(|rank| *rank < ranks).unwrap_or(0), ranks }
     }
 
-    /// The rank from the launcher's variables. Alone if there is no launcher, or its variables
+    /// The rank from the launcher's variables. Alone without a launcher, or if its variables
     /// contradict each other.
     pub(crate) fn launched(environment: &dyn Fn(&str) -> Option<String>) -> Self {
         // Lightning's own launcher sets the number of ranks but not the rank, which is not needed
@@ -46,7 +46,7 @@ impl NodeRank {
 mod tests {
     use super::*;
 
-    fn told(environment: &[(&str, &str)]) -> (u32, u32) {
+    fn node_rank_of(environment: &[(&str, &str)]) -> (u32, u32) {
         let get =
             |name: &str| environment.iter().find(|(is, _)| *is == name).map(|(_, value)| (*value).to_owned());
         let NodeRank { rank, ranks } = NodeRank::launched(&get);
@@ -56,18 +56,25 @@ mod tests {
     #[test]
     // semantics: CACHE-9
     fn ranks_of_a_node_are_counted_by_any_launcher() {
-        assert_eq!(told(&[]), (0, 1));
+        assert_eq!(node_rank_of(&[]), (0, 1));
         let torchrun = [("RANK", "5"), ("WORLD_SIZE", "8"), ("LOCAL_RANK", "1")];
-        assert_eq!(told(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "4")]].concat()), (1, 4));
-        assert_eq!(told(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()), (0, 1), "contradictory");
-        assert_eq!(told(&[("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]), (1, 2));
+        assert_eq!(node_rank_of(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "4")]].concat()), (1, 4));
+        assert_eq!(
+            node_rank_of(&[&torchrun[..], &[("LOCAL_WORLD_SIZE", "1")]].concat()),
+            (0, 1),
+            "contradictory"
+        );
+        assert_eq!(
+            node_rank_of(&[("WORLD_SIZE", "2"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "127.0.0.1")]),
+            (1, 2)
+        );
         let open_mpi = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "8")];
-        assert_eq!(told(&[&open_mpi[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()), (0, 2));
+        assert_eq!(node_rank_of(&[&open_mpi[..], &[("OMPI_COMM_WORLD_LOCAL_SIZE", "2")]].concat()), (0, 2));
         let slurm =
             [("SLURM_PROCID", "5"), ("SLURM_NTASKS", "7"), ("SLURM_NODEID", "2"), ("SLURM_LOCALID", "1")];
-        assert_eq!(told(&[&slurm[..], &[("SLURM_STEP_TASKS_PER_NODE", "2(x2),3")]].concat()), (1, 3));
+        assert_eq!(node_rank_of(&[&slurm[..], &[("SLURM_STEP_TASKS_PER_NODE", "2(x2),3")]].concat()), (1, 3));
         // The number of ranks on other nodes is unknown.
-        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node1")]), (0, 1));
-        assert_eq!(told(&[("RANK", "1"), ("WORLD_SIZE", "none")]), (0, 1));
+        assert_eq!(node_rank_of(&[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "node1")]), (0, 1));
+        assert_eq!(node_rank_of(&[("RANK", "1"), ("WORLD_SIZE", "none")]), (0, 1));
     }
 }

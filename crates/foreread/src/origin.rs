@@ -167,9 +167,9 @@ pub(crate) async fn open(
         None => found(target, format, &*shared.for_index(&store), progress).await?,
     };
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
-        let (base, is, said) = (catalog.base_url(), catalog.format().name(), format.name());
+        let (base, is, configured) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} has the format {is}, but --format is {said}; leave it out, \
+            "the catalog of {base} has the format {is}, but --format is {configured}; leave it out, \
              or index the data again"
         )));
     }

@@ -114,7 +114,7 @@ impl Planned {
     /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is
     /// at its position, with the memory granted to this rank.
     #[cfg(feature = "peer")]
-    pub(crate) fn joint(
+    pub(crate) fn for_cluster(
         config: Config,
         sizes: &[Sizes],
         place: &RunEnvironment,
@@ -188,20 +188,20 @@ impl Planned {
     ///
     /// # Errors
     /// If the run cannot be planned.
-    pub fn worth(&self, more: u64) -> Result<Vec<Worth>> {
+    pub fn capacity_gain(&self, more: u64) -> Result<Vec<CapacityGain>> {
         let LocalPlan::Private(plan) = &self.plan else { return Ok(Vec::new()) };
         let now = self.forecast()?;
         let kinds = cluster::kinds(&self.config);
-        kinds.into_iter().map(|kind| self.worth_of(plan, kind, more, now.as_deref())).collect()
+        kinds.into_iter().map(|kind| self.gain_of(plan, kind, more, now.as_deref())).collect()
     }
 
-    fn worth_of(
+    fn gain_of(
         &self,
         before: &Plan,
         kind: Level,
         more: u64,
         now: Option<&[EpochForecast]>,
-    ) -> Result<Worth> {
+    ) -> Result<CapacityGain> {
         let mut cluster = self.cluster.clone();
         let level = kind.name.clone();
         for store in &mut cluster.stores {
@@ -221,7 +221,7 @@ impl Planned {
             None => None,
         };
         let origin_bytes = before.origin_bytes().saturating_sub(plan.origin_bytes());
-        Ok(Worth { level, more, origin_bytes, seconds })
+        Ok(CapacityGain { level, more, origin_bytes, seconds })
     }
 
     /// The lower bound of bytes from the origin for any policy, over all ranks, if all have caches
@@ -233,7 +233,7 @@ impl Planned {
 
 /// The savings of more capacity in one kind of cache over the rest of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Worth {
+pub struct CapacityGain {
     /// The kind: `memory` or `disk`.
     pub level: String,
     /// The additional bytes.

@@ -35,7 +35,7 @@ pub struct Prepared {
     /// The blocks of training data that the first epoch reads.
     pub(crate) blocks: BlockTable,
     /// The group, if ranks share their caches.
-    pub(crate) joint: Option<Box<dyn GroupMember>>,
+    pub(crate) group: Option<Box<dyn GroupMember>>,
 }
 
 impl Prepared {
@@ -81,7 +81,7 @@ impl Prepared {
         let planned = planning.await.map_err(ended)??;
         let blocks = blocks(&planned, &opened, context).await?;
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        Ok(Self { blocks, caches, disk, planned, opened, shared, joint: None })
+        Ok(Self { blocks, caches, disk, planned, opened, shared, group: None })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.

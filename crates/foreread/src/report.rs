@@ -44,7 +44,7 @@ pub struct Report {
     pub origin_requests: u64,
     /// Uses that were skipped because their sample could not be read.
     pub skipped: u64,
-    /// Uses that got a neighbour's sample instead of their own.
+    /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
     /// Requests that were retried.
     pub retried: u64,
@@ -64,7 +64,7 @@ pub struct Report {
     pub direct: Option<ReadsReport>,
     /// The wait time for samples, if samples are requested by id.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<AskedReport>,
+    pub asked: Option<WaitReport>,
     /// The passes that have begun, in order: 1,024 entries at most. Up to that number, each pass
     /// has its own entry. In longer runs, the first 256 passes and at least the last 256 keep
     /// theirs. The passes between are summed up in one entry per phase, which has the key `passes`.
@@ -76,14 +76,14 @@ pub struct Report {
 
 /// The time of requests for samples by id.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AskedReport {
+pub struct WaitReport {
     /// From the first request to the last answer, without the time before each announcement.
     pub seconds: f64,
     /// The part of it in which a caller waited.
     pub stall_seconds: f64,
 }
 
-impl AskedReport {
+impl WaitReport {
     pub(crate) fn of((whole, waited): (Duration, Duration)) -> Self {
         Self { seconds: whole.as_secs_f64(), stall_seconds: waited.as_secs_f64() }
     }

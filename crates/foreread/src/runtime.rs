@@ -58,7 +58,7 @@ impl Workers {
         if is_here || is_callers {
             return Err(Error::usage(
                 "this call would block the runtime that it waits for: leave out `runtime(..)`, so that the \
-                 run has a thread of its own, or use the async method",
+                 run uses a separate thread, or use the async method",
             ));
         }
         Ok(())
@@ -108,8 +108,8 @@ impl Drop for Workers {
     }
 }
 
-/// The number of a loader's I/O threads, besides the thread that makes decisions. A quarter of the
-/// cores, because ranks share a machine, and at most four.
+/// The number of a loader's I/O threads. The thread that makes decisions is not counted. A quarter
+/// of the cores, because ranks share a machine, and at most four.
 fn io_threads(cores: usize) -> usize {
     (cores / 4).clamp(1, 4)
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn given_runtime_is_never_waited_for_on_its_own_thread() {
+    fn given_runtime_is_never_waited_for_on_its_thread() {
         for runtime in [Builder::new_current_thread().build(), Builder::new_multi_thread().build()] {
             let runtime = runtime.unwrap();
             let workers = Workers::new(Some(runtime.handle().clone())).unwrap();

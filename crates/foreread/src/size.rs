@@ -30,20 +30,9 @@ const UNITS: [(&str, u64); 9] = [
 const TIB: (&str, u64) = ("tib", 1 << 40);
 
 /// The text is not a size.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid size '{0}': expected bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, e.g. 256MiB")]
 pub struct ParseSizeError(String);
-
-impl fmt::Display for ParseSizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "invalid size '{}': expected bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, e.g. 256MiB",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for ParseSizeError {}
 
 impl FromStr for ByteSize {
     type Err = ParseSizeError;

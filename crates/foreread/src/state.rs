@@ -171,17 +171,6 @@ impl State {
     }
 }
 
-impl fmt::Display for SamplerKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Shuffle => "shuffle",
-            Self::Torch => "torch",
-            Self::Feistel => "feistel",
-            Self::Sequential => "sequential",
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use foreread_tier::Object;

@@ -10,7 +10,7 @@ const MAX_BYTES: u64 = 16 << 20;
 /// The text of a regular file. A pipe or a device in its place is an error, and not waited for.
 ///
 /// # Errors
-/// If it is no regular file, cannot be read, or is not UTF-8 ([`ErrorKind::InvalidData`]).
+/// If it is not a regular file, cannot be read, or is not UTF-8 ([`ErrorKind::InvalidData`]).
 pub fn read(path: &Path) -> Result<String> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(Error::new(ErrorKind::InvalidInput, "it is not a regular file"));

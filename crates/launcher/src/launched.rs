@@ -15,12 +15,12 @@
 //! ([`Launched::on_node`]), comes from the same variables. For SLURM it comes from
 //! `SLURM_STEP_TASKS_PER_NODE`.
 //!
-//! The [`Rendezvous`] is the first of: `FOREREAD_MEET`; a socket of the node, if there is one node;
-//! `MASTER_ADDR`; the first host of SLURM's step. `MASTER_PORT` is torch's and never used. The port
-//! is computed from the job's name (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT` ...),
-//! between 20000 and 28000. If another program has it, rank 0 takes the next of four. The other
-//! ranks try these four in turn, because only rank 0 knows the job's token. The price is a firewall
-//! rule for a range instead of a port. `FOREREAD_MEET=host:port` sets one.
+//! The [`Rendezvous`] is the first of these: `FOREREAD_MEET`, a socket of the node (if there is one
+//! node), `MASTER_ADDR`, the first host of SLURM's step. `MASTER_PORT` is torch's and never used.
+//! The port is computed from the job's name (`SLURM_JOB_ID`, `TORCHELASTIC_RUN_ID`, `MASTER_PORT`
+//! ...), between 20000 and 28000. If another program has it, rank 0 takes the next of four. The
+//! other ranks try these four in turn, because only rank 0 knows the job's token. The price is a
+//! firewall rule for a range instead of a port. `FOREREAD_MEET=host:port` sets one.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -136,7 +136,7 @@ impl fmt::Display for Rendezvous {
     }
 }
 
-/// What the launcher's variables say about this process.
+/// The facts about this process in the launcher's variables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// The rank of this process.
@@ -232,8 +232,8 @@ impl Launched {
     pub fn meet(&self) -> Result<&Rendezvous, LaunchError> {
         self.rendezvous.as_ref().ok_or_else(|| {
             invalid(format!(
-                "{} started {} ranks and does not say where they can meet: set {MEET} on all of them, \
-                 to host:port of rank 0 or to a directory that all see",
+                "{} started {} ranks without a rendezvous: set {MEET} on all of them, to host:port \
+                 of rank 0 or to a directory that all can access",
                 self.launcher, self.world_size
             ))
         })
@@ -441,7 +441,7 @@ fn parse_meet(env: &LauncherEnv<'_>, job: &str, size: u32) -> Result<Option<Rend
         let path = PathBuf::from(path);
         return match path.is_absolute() {
             true => Ok(Some(Rendezvous::Directory(path.join(name("foreread", job))))),
-            false => Err(wrong("the path is not a full one")),
+            false => Err(wrong("the path is not absolute")),
         };
     }
     let mut all = Vec::new();

@@ -13,7 +13,8 @@ pub use launched::{Launched, LauncherEnv, MEET, Rendezvous};
 pub const TOKEN: &str = "FOREREAD_TOKEN";
 
 /// An invalid environment: one line with the variable, the cause and the remedy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct LaunchError(String);
 
 impl LaunchError {
@@ -21,11 +22,3 @@ impl LaunchError {
         Self(line.into())
     }
 }
-
-impl std::fmt::Display for LaunchError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for LaunchError {}

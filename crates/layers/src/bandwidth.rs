@@ -19,14 +19,14 @@ const CREDIT: Duration = Duration::from_millis(20);
 
 const NANOS: u128 = 1_000_000_000;
 
-/// A limit in bytes per second for all requests together; clones share it.
+/// A limit in bytes per second for all requests together. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Bandwidth(Arc<Mutex<LinkState>>);
 
 #[derive(Debug)]
 struct LinkState {
     rate: u64,
-    /// The end of the last transmission; `None` before the first request.
+    /// The end of the last transmission. `None` before the first request.
     clear: Option<Instant>,
     /// The fraction of a nanosecond that `clear` lacks, times `rate`.
     rest: u64,
@@ -42,7 +42,7 @@ impl Bandwidth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the next request may leave; `None` if at once.
+    /// When the next request may leave. `None` if at once.
     pub(crate) fn clear(&self) -> Option<Instant> {
         self.link().clear
     }
@@ -185,7 +185,7 @@ mod tests {
         let began = Instant::now();
         held.read_all((0..501).map(|id| request(id, 100_000, id)).collect()).count().await;
         let took = began.elapsed().as_secs_f64();
-        // A busy machine can be late by any time; it cannot be early.
+        // A busy machine can be late by any time. It cannot be early.
         assert!(took >= 0.499, "{took} s");
     }
 

@@ -38,7 +38,7 @@ use crate::deadline::Deadline;
 pub struct BreakerPolicy {
     /// The number of consecutive failures that opens it.
     pub failures: NonZeroU32,
-    /// Upper bound of the first wait; it doubles with each opening.
+    /// Upper bound of the first wait. It doubles with each opening.
     pub first_wait: Duration,
     /// Upper bound of all waits.
     pub longest_wait: Duration,
@@ -184,7 +184,7 @@ pub struct Breaker<T: ?Sized> {
 struct BreakerShared {
     tier: String,
     deadline: Option<Deadline>,
-    whom: String,
+    label: String,
     machine: Mutex<BreakerCore>,
     /// Whether an answer could improve the state.
     is_degraded: AtomicBool,
@@ -219,16 +219,16 @@ impl BreakerShared {
                 if first {
                     tracing::warn!(
                         tier = self.tier,
-                        whom = self.whom,
+                        label = self.label,
                         why,
                         "breaker opened: no reads for a while"
                     );
                 } else {
-                    tracing::debug!(tier = self.tier, whom = self.whom, ?wait, why, "breaker opened again");
+                    tracing::debug!(tier = self.tier, label = self.label, ?wait, why, "breaker opened again");
                 }
             }
             (Some(Transition::Closed), _) => {
-                tracing::info!(tier = self.tier, whom = self.whom, "breaker closed: it answers again");
+                tracing::info!(tier = self.tier, label = self.label, "breaker closed: it answers again");
             }
             _ => {}
         }
@@ -237,20 +237,28 @@ impl BreakerShared {
     fn refusal(&self, request: &ReadRequest) -> TierError {
         TierError::new(ErrorKind::Transient, &*self.tier)
             .with_object(&*request.object.path)
-            .with_detail(format!("the breaker is open: {} did not answer recently", self.whom))
+            .with_detail(format!("the breaker is open: {} did not answer recently", self.label))
     }
 }
 
 impl<T: Tier + ?Sized> Breaker<T> {
-    /// Wraps `inner`. `whom` is its name in logs and errors: a rank, a store.
-    pub fn new(inner: Arc<T>, policy: BreakerPolicy, whom: impl Into<String>, seed: u64) -> Self {
+    /// Wraps `inner`. `label` is its name in logs and errors: a rank, a store.
+    pub fn new(inner: Arc<T>, policy: BreakerPolicy, label: impl Into<String>, seed: u64) -> Self {
         let tier = inner.name().to_owned();
         let openings = metrics::counter!("foreread_tier_breaker_openings_total", "tier" => tier.clone());
         let refused = metrics::counter!("foreread_tier_breaker_refused_total", "tier" => tier.clone());
         let machine = Mutex::new(BreakerCore::new(policy, seed));
-        let (whom, is_degraded, deadline) = (whom.into(), AtomicBool::new(false), None);
+        let (label, is_degraded, deadline) = (label.into(), AtomicBool::new(false), None);
         Self {
-            shared: Arc::new(BreakerShared { tier, deadline, whom, machine, is_degraded, openings, refused }),
+            shared: Arc::new(BreakerShared {
+                tier,
+                deadline,
+                label,
+                machine,
+                is_degraded,
+                openings,
+                refused,
+            }),
             inner,
         }
     }
@@ -364,7 +372,7 @@ impl Drop for AdmittedRead {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, StoredCache, When};
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, StoredCache, When};
     use foreread_types::{DatasetId, SampleId, Tick};
     use futures::StreamExt;
 
@@ -464,7 +472,7 @@ mod tests {
         let below = [0, 1, 2, 3].into_iter().fold(FailingTier::new(Arc::clone(&origin)), |tier, id| {
             tier.on(When::First(key(id), 1), Fault::Error(ErrorKind::Transient))
         });
-        let counting = Arc::new(CountingTier::new(Arc::new(below)));
+        let counting = Arc::new(below);
         let breaker = Breaker::new(Arc::clone(&counting), policy((500, 8000)), "rank 3", 1);
         let failure = Some(ErrorKind::Transient);
         assert_eq!(kinds(&breaker, batch(&origin, 0..3)).await, [failure; 3]);
@@ -485,8 +493,8 @@ mod tests {
         tokio::time::sleep(SECOND / 2).await;
         assert!(breaker.is_open(), "the second wait is longer");
         tokio::time::sleep(SECOND / 2).await;
-        let said = kinds(&breaker, batch(&origin, 3..9)).await;
-        assert_eq!(said.iter().filter(|kind| kind.is_none()).count(), 1);
+        let kinds_of_errors = kinds(&breaker, batch(&origin, 3..9)).await;
+        assert_eq!(kinds_of_errors.iter().filter(|kind| kind.is_none()).count(), 1);
         assert_eq!(kinds(&breaker, batch(&origin, 0..9)).await, [None; 9]);
     }
 

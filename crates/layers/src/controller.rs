@@ -1,15 +1,15 @@
 //! The controller of an adaptive concurrency limit, without a clock and a runtime.
 //!
 //! The model is Little's law. A store that answers after its own latency `base`, at most `rate`
-//! answers per second, contains `rate * base` requests when it is just full; more only queue.
-//! Neither number is known and both change. So the controller measures in *rounds*: about one
-//! generation of requests under one limit, of which it keeps the mean latency and the mean number
-//! in flight. Their quotient is the rate.
+//! answers per second, contains `rate * base` requests when it is just full. More only queue.
+//! Neither number is known and both change. So the controller measures in *rounds*. A round is
+//! about one generation of requests under one limit, of which it keeps the mean latency and the
+//! mean number in flight. Their quotient is the rate.
 //!
 //! * The next limit is `GAIN * in flight * base / latency` plus its square root. While the store is
 //!   not full, the latency is `base` and the limit grows. Once it is full, the number in flight and
-//!   the latency rise together, and the formula stays at `GAIN * rate * base`, whatever the limit
-//!   was before. A fifth of the requests queue, and nothing oscillates.
+//!   the latency rise together, and the formula stays at `GAIN * rate * base`, independent of
+//!   earlier limits. A fifth of the requests queue, and nothing oscillates.
 //! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand
 //!   requests are reached in seven round trips, and never more than twice what fills the store.
 //! * `base` falls with every round of lower latency. It rises only on proof that the latency is not
@@ -19,18 +19,17 @@
 //!   for a round to test it (*draining*).
 //! * If the queue outside the store runs empty, the trainer is the bottleneck. The limit becomes
 //!   what its demand over the last second needs.
-//! * Refusals for too many requests carry no latency; the rate handles them.
+//! * Refusals for too many requests carry no latency. The rate handles them.
 //! * The requests that the store answers within a millisecond are always allowed: a page cache must
 //!   not be fed one read at a time.
 //!
 //! `base` is the mean and not the minimum of latencies: Little's law is about means, and a store
 //! with jitter would be starved by its fastest answer. The price is that a round needs several
-//! answers, and that a round below capacity is spent now and then to confirm `base` (under one per
-//! cent of the time).
+//! answers. Occasional rounds below capacity confirm `base` (under one per cent of the time).
 //!
-//! Sources: Little 1961; slow start and draining from BBR (Cardwell et al., ACM Queue 14(5), 2016);
-//! the limit from a ratio of latencies from TCP Vegas (Brakmo and Peterson, 1995) and Netflix's
-//! concurrency-limits ("gradient").
+//! Sources: Little 1961. Slow start and draining are from BBR (Cardwell et al., ACM Queue 14(5),
+//! 2016). The limit from a ratio of latencies is from TCP Vegas (Brakmo and Peterson, 1995) and
+//! Netflix's concurrency-limits ("gradient").
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -91,7 +90,7 @@ const FEWEST: u32 = 8;
 /// How long `base` is trusted without confirmation: this, and at least this many latencies.
 const BELIEVED: Duration = Duration::from_secs(1);
 const BELIEVED_LATENCIES: f64 = 16.0;
-/// Demand is counted in windows of this length; the last few are kept.
+/// Demand is counted in windows of this length. The last few are kept.
 const DEMAND_WINDOW: Duration = Duration::from_millis(250);
 const DEMAND_WINDOWS: usize = 4;
 /// The trainer was the bottleneck in a window if this fraction of it had no queue.
@@ -183,7 +182,7 @@ impl MeasuredRound {
 /// The current round.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
-    /// The first time with at most the limit in flight; requests that started earlier do not count.
+    /// The first time with at most the limit in flight. Requests that started earlier do not count.
     begun: Option<Duration>,
     answers: u32,
     latencies: f64,
@@ -219,7 +218,7 @@ fn wanted(full: f64) -> f64 {
     GAIN * full + full.max(0.0).sqrt().max(SLACK)
 }
 
-/// The state machine. Times are those of one monotonic clock; a time that goes back counts as no
+/// The state machine. Times are those of one monotonic clock. A time that goes back counts as no
 /// time passed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Controller {
@@ -231,7 +230,7 @@ pub(crate) struct Controller {
     before: Option<MeasuredRound>,
     /// Whether the last round ended early.
     alarmed: bool,
-    /// Answers per second before the last drain; 0 before the first.
+    /// Answers per second before the last drain. 0 before the first.
     rate: f64,
     /// The store's own latency in seconds, and when a round last confirmed it.
     base: Option<f64>,
@@ -349,7 +348,7 @@ impl Controller {
         // The first requests, and those that a doubled limit releases at once, meet a growing
         // queue. Their latency is not comparable.
         let burst = self.base.is_none() || self.why == LimitReason::Starting;
-        // Nor is that of a round during which the store changed.
+        // The latency of a round during which the store changed is not reliable either.
         let sudden = !std::mem::replace(&mut self.alarmed, alarm) && alarm;
         let base = self.learn(&measured, elasticity);
         let (target, why) = self.decide(&measured, base, elasticity);
@@ -366,7 +365,7 @@ impl Controller {
         }
     }
 
-    /// Updates the store's own latency from a round; `elasticity` is that of a cut.
+    /// Updates the store's own latency from a round. `elasticity` is that of a cut.
     fn learn(&mut self, measured: &MeasuredRound, elasticity: Option<f64>) -> f64 {
         let latency = measured.latency;
         let base = match self.base {
@@ -526,7 +525,7 @@ mod tests {
 
     use super::*;
 
-    /// A store with `places` slots and a latency; further requests wait. There is always more to
+    /// A store with `places` slots and a latency. Further requests wait. There is always more to
     /// read.
     struct Store {
         places: usize,
@@ -614,8 +613,8 @@ mod tests {
         }
     }
 
-    /// A run of a store from its fourth to its twelfth second: the lowest and the highest limit,
-    /// the number of changes, and the mean number of used slots.
+    /// A run of a store from its fourth to its twelfth second: lowest and highest limit, number of
+    /// changes, and mean number of used slots.
     fn watched(places: usize, latency: Duration) -> (usize, usize, u32, f64) {
         let mut store = Store::new(up_to(1024), places, latency);
         store.run(Duration::from_secs(4), |_, _| {});

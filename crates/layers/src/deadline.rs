@@ -2,12 +2,12 @@
 //!
 //! A read without an answer within a bound fails here as [`ErrorKind::Transient`], with the
 //! object's name. So an outer layer can retry, and even a store that has lost a request cannot hang
-//! a run. The bound is a minimum plus the transfer time of a slow read: the tier's recent time per
-//! byte of a single read, with a wide margin, so that a large object on a slow link is not
+//! a run. The bound is a minimum plus the transfer time of a slow read. That is the tier's recent
+//! time per byte of a single read, with a wide margin. So a large object on a slow link is not
 //! interrupted. The layer is next to the store, so time in queues does not count.
 //!
 //! It also checks the length of the answer, because only here a retry is still possible. Too few
-//! bytes are an interrupted transfer; too many are another object.
+//! bytes are an interrupted transfer. Too many are another object.
 //!
 //! The price is a timer for each read that does not answer at once.
 
@@ -57,7 +57,7 @@ pub(crate) const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(crate) struct Deadline {
     tier: String,
     policy: DeadlinePolicy,
-    /// Recent seconds per byte of a single read, as the bits of an `f64`; 0 before the first read.
+    /// Recent seconds per byte of a single read, as the bits of an `f64`. 0 before the first read.
     /// Two threads that write at once may lose one of two measurements, which is harmless.
     per_byte: AtomicU64,
     ended: Counter,
@@ -188,7 +188,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wrong_length_is_an_error() {
         let origin = Arc::new(FakeOrigin::uniform(10, 1000));
-        for (fault, kind, said) in [
+        for (fault, kind, expected_detail) in [
             (Fault::Short, ErrorKind::Transient, "999 bytes instead of 1000"),
             (Fault::Long, ErrorKind::Changed, "1001 bytes instead of 1000"),
         ] {
@@ -197,7 +197,7 @@ mod tests {
             let answers: Vec<_> = bounded.read_all(batch(&origin, 0..10)).collect().await;
             let errors: Vec<_> = answers.into_iter().filter_map(|answer| answer.result.err()).collect();
             let [error] = &errors[..] else { panic!("{errors:?}") };
-            assert_eq!((error.kind(), error.detail()), (kind, Some(said)));
+            assert_eq!((error.kind(), error.detail()), (kind, Some(expected_detail)));
             assert_eq!(error.object(), Some("00000/00000003"));
         }
     }

@@ -2,18 +2,17 @@
 //!
 //! Every store answers some reads much later than the rest: a lost packet, a slow disk, a node that
 //! is being replaced. Reads change nothing, so a late read is sent once more, and the first answer
-//! counts ("The Tail at Scale", Dean and Barroso, CACM 56(2), 2013). A read is late after a
-//! quantile of the tier's recent latencies of its size, times a factor. Before enough reads were
-//! measured, it is late after two seconds plus the transfer time on a slow link. Hedges have a
-//! budget of a few per cent of the reads, so a store that is slow as a whole does not get twice the
-//! load.
+//! counts (Dean and Barroso, "The Tail at Scale", 2013). A read is late after a quantile of the
+//! tier's recent latencies of its size, times a factor. Before enough reads were measured, it is
+//! late after two seconds plus the transfer time on a slow link. Hedges have a budget of a few per
+//! cent of the reads, so a slow store does not get twice the load.
 //!
 //! A late hedge is hedged again. The read that loses is dropped. A retryable error waits for the
-//! other read; any other error is the answer.
+//! other read. Any other error is the answer.
 //!
 //! Hedges need no slot of a limit, unless the limit is the user's own. Then they wait in its queue
 //! like any read, and leave it if the first read answers before. The budget is charged when a hedge
-//! leaves. A queued hedge does not delay an error of the first read; otherwise the two would wait
+//! leaves. A queued hedge does not delay an error of the first read. Otherwise the two would wait
 //! for each other.
 //!
 //! The price is a timer for each read that does not answer at once, one lock per answer, and the
@@ -56,7 +55,7 @@ impl Default for HedgePolicy {
     /// Three times the 95th percentile and at least 10 ms, after 20 reads, for at most 3 reads in
     /// 100, each at most twice.
     ///
-    /// The quantile is not higher because it must not include the reads that hedges are for: if two
+    /// The quantile is not higher because it must exclude the reads that hedges are for. If two
     /// reads of a hundred hang, the 99th percentile is a hanging read.
     fn default() -> Self {
         Self {
@@ -137,8 +136,8 @@ impl Hedge {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a read of `bytes` may take before it is late, and the longest time until the next
-    /// check, because the quantile may be known by then.
+    /// How long a read of `bytes` may take before it is late, and the time until the next check,
+    /// when the quantile may be known.
     fn lateness(&self, seen: &HedgeState, bytes: u64) -> (Duration, Duration) {
         match seen.latencies.quantile(bytes) {
             Some(usual) => {
@@ -167,7 +166,7 @@ impl Hedge {
         (now + wait.min(soon).max(Duration::from_millis(1)), false)
     }
 
-    /// Charges the budget for a hedge that is about to leave; returns whether there was any.
+    /// Charges the budget for a hedge that is about to leave. Returns whether there was any.
     fn pay(&self) -> bool {
         let mut seen = self.seen();
         let has_budget = seen.budget_left >= 1.0;
@@ -261,7 +260,7 @@ mod tests {
     use std::sync::Arc;
 
     use foreread_tier::{ErrorKind, Object, OriginTier, ReadFuture, Tier, TierProfile};
-    use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
+    use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
     use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
     use futures::StreamExt;
     use futures::stream::BoxStream;
@@ -283,8 +282,6 @@ mod tests {
         ids.into_iter().map(|id| origin.request(SampleId(id), Tick(id))).collect()
     }
 
-    type Counted = CountingTier<FailingTier<FakeOrigin>>;
-
     fn wrap(below: Arc<impl OriginTier>, policy: HedgePolicy) -> Arc<dyn OriginTier> {
         Stack::bare().with_hedge(Some(policy)).wrap(below)
     }
@@ -293,9 +290,8 @@ mod tests {
         origin: &Arc<FakeOrigin>,
         when: When,
         fault: Fault,
-    ) -> (Arc<dyn OriginTier>, Arc<Counted>, Meter) {
-        let failing = FailingTier::new(Arc::clone(origin)).on(when, fault);
-        let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+    ) -> (Arc<dyn OriginTier>, Arc<FailingTier<FakeOrigin>>, Meter) {
+        let counted = Arc::new(FailingTier::new(Arc::clone(origin)).on(when, fault));
         let stack = Stack::bare().with_hedge(Some(HedgePolicy::default()));
         (stack.wrap(Arc::clone(&counted) as Arc<dyn OriginTier>), counted, stack.meter)
     }
@@ -496,7 +492,7 @@ mod tests {
                     .on(When::Chance(chances.1), Fault::Stall(Duration::from_secs(3)))
                     .on(When::Chance(chances.2), Fault::Error(ErrorKind::NotFound))
                     .with_seed(seed);
-                let counted = Arc::new(CountingTier::new(Arc::new(failing)));
+                let counted = Arc::new(failing);
                 let policy = HedgePolicy::default().with_budget(0.5).with_fewest(10);
                 let hedged = wrap(Arc::clone(&counted), policy);
                 for (from, length) in batches {

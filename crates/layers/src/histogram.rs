@@ -62,7 +62,7 @@ impl Histogram {
         }
     }
 
-    /// The quantile for reads of about `bytes`; `None` after too few reads.
+    /// The quantile for reads of about `bytes`. `None` after too few reads.
     pub(crate) fn quantile(&self, bytes: u64) -> Option<Duration> {
         self.classes[class_of(bytes)].as_ref()?.known
     }

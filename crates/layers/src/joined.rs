@@ -4,10 +4,10 @@
 //! one object (packed shards), reading two neighbours and the gap between them in one request may
 //! be faster than two requests. That holds if the gap takes less time than a request. Both times
 //! are measured at the store, below all queues, or given ([`MergePolicy`]). A range joins the one
-//! before it only if that saves a good part of its own reading time. So ranges that are bound by
-//! bandwidth stay separate and keep their parallelism.
+//! before it only if that saves a good part of its separate reading time. So ranges that are bound
+//! by bandwidth stay separate and keep their parallelism.
 //!
-//! * Only ranges of one state of one object within one burst of reads are joined; whole objects
+//! * Only ranges of one state of one object within one burst of reads are joined. Whole objects
 //!   never. The caller ends a burst ([`Tier::submit`](foreread_tier::Tier::submit)).
 //! * A joined read is as urgent as its most urgent part, and at most [`MergePolicy::most`] bytes
 //!   long.
@@ -39,7 +39,7 @@ use crate::retry::Failures;
 use crate::speed::{ReadCost, Speed};
 use crate::stack::Layers;
 
-/// Joining a range must save at least this fraction of its own reading time.
+/// Joining a range must save at least this fraction of its separate reading time.
 const WORTH: f64 = 0.1;
 
 /// Which ranges are joined.
@@ -114,7 +114,7 @@ struct OpenBlock {
 }
 
 impl PendingBurst {
-    /// Adds a read; returns the reads of its block if the read completes it.
+    /// Adds a read. Returns the reads of its block if the read completes it.
     fn add(&mut self, waiting: &Arc<PendingRange>) -> Option<Vec<Weak<PendingRange>>> {
         let (read, request) = (Arc::downgrade(waiting), &waiting.request);
         let Some(block) = &request.block else {

@@ -10,8 +10,8 @@
 //! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async
 //! fn`s that form one future per read, so a layer costs no allocation. From the store outwards:
 //!
-//! * *deadline* is next to the store. Its bound applies to the store and not to queues, and every
-//!   outer layer can rely on an answer of the right length for every read.
+//! * *deadline* is next to the store. Its bound applies to the store and not to queues. Every outer
+//!   layer can rely on an answer of the right length.
 //! * *metrics* counts the requests to the store (every attempt and every hedge). It measures the
 //!   store's latency without the time in queues. A read that a deadline ends is an error.
 //! * *hedge* is inside the limit, so time in the queue makes no read late. A hedge needs no slot

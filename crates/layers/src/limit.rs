@@ -7,7 +7,7 @@
 //! Some stores also have a ceiling on requests per second, and enforce it by refusals (503
 //! SlowDown). An adaptive limit learns that rate from the refusals, one rate per origin
 //! (`rate.rs`). A user may set a limit in bytes per second (`bandwidth.rs`). All of them share one
-//! gate and one queue: a request leaves when a slot is free and both rates allow it, the earliest
+//! gate and one queue. A request leaves when a slot is free and both rates allow it, the earliest
 //! due first.
 //!
 //! There is no timer task. If the next request is only rate-limited, that request's own future owns
@@ -30,7 +30,7 @@ use crate::Bandwidth;
 use crate::controller::{AdaptivePolicy, Controller, LimitReason};
 use crate::queue::{Position, Queues, Waiter};
 
-/// A number of slots, of which each request in flight takes one; clones share them.
+/// A number of slots, of which each request in flight takes one. Clones share them.
 #[derive(Clone)]
 pub struct Limit(Arc<LimitShared>);
 
@@ -53,8 +53,8 @@ pub struct Decisions {
     pub changes: u64,
     /// The reason of the last change.
     pub why: LimitReason,
-    /// The store's ceiling in requests per second, as far as its refusals show it. Of several
-    /// origins the lowest; `None` while none refuses.
+    /// The store's ceiling in requests per second, as far as its refusals show it: the lowest of
+    /// several origins, or `None` while none refuses.
     pub rate: Option<u64>,
     /// Requests in flight now.
     pub in_flight: usize,
@@ -207,7 +207,7 @@ impl Limit {
         self.0.most
     }
 
-    /// Requests in flight; more than the limit for a while after an adaptive limit has fallen.
+    /// Requests in flight. They exceed the limit for a while after an adaptive limit has fallen.
     pub fn taken(&self) -> usize {
         self.lock().decisions.in_flight
     }
@@ -275,11 +275,11 @@ impl Gate {
     }
 
     /// Counts a refusal of a read that left at `started`, if that answer is not used.
-    pub(crate) fn refused_beside(&self, started: Instant) {
+    pub(crate) fn other_refused(&self, started: Instant) {
         self.give_back(0, |state, origin, now| {
             let started = state.queues.since_start(started);
             let rate = state.queues.rate(origin);
-            rate.left_beside(started);
+            rate.other_left(started);
             if state.controller.is_some() && rate.answered(now, started, true) {
                 state.changed(LimitReason::Throttled);
             }
@@ -329,7 +329,7 @@ impl Gate {
     }
 }
 
-/// A request in the queue; resolves to its slot.
+/// A request in the queue. Resolves to its slot.
 ///
 /// # Cancel safety
 /// Dropping it leaves the queue. A slot that was granted and not yet taken goes to the next

@@ -26,7 +26,7 @@ struct MeterCounts {
     in_flight: AtomicU64,
 }
 
-/// Counts the requests to a tier; clones share the numbers.
+/// Counts the requests to a tier. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Meter(Arc<MeterCounts>);
 
@@ -129,7 +129,7 @@ impl Metrics {
     }
 }
 
-/// A read in flight; if it is dropped before its answer, it counts as cancelled.
+/// A read in flight. If it is dropped before its answer, it counts as cancelled.
 #[derive(Debug)]
 pub(crate) struct MeteredRead {
     metrics: Arc<Metrics>,

@@ -67,7 +67,7 @@ impl<T: Clone> Future for ReadPart<T> {
                 state.wakers[self.number] = Some(cx.waker().clone());
                 return Poll::Pending;
             }
-            // It exists as long as there is no answer.
+            // It exists until the answer.
             let Some(read) = &mut state.read else { return Poll::Pending };
             let answer = match catch_unwind(AssertUnwindSafe(|| read.poll_unpin(cx))) {
                 Ok(answer) => ready!(answer),
@@ -97,7 +97,7 @@ impl<T> Drop for ReadPart<T> {
                 return;
             }
             state.poller = None;
-            // The next part to be polled becomes the poller; a part that was polled before is
+            // The next part to be polled becomes the poller. A part that was polled before is
             // woken.
             state.wakers.iter_mut().find_map(Option::take)
         };
@@ -171,7 +171,7 @@ mod tests {
         assert!(!last.poll_once());
     }
 
-    /// A part that is polled by hand, with a waker of its own.
+    /// A part that is polled by hand, with a separate waker.
     struct ManualPart(Pin<Box<ReadPart<usize>>>, Arc<WakeFlag>);
 
     #[derive(Default)]

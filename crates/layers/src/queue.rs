@@ -30,7 +30,7 @@ impl Waiter {
         Self { waker: AtomicWaker::new(), is_granted: AtomicBool::new(false), bytes }
     }
 
-    /// Grants it a slot. Only while the queue is locked; the caller wakes it later.
+    /// Grants it a slot. Only while the queue is locked. The caller wakes it later.
     pub(crate) fn grant(&self) {
         self.is_granted.store(true, Ordering::Release);
     }
@@ -52,7 +52,7 @@ struct OriginQueue {
 }
 
 impl OriginQueue {
-    /// Until when no request may leave; `None` if one may at any time.
+    /// Until when no request may leave. `None` if one may at any time.
     fn held_until(&self, start: Instant) -> Option<Duration> {
         let link = self.bandwidth.as_ref().and_then(Bandwidth::clear);
         self.rate.clear().max(link.map(|clear| clear.saturating_duration_since(start)))
@@ -153,7 +153,7 @@ impl Queues {
         self.queues.iter().filter_map(held).min_by_key(|(until, _)| *until)
     }
 
-    /// Removes a request; returns whether it was still waiting.
+    /// Removes a request. Returns whether it was still waiting.
     pub(crate) fn leave(&mut self, origin: usize, position: Position) -> bool {
         let waited = self.queues[origin].waiting.remove(&position).is_some();
         self.waiting -= usize::from(waited);

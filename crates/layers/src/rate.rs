@@ -1,17 +1,17 @@
 //! The tolerated request rate of a store, learnt from its refusals alone, without a clock and a
 //! runtime.
 //!
-//! A concurrency limit cannot enforce a store's ceiling on requests per second (200 per second at a
-//! latency of 1 ms are a fifth of a request), so there is also a rate limit. There is none until
-//! the store first refuses a request (503 SlowDown, 429). Then:
+//! A concurrency limit cannot enforce a store's ceiling on requests per second: 200 per second at a
+//! latency of 1 ms are a fifth of a request. So there is also a rate limit. There is none until the
+//! store first refuses a request (503 SlowDown, 429). Then:
 //!
 //! * A store at its ceiling refuses the excess and answers the rest, so the rate of *answers*
 //!   during refusals is the ceiling. The rate becomes 0.95 of it, and then follows CUBIC's curve:
-//!   flat around the old ceiling, then ever steeper, so that a raised ceiling is found (five times
-//!   as high: in about six seconds). Each time it meets the ceiling again costs a few refused
+//!   flat around the old ceiling, then ever steeper. So a raised ceiling is found (five times as
+//!   high: in about six seconds). Each time it meets the ceiling again costs a few refused
 //!   requests, under one in a hundred.
 //! * If hardly any request is answered, the ceiling is unknown. The rate starts at the rate of
-//!   answers and grows by half with each slice of time without refusals (*rising*) until it has met
+//!   answers. It grows by half with each slice of time without refusals (*rising*) until it has met
 //!   the ceiling.
 //! * Some stores refuse some requests at any rate. A ceiling refuses nothing below it, so refusals
 //!   below the last known rate of answers are random. Their fraction is taken for granted, refusals
@@ -21,9 +21,9 @@
 //! answers have come. Counting by the time of the answer would count refusals first, because they
 //! are fast. Only if a quarter or more is refused at once, the judgement is immediate.
 //!
-//! The price: up to a quarter of refusals counts as random if it does not depend on the rate, one
-//! refusal in two hundred is ignored, and a ceiling that varies from second to second is followed
-//! at its lower end.
+//! The price: up to a quarter of refusals counts as random if it does not depend on the rate. One
+//! refusal in two hundred is ignored. A ceiling that varies from second to second is followed at
+//! its lower end.
 //!
 //! Sources: CUBIC (RFC 9438), and the AWS SDKs' adaptive retry mode, which uses it for a rate.
 
@@ -49,7 +49,7 @@ const MIN_RATE: f64 = 1.0;
 const SLICE: Duration = Duration::from_millis(100);
 const SLICE_REQUESTS: u32 = 8;
 const LONGEST_SLICE: Duration = Duration::from_secs(1);
-/// Slices that wait for answers; beyond that, the oldest are dropped.
+/// Slices that wait for answers. Beyond that, the oldest are dropped.
 const SLICES: usize = 64;
 /// The fraction of refusals that is ignored.
 const IGNORED: f64 = 0.005;
@@ -107,7 +107,7 @@ struct RateSlice {
     left: u32,
     admitted: u32,
     refused: u32,
-    /// When the next slice began, and the rate limit of this one; `None` while it is current.
+    /// When the next slice began, and the rate limit of this one. `None` while it is current.
     ended: Option<(Duration, Option<f64>)>,
 }
 
@@ -121,7 +121,7 @@ impl RateSlice {
     }
 }
 
-/// Requests and refusals; old ones fade.
+/// Requests and refusals. Old ones fade.
 #[derive(Clone, Copy, Debug, Default)]
 struct RefusalCounts {
     all: f64,
@@ -170,19 +170,19 @@ pub(crate) struct Rate {
     /// counts the refusals after it.
     cut: Option<(RatePace, f64)>,
     since: RefusalCounts,
-    /// The lowest rate of answers since that cut; 0 if unknown.
+    /// The lowest rate of answers since that cut. 0 if unknown.
     met: f64,
     /// The mean latency of answers without refusals, in seconds.
     latency: f64,
 }
 
 impl Rate {
-    /// The rate limit in requests per second; `None` without a limit.
+    /// The rate limit in requests per second. `None` without a limit.
     pub(crate) fn per_second(&self) -> Option<f64> {
         self.pace.per_second()
     }
 
-    /// When the next request may leave; `None` without a limit.
+    /// When the next request may leave. `None` without a limit.
     pub(crate) fn clear(&self) -> Option<Duration> {
         (self.pace != RatePace::Free).then_some(self.clear)
     }
@@ -229,13 +229,13 @@ impl Rate {
     }
 
     /// Counts a hedge that left at `started`. Hedges are so few that they do not use up the rate.
-    pub(crate) fn left_beside(&mut self, started: Duration) {
+    pub(crate) fn other_left(&mut self, started: Duration) {
         if let Some(slice) = self.slices.iter_mut().rev().find(|slice| slice.begun <= started) {
             slice.left += 1;
         }
     }
 
-    /// Counts the answer to a request that left at `started`; returns whether the rate was cut.
+    /// Counts the answer to a request that left at `started`. Returns whether the rate was cut.
     pub(crate) fn answered(&mut self, now: Duration, started: Duration, is_refused: bool) -> bool {
         if !is_refused {
             let took = now.saturating_sub(started).as_secs_f64();
@@ -270,7 +270,7 @@ impl Rate {
             .map_or(0.0, |slice| slice.seconds(now).max(now.saturating_sub(slice.begun).as_secs_f64()));
         let answered = f64::from(admitted) / f64::from(admitted + refused);
         let Some(limit) = self.per_second() else {
-            // Requests in flight count as admitted; later cuts correct that.
+            // Requests in flight count as admitted. Later cuts correct that.
             let rate = f64::from(left - refused) / seconds.max(SLICE.as_secs_f64());
             self.cut(now, RatePace::Rising((BACKOFF * rate).max(MIN_RATE)), 1.0 - answered);
             return true;
@@ -306,7 +306,7 @@ impl Rate {
         self.changed += Duration::from_secs_f64(self.latency.min(1.0));
     }
 
-    /// Judges the slices whose answers have come; returns whether the rate was cut.
+    /// Judges the slices whose answers have come. Returns whether the rate was cut.
     fn judge(&mut self, now: Duration) -> bool {
         let patience = Duration::from_secs_f64((2.0 * self.latency).min(60.0));
         while let Some(first) = self.slices.front().copied() {

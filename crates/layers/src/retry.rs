@@ -1,23 +1,22 @@
 //! Retries of failures that may pass.
 //!
-//! The wait doubles with each failure and is drawn evenly between zero and that bound ("full
-//! jitter"), so that clients that failed together do not return together. The draw is a pure
-//! function of the seed, the sample and the attempt: two runs with one seed wait equally long,
-//! whatever the order of the failures. Permanent errors (not found, denied, changed, corrupt ...)
-//! pass at once.
+//! The wait's bound doubles with each failure. The wait is drawn evenly between zero and that bound
+//! ("full jitter"), so clients that failed together do not return together. The draw is a pure
+//! function of seed, sample and attempt. Two runs with one seed wait equally long, in any order of
+//! failures. Permanent errors (not found, denied, changed, corrupt ...) pass at once.
 //!
 //! A [joined](crate::joined) read is retried as a whole. Otherwise one refusal of 8 MiB would
-//! return as a request per sample, to a store that has just asked for fewer. If it keeps failing
-//! without being throttled, it is read part by part: the joined read itself may be the cause, as
-//! behind a proxy that cuts long answers.
+//! return as one request per sample, to a store that has just requested fewer. If it keeps failing
+//! without being throttled, it is read part by part. The joined read itself may be the cause, for
+//! example if a proxy cuts long answers.
 //!
-//! A throttling store works and asks for time, which counts against the patience and not against
-//! the attempts. Otherwise a bucket that refuses requests for the few seconds in which it scales
-//! would end a run of days. The price is that a store that always answers 503 is given up after two
+//! A throttling store works and needs time, which counts against the patience and not against the
+//! attempts. Otherwise a bucket that refuses requests for the few seconds in which it scales would
+//! end a run of days. The price is that a store that always answers 503 is given up after two
 //! minutes and not after seconds.
 //!
-//! A request without an answer is not a failure here: the deadline is known next to the store, and
-//! time in a queue between here and there must not count.
+//! A request without an answer is not a failure here. The deadline layer is next to the store,
+//! because time in queues must not count.
 //!
 //! Decision: own code instead of `backon`, which draws its jitter from a global generator and has
 //! no patience across throttled attempts.
@@ -39,7 +38,7 @@ pub struct RetryPolicy {
     /// The number of attempts, including the first. Throttled attempts ([`ErrorKind::Throttled`])
     /// are not counted.
     pub attempts: NonZeroU32,
-    /// Upper bound of the wait after the first failure; each further failure doubles it.
+    /// Upper bound of the wait after the first failure. Each further failure doubles it.
     pub first_wait: Duration,
     /// Upper bound of all waits, unless the store's `Retry-After` is longer.
     pub longest_wait: Duration,
@@ -115,7 +114,7 @@ impl Retry {
         self.retries.increment(1);
     }
 
-    /// Counts a failure; returns when to retry.
+    /// Counts a failure. Returns when to retry.
     ///
     /// # Errors
     /// The final error, if a retry cannot help or the attempts are used up.
@@ -163,8 +162,8 @@ impl Retry {
 /// The error for a `Retry-After` beyond the patience.
 fn too_long(error: &TierError, retry_after: Duration, left: Duration) -> TierError {
     let (retry_after, left) = (retry_after.as_secs_f64(), left.as_secs_f64());
-    let said = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
-    let detail = error.detail().map_or_else(|| said.clone(), |detail| format!("{detail}, {said}"));
+    let reason = format!("Retry-After is {retry_after:.1} s, and {left:.1} s of the patience are left");
+    let detail = error.detail().map_or_else(|| reason.clone(), |detail| format!("{detail}, {reason}"));
     error.clone().with_detail(detail)
 }
 
@@ -292,8 +291,8 @@ mod tests {
         let answers: Vec<_> = retrying(below, impatient, 1).read_all(batch(&origin, [3])).collect().await;
         let error = answers[0].result.as_ref().unwrap_err();
         assert_eq!(error.retry_after(), Some(Duration::from_secs(31)));
-        let said = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
-        assert!(error.to_string().ends_with(said), "{error}");
+        let reason = "throttled: on command, Retry-After is 31.0 s, and 30.0 s of the patience are left";
+        assert!(error.to_string().ends_with(reason), "{error}");
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 

@@ -38,7 +38,7 @@ struct SpeedState {
     quickest: [Option<(f64, f64)>; 2],
 }
 
-/// Measures the cost of recent reads; clones share it.
+/// Measures the cost of recent reads. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Speed(Arc<Mutex<SpeedState>>);
 
@@ -100,7 +100,7 @@ impl Speed {
         state.add(bytes as f64, now.saturating_duration_since(started).as_secs_f64());
     }
 
-    /// The cost of reads; `None` after too few reads.
+    /// The cost of reads. `None` after too few reads.
     pub(crate) fn cost(&self) -> Option<ReadCost> {
         let state = self.state();
         if state.seen < FEWEST {

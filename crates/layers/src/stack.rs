@@ -4,7 +4,7 @@
 //! [`Stack`] wraps share the user's bandwidth limit, the concurrency limit and the meter. Latencies
 //! are learnt for each tier separately.
 //!
-//! A read starts when it is requested, as far as it can without waiting: it takes its slot and is
+//! A read starts when it is requested, as far as it can without waiting. It takes its slot and is
 //! queued at the store, or it joins the queue for a slot. So reads leave in the order of the
 //! requests, whichever future is polled first.
 
@@ -38,19 +38,19 @@ const JOINED_ATTEMPTS: u32 = 3;
 pub struct Stack {
     /// The user's bandwidth limit for all origins together.
     pub bandwidth: Option<Bandwidth>,
-    /// The concurrency limit: [`Limit::adaptive`] or a fixed [`Limit::new`]; `None`: unlimited.
+    /// The concurrency limit: [`Limit::adaptive`] or a fixed [`Limit::new`]. `None`: unlimited.
     pub limit: Option<Limit>,
     /// The queue of reads that only the bandwidth limits: one for all origins.
     pub(crate) unbounded: Limit,
     /// How failed reads are retried.
     pub retry: RetryPolicy,
-    /// When a late read is hedged; `None`: never.
+    /// When a late read is hedged. `None`: never.
     pub hedge: Option<HedgePolicy>,
     /// Whether hedges take slots of the limit, as for a user's own bound on all requests.
     pub hedge_within_limit: bool,
-    /// When a read without an answer is ended; `None`: never.
+    /// When a read without an answer is ended. `None`: never.
     pub deadline: Option<DeadlinePolicy>,
-    /// Which ranges of one object are joined; `None`: none. For origins that the kernel caches,
+    /// Which ranges of one object are joined. `None`: none. For origins that the kernel caches,
     /// only blocks are joined.
     pub merge: Option<MergePolicy>,
     /// Memory for the parts of joined reads.
@@ -261,15 +261,15 @@ impl Layers {
         answer.unwrap_or_else(|_| Err(TierError::new(ErrorKind::Other, self.tier())))
     }
 
-    /// Reads a joined range; returns its failures if its parts are to be read separately.
+    /// Reads a joined range. Returns its failures if its parts are to be read separately.
     pub(crate) fn read_joined(self: &Arc<Self>, request: Arc<ReadRequest>) -> BoxFuture<'static, JoinedRead> {
         let (layers, start) = (Arc::clone(self), self.begin(&request));
         Box::pin(async move { layers.repeat(&request, start, Failures::default(), true).await })
     }
 
     /// The first attempt of a read without hedges and deadlines, and the others if it fails. It is
-    /// a future of its own: such reads take microseconds, and thousands of these futures are to
-    /// stay in the processor's cache.
+    /// a separate future: such reads take microseconds, and thousands of these futures are to stay
+    /// in the processor's cache.
     async fn first_attempt(
         self: Arc<Self>,
         request: Arc<ReadRequest>,
@@ -432,7 +432,7 @@ impl Layers {
     /// answered.
     fn withheld(&self, started: Instant, error: &TierError) {
         if let (Some(gate), ErrorKind::Throttled) = (&self.gate, error.kind()) {
-            gate.refused_beside(started);
+            gate.other_refused(started);
         }
     }
 }

@@ -43,7 +43,7 @@ fn greedy() -> Trainer {
     Trainer::new(OriginModel::greedy())
 }
 
-/// Reads `origin` for `seconds`; `at` is called with the time after each step.
+/// Reads `origin` for `seconds`. `at` is called with the time after each step.
 async fn drive(origin: &FakeOrigin, trainer: &Trainer, seconds: f64, at: impl FnMut(f64)) -> Run {
     let limit = Limit::adaptive(AdaptivePolicy::default());
     drive_through(&Stack::new(1).with_limit(Some(limit)), origin, trainer, seconds, at).await

@@ -89,7 +89,7 @@ async fn frequent_faults_bursts_and_outages_are_survived() {
 async fn unreadable_object_is_one_clear_error() {
     let origin = origin();
     let key = SampleKey::new(DatasetId(0), SampleId(17));
-    for (fault, kind, said) in [
+    for (fault, kind, reported) in [
         (
             Fault::Short,
             ErrorKind::Transient,
@@ -122,7 +122,7 @@ async fn unreadable_object_is_one_clear_error() {
         let errors: Vec<_> = answers.iter().filter_map(|answer| answer.result.as_ref().err()).collect();
         let [error] = errors[..] else { panic!("{fault:?}: {errors:?}") };
         assert_eq!(error.kind(), kind);
-        assert!(error.to_string().starts_with(said), "{error}");
+        assert!(error.to_string().starts_with(reported), "{error}");
         assert_eq!(stack.limit.map(|limit| limit.taken()), Some(0));
     }
 }
@@ -153,7 +153,7 @@ async fn stalled_connection_costs_one_hedge_and_no_timeout() {
         let MeterReading { requests, errors, retried, hedged, in_flight, .. } = stack.meter.read();
         println!("{fault:?}: {hedged} hedges, the slowest 50 reads took {slowest:?}");
         assert_eq!((hedged, requests, errors, retried, in_flight), (3, 1003, 0, 0, 0), "{fault:?}");
-        // Three times the 95th percentile, and the time of a read; a timeout is 30 s.
+        // Three times the 95th percentile, and the time of a read. A timeout is 30 s.
         assert!(slowest < Duration::from_millis(60), "{fault:?}: {slowest:?}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! All tasks that read the tier share a burst. A task that submits it begins the reads of the
 //! others as well.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -12,7 +12,7 @@ use foreread_layers::{Limit, MergePolicy, Stack};
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
-use foreread_tier_testing::{CountingTier, FailingTier, FakeOrigin, Fault, ReadAll, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -75,7 +75,7 @@ impl OriginTier for Slow {
     }
 }
 
-/// It waited for the slot of its own read, which no task polled.
+/// It waited for a slot that its separate read held, and no task polled that read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_submitted_by_another_task_is_answered() {
     let (inside, is_inside) = mpsc::channel();
@@ -127,7 +127,7 @@ async fn together(tier: Arc<dyn OriginTier>, origin: &FakeOrigin, tasks: u64, ro
 // semantics: FAIL-13
 async fn joined_read_of_several_tasks_is_one_request() {
     let origin = FakeOrigin::uniform(3, SHARD);
-    let counting = Arc::new(CountingTier::new(Arc::new(origin.clone())));
+    let counting = Arc::new(FailingTier::new(Arc::new(origin.clone())));
     // Too short to join anything.
     let policy = MergePolicy::default().with_bounds(1, 0.0);
     let stack = Stack::bare().with_merge(Some(policy));

@@ -28,9 +28,9 @@ impl Run {
             0 => (0, 0),
             step => self.course[step - 1],
         };
-        let ((asked, refused), (all, errors)) = (at(from), at(to));
-        let (asked, refused) = ((all - asked) as f64, (errors - refused) as f64);
-        ((asked - refused) / (to - from), refused / asked)
+        let ((requested, refused), (all, errors)) = (at(from), at(to));
+        let (requested, refused) = ((all - requested) as f64, (errors - refused) as f64);
+        ((requested - refused) / (to - from), refused / requested)
     }
 
     fn settles(&self, what: &str, ceiling: f64, from: f64, to: f64) {
@@ -49,7 +49,7 @@ fn origin(latency_ms: u64, ceiling: f64, retry_after: Option<Duration>) -> FakeO
     origin.with_ceiling("", ceiling, (ceiling / 50.0).max(2.0), retry_after)
 }
 
-/// Reads for `seconds` as fast as possible; `at` is called with the time after each step.
+/// Reads for `seconds` as fast as possible. `at` is called with the time after each step.
 async fn drive(stack: &Stack, origin: &FakeOrigin, seconds: f64, at: impl FnMut(f64)) -> Run {
     drive_through(stack, Arc::new(origin.clone()), origin, seconds, at).await
 }
@@ -165,8 +165,8 @@ async fn by_chance(
 
 const SEEDS: u64 = 9;
 
-/// Beyond a tenth, the time is spent in waits before retries: a trainer that takes 640 MB/s has
-/// read its 256 MiB of look-ahead before a sample that was refused three times arrives. With 1 GiB
+/// Beyond a tenth, the time is spent in waits before retries. A trainer that takes 640 MB/s has
+/// read its 256 MiB of look-ahead before a sample arrives that was refused three times. With 1 GiB
 /// it has not.
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-9
@@ -194,13 +194,14 @@ async fn random_refusals_cost_little() {
 #[tokio::test(start_paused = true)]
 // semantics: FAIL-10
 async fn retries_respect_retry_after_and_spread() {
-    let asked = Duration::from_secs(2);
+    let requested = Duration::from_secs(2);
     let origin = Arc::new(FakeOrigin::uniform(50, SIZE).with_zeroes().with_latency(Duration::from_millis(5)));
     let moments = |seed| {
         let origin = Arc::clone(&origin);
         async move {
             let failing = FailingTier::new(Arc::clone(&origin));
-            let failing = failing.on(When::FirstOfEach(2), Fault::RetryAfter(ErrorKind::Throttled, asked));
+            let failing =
+                failing.on(When::FirstOfEach(2), Fault::RetryAfter(ErrorKind::Throttled, requested));
             let began = Instant::now();
             let batch = (0..50).map(|id| origin.request(SampleId(id), Tick(id))).collect();
             let stream = Stack::new(seed).with_hedge(None).wrap(Arc::new(failing)).read_all(batch);
@@ -211,7 +212,7 @@ async fn retries_respect_retry_after_and_spread() {
         }
     };
     let first = moments(1).await;
-    assert!(first.iter().all(|(_, _, after)| *after >= 2 * asked), "{first:?}");
+    assert!(first.iter().all(|(_, _, after)| *after >= 2 * requested), "{first:?}");
     let mut distinct: Vec<_> = first.iter().map(|(_, _, after)| after.as_millis() / 10).collect();
     distinct.dedup();
     assert!(distinct.len() >= 10, "{distinct:?}");

@@ -1,10 +1,10 @@
 //! All reads in flight. Their results reach the driver as one stream.
 //!
 //! Work that grows with bytes or may block is kept off the driver's task. Reads of a network origin
-//! run in one task per batch of reads, which receives, checks and copies the bytes on any thread of
+//! run in one task per batch of reads. It receives, checks and copies the bytes on any thread of
 //! the runtime. Reads with a checksum do so, too. The price is a hop between threads, well below a
 //! microsecond per sample where many arrive together. Samples of caches and of the page cache
-//! arrive without it: their own threads have read them, and the hop would be a large part of their
+//! arrive without it. Their own threads have read them, and the hop would be a large part of their
 //! cost.
 //!
 //! Before a read of the origin, its sample must be located. A catalog file has the names of files,

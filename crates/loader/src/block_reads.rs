@@ -27,9 +27,9 @@ impl Driver {
         PendingRead::new(due, key, self.bytes(key), charge).checked(crc32c)
     }
 
-    /// Reads the next blocks while their budget has room. One block is always read. A block that
-    /// the next batch needs may exceed the budget, but not a second one: a batch of 256 samples may
-    /// need as many blocks.
+    /// Reads the next blocks while their budget has room. One block is always read. One block that
+    /// the next batch needs may exceed the budget. A second may not, because a batch of 256 samples
+    /// may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
         while let Some((id, extent, due)) = self.blocks.next() {
@@ -107,7 +107,7 @@ impl Driver {
     }
 
     /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
-    /// or too many samples are on their way, it is dropped and its first use reads it.
+    /// or too many samples are in flight, it is dropped. Its first use reads it.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample) {
         let absent = self.cache_of(key).filter(|_| self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };

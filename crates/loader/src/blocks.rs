@@ -113,7 +113,7 @@ impl BlockTable {
         self.blocks.len()
     }
 
-    /// Whether there are no blocks.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }

@@ -209,24 +209,26 @@ impl Driver {
         }
         match result {
             Ok(sample) => {
-                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the error of a cache
-                }
-                self.ready.put(tick, key.id, sample);
+                self.put_ready(tick, key, sample);
                 events.push(CoreEvent::Arrived(tick));
             }
             Err(error) => self.failed(tick, key, error, events),
         }
     }
 
+    /// Keeps a sample that has arrived, and forgets the error of a cache or an owner that had it.
+    fn put_ready(&mut self, tick: Tick, key: SampleKey, sample: Sample) {
+        if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
+            errors.remove(&key);
+        }
+        self.ready.put(tick, key.id, sample);
+    }
+
     fn on_hedge(&mut self, hedged: Option<HedgeResult>, events: &mut Vec<CoreEvent>) {
         let Some((tick, key, result)) = hedged else { return };
         match result {
             Ok(sample) => {
-                if let Some(errors) = self.errors.as_mut().filter(|errors| !errors.is_empty()) {
-                    errors.remove(&key); // the error of the owner
-                }
-                self.ready.put(tick, key.id, sample);
+                self.put_ready(tick, key, sample);
                 events.push(CoreEvent::HedgeArrived(tick));
             }
             Err(error) => {
@@ -353,7 +355,9 @@ impl Driver {
                 let pending = PendingRead::new(tick, key, self.bytes(key), self.staging.charge(read_cost));
                 turn.caches[level].push(pending);
             }
-            CoreAction::RequestPeer { tick, key, store } => self.ask(tick, key, store, turn, events),
+            CoreAction::RequestPeer { tick, key, store } => {
+                self.request_from_peer(tick, key, store, turn, events)
+            }
             CoreAction::Hedge { tick, key } => self.hedge(tick, key),
             CoreAction::CancelHedge { tick } => self.hedges.cancel(tick),
             CoreAction::CancelPeerRequest { key, store } => {
@@ -420,7 +424,7 @@ impl Driver {
     }
 
     /// Requests a sample from its owner. Fails at once where no tier stands for the owner.
-    fn ask(
+    fn request_from_peer(
         &mut self,
         tick: Tick,
         key: SampleKey,
@@ -497,7 +501,7 @@ impl Driver {
     }
 }
 
-/// Copies bytes into an allocation of exactly their length. `None` if there is no memory.
+/// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
 pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
     let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
     own.extend(bytes);

@@ -1,9 +1,9 @@
 //! Hands complete batches from the driver to the trainer.
 //!
 //! One lock is held for a push or a pop. The trainer's side works from async code (a waker) and
-//! from plain threads (a condition variable with a timeout, never `block_on`, so that a caller can
-//! check for signals). The report is kept here too, so that it always agrees with the batches
-//! taken.
+//! from plain threads. These use a condition variable with a timeout, never `block_on`, so that a
+//! caller can check for signals. The report is kept here too, so that it always agrees with the
+//! batches taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::instruments::Instruments;
 use crate::look_ahead::{LookAhead, LookAheadTuner};
 use crate::report::RunReport;
 
-/// What the trainer has done since the last call of [`Handover::drain_events`].
+/// The trainer's actions since the last call of [`Handover::drain_events`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TrainerEvents {
     pub(crate) waiting: bool,
@@ -209,7 +209,7 @@ impl Handover {
 
     /// Waits at most `timeout` for the next batch or the end. `None` after the timeout.
     pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
-        // `None` is no limit.
+        // `None` means unlimited.
         let until = Instant::now().checked_add(timeout);
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let mut state = self.lock();

@@ -37,6 +37,7 @@ impl Hedges {
 
     /// Starts a hedge, whose bytes are counted by `charge`.
     pub(crate) fn begin(&mut self, dataset: Dataset, tick: Tick, key: SampleKey, charge: Charge) {
+        tracing::debug!(%key, "hedging a read whose owner is slow");
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {

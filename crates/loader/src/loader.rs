@@ -41,7 +41,7 @@ const MAX_SLEEP: Duration = Duration::from_millis(100);
 /// Everything that a run needs.
 #[derive(Clone, Debug)]
 pub struct LoaderParts {
-    /// What this rank reads, and when.
+    /// The samples that this rank reads, in order.
     pub run: Run,
     /// The plan: where samples are cached.
     pub plan: LocalPlan,
@@ -52,7 +52,7 @@ pub struct LoaderParts {
     /// How far reads may run ahead of the trainer at most, in bytes. Less is used where the
     /// trainer's pace needs less.
     pub look_ahead: u64,
-    /// What happens when a sample cannot be read.
+    /// The handling of unreadable samples.
     pub on_error: OnError,
     /// The other ranks, where ranks share their caches. The plan is then for all of them.
     pub others: Option<PeerGroup>,
@@ -175,7 +175,7 @@ impl Loader {
         }
     }
 
-    /// What this rank reads, and when.
+    /// The samples that this rank reads, in order.
     pub fn run(&self) -> &Run {
         &self.run
     }

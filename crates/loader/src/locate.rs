@@ -2,7 +2,7 @@
 //!
 //! A catalog file has the names of files, and a file server may be slow, fail, or never answer.
 //! Only reads of the origin need locations. Look-ups run on blocking threads, at most [`THREADS`]
-//! per dataset for the whole engine. A look-up that hangs blocks one thread of its own dataset. It
+//! per dataset for the whole engine. A look-up that hangs blocks one thread of its dataset. It
 //! holds only the catalog: no origin, cache or budget.
 //!
 //! A look-up that fails by an I/O error is repeated by the run's retry policy. After that it is an

@@ -10,9 +10,8 @@
 //! * It is never less than a few batches or a few megabytes. They are cheap, and reads should leave
 //!   in groups.
 //!
-//! The price: after a long quiet time, an origin that is silent for longer than [`TIME_AHEAD`]
-//! stalls the trainer, where the whole look-ahead might have bridged it. Times are arguments, so
-//! tests need no clock.
+//! The price: an origin that is silent for longer than [`TIME_AHEAD`] stalls the trainer, where the
+//! whole look-ahead might have bridged it. Times are arguments, so tests need no clock.
 
 use std::time::Duration;
 
@@ -40,7 +39,7 @@ const DEAD_BAND: u64 = 8;
 /// How far reads run ahead of the trainer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookAhead {
-    /// What the user allows, at most an epoch.
+    /// The user's limit, at most an epoch.
     pub allowed: u64,
     /// The part in use now.
     pub now: u64,

@@ -59,7 +59,7 @@ impl OriginStats {
         }
     }
 
-    /// Drops a failed read, which is no measurement.
+    /// Drops a failed read, which does not count as a measurement.
     pub(crate) fn forget(&mut self, tick: Tick) {
         self.open.remove(&tick);
     }

@@ -88,7 +88,7 @@ mod tests {
 
     const PROFILE: TierProfile = TierProfile::new(2);
 
-    /// Answers when the test says so.
+    /// Answers when the test allows it.
     #[derive(Debug, Default)]
     struct Slow(Mutex<HashMap<u64, oneshot::Sender<()>>>);
 

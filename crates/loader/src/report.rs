@@ -76,7 +76,7 @@ impl SourceCounts {
     }
 }
 
-/// What one batch adds to the report when it is taken.
+/// One batch's counts, added to the report when it is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchCounts {
     /// Its samples, by source.
@@ -134,7 +134,7 @@ pub struct RunReport {
     pub passes: Vec<PassReport>,
     /// Uses that were left out because their sample could not be read.
     pub skipped: u64,
-    /// Uses that got a neighbouring sample instead of their own.
+    /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
     /// Uses that were hedged by a read of the origin, because the owners of their samples were
     /// slow.

@@ -93,7 +93,7 @@ impl SampleServer {
     /// with its permits, or this rank's own trainer would wait for them. Reads that have not
     /// started end with the requester.
     fn read(&self, budget: PeerBudget, mut wanted: Vec<PeerRequest>) -> UnboundedReceiver<PeerReply> {
-        wanted.sort_by_key(|asked| asked.due);
+        wanted.sort_by_key(|requested| requested.due);
         let flights = Arc::clone(&self.flights);
         let (answers, receiver) = unbounded_channel();
         self.runtime.spawn(async move {
@@ -191,18 +191,19 @@ fn absent(key: SampleKey) -> TierError {
 }
 
 impl PeerService for SampleServer {
-    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
-        tracing::trace!(%from, samples = asked.len(), "samples requested");
-        let (mut ready, mut wanted, mut cached) = (Vec::with_capacity(asked.len()), Vec::new(), Vec::new());
-        for asked in asked {
-            let PeerRequest { tag, key, .. } = asked;
+    fn serve(&self, from: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
+        tracing::trace!(%from, samples = requested.len(), "samples requested");
+        let (mut ready, mut wanted, mut cached) =
+            (Vec::with_capacity(requested.len()), Vec::new(), Vec::new());
+        for requested in requested {
+            let PeerRequest { tag, key, .. } = requested;
             match self.find(key) {
                 Availability::Ready(sample) => ready.push(PeerReply::Kept { tag, sample }),
                 Availability::Absent => ready.push(done(tag, Err(absent(key)))),
-                Availability::Stored(cache, bytes) => cached.push((asked, cache, bytes)),
+                Availability::Stored(cache, bytes) => cached.push((requested, cache, bytes)),
                 Availability::Owned => {
                     ready.push(PeerReply::Reading { tag });
-                    wanted.push(asked);
+                    wanted.push(requested);
                 }
             }
         }

@@ -11,8 +11,8 @@
 //! A stored sample is charged twice for a moment, to its cache and to the waiting trainer's
 //! look-ahead.
 //!
-//! Flights have no budget of their own. A completed flight is counted by the cache: memory accepts
-//! it at once, and a disk only within its own budget for pending writes.
+//! Flights have no separate budget. A completed flight is counted by the cache: memory accepts it
+//! at once, and a disk only within its own budget for pending writes.
 
 use std::collections::hash_map::Entry;
 use std::future::ready;
@@ -34,7 +34,7 @@ pub(crate) type FlightResult = Result<Bytes, TierError>;
 
 /// A sample on its way from the origin into a cache.
 enum InFlight {
-    /// Being read, with these waiters besides the leader.
+    /// Being read, with these waiters in addition to the leader.
     Reading(Vec<oneshot::Sender<FlightResult>>),
     /// Read, and not yet in its cache.
     Completed(Bytes),

@@ -2,7 +2,7 @@
 //! or has read ahead take what they are counted as, whatever their source. Real tiers and files,
 //! samples of 1 KB, 10 KB and 110 KB.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,14 +28,14 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Allocations other than samples: channels, batches, tables.
-const BESIDE: u64 = 1 << 20;
+const OVERHEAD: u64 = 1 << 20;
 
 /// The same as the kernel sees it, including freed memory that the allocator keeps.
-const BESIDE_RESIDENT: u64 = 8 << 20;
+const RESIDENT_OVERHEAD: u64 = 8 << 20;
 
 const LOOK_AHEAD: u64 = 2 << 20;
 
-/// Lengths of samples, and their number. An extra page for each sample would exceed [`BESIDE`].
+/// Lengths of samples, and their number. An extra page for each sample would exceed [`OVERHEAD`].
 const LENGTHS: [(usize, usize); 3] = [(1_000, 4_000), (10_000, 1_000), (110_000, 400)];
 
 /// Caches with their capacities.
@@ -175,11 +175,11 @@ fn keeps_what_it_counts(
     }
     assert_eq!(memory.len() as u64, world.catalog.len(), "{what}");
     let (taken, counted) = (ALLOCATOR.live().saturating_sub(before), memory.budget().used());
-    assert!(taken <= counted + BESIDE, "{what}: {taken} bytes are taken, {counted} are counted");
+    assert!(taken <= counted + OVERHEAD, "{what}: {taken} bytes are taken, {counted} are counted");
     let now = Resident::now();
     for (name, now, before) in [("RSS", now.rss, resident.rss), ("Pss", now.pss, resident.pss)] {
         let grown = now.saturating_sub(before);
-        let allowed = counted + BESIDE_RESIDENT;
+        let allowed = counted + RESIDENT_OVERHEAD;
         assert!(grown <= allowed, "{what}: {name} has grown by {grown}, and {counted} are counted");
     }
 }
@@ -256,6 +256,6 @@ fn look_ahead_is_what_is_counted(length: usize, world: &World, caches: Caches) {
         assert!(staged <= LOOK_AHEAD.max(batches), "{staged} bytes are staged");
     });
     let batches = 2 * 32 * (length as u64 + 8192);
-    let allowed = LOOK_AHEAD.max(batches) + BESIDE;
+    let allowed = LOOK_AHEAD.max(batches) + OVERHEAD;
     assert!(most <= allowed, "{most} bytes for a look-ahead of {LOOK_AHEAD} of samples of {length}");
 }

@@ -117,7 +117,7 @@ pub(crate) enum OracleReason {
     RunLength,
     #[error(
         "saved position belongs to schedule {found}, this run has {expected}: the phases, their \
-         datasets' sizes, samplers or seeds differ. Run with those of the saved state, or without it"
+         datasets' sizes, samplers or seeds differ. Use those of the saved state, or start without it"
     )]
     Schedule { found: Fingerprint, expected: Fingerprint },
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! The oracle: the order in which each rank reads its samples.
 //!
 //! A training run draws its read order from a seed, so the order is known before the run starts.
-//! This crate computes it in four steps. Each step is a value of its own:
+//! This crate computes it in four steps. Each step is a separate value:
 //!
 //! 1. A [`Sampler`] gives the global [`Order`] of an epoch: [`Shuffle`], [`Torch`], [`Feistel`],
 //!    [`Sequential`], [`Weighted`], [`Explicit`] or a custom sampler.

@@ -1,4 +1,4 @@
-//! Random numbers: ChaCha8 behind a newtype, and unbiased reduction to a range.
+//! Random numbers: ChaCha8 in a newtype, and unbiased reduction to a range.
 //!
 //! `rand` promises no stability of shuffles and ranges between releases. So the generator is used
 //! for its raw words alone, a specified stream (RFC 8439 with 8 rounds). Everything above it is

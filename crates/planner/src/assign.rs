@@ -2,11 +2,11 @@
 //!
 //! # The decision, and its price
 //!
-//! The kept samples are the knapsack of one store with the capacity of all stores together: those
-//! that save the most origin nanoseconds per byte of capacity. Samples that a store already holds
-//! stay there. Each other sample goes to the store that reads it first. If that store is full, the
-//! sample goes to the store with the most free space, after all others have been placed. So a
-//! sample only leaves its first reader if the first reader is full.
+//! The kept samples are the knapsack of one store with the capacity of all stores. They save the
+//! most origin nanoseconds per byte of capacity. Samples that a store already holds stay there.
+//! Each other sample goes to the store that reads it first. If that store is full, the sample goes
+//! to the store with the most free space, after all others have been placed. So a sample only
+//! leaves its first reader if the first reader is full.
 //!
 //! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
 //! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are

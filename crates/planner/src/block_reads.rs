@@ -15,7 +15,7 @@
 //! by blocks    max( bytes / client limit, blocks * (latency + B / stream) / in flight ) + computing
 //! ```
 //!
-//! With blocks, nearly all bytes are read before a small part of the epoch has been delivered: the
+//! With blocks, nearly all bytes are read before a small part of the epoch has been delivered. The
 //! first batch alone touches as many blocks as it has samples. So reading and computing do not
 //! overlap. That is the price, and the reason why computing is added. The block size makes the
 //! latency a tenth of the block's time, and is at most [`MAX_BLOCK_BYTES`].
@@ -42,8 +42,8 @@ const MIN_BLOCK: u64 = 256 << 10;
 const UNMEASURED_GAIN: u64 = 4;
 
 /// The number of bytes of a shard that the first epoch should read at once, or `None` to read
-/// samples by their extents. `measured` tells whether the origin's figures were measured. `sizes`
-/// are those of the dataset in shards, which `run` reads first.
+/// samples by their extents. `measured`: whether the origin's figures were measured. `sizes` are
+/// those of the dataset in shards, which `run` reads first.
 pub fn block_bytes(run: &Run, sizes: &Sizes, cluster: &Cluster, measured: bool) -> Option<u64> {
     // A rank that shares an epoch with other ranks would read their samples too.
     if sizes.is_empty() || run.passes().len() < 2 || !run.is_once_per_epoch() {

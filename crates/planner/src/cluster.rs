@@ -221,9 +221,9 @@ impl Cluster {
         self.stores.iter().fold(0, |sum, store| sum.saturating_add(store.capacity()))
     }
 
-    /// Validates the description for a run of `world_size` ranks. Errors name the field: a rank
-    /// without a store, too many stores or levels, two stores with one number, a rate of 0, a curve
-    /// without points.
+    /// Validates the description for a run of `world_size` ranks. Errors name the field. They are:
+    /// a rank without a store, too many stores or levels, two stores with one number, a rate of 0,
+    /// a curve without points.
     pub(crate) fn check(&self, world_size: u32) -> Result<(), PlanReason> {
         let found = self.stores.len();
         if found > MAX_STORES {

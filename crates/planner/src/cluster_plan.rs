@@ -12,7 +12,7 @@
 //!
 //! A plan follows from the run's orders, the sizes and the cluster's description, in integers. So
 //! all ranks compute the same plan without communication. They compare [`ClusterPlan::fingerprint`]
-//! when they meet. A rank keeps the second copies of its own store only.
+//! when they meet. A rank keeps only its store's second copies.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -92,8 +92,8 @@ pub struct StorePlan {
 /// samples of a dataset have one size. There are more than 2^20 samples.
 ///
 /// # Errors
-/// An invalid cluster description, sizes that are missing or of another dataset, 2^32 samples or
-/// more without a rule, tables that do not fit in memory, and the errors of the oracle.
+/// An invalid cluster description, sizes that are missing or of another dataset, or 2^32 samples or
+/// more without a rule. Also tables that do not fit in memory, and the errors of the oracle.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -129,8 +129,8 @@ pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Clu
 }
 
 /// As [`plan_cluster`], for a caller that considers all ranks at once, such as a simulation.
-/// Returns the plan and the second copies of every store. A rank's own plan has those of its own
-/// store only.
+/// Returns the plan and the second copies of every store. A rank's plan has only those of its
+/// store.
 ///
 /// # Errors
 /// As [`plan_cluster`].

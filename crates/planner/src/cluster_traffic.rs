@@ -85,11 +85,11 @@ pub(crate) fn expect_copies(
         let levels: Vec<(u64, u64)> = levels.collect();
         let places = levels.iter().fold(0, |sum, level| level.1.saturating_add(sum)).min(others.samples);
         let share = Amount { samples: later, bytes: 0 }.share(ranks[at].into(), world).samples;
-        let part_of_others =
+        let part_of_remote =
             Amount { samples: places, bytes: 0 }.share(others.samples.into(), all.samples.into());
         let (mut copies, served) = expected(ForeignUses {
             samples: others.samples,
-            eligible: if by_number { part_of_others.samples } else { others.samples },
+            eligible: if by_number { part_of_remote.samples } else { others.samples },
             places,
             uses: share.saturating_sub(holding.again.samples),
             epochs: epochs.saturating_sub(1) as u64,

@@ -13,8 +13,8 @@
 //! fills the rest by sample number, and these copies are made later in the run. The price is that
 //! the store cannot prefer the samples that its ranks happen to read most often.
 //!
-//! A rank chooses the copies of its own store, two bits per sample. Of other stores it needs only
-//! the number of uses that they serve: [`expected`].
+//! A rank chooses the copies of its store, two bits per sample. Of other stores it needs only the
+//! number of uses that they serve: [`expected`].
 
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, SampleId, SampleKey};

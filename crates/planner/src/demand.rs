@@ -11,7 +11,7 @@
 //! order is computed. All other passes are read sample by sample, exactly, with 8 bytes per sample.
 //!
 //! Counting stops after [`Demand::BUDGET`] positions of computed orders. Later passes are
-//! estimated: a pass needs as much as the dataset's last counted epoch, or its share of the
+//! estimated. A pass needs as much as the dataset's last counted epoch, or its share of the
 //! dataset's bytes if none was counted. Then [`is_exact`](Demand::is_exact) is false.
 
 use foreread_oracle::{Pass, Phase, Run};

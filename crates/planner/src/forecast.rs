@@ -1,7 +1,7 @@
 //! The predicted duration of an epoch, and the resource that limits it.
 //!
-//! An engine that reads ahead keeps all resources busy at the same time, and the epoch boundary is
-//! no barrier. So an epoch takes as long as the busiest resource:
+//! An engine that reads ahead keeps all resources busy at the same time, and reads cross the epoch
+//! boundary. So an epoch takes as long as the busiest resource:
 //!
 //! ```text
 //! seconds = max( origin bytes / t(g)                        the origin's bandwidth, g ranks reading

@@ -1,6 +1,6 @@
 //! The free space in every level of every store while samples are placed.
 //!
-//! There are two queries for each sample. The first asks whether a store has space. The second
+//! There are two queries for each sample. The first checks whether a store has space. The second
 //! finds the store of the cluster with the most space. It goes to a tree of maxima over the levels
 //! that share a footprint (all memories, all disks). So it costs the logarithm of the number of
 //! stores, and nothing if no store has space.

@@ -1,9 +1,8 @@
 //! The level that keeps each sample, for the whole run.
 //!
 //! A placement is queried once per read, from any thread. So it is a plain table without hashing or
-//! search. A dataset may be kept from its first sample up to some id: all of it, none of it, or as
-//! many of its equal samples as fit. Then three numbers suffice. Otherwise it takes two bits per
-//! sample.
+//! search. A dataset may be kept from its first sample up to some id: all, nothing, or as many
+//! equal samples as fit. Then three numbers suffice. Otherwise it takes two bits per sample.
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,9 +5,9 @@
 //! vectors. Several datasets are numbered consecutively.
 //!
 //! [`min`] is Belady's rule with bypass (Belady, "A study of replacement algorithms for a
-//! virtual-storage computer", 1966; Mattson et al., 1970). Of the resident samples and the one just
-//! used, it evicts the one with the farthest next use. No policy hits more often. [`threshold`] is
-//! the rule of [`Retention::Threshold`](crate::Retention).
+//! virtual-storage computer", 1966, and Mattson et al., 1970). Of the resident samples and the one
+//! just used, it evicts the one with the farthest next use. No policy hits more often.
+//! [`threshold`] is the rule of [`Retention::Threshold`](crate::Retention).
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::num::NonZeroUsize;

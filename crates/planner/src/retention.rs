@@ -3,7 +3,7 @@
 //! # The decision, and its price
 //!
 //! There are two rules. With [`Retention::Keep`], placed samples stay for the whole run. If each
-//! sample is used once per epoch, no policy hits more often: a hit must survive an epoch boundary,
+//! sample is used once per epoch, no policy hits more often. A hit must survive an epoch boundary,
 //! and at most the capacity does. Nothing is written after its first use. With
 //! [`Retention::Threshold`], a sample stays after its use if its next use is near. This serves
 //! samples that recur irregularly: drawn with replacement or by weight, or one rank's share of a
@@ -20,7 +20,7 @@
 //! to the last, though space is left at both ends of a run. Gaps overlap more at some times than at
 //! others, such as a few ranks' shares of shuffled epochs at the epoch boundaries. At those times
 //! the cache is full and refuses samples. With half of a share cached, nearly 4 points of MIN are
-//! lost with 2 ranks, less than 1 with 4, and a quarter of one with 16.
+//! lost with 2 ranks, under 1 with 4, and a quarter with 16.
 
 use foreread_oracle::Run;
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick, mix};

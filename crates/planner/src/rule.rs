@@ -79,8 +79,8 @@ impl OwnerRule {
         let share = dealing.share(len, 0);
         let mut ranks: Vec<RankPlaces> =
             stores.iter().map(|&store| RankPlaces { store, reads: share, ..RankPlaces::default() }).collect();
-        // Padding is no first read. It has fewer places than ranks, unless there are fewer samples
-        // than ranks.
+        // Padding does not count as a first read. It has fewer places than ranks, unless there are
+        // fewer samples than ranks.
         let list = share * u64::from(dealing.world_size());
         let mut readers = [Rank(0); 1024];
         let mut at = len;

@@ -1,7 +1,7 @@
 //! Configures the system's allocator in a Python process.
 //!
 //! glibc gives threads separate arenas, and each keeps its holes. Samples are read by many threads,
-//! kept for long and freed by others, so resident memory grows from epoch to epoch to twice the
+//! kept for long and freed by others. So resident memory grows from epoch to epoch to twice the
 //! memory in use. With one arena it stays flat. The price is one lock for all threads. The lock is
 //! hardly noticeable: arrays of PyTorch and NumPy are large enough to be mapped individually, and
 //! Python's objects come from Python's own pools. The first loader configures it, not the import,

@@ -68,7 +68,7 @@ impl PyBatch {
         self.batch().iter().map(|(id, _)| id.0).collect()
     }
 
-    /// The samples' class indices, in order; None for a sample without a class.
+    /// The samples' class indices, in order. None for a sample without a class.
     #[getter]
     fn labels(&self) -> Vec<Option<u32>> {
         let catalog = self.catalog.peek();

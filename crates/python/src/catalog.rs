@@ -103,7 +103,7 @@ impl PyCatalog {
         Ok(self.catalog().sizes().bytes(id))
     }
 
-    /// The index of a sample's class; None if it has none.
+    /// The index of a sample's class. None if it has none.
     fn label(&self, index: isize) -> PyResult<Option<u32>> {
         Ok(self.catalog().label_index(self.id(index)?))
     }
@@ -115,7 +115,7 @@ impl PyCatalog {
         files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
     }
 
-    /// The path of the first sample without one of `endings` (in lower case), ignoring case; None
+    /// The path of the first sample without one of `endings` (in lower case), ignoring case. None
     /// if there is none.
     fn first_without(&self, endings: Vec<String>) -> PyResult<Option<String>> {
         for id in 0..self.catalog().len() {

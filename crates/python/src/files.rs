@@ -41,7 +41,7 @@ struct FoundFiles {
     times: Vec<i64>,
 }
 
-/// The catalog of `paths` below the directory `base`, which the paths may spell `root`; None
+/// The catalog of `paths` below the directory `base`, which the paths may spell `root`. None
 /// without such files. Also returns for each path its id there, or -1, and its modification time in
 /// nanoseconds, both as arrays of 64-bit integers.
 #[pyfunction]
@@ -229,7 +229,7 @@ impl HiddenWalk<'_> {
     }
 }
 
-/// The modification time of a file in nanoseconds, as in [`catalog_of`]; None for a missing file.
+/// The modification time of a file in nanoseconds, as in [`catalog_of`]. None for a missing file.
 #[pyfunction]
 pub(crate) fn modified(py: Python<'_>, path: PathBuf) -> Option<i64> {
     py.detach(|| std::fs::metadata(path).ok().map(|file| time_of(&file)))

@@ -1,9 +1,9 @@
 //! Waits that Ctrl-C interrupts.
 //!
-//! Python runs signal handlers on its main thread, between two of its own instructions. A main
-//! thread that waits in native code never runs them. So long work runs on a separate thread. The
-//! calling thread sleeps without the GIL and checks for signals at intervals. Work that continues
-//! after the caller has been interrupted ends automatically, and its result is dropped.
+//! Python runs signal handlers on its main thread, between two bytecode instructions. A main thread
+//! that waits in native code never runs them. So long work runs on a separate thread. The calling
+//! thread sleeps without the GIL and checks for signals at intervals. Work that continues after the
+//! caller has been interrupted ends automatically, and its result is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -30,10 +30,10 @@ static MEETINGS: Meetings = Meetings::new();
 /// FOREREAD_* in the environment, then from foreread.toml, then from the defaults.
 ///
 /// Args:
-///     target: the URL or path of a dataset, catalog or shard; a Catalog; a list of shards.
-///     batch_size: samples per batch on this rank; default 64.
-///     epochs: the number of epochs; unlimited by default.
-///     seed: the seed of the order; default 0.
+///     target: the URL or path of a dataset, catalog or shard, a Catalog, or a list of shards.
+///     batch_size: samples per batch on this rank (default: 64).
+///     epochs: the number of epochs (default: unlimited).
+///     seed: the seed of the order (default: 0).
 ///     sampler: 'shuffle', 'torch' (DistributedSampler's order, bit for bit), 'feistel' or
 ///         'sequential'.
 ///     drop_last: drop an uneven remainder instead of padding.
@@ -43,7 +43,7 @@ static MEETINGS: Meetings = Meetings::new();
 ///         node's free memory).
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
 ///         directories and sizes.
-///     look_ahead: how far reads run ahead of the trainer, in bytes; default 256 MiB.
+///     look_ahead: how far reads run ahead of the trainer, in bytes (default: 256 MiB).
 ///     origin_limit: the maximum bytes per second read from storage.
 ///     origin_parallelism: the maximum concurrent reads from storage.
 ///     calibration: the file that `foreread calibrate` wrote.
@@ -51,7 +51,7 @@ static MEETINGS: Meetings = Meetings::new();
 ///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
-///     together: 'auto': ranks that find each other share their caches; False: each rank reads
+///     together: 'auto': ranks that find each other share their caches. False: each rank reads
 ///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
@@ -252,7 +252,7 @@ impl PyLoader {
         }
     }
 
-    /// The next batch if it is ready; None if it is not, or at the end of the run.
+    /// The next batch if it is ready. None if it is not, or at the end of the run.
     fn try_next(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         logs::drain(py)?;
         self.watch(py)?;
@@ -282,7 +282,7 @@ impl PyLoader {
         self.with(py, |run| run.state().to_json())
     }
 
-    /// The report so far, as the command's JSON report; also available after close().
+    /// The report so far, as the command's JSON report. Also available after close().
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let report = self.run()?.report(py);
         logs::drain(py)?;
@@ -364,7 +364,7 @@ impl PyLoader {
         path_of(catalog, known(catalog, id)?)
     }
 
-    /// The index of a sample's class; None if it has none.
+    /// The index of a sample's class. None if it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         let catalog = self.facts.catalog.peek();
         Ok(catalog.label_index(known(catalog, id)?))

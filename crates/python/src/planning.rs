@@ -92,7 +92,7 @@ impl Compared {
         self.0.bars().map_err(|error| ExceptionClass::Error.with(error.to_string()))
     }
 
-    /// Seconds against cache size, as SVG; None for a scenario without a cache. Simulates each
+    /// Seconds against cache size, as SVG. None for a scenario without a cache. Simulates each
     /// policy ten more times.
     fn against_cache(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let compared = self.0.clone();

@@ -4,8 +4,8 @@
 //! held is never released, and a runtime's shutdown waits for missing threads. So every value that
 //! threads work on remembers its process. In another process it refuses to work, and dropping it
 //! leaks it. The price is memory that the child shares with its parent anyway. A counter that a
-//! `fork` handler increments in the child identifies processes. Asking the kernel for the process
-//! id costs more than reading a sample's bytes.
+//! `fork` handler increments in the child identifies processes. Requesting the process id from the
+//! kernel costs more than reading a sample's bytes.
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;

@@ -81,7 +81,7 @@ impl PySample {
         self.id.0
     }
 
-    /// The index of its class in the order of ImageFolder; None without a directory in its path,
+    /// The index of its class in the order of ImageFolder. None without a directory in its path,
     /// and in shards.
     #[getter]
     fn label(&self) -> Option<u32> {
@@ -94,7 +94,7 @@ impl PySample {
         self.catalog().label(self.id)
     }
 
-    /// Its name in its shard (WebDataset's __key__, a zip member's name); None for files and
+    /// Its name in its shard (WebDataset's __key__, a zip member's name). None for files and
     /// records.
     #[getter]
     fn key(&self) -> PyResult<Option<String>> {
@@ -109,7 +109,7 @@ impl PySample {
         path_of(self.catalog(), self.id)
     }
 
-    /// The names of a WebDataset sample's parts, in order; empty for other samples.
+    /// The names of a WebDataset sample's parts, in order. Empty for other samples.
     fn fields(&self) -> PyResult<Vec<String>> {
         let fields = self.catalog().fields(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())

@@ -1,8 +1,8 @@
 //! Settings from Python: keyword arguments, then `FOREREAD_*`, then `foreread.toml`, then defaults.
 //!
-//! Values in Python's own types (sizes as integers, lists of directories, paths) are converted to
-//! the text that the command would get, and parsed like it. So there is one parser and one set of
-//! messages. Only values of wrong types are refused here, by `TypeError`.
+//! Values in Python's types (integers for sizes, lists of directories, paths) are converted to the
+//! command's text form and parsed like it. So there is one parser and one set of messages. Only
+//! values of wrong types are refused here, by `TypeError`.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::errors::{self, ExceptionClass};
 /// Settings of an order, which a source of samples by id refuses, with the place where they belong.
 const ORDER_SETTINGS: &[(&str, &str)] = &[
     ("batch_size", "the batch size is your loader's"),
-    ("epochs", "the number of epochs is your loop's"),
+    ("epochs", "your loop determines the number of epochs"),
     ("seed", "the seed is your sampler's"),
     ("sampler", "the sampler is your loader's"),
     ("deal", "your sampler decides what each rank reads"),
@@ -73,7 +73,7 @@ impl PythonSettings {
         overrides: Vec<(&'static str, String)>,
     ) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
-        let (mut resume, mut together, mut format, mut progress) = (None, None, None, false);
+        let (mut resume, mut together, mut progress) = (None, None, false);
         for (name, value) in given.into_iter().flatten() {
             let name: String = name.extract()?;
             if value.is_none() && name != "together" {
@@ -89,6 +89,7 @@ impl PythonSettings {
                 "sampler" => ("sampler", word(&name, &value)?),
                 "deal" => ("deal", word(&name, &value)?),
                 "on_error" => ("on-error", word(&name, &value)?),
+                "format" => ("format", word(&name, &value)?),
                 "drop_last" => ("drop-last", flag(&name, &value)?.to_string()),
                 "memory" => ("memory", size(&name, &value)?),
                 "look_ahead" => ("look-ahead", size(&name, &value)?),
@@ -96,10 +97,6 @@ impl PythonSettings {
                 "disk" => ("disk", disks(&value)?),
                 "validate" => ("validate", path(&name, &value)?),
                 "calibration" => ("calibration", path(&name, &value)?),
-                "format" => {
-                    format = self::format(&value)?;
-                    continue;
-                }
                 "progress" => {
                     progress = flag(&name, &value)?;
                     continue;
@@ -127,15 +124,7 @@ impl PythonSettings {
             // In Python the caller's loop decides when to stop.
             knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
-        let mut config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
-        config.format = match (format, knobs.get("format")) {
-            (Some(format), _) => Some(format),
-            (None, None | Some(("auto", _))) => None,
-            (None, Some((name, _))) => Some(Format::from_name(name).ok_or_else(|| {
-                let why = "expected auto, files, tar, tfrecord or zip";
-                errors::raised(&knobs.refuse("format", why))
-            })?),
-        };
+        let config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
         let run_interruptible = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
         Ok(Self { config, resume, together: together.unwrap_or(!run_interruptible), progress })
     }

@@ -137,14 +137,14 @@ impl PySource {
     }
 
     /// Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers
-    /// (array('q'), NumPy's int64) or a list of numbers. With `goes_on`, epochs like the last one
+    /// (array('q'), NumPy's int64) or a list of numbers. With `continues`, epochs like the last one
     /// follow.
-    #[pyo3(signature = (orders, *, goes_on = false))]
-    fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, goes_on: bool) -> PyResult<()> {
+    #[pyo3(signature = (orders, *, continues = false))]
+    fn announce(&self, py: Python<'_>, orders: Vec<Bound<'_, PyAny>>, continues: bool) -> PyResult<()> {
         let orders: Vec<Vec<u64>> = orders.iter().map(order).collect::<PyResult<_>>()?;
         let samples = self.open_samples()?;
         let done =
-            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, goes_on))?;
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| samples.announce(orders, continues))?;
         logs::drain(py)?;
         done.map_err(|error| errors::raised(&error))
     }
@@ -160,7 +160,7 @@ impl PySource {
         PyList::new(py, self.wait(py, &ids)?)
     }
 
-    /// The id of the sample at this path below the dataset's URL; None if there is none.
+    /// The id of the sample at this path below the dataset's URL. None if there is none.
     fn find(&self, path: &str) -> Option<u64> {
         self.samples_known().find(path).map(|id| id.0)
     }
@@ -170,7 +170,7 @@ impl PySource {
         path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
-    /// The index of a sample's class; None if it has none.
+    /// The index of a sample's class. None if it has none.
     fn label(&self, id: u64) -> PyResult<Option<u32>> {
         Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
     }
@@ -184,7 +184,7 @@ impl PySource {
         share::start(py, self.slot.get("Source")?, shared_memory)
     }
 
-    /// The number of clients and their use of the shared memory; None before share().
+    /// The number of clients and their use of the shared memory. None before share().
     fn shared<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         share::status(py, self.slot.get("Source")?)
     }

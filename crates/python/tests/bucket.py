@@ -47,13 +47,13 @@ class _Handler(BaseHTTPRequestHandler):
         if path is None:
             return self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         data = path.read_bytes()
-        told = {"ETag": f'"{len(data)}"', "Last_Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}
-        asked = self.headers.get("Range")
-        if asked is None:
-            return self._answer(200, data, **told)
-        first, _, last = asked.removeprefix("bytes=").partition("-")
+        headers = {"ETag": f'"{len(data)}"', "Last_Modified": "Sun, 22 Nov 2026 00:00:00 GMT"}
+        requested = self.headers.get("Range")
+        if requested is None:
+            return self._answer(200, data, **headers)
+        first, _, last = requested.removeprefix("bytes=").partition("-")
         start, end = int(first), min(int(last), len(data) - 1)
-        self._answer(206, data[start : end + 1], Content_Range=f"bytes {start}-{end}/{len(data)}", **told)
+        self._answer(206, data[start : end + 1], Content_Range=f"bytes {start}-{end}/{len(data)}", **headers)
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, after = query.get("prefix", ""), query.get("continuation-token") or query.get("start-after", "")

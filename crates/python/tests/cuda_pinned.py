@@ -2,7 +2,8 @@
 
     python cuda_pinned.py
 
-Needs foreread and PyTorch, and nothing else; makes what it reads. Without CUDA it says so, and that PyTorch's warning comes.
+Needs foreread and PyTorch, and nothing else. Makes the data that it reads. Without CUDA it reports that, and expects
+PyTorch's warning.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def check(root: Path, workers: int) -> None:
     data = Files(root)
     sampler: Any = DistributedSampler(data, 1, 0, seed=0)
     theirs = Plain(data, BATCH, sampler=sampler, pin_memory=there)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as text:
         warnings.simplefilter("always")
         ours = DataLoader(root, BATCH, seed=0, decode="bytes", pin_memory=True, num_workers=workers, memory="64MiB")
-    assert any("'pin_memory' argument is set as true" in str(warning.message) for warning in said) != there, said
+    assert any("'pin_memory' argument is set as true" in str(warning.message) for warning in text) != there, text
     with ours:
         for epoch in range(3):
             sampler.set_epoch(epoch)

@@ -2,11 +2,11 @@
 
     documents.py DOCUMENT SECTION IMAGES SCRATCH
 
-The blocks of a section are run in order, in one namespace that has what the text takes for granted (`prepared`). What names a place
-of the reader's is replaced by a place here (`PLACES`), ninety epochs are two, and where a loop says `...`, a small network is
-trained. A loader that a block leaves behind is trained from too. Prints the losses of each block, by its line.
+The blocks of a section are run in order, in one namespace with the objects that the text presumes (`prepared`). Paths of
+the reader's machine are replaced by local ones (`PLACES`), and ninety epochs by two. A loop's `...` is replaced by the
+training of a small network. A loader that exists after a block is trained from too. Prints each block's losses, by its line.
 
-What is run keeps its lines' numbers, so that a traceback points into the document.
+Executed code keeps its line numbers, so that a traceback points into the document.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Server(ThreadingHTTPServer):
         """Ignores connections that a client closes during read-ahead."""
 
 
-def test_a_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_server_is_read(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = sorted(str(path.relative_to(directory)) for path in directory.rglob("*.bin"))
     listed = tmp_path / "paths.txt"
     listed.write_text("".join(f"{path}\n" for path in paths))

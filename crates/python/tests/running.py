@@ -35,5 +35,5 @@ def run(interpreter: str, directory: Path, *command: object, **variables: str) -
 def losses(interpreter: str, directory: Path, ranks: int, *command: object) -> list[str]:
     # PyTorch 1.13's torchrun on Python 3.11 fails without redirections, so each stream gets one.
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", ranks, "--redirects", "2", "--tee", "1"]
-    said = run(interpreter, directory, *(torchrun if ranks > 1 else []), *command)
-    return [line.removeprefix("[default0]:") for line in said.splitlines() if "epoch " in line]
+    output = run(interpreter, directory, *(torchrun if ranks > 1 else []), *command)
+    return [line.removeprefix("[default0]:") for line in output.splitlines() if "epoch " in line]

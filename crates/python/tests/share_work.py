@@ -20,9 +20,9 @@ from foreread._native import Source
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def say(words: str) -> None:
+def report(line: str) -> None:
     """Writes a whole line at once, because several processes write to one pipe."""
-    os.write(1, f"{words}\n".encode())
+    os.write(1, f"{line}\n".encode())
 
 
 def digest(client: Any, ids: Sequence[int], at_once: int) -> str:
@@ -37,31 +37,31 @@ def digest(client: Any, ids: Sequence[int], at_once: int) -> str:
     return found.hexdigest()
 
 
-def work(client: foreread.ShareClient, ids: Sequence[int], at_once: int, tell: Connection) -> None:
-    tell.send(digest(client, ids, at_once))
-    tell.close()
+def work(client: foreread.ShareClient, ids: Sequence[int], at_once: int, results: Connection) -> None:
+    results.send(digest(client, ids, at_once))
+    results.close()
 
 
 def hold(client: foreread.ShareClient, count: int) -> None:
     """Holds samples until it is killed."""
     held = client.get_many(range(count))
-    say(f"holds {len(held)}")
+    report(f"holds {len(held)}")
     time.sleep(1000)
 
 
-def ask_on(client: foreread.ShareClient) -> None:
+def request_until_the_end(client: foreread.ShareClient) -> None:
     """Sends requests in an endless loop, and reports its end."""
     try:
         try:
-            say("asks")
+            report("requests")
             while True:
                 client.get_many(range(100))
         except foreread.ClosedError as error:
             ended = str(error)
-        say(f"ended: {ended}")
+        report(f"ended: {ended}")
     except KeyboardInterrupt:
         # Possibly during the notification of the main process's end.
-        say("interrupted")
+        report("interrupted")
 
 
 def in_use() -> tuple[int, int, int]:
@@ -90,17 +90,17 @@ def cycles(directory: str, method: str, count: int) -> None:
         assert digest(client, ids, 7) == wanted
         workers = []
         for worker in range((0, 2, 8)[cycle % 3]):
-            hear, tell = context.Pipe(duplex=False)
-            process = context.Process(target=work, args=(client, ids, (1, 16)[worker % 2], tell))
+            received, results = context.Pipe(duplex=False)
+            process = context.Process(target=work, args=(client, ids, (1, 16)[worker % 2], results))
             process.start()
-            tell.close()
-            workers.append((process, hear))
-        for process, hear in workers:
-            assert hear.recv() == wanted
+            results.close()
+            workers.append((process, received))
+        for process, received in workers:
+            assert received.recv() == wanted
             process.join()
             assert process.exitcode == 0
             process.close()
-            hear.close()
+            received.close()
         client.close()
         address = client.address
         source.close()
@@ -115,7 +115,7 @@ def cycles(directory: str, method: str, count: int) -> None:
         # Resources that Python and multiprocessing keep exist after the first run.
         before = before if before is not None else settled(None)
         assert settled(before) == before, f"cycle {cycle}: {settled(before)} instead of {before}"
-    say("clean")
+    report("clean")
 
 
 def settled(wanted: tuple[int, int, int] | None) -> tuple[int, int, int]:
@@ -135,13 +135,13 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
     context: Any = multiprocessing.get_context(method)
     source = Source(directory)
     client = foreread.ShareClient(source.share())
-    say(client.address)
-    workers = [context.Process(target=ask_on, args=(client,)) for _ in range(3)]
+    report(client.address)
+    workers = [context.Process(target=request_until_the_end, args=(client,)) for _ in range(3)]
     for worker in workers:
         worker.start()
     try:
         # After the fork, because Python loses a Ctrl-C during a fork.
-        say("started")
+        report("started")
         if end == "exception":
             sys.stdin.readline()
             raise RuntimeError("as it should")
@@ -154,7 +154,7 @@ def main_with_workers(directory: str, method: str, end: str) -> None:
         while True:
             time.sleep(0.02)
     except KeyboardInterrupt:
-        say("main interrupted")
+        report("main interrupted")
         raise
     finally:
         if end != "killed":
@@ -185,7 +185,7 @@ def killed_worker(directory: str, method: str) -> None:
             time.sleep(0.005)
         worker.close()
     source.close()
-    say("clean")
+    report("clean")
 
 
 def held_sample(directory: str) -> None:
@@ -199,13 +199,13 @@ def held_sample(directory: str) -> None:
             bytes(sample)
         except foreread.ForkError:
             assert bytes(client.get(7)) == bytes(client.get_many([7])[0])
-            say("told")
+            report("notified")
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert bytes(sample) == bytes(client.get(7)) == bytes(source.get(7))
     source.close()
-    say("clean")
+    report("clean")
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ staging = "honest"
 
 
 def test_index_lists_all_samples(directory: Path) -> None:
-    told: list[tuple[int, int]] = []
-    catalog = foreread.index(directory, exclude="**/09?.bin", progress=lambda samples, size: told.append((samples, size)))
+    calls: list[tuple[int, int]] = []
+    catalog = foreread.index(directory, exclude="**/09?.bin", progress=lambda samples, size: calls.append((samples, size)))
     assert len(catalog) == 90 and catalog.total_bytes == sum(len(content(n)) for n in range(90))
-    assert told[-1] == (90, catalog.total_bytes)
+    assert calls[-1] == (90, catalog.total_bytes)
     assert catalog.path(30) == catalog.path(-60) == "class1/030.bin"
     assert catalog.size(30) == len(content(30))
     assert catalog.label(30) == 1 and catalog.labels == ["class0", "class1", "class2", "class3"]
@@ -57,7 +57,7 @@ def test_index_lists_all_samples(directory: Path) -> None:
             catalog.path(index)
 
 
-def test_a_catalog_is_kept_sent_and_loaded(directory: Path, tmp_path: Path) -> None:
+def test_catalog_is_saved_pickled_and_loaded(directory: Path, tmp_path: Path) -> None:
     catalog = foreread.index(directory, include=["class1/*", "class2/*"])
     catalog.save(tmp_path / "some.foreread")
     for again in (
@@ -74,7 +74,7 @@ def test_a_catalog_is_kept_sent_and_loaded(directory: Path, tmp_path: Path) -> N
             ]
 
 
-def test_a_catalog_is_a_table(directory: Path) -> None:
+def test_catalog_is_a_table(directory: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pandas")
     catalog = foreread.index(directory)
@@ -85,7 +85,7 @@ def test_a_catalog_is_a_table(directory: Path) -> None:
     assert list(frame["length"]) == [catalog.size(n) for n in range(100)]
 
 
-def test_a_missing_package_is_named_with_its_remedy(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named_with_its_remedy(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ImportError, match="pip install pyarrow"):
         foreread.index(directory).to_arrow()
@@ -100,13 +100,13 @@ def test_plan_equals_the_commands(directory: Path) -> None:
     assert "100 samples" in plan._repr_html_() and "<table>" in plan._repr_html_()
 
 
-def test_a_forecast_is_a_table(directory: Path) -> None:
+def test_forecast_is_a_table(directory: Path) -> None:
     pytest.importorskip("pandas")
     frame = foreread.plan(directory, epochs=3, memory="1MiB", origin_limit="1MB/s").to_pandas()
     assert list(frame["epoch"]) == [0, 1, 2] and (frame["seconds"] > 0).any()
 
 
-def test_a_simulation_has_rows_tables_and_pictures(tmp_path: Path) -> None:
+def test_simulation_has_rows_tables_and_plots(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(SCENARIO)
     simulation = foreread.simulate(path, policies=["naive", "foreread"], seeds=2, plot=tmp_path / "bars.svg")
@@ -152,11 +152,11 @@ def test_progress_functions_exception_ends_the_index(directory: Path) -> None:
         foreread.index(directory, progress=refuse)
 
 
-def test_a_plan_is_json_too(directory: Path) -> None:
+def test_plan_is_also_json(directory: Path) -> None:
     assert json.loads(json.dumps(dict(foreread.plan(directory))))["rank"] == 0
 
 
-def test_a_calibration_is_measured_and_planned_with(directory: Path, tmp_path: Path) -> None:
+def test_plan_uses_a_measured_calibration(directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "speeds.toml"
     measured = foreread.calibrate(directory, disks=[tmp_path], seconds=1, output=file)
     assert measured["origin"]["read"] and measured["disk"]
@@ -167,7 +167,7 @@ def test_a_calibration_is_measured_and_planned_with(directory: Path, tmp_path: P
         foreread.calibrate(directory, seconds=0)
 
 
-def test_a_loader_says_its_plan_and_catalog(directory: Path) -> None:
+def test_loader_has_its_plan_and_catalog(directory: Path) -> None:
     with foreread.Loader(directory, epochs=2, memory="1MiB") as loader:
         assert loader.catalog.fingerprint == loader.fingerprint == foreread.index(directory).fingerprint
         plan = loader.plan

@@ -111,7 +111,7 @@ def lightning(images: Path, directory: Path, ranks: int, way: str, then: str = "
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("way", ["loader", "wrap"])
 # semantics: PY-9
-def test_lightning_gets_each_epoch_as_the_sampler_deals_it(images: Path, tmp_path: Path, way: str, ranks: int) -> None:
+def test_lightning_gets_each_epoch_in_sampler_order(images: Path, tmp_path: Path, way: str, ranks: int) -> None:
     from torch.utils.data import DistributedSampler
     from torchvision.datasets import ImageFolder
 

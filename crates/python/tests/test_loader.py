@@ -26,7 +26,7 @@ def test_every_sample_of_every_epoch_arrives_as_it_is(directory: Path) -> None:
     assert loader.closed
 
 
-def test_a_batch_is_a_sequence(directory: Path) -> None:
+def test_batch_is_a_sequence(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=8, epochs=1) as loader:
         batch = next(loader)
         assert [s.id for s in batch[2:4]] == batch.ids[2:4]

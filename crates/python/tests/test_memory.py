@@ -45,7 +45,7 @@ def test_views_of_a_sample_are_at_one_address(directory: Path) -> None:
         assert address(batch[1]) != address(sample)
 
 
-def test_a_field_is_a_part_of_its_samples_memory(shard: Path) -> None:
+def test_field_is_a_part_of_its_samples_memory(shard: Path) -> None:
     with foreread.Loader(shard, batch_size=3, epochs=1, sampler="sequential") as loader:
         batch = next(loader)
         for number, sample in enumerate(batch):
@@ -59,7 +59,7 @@ def test_a_field_is_a_part_of_its_samples_memory(shard: Path) -> None:
                 sample.field("jpg")
 
 
-def test_a_view_outlives_batch_and_loader(directory: Path) -> None:
+def test_view_outlives_batch_and_loader(directory: Path) -> None:
     loader = foreread.Loader(directory, batch_size=4, epochs=1, sampler="sequential")
     view = memoryview(next(loader)[2])
     loader.close()
@@ -67,7 +67,7 @@ def test_a_view_outlives_batch_and_loader(directory: Path) -> None:
     assert bytes(view) == content(2)
 
 
-def test_a_sample_cannot_be_written(directory: Path) -> None:
+def test_sample_is_read_only(directory: Path) -> None:
     with foreread.Loader(directory, epochs=1) as loader:
         sample = next(loader)[0]
     assert memoryview(sample).readonly
@@ -75,7 +75,7 @@ def test_a_sample_cannot_be_written(directory: Path) -> None:
         (ctypes.c_char * len(sample)).from_buffer(sample)
 
 
-def test_an_empty_sample_is_a_buffer_too(tmp_path: Path) -> None:
+def test_empty_sample_is_also_a_buffer(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     with foreread.Loader(tmp_path, epochs=1) as loader:
         (sample,) = next(loader)

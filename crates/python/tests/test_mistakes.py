@@ -45,7 +45,7 @@ def test_wrong_types_are_type_errors_that_name_the_argument(
 
 
 @pytest.mark.parametrize("target", [3, None, b"\xff".join, [3], [None], {"a": 1}])
-def test_a_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
+def test_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
     with pytest.raises(TypeError, match="target"):
         foreread.Loader(target)
 
@@ -133,7 +133,7 @@ def test_launchers_environment_sets_the_rank(directory: Path, monkeypatch: pytes
         assert (loader.rank, loader.world_size) == (0, 2)
 
 
-def test_a_state_of_another_run_is_refused(directory: Path) -> None:
+def test_state_of_another_run_is_refused(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=10, seed=1, epochs=2) as loader:
         seen = [next(loader).ids for _ in range(3)]
         state = loader.state()
@@ -202,12 +202,12 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread.join()
 
 
-def test_a_missing_bucket_is_named(store: str) -> None:
+def test_missing_bucket_is_named(store: str) -> None:
     with pytest.raises(foreread.NotFoundError, match="bucket404"):
         foreread.Loader(f"{store}://bucket404/train")
 
 
-def test_a_bucket_that_may_not_be_read_is_named(store: str) -> None:
+def test_forbidden_bucket_is_named(store: str) -> None:
     with pytest.raises(foreread.DeniedError, match="bucket403") as raised:
         foreread.Loader(f"{store}://bucket403/train")
     assert isinstance(raised.value, PermissionError)

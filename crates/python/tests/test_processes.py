@@ -54,7 +54,7 @@ def wait_for(child: subprocess.Popen[str], line: str) -> None:
 
 
 # semantics: PY-17
-def test_importing_makes_no_thread() -> None:
+def test_importing_starts_no_thread() -> None:
     run("""
         import os, foreread
         assert len(os.listdir("/proc/self/task")) == 1
@@ -159,7 +159,7 @@ def test_process_exits_with_its_code_during_a_run(
     )
 
 
-def test_an_exception_ends_a_with_block_at_once(directory: Path) -> None:
+def test_exception_ends_a_with_block_at_once(directory: Path) -> None:
     code, out, err = finish(
         start(
             """
@@ -259,7 +259,7 @@ def test_multiprocessing_children_do_not_disturb_reading(directory: Path) -> Non
     )
 
 
-def test_a_forked_child_makes_a_loader_of_its_own(directory: Path) -> None:
+def test_forked_child_creates_a_separate_loader(directory: Path) -> None:
     run(
         """
         import os, sys, foreread
@@ -307,7 +307,7 @@ def test_spawned_and_forkserver_children_read_for_themselves(directory: Path) ->
     assert (code, out, err) == (0, "", "")
 
 
-def test_starting_and_stopping_leaves_nothing_behind(directory: Path) -> None:
+def test_starting_and_stopping_leaves_nothing(directory: Path) -> None:
     run(
         """
         import gc, os, sys, time, foreread
@@ -352,7 +352,7 @@ def test_ctrl_c_ends_a_transform_that_hangs(directory: Path) -> None:
     assert code in (-signal.SIGINT, 130) and "KeyboardInterrupt" in err, (code, err)
 
 
-def test_a_forked_child_reads_what_its_parent_wraps(directory: Path) -> None:
+def test_forked_child_reads_through_its_parents_wrap(directory: Path) -> None:
     pytest.importorskip("torch")
     out = run(
         """

@@ -37,22 +37,22 @@ def launch(directory: Path, rank: int, **environment: str) -> subprocess.Popen[s
     )
 
 
-def test_ranks_meet_share_and_part(directory: Path, tmp_path: Path) -> None:
+def test_ranks_meet_share_and_leave(directory: Path, tmp_path: Path) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
     ranks = [launch(directory, rank, FOREREAD_MEET=str(meet)) for rank in range(2)]
-    told = []
+    results = []
     for child in ranks:
         out, err = child.communicate(timeout=180)
         assert (child.returncode, err) == (0, ""), err
-        told.append(json.loads(out))
-    assert [rank for rank, *_ in told] == [0, 1] and all(together for _, together, *_ in told)
+        results.append(json.loads(out))
+    assert [rank for rank, *_ in results] == [0, 1] and all(together for _, together, *_ in results)
     for epoch in range(3):
-        ids = [number for _, _, seen, *_ in told for of, batch in seen if of == epoch for number in batch]
+        ids = [number for _, _, seen, *_ in results for of, batch in seen if of == epoch for number in batch]
         assert sorted(ids) == list(range(100))
     # In total they read each sample from the origin once, in three epochs.
-    assert sum(requests for *_, requests, _ in told) == 100
-    assert told[0][4]["ranks"] == 2 and told[0][4]["origin_requests"] == 100 and told[1][4] is None
+    assert sum(requests for *_, requests, _ in results) == 100
+    assert results[0][4]["ranks"] == 2 and results[0][4]["origin_requests"] == 100 and results[1][4] is None
 
 
 def test_ranks_without_a_rendezvous_read_alone(directory: Path) -> None:

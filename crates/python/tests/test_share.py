@@ -94,7 +94,7 @@ def shared() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "foreread" in name}
 
 
-def test_a_client_gets_what_the_source_gives(directory: Path) -> None:
+def test_client_gets_the_sources_samples(directory: Path) -> None:
     with Source(directory) as source:
         assert source.shared() is None
         client = foreread.ShareClient(source.share())
@@ -161,15 +161,15 @@ def test_workers_come_and_go_and_leave_nothing(directory: Path, method: str, sha
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_killed_worker_gives_back_what_it_held(directory: Path, method: str) -> None:
+def test_killed_worker_releases_its_samples(directory: Path, method: str) -> None:
     with script("killed worker", directory, method) as child:
         code, out, err = finish(child)
         assert (code, err) == (0, "") and out.endswith("clean\n"), (code, out, err)
 
 
-def test_a_forked_child_may_not_read_what_its_parent_holds(directory: Path) -> None:
+def test_forked_child_cannot_read_its_parents_samples(directory: Path) -> None:
     with script("held sample", directory, "fork") as child:
-        assert finish(child) == (0, "told\nclean\n", "")
+        assert finish(child) == (0, "notified\nclean\n", "")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -180,7 +180,7 @@ def test_main_processs_end_ends_its_workers(
     with script("main", directory, method, end) as child:
         address = line(child)
         assert address.startswith("@foreread-")
-        assert sorted(line(child) for _ in range(4)) == ["asks", "asks", "asks", "started"]
+        assert sorted(line(child) for _ in range(4)) == ["requests", "requests", "requests", "started"]
         if end == "interrupt":
             os.killpg(child.pid, signal.SIGINT)
         elif end == "killed":

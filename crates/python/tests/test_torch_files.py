@@ -52,8 +52,8 @@ def test_dangling_link_does_not_refuse_the_dataset(own: Path, caplog: Any) -> No
             for batch in ours:
                 pass
         assert batch is not None
-    (said,) = [record.message for record in caplog.records]
-    assert "1 of the dataset's 104 files" in said and "zzzzz.png" in said
+    (line,) = [record.message for record in caplog.records]
+    assert "1 of the dataset's 104 files" in line and "zzzzz.png" in line
 
 
 def image_folder_without_empty(root: Path) -> Any:
@@ -111,7 +111,7 @@ def test_hidden_image_of_image_folder_is_named(own: Path, make: Any) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_file_rewritten_with_equal_size_is_read_anew(own: Path, workers: int) -> None:
+def test_file_rewritten_with_equal_size_is_read_again(own: Path, workers: int) -> None:
     class Raw(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.root = own

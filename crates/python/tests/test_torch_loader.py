@@ -31,7 +31,7 @@ def plain(folder: Any, world: int, rank: int, seed: int, drop_last: bool, shuffl
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("world", [1, 2, 5])
 # semantics: PY-1
-def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
+def test_batches_equal_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
     for rank in range(world):
         theirs, sampler = plain(folder, world, rank, 3, drop_last)
         settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "together": False}
@@ -45,7 +45,7 @@ def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_la
                 assert_same(batches(ours), batches(theirs))
 
 
-def test_epochs_follow_each_other_without_being_told(images: Path, folder: Any) -> None:
+def test_epochs_advance_without_set_epoch(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)
     with DataLoader(images, 8, transform=to_tensor) as ours:
         for epoch in range(3):
@@ -53,7 +53,7 @@ def test_epochs_follow_each_other_without_being_told(images: Path, folder: Any) 
             assert_same(batches(ours), batches(theirs))
 
 
-def test_without_shuffling_the_order_is_image_folders(images: Path, folder: Any) -> None:
+def test_order_without_shuffling_is_image_folders(images: Path, folder: Any) -> None:
     with DataLoader(images, 8, shuffle=False, transform=to_tensor) as ours:
         assert_same(batches(ours), batches(Plain(folder, 8)))
 
@@ -66,7 +66,7 @@ def test_threads_change_nothing(images: Path, folder: Any, threads: int) -> None
 
 
 # semantics: PY-2
-def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
+def test_epoch_left_early_is_over(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)
     with DataLoader(images, 8, transform=to_tensor, memory="16MiB") as ours:
         for _ in zip(range(3), ours):
@@ -84,7 +84,7 @@ def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
 @pytest.mark.parametrize("taken", [0, 1, 5, 12, 13, 16])
 @pytest.mark.parametrize("world", [1, 2, 3])
 # semantics: PY-2
-def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: int, world: int) -> None:
+def test_state_resumes_at_its_position(images: Path, folder: Any, taken: int, world: int) -> None:
     with DataLoader(images, 8, transform=to_tensor) as whole:
         labels = [y for _ in range(2) for _, y in whole]
     with DataLoader(images, 8, transform=to_tensor) as before:
@@ -151,7 +151,7 @@ def damaged(tmp_path: Path, images: Path) -> Path:
 
 
 # semantics: PY-11
-def test_a_corrupt_image_is_named(damaged: Path) -> None:
+def test_corrupt_image_is_named(damaged: Path) -> None:
     with DataLoader(damaged, 8, transform=to_tensor, shuffle=False) as loader:
         with pytest.raises(foreread.CorruptError, match=r"sample 5 \(class0/.*png\) of epoch 0 cannot be decoded"):
             list(loader)
@@ -174,7 +174,7 @@ def test_bytes_come_as_they_are(images: Path) -> None:
             assert bytes(sample) == (images / sample.path).read_bytes(), number
 
 
-def test_a_function_may_decode(images: Path) -> None:
+def test_function_may_decode(images: Path) -> None:
     from PIL import Image
 
     def size(sample: Any) -> int:
@@ -240,7 +240,7 @@ def test_missing_epoch_is_an_error(images: Path) -> None:
             list(loader)
 
 
-def test_files_that_are_no_images_are_named(tmp_path: Path, images: Path) -> None:
+def test_files_other_than_images_are_named(tmp_path: Path, images: Path) -> None:
     import shutil
 
     root = shutil.copytree(images, tmp_path / "mixed")
@@ -297,7 +297,7 @@ def test_batches_are_pinned_or_a_warning_is_given(images: Path, folder: Any) -> 
     assert_same(found, batches(theirs))
 
 
-def test_an_iterator_knows_its_length(images: Path) -> None:
+def test_iterator_knows_its_length(images: Path) -> None:
     with DataLoader(images, 8, transform=to_tensor) as loader:
         iterator = iter(loader)
         assert len(iterator) == 13
@@ -311,7 +311,7 @@ def test_an_iterator_knows_its_length(images: Path) -> None:
 
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("drops", [(False, True), (True, False)])
-def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
+def test_state_resumes_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
     """The rest of the epoch follows the new loader's drop_last, without repeats or gaps."""
     before, after = drops
     settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}

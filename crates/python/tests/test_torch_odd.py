@@ -46,7 +46,7 @@ def spoil(root: Path, numbers: Any) -> None:
 
 @pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
 # semantics: PY-12
-def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
+def test_image_next_to_the_classes_is_named(own: Path, make: Any) -> None:
     shutil.copy(own / "class0" / "00000.png", own / "logo.png")
     with pytest.raises(foreread.ConfigError, match=r"logo\.png is in no class's directory"):
         make(own)
@@ -54,7 +54,7 @@ def test_an_image_beside_the_classes_is_named(own: Path, make: Any) -> None:
 
 @pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
 # semantics: PY-12
-def test_a_class_without_images_is_named(own: Path, make: Any) -> None:
+def test_class_without_images_is_named(own: Path, make: Any) -> None:
     (own / "class2b").mkdir()
     with pytest.raises(foreread.ConfigError, match="class2b has no images"):
         make(own)
@@ -94,13 +94,13 @@ def test_missing_substitute_is_an_error(own: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
+def test_corrupt_image_of_a_dataset_is_named(own: Path, workers: int) -> None:
     spoil(own, [5])
     with pytest.raises(Exception) as caught:
         list(Plain(Dataset(own, to_tensor), 8, num_workers=workers))
     # A worker's exception has its traceback as text.
-    told = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
-    assert "sample 5 (class0/" in told, told
+    message = str(caught.value) + " ".join(getattr(caught.value, "__notes__", []))
+    assert "sample 5 (class0/" in message, message
 
 
 def test_substituted_unreadable_sample_is_counted(own: Path) -> None:
@@ -149,7 +149,7 @@ def test_concurrent_first_samples_install_open_once() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def told_by(script: Path, images: Path, body: str) -> str:
+def output_of(script: Path, images: Path, body: str) -> str:
     """The stderr of a separate program with `images(read)`, a dataset of these images."""
     script.write_text(
         f"""
@@ -172,7 +172,7 @@ def test_iterator_dropped_at_exit_prints_nothing(images: Path, tmp_path: Path) -
         left = iter(wrap(Plain(images(lambda path, _: len(open(path, "rb").read())), 8)))
         next(left)
     """
-    assert told_by(tmp_path / "left.py", images, body) == ""
+    assert output_of(tmp_path / "left.py", images, body) == ""
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -228,7 +228,7 @@ def pieces(path: str, index: int) -> Any:
 
 
 # semantics: PY-14
-def test_a_served_file_is_the_file_that_it_was(images: Path) -> None:
+def test_served_file_behaves_like_the_file(images: Path) -> None:
     data = Reader(images, pieces)
     theirs = list(Plain(data, 8, collate_fn=list))
     with wrap(Plain(data, 8, collate_fn=list)) as ours:
@@ -246,7 +246,7 @@ def test_unreadable_served_file_is_named(own: Path) -> None:
 
 
 # semantics: PY-14
-def test_a_file_that_a_sample_opens_twice_is_read_once(images: Path) -> None:
+def test_file_opened_twice_by_a_sample_is_read_once(images: Path) -> None:
     def twice(path: str, index: int) -> bool:
         with open(path, "rb") as one, open(path, "rb") as other:
             return one.read() == other.read()
@@ -272,8 +272,8 @@ def test_large_file_of_many_samples_is_read_as_usual(tmp_path: Path, caplog: Any
         assert [x.tolist() for x in ours] == [x.tolist() for x in Plain(data, 8)]
         # A small file that occurs several times is served, as lists may weight samples in this way.
         assert ours.stats().report["origin_bytes"] <= 100 * 2 * 4 * 9
-    (said,) = [record.message for record in caplog.records]
-    assert "contain several samples each" in said and "video.bin" in said
+    (message,) = [record.message for record in caplog.records]
+    assert "contain several samples each" in message and "video.bin" in message
 
 
 def in_c(path: str, index: int) -> int:
@@ -287,8 +287,8 @@ def in_c(path: str, index: int) -> int:
 def test_reader_in_c_is_reported(images: Path, caplog: Any) -> None:
     with wrap(Plain(Reader(images, in_c), 8)) as ours:
         list(ours)
-    (said,) = [record.message for record in caplog.records]
-    assert said.startswith("64 samples were made and none of their files was opened by Python's open")
+    (message,) = [record.message for record in caplog.records]
+    assert message.startswith("64 samples were made and none of their files was opened by Python's open")
 
 
 @pytest.mark.parametrize("how", ["fork", "spawn"])
@@ -298,8 +298,8 @@ def test_workers_of_later_epochs_do_not_repeat_the_warning(images: Path, tmp_pat
             for _ in range(3):
                 list(ours)
     """
-    said = told_by(tmp_path / "epochs.py", images, body)
-    assert said.count("samples were made and none of their files was opened") == 1, said
+    message = output_of(tmp_path / "epochs.py", images, body)
+    assert message.count("samples were made and none of their files was opened") == 1, message
 
 
 # ---- settings ----
@@ -354,7 +354,7 @@ def test_small_batches_keep_all_threads_busy(images: Path) -> None:
 
 
 # semantics: PY-15
-def test_one_epoch_of_few_samples_reads_no_more_than_two(images: Path) -> None:
+def test_epoch_of_few_samples_reads_at_most_two_epochs(images: Path) -> None:
     with DataLoader(images, 8, memory=0, transform=to_tensor) as loader:
         batches(loader)
         report = loader.stats().report
@@ -372,7 +372,7 @@ def test_samples_on_disk_are_not_read_each_epoch(images: Path, tmp_path: Path) -
 
 
 # semantics: PY-16
-def test_a_slow_transform_is_what_limits(images: Path) -> None:
+def test_slow_transform_is_named_as_bottleneck(images: Path) -> None:
     def slow(image: Any) -> int:
         time.sleep(0.002)
         return 1
@@ -402,6 +402,6 @@ def test_wrapped_loader_warns_of_starvation(folder: Any, caplog: Any, workers: i
             if any("the trainer has waited" in record.getMessage() for record in caplog.records):
                 break
         else:
-            pytest.fail("the run was over before anything was said")
-    (said,) = [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
-    assert "limited by origin" in said
+            pytest.fail("the run ended before anything was printed")
+    (message,) = [record.getMessage() for record in caplog.records if "has waited" in record.getMessage()]
+    assert "limited by origin" in message

@@ -57,14 +57,14 @@ def pixels(image: Any) -> Any:
 
 def launch(images: Path, rank: int, job: str) -> subprocess.Popen[str]:
     """One rank of two, with torchrun's environment."""
-    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
+    environment = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0}
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": job, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(SCRIPT), str(images)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {name: str(value) for name, value in told.items()} | master,
+        env=os.environ | {name: str(value) for name, value in environment.items()} | master,
     )
 
 

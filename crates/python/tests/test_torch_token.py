@@ -77,21 +77,21 @@ def test_ranks_get_rank_0s_token_and_the_last_one_deletes_it() -> None:
 
 
 # semantics: RANK-33
-def test_each_process_group_has_a_token_of_its_own() -> None:
+def test_process_groups_have_different_tokens() -> None:
     store = Store()
     exchange(store, [0], 0)
     with pytest.raises(foreread.MeetingError):
         _token.exchange(store, 1, 5, TOKENS[1], 1, timeout=0.0)
 
 
-def test_a_store_that_cannot_delete_keeps_no_token() -> None:
+def test_store_without_deletion_keeps_no_token() -> None:
     store = Store(deletes=False)
     assert exchange(store, [0, 1, 2, 3, 4]) == [TOKENS[0]] * 5
     assert set(store.values.values()) == {b""}
 
 
 # semantics: RANK-33
-def test_a_rank_without_rank_0_ends_with_what_to_do() -> None:
+def test_rank_without_rank_0_fails_with_the_remedy() -> None:
     error = "rank 3 got no token from rank 0 .* within 0 s: .*same loaders in the same order.*FOREREAD_TOKEN"
     with pytest.raises(foreread.MeetingError, match=error):
         _token.exchange(Store(), 3, 5, TOKENS[3], 0, timeout=0.0)
@@ -99,7 +99,7 @@ def test_a_rank_without_rank_0_ends_with_what_to_do() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 # semantics: RANK-33
-def test_a_store_that_fails_is_named_with_what_to_do(rank: int) -> None:
+def test_failing_store_is_named_with_the_remedy(rank: int) -> None:
     error = rf"rank {rank} cannot pass .* torch's store: Connection reset by peer; .*foreread token"
     with pytest.raises(foreread.MeetingError, match=error):
         _token.exchange(Broken(), rank, 5, TOKENS[rank], 0)
@@ -159,16 +159,16 @@ def free_port() -> int:
 # semantics: RANK-33
 def test_ranks_at_a_host_use_torchs_or_the_users_token(directory: Path, given: str | None) -> None:
     torch_port, port = free_port(), free_port()
-    told = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
+    environment = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
     if given is not None:
-        told["FOREREAD_TOKEN"] = given
+        environment["FOREREAD_TOKEN"] = given
     children = [
         subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(SCRIPT), str(directory), f"tcp://127.0.0.1:{torch_port}"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | told | {"RANK": str(rank)},
+            env=os.environ | environment | {"RANK": str(rank)},
         )
         for rank in range(2)
     ]

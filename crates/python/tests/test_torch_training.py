@@ -1,5 +1,6 @@
-"""Training equals plain PyTorch's to the last digit of each loss, for the README's example and the one in
-`examples`, on one rank and on two, with the wheel in a separate environment and from an empty directory."""
+"""Training equals plain PyTorch's to the last digit of each loss, for the README's example and the one in `examples`.
+
+On one rank and on two, with the wheel in a separate environment and from an empty directory."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from torch_images import generators, images  # noqa: F401
 
 @pytest.mark.parametrize("ranks", [1, 2])
 # semantics: PY-1
-def test_the_examples_losses_are_plain_pytorchs(interpreter: str, images: Path, tmp_path: Path, ranks: int) -> None:
+def test_losses_of_the_example_equal_plain_pytorchs(interpreter: str, images: Path, tmp_path: Path, ranks: int) -> None:
     example = (EXAMPLES / "train.py", images, "--classes", "5")
     plain = losses(interpreter, tmp_path, ranks, *example)
     assert len(plain) == 2 * (4 if ranks == 1 else 2), plain
@@ -31,22 +32,22 @@ def test_the_examples_losses_are_plain_pytorchs(interpreter: str, images: Path, 
         assert losses(interpreter, tmp_path, ranks, *example, "--foreread", way, "--workers", workers) == plain, (way, workers)
 
 
-def test_the_readmes_losses_are_plain_pytorchs(interpreter: str, images: Path, tmp_path: Path) -> None:
+def test_losses_of_the_readme_equal_plain_pytorchs(interpreter: str, images: Path, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     trainer = documents.Trainer()
     trainer.run(documents.prepared(str(images))["loader"])
     assert len(trainer.losses) == 4
     with bucket("my-bucket", "train", images) as environment:
-        said = run(interpreter, scratch, documents.__file__, ROOT / "README.md", "Quick start", images, scratch, **environment)
-    by_block = list(json.loads(said.splitlines()[-1]).values())
+        output = run(interpreter, scratch, documents.__file__, ROOT / "README.md", "Quick start", images, scratch, **environment)
+    by_block = list(json.loads(output.splitlines()[-1]).values())
     # foreread's loader from a bucket, and wrap().
     assert by_block == [trainer.losses, trainer.losses]
 
 
 @pytest.mark.skipif(WHEEL is None, reason="needs the wheel, which `cargo xtask test --all` builds")
-def test_the_wheel_is_what_is_imported(interpreter: str, tmp_path: Path) -> None:
-    said = run(interpreter, tmp_path, "-c", "import foreread, torch; print(foreread.__file__, torch.__file__)")
-    ours, theirs = map(Path, said.split())
+def test_wheel_is_the_imported_package(interpreter: str, tmp_path: Path) -> None:
+    output = run(interpreter, tmp_path, "-c", "import foreread, torch; print(foreread.__file__, torch.__file__)")
+    ours, theirs = map(Path, output.split())
     assert ours.is_relative_to(Path(interpreter).parents[1]) and not theirs.is_relative_to(Path(interpreter).parents[1])
     assert interpreter != sys.executable

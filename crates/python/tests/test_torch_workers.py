@@ -60,7 +60,7 @@ def test_image_folder_in_workers_is_served(folder: Any, context: str) -> None:
         assert ours._parts[0].engine.source.report()["origin_requests"] == SAMPLES
 
 
-def test_persistent_workers_go_on(images: Path, folder: Any) -> None:
+def test_persistent_workers_continue(images: Path, folder: Any) -> None:
     loaders = [
         DataLoader(
             data,
@@ -181,7 +181,7 @@ def gone(group: int) -> bool:
     ],
 )
 # semantics: PY-6
-def test_every_kind_of_exit_leaves_nothing(images: Path, then: str, send: int | None, code: int | None) -> None:
+def test_exits_of_every_kind_leave_nothing(images: Path, then: str, send: int | None, code: int | None) -> None:
     shared = set(os.listdir("/dev/shm"))
     child = session(images, then)
     assert child.stdout is not None

@@ -93,7 +93,7 @@ def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
 # semantics: PY-3
-def test_the_batches_are_the_loaders(folder: Any, way: str, workers: int) -> None:
+def test_batches_equal_the_plain_loaders(folder: Any, way: str, workers: int) -> None:
     def seeded(make: Callable[[], list[Any]]) -> list[Any]:
         torch.manual_seed(2)
         random.seed(2)
@@ -251,7 +251,7 @@ def test_attributes_are_set_on_the_original_objects(folder: Any) -> None:
         assert next(iter(ours)) == 8
 
 
-def test_a_dataset_that_makes_batches_makes_them(images: Path) -> None:
+def test_dataset_with_getitems_makes_batches(images: Path) -> None:
     class Batched(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.samples = [(str(path), 0) for path in sorted(images.rglob("*.png"))]
@@ -286,7 +286,7 @@ def test_descriptor_is_that_of_the_file(folder: Any) -> None:
         assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
 
 
-def test_a_sampler_without_an_end_gives_its_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_sampler_gives_its_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(Sampler[int]):
         def __init__(self) -> None:
             self.drawn = 0
@@ -305,7 +305,7 @@ def test_a_sampler_without_an_end_gives_its_first_batch(folder: Any, monkeypatch
                 break
 
 
-def test_after_close_the_loader_goes_on(folder: Any) -> None:
+def test_loader_continues_after_close(folder: Any) -> None:
     theirs = batches(DataLoader(folder, 8))
     ours = wrap(DataLoader(folder, 8))
     assert_same(batches(ours), theirs)
@@ -372,7 +372,7 @@ def of_the_system(epoch: int) -> list[int]:
         (of_the_globals, 0, 1),
     ],
 )
-def test_a_sampler_is_asked_once_for_each_epoch_ahead(
+def test_sampler_runs_once_per_predicted_epoch(
     folder: Any, draw: Any, foreseen: int, tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
@@ -389,7 +389,7 @@ def test_a_sampler_is_asked_once_for_each_epoch_ahead(
     assert not any(tier.get("samples") for tier in direct.values())
 
 
-def test_a_slow_sampler_does_not_hold_up_the_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_sampler_does_not_delay_the_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 0)
     with wrap(DataLoader(folder, 8, sampler=Counted(own_shuffle))) as ours:
@@ -408,7 +408,7 @@ def test_unpredictable_sampler_is_predicted_less(folder: Any, monkeypatch: pytes
     assert [after - before for before, after in zip([0, *runs], runs)] == [9, 5, 3, 2, 2, 2]
 
 
-def test_early_left_epochs_are_not_predicted_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_left_early_are_not_predicted_again(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(own_shuffle)
@@ -436,7 +436,7 @@ def test_unused_iterator_keeps_the_prediction(folder: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
+def test_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
     with wrap(DataLoader(folder, 8, num_workers=workers)) as ours:
         iterator = iter(ours)
         assert iter(iterator) is iterator and len(iterator) == 13

@@ -80,7 +80,7 @@ def test_bottleneck_is_named(changes: dict[str, float], reads: dict[str, int], e
     assert _stats.build(report(changes["seconds"], changes["stalled"], reads), None).limiting == expected
 
 
-def test_a_throttling_store_and_a_short_look_ahead_are_named() -> None:
+def test_throttling_store_and_a_short_look_ahead_are_named() -> None:
     throttled = report(10, 5, {"origin": 50})
     throttled["adapted"]["origin_parallelism"]["why"] = "throttled"
     assert _stats.build(throttled, None).limiting == "origin: throttled"
@@ -95,8 +95,8 @@ def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptur
     assert _stats.starved(starving, before, 0.2)
     (record,) = caplog.records
     assert record.name == "foreread" and record.levelno == logging.WARNING
-    said = record.getMessage()
-    assert "waited 50 %" in said and "limited by origin" in said and "memory=" in said and "origin 100%" in said
+    line = record.getMessage()
+    assert "waited 50 %" in line and "limited by origin" in line and "memory=" in line and "origin 100%" in line
     assert not _stats.starved(report(110, 1, {"origin": 100}), before, 0.2)
     # Workers wait while the trainer does not, and the reverse, with the measured wait.
     assert not _stats.starved(starving, before, 0.2, 0.06)
@@ -112,12 +112,12 @@ def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogC
             if caplog.records:
                 break
         else:
-            pytest.fail("the run was over before anything was said")
+            pytest.fail("the run ended before anything was printed")
     (record,) = caplog.records
     assert "the trainer has waited" in record.getMessage() and "limited by origin" in record.getMessage()
 
 
-def test_lines_of_the_library_reach_logging(directory: Path) -> None:
+def test_log_lines_of_the_library_reach_logging(directory: Path) -> None:
     script = """
         import logging, sys, foreread
         logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(name)s %(message)s", level=sys.argv[2])
@@ -127,10 +127,10 @@ def test_lines_of_the_library_reach_logging(directory: Path) -> None:
             list(loader)
     """
 
-    def lines(level: str, said: str = "") -> list[str]:
+    def lines(level: str, library_level: str = "") -> list[str]:
         command = [sys.executable, "-X", "dev", "-W", "error", "-c", textwrap.dedent(script)]
         ran = subprocess.run(
-            [*command, str(directory), level, said], capture_output=True, text=True, check=True, timeout=120
+            [*command, str(directory), level, library_level], capture_output=True, text=True, check=True, timeout=120
         )
         assert ran.stderr == ""
         return ran.stdout.splitlines()

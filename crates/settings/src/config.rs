@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foreread::calibration::Calibration;
 use foreread::size::{ByteRate, ByteSize};
-use foreread::{Config, Deal, Disk, OnError, Result};
+use foreread::{Config, Deal, Disk, Format, OnError, Result};
 
 use crate::knobs::Knobs;
 
@@ -36,6 +36,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
     config.origin_parallelism = knobs.parse("origin-parallelism")?;
     config.calibration = calibration(knobs)?;
+    config.format = format(knobs)?;
     config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);
     config.validate = knobs.get("validate").map(|(value, _)| value.to_owned());
     if knobs.get("rank").is_none() && config.world_size > 1 {
@@ -45,6 +46,16 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     }
     config.check().map_err(|(name, why)| knobs.refuse(name, why))?;
     Ok(config)
+}
+
+/// The setting `format`. `None` detects the format from the objects' names.
+///
+/// # Errors
+/// If there is no such format.
+pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
+    let Some((name, _)) = knobs.get("format").filter(|(name, _)| *name != "auto") else { return Ok(None) };
+    let why = "expected auto, files, tar, tfrecord or zip";
+    Format::from_name(name).map(Some).ok_or_else(|| knobs.refuse("format", why))
 }
 
 fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {

@@ -21,5 +21,5 @@ pub mod calibration;
 mod config;
 mod knobs;
 
-pub use crate::config::config;
+pub use crate::config::{config, format};
 pub use crate::knobs::{COMMAND_KNOBS, KNOBS, Knob, Knobs, Provenance};

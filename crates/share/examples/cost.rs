@@ -29,10 +29,10 @@ mod linux {
     struct InMemory(Vec<Bytes>);
 
     impl SampleProvider for InMemory {
-        fn get(&self, asks: Vec<SampleRequest>) {
-            for ask in asks {
-                let bytes = self.0[ask.id().0 as usize % self.0.len()].clone();
-                ask.answer(Ok(bytes));
+        fn get(&self, sample_requests: Vec<SampleRequest>) {
+            for request in sample_requests {
+                let bytes = self.0[request.id().0 as usize % self.0.len()].clone();
+                request.answer(Ok(bytes));
             }
         }
 

@@ -19,7 +19,7 @@ use crate::memory::{SharedMemory, SharedSlot};
 pub(crate) enum AnswerBody {
     /// The sample is in the shared memory.
     Placed(SharedSlot),
-    /// The sample is not in the shared memory, because it is empty or there was no room.
+    /// The sample is not in the shared memory, because it is empty or did not fit.
     Whole(Bytes),
     /// The result of a call.
     Called(Bytes),
@@ -103,7 +103,7 @@ impl AnswerQueue {
             && !self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Called after a sleep. `was_woken` says whether `wake_fd` is readable.
+    /// Called after a sleep. `was_woken`: whether `wake_fd` is readable.
     pub(crate) fn mark_awake(&self, was_woken: bool) {
         self.awake.store(true, Ordering::SeqCst);
         if was_woken {

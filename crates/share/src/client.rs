@@ -1,4 +1,4 @@
-//! The worker's API: blocking, without threads of its own, usable from any number of threads.
+//! The worker's API: blocking, without background threads, usable from any number of threads.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Client {
         let mut missing: HashMap<u32, usize> = HashMap::new();
         let mut progress = Ok(());
         while progress.is_ok() && (requested < ids.len() || !missing.is_empty()) {
-            progress = self.ask(&caller, ids, &mut requested, &mut missing, stop_check);
+            progress = self.send_requests(&caller, ids, &mut requested, &mut missing, stop_check);
             // Also after an error, because earlier results are valid.
             for (tag, received) in self.connection.take(caller.number) {
                 if let Some(at) = missing.remove(&tag) {
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// Sends as many requests as allowed, and waits for a result.
-    fn ask(
+    fn send_requests(
         &self,
         caller: &CallerGuard,
         ids: &[SampleId],
@@ -100,7 +100,7 @@ impl Client {
     ) -> Result<(), ShareError> {
         let mut to_send = false;
         if *requested < ids.len() {
-            match self.connection.ask(caller.number, &ids[*requested..])? {
+            match self.connection.send_requests(caller.number, &ids[*requested..])? {
                 SendStatus::Sent(tags) => {
                     for tag in tags {
                         missing.insert(tag, *requested);

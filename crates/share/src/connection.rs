@@ -136,7 +136,7 @@ impl Connection {
         let mut records = RecordReader::of(message);
         while let Some(request) = records.request() {
             match request.map_err(|_| ProtocolViolation("malformed message"))? {
-                WorkerRecord::Ask { tag, id } => {
+                WorkerRecord::Request { tag, id } => {
                     if self.requested.len() + self.in_flight >= MAX_REQUESTED {
                         return Err(ProtocolViolation("too many open requests for samples"));
                     }

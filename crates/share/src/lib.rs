@@ -7,8 +7,8 @@
 //!
 //! # How it works
 //!
-//! * The server listens on a name in Linux's abstract socket namespace, so no file is left behind.
-//!   It admits only processes of the same user whose first message has the 128-bit secret of the
+//! * The server listens on a name in Linux's abstract socket namespace, so no file remains. It
+//!   admits only processes of the same user whose first message has the 128-bit secret of the
 //!   server's [address](Server::address).
 //! * Each client maps the server's memory for reading. The memory is sealed: neither end can shrink
 //!   it, and only the server writes. A sample is copied into that memory once, and the answer has
@@ -43,10 +43,10 @@
 //!
 //! struct Numbers;
 //! impl SampleProvider for Numbers {
-//!     fn get(&self, asks: Vec<SampleRequest>) {
-//!         for ask in asks {
-//!             let text = ask.id().to_string();
-//!             ask.answer(Ok(text.into()));
+//!     fn get(&self, requests: Vec<SampleRequest>) {
+//!         for request in requests {
+//!             let text = request.id().to_string();
+//!             request.answer(Ok(text.into()));
 //!         }
 //!     }
 //!     fn call(&self, call: WorkerCall) {

@@ -12,12 +12,12 @@ use foreread_types::SampleId;
 
 use crate::answer_queue::{AnswerBody, AnswerQueue};
 
-/// The engine behind a server.
+/// The engine that a server uses.
 pub trait SampleProvider: Send + Sync + 'static {
     /// Starts to read samples. It runs on the thread that serves all workers, so it must not block.
     /// It may answer samples in memory before it returns. Answering a sample of a megabyte takes
     /// about 0.1 ms, because it is copied.
-    fn get(&self, asks: Vec<SampleRequest>);
+    fn get(&self, sample_requests: Vec<SampleRequest>);
 
     /// Starts to answer a call. It must not block.
     fn call(&self, call: WorkerCall);

@@ -46,7 +46,7 @@ pub struct ServerStatus {
     pub shared_bytes: u64,
     /// Bytes in use: held by workers, or on their way to them.
     pub used_bytes: u64,
-    /// Samples that went through the socket because there was no room, since the start.
+    /// Samples since the start that went through the socket because the shared memory was full.
     pub over_the_socket: u64,
 }
 

@@ -299,10 +299,10 @@ impl ServerLoop {
         for (&key, connection) in &mut self.connections {
             let started = connection.take_requests();
             let reply = |tag| ReplyHandle::new(&self.queue, (key, tag), &connection.wanted, true);
-            let asks: Vec<_> =
+            let sample_requests: Vec<_> =
                 started.into_iter().map(|(tag, id)| SampleRequest::new(id, reply(tag))).collect();
-            if !asks.is_empty() {
-                self.samples.get(asks);
+            if !sample_requests.is_empty() {
+                self.samples.get(sample_requests);
             }
         }
     }
@@ -461,8 +461,8 @@ mod tests {
     struct HoldingEngine(Mutex<Vec<SampleRequest>>);
 
     impl SampleProvider for HoldingEngine {
-        fn get(&self, asks: Vec<SampleRequest>) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(asks);
+        fn get(&self, sample_requests: Vec<SampleRequest>) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(sample_requests);
         }
 
         fn call(&self, _: WorkerCall) {}
@@ -471,21 +471,21 @@ mod tests {
     /// A server driven by hand, whose memory of 256 KiB is full.
     struct Rig {
         server: ServerLoop,
-        asked: Arc<HoldingEngine>,
+        requested: Arc<HoldingEngine>,
         address: Address,
         taken: Vec<SharedSlot>,
     }
 
     impl Rig {
         fn new() -> Self {
-            let asked = Arc::new(HoldingEngine::default());
+            let requested = Arc::new(HoldingEngine::default());
             let queue = Arc::new(AnswerQueue::new(SharedMemory::new(256 << 10).unwrap()).unwrap());
             let address = Address::new().unwrap();
             let listener = socket::listen(&address.socket().unwrap()).unwrap();
             let taken = (0..16).map(|_| queue.memory.place(&[0; 16 * KIB]).unwrap()).collect();
-            let samples: Arc<dyn SampleProvider> = Arc::clone(&asked) as _;
+            let samples: Arc<dyn SampleProvider> = Arc::clone(&requested) as _;
             let server = ServerLoop::new(samples, queue, listener, address.secret).unwrap();
-            Self { server, asked, address, taken }
+            Self { server, requested, address, taken }
         }
 
         /// A worker that requests samples of these sizes in KiB, which arrive.
@@ -496,15 +496,17 @@ mod tests {
             let key = self.server.next - 2;
             self.server.admit(key);
             let mut message = Vec::new();
-            (0..).zip(samples).for_each(|(tag, kib)| wire::ask(&mut message, tag, SampleId(*kib as u64)));
+            (0..)
+                .zip(samples)
+                .for_each(|(tag, kib)| wire::encode_request(&mut message, tag, SampleId(*kib as u64)));
             if !message.is_empty() {
                 socket::send_message(&worker, &message).unwrap();
             }
             self.server.receive(key);
             self.server.start();
-            for ask in self.asked.0.lock().unwrap().drain(..) {
-                let length = ask.id().0 as usize * KIB;
-                ask.answer(Ok(Bytes::from(vec![1; length])));
+            for request in self.requested.0.lock().unwrap().drain(..) {
+                let length = request.id().0 as usize * KIB;
+                request.answer(Ok(Bytes::from(vec![1; length])));
             }
             let mut posted = Vec::new();
             self.server.queue.take(&mut posted);

@@ -101,8 +101,8 @@ pub(crate) fn peer_credentials(socket: &OwnedFd) -> Result<PeerCredentials> {
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open as long as `socket` is borrowed. The kernel writes at most
-    // `length` bytes to `found`, a plain structure of three numbers that any bits are a value of,
-    // and the new length to `length`. Both live here.
+    // `length` bytes to `found`, and the new length to `length`. `found` is a plain structure of
+    // three numbers for which all bit patterns are valid. Both live here.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -156,9 +156,9 @@ pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether `who` is the user `own`.
-pub(crate) fn is_same_user(who: PeerCredentials, own: u32) -> bool {
-    who.user == own
+/// Whether `peer` is the user `own`.
+pub(crate) fn is_same_user(peer: PeerCredentials, own: u32) -> bool {
+    peer.user == own
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! worker to server
-//!  1 ask     tag u32, id u64
+//!  1 request tag u32, id u64
 //!  2 release slot u32
 //!  3 call    tag u32, name, bytes to the end
 //!  4 greet   magic u32, version u16, secret
@@ -21,8 +21,8 @@
 //! length and UTF-8. An absent text has the length `u16::MAX`.
 //!
 //! Input is never trusted: a truncated or unknown record is [`MalformedMessage`], and the
-//! connection ends. Records have no versions of their own. The price is that both ends must be of
-//! one version, as processes of one program are.
+//! connection ends. Records have no separate versions. The price is that both ends must be of one
+//! version, as processes of one program are.
 
 use std::error::Error;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) const MAX_ANSWER: usize = 3 * (2 + MAX_TEXT) + 16;
 const MAGIC: u32 = u32::from_le_bytes(*b"frsh");
 const VERSION: u16 = 2;
 
-const ASK: u8 = 1;
+const REQUEST: u8 = 1;
 const RELEASE: u8 = 2;
 const CALL: u8 = 3;
 const GREET: u8 = 4;
@@ -58,7 +58,7 @@ const PART: u8 = 19;
 const FAILED: u8 = 20;
 
 /// The size of [`WorkerRecord::Ask`] in bytes.
-pub(crate) const ASK_BYTES: usize = 13;
+pub(crate) const REQUEST_BYTES: usize = 13;
 /// The size of [`WorkerRecord::Release`] in bytes.
 pub(crate) const RELEASE_BYTES: usize = 5;
 
@@ -70,7 +70,7 @@ pub(crate) struct MalformedMessage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerRecord<'a> {
     /// Requests the sample `id`.
-    Ask { tag: u32, id: SampleId },
+    Request { tag: u32, id: SampleId },
     /// Releases the sample in `slot`.
     Release { slot: u32 },
     /// Calls the layer above the server.
@@ -103,8 +103,8 @@ pub(crate) struct ServerHello {
     pub(crate) release_threshold: u64,
 }
 
-pub(crate) fn ask(to: &mut Vec<u8>, tag: u32, id: SampleId) {
-    to.push(ASK);
+pub(crate) fn encode_request(to: &mut Vec<u8>, tag: u32, id: SampleId) {
+    to.push(REQUEST);
     to.extend(tag.to_le_bytes());
     to.extend(id.0.to_le_bytes());
 }
@@ -241,7 +241,7 @@ impl<'a> RecordReader<'a> {
     fn read_request(&mut self) -> Result<WorkerRecord<'a>, MalformedMessage> {
         let cursor = &mut self.0;
         match cursor.u8()? {
-            ASK => Ok(WorkerRecord::Ask { tag: cursor.u32()?, id: SampleId(cursor.u64()?) }),
+            REQUEST => Ok(WorkerRecord::Request { tag: cursor.u32()?, id: SampleId(cursor.u64()?) }),
             RELEASE => Ok(WorkerRecord::Release { slot: cursor.u32()? }),
             CALL => {
                 let (tag, name) = (cursor.u32()?, cursor.text()?.ok_or(MalformedMessage)?);
@@ -346,13 +346,13 @@ mod tests {
     #[test]
     fn worker_records_round_trip() {
         let mut message = Vec::new();
-        ask(&mut message, 7, SampleId(u64::MAX));
-        assert_eq!(message.len(), ASK_BYTES);
+        encode_request(&mut message, 7, SampleId(u64::MAX));
+        assert_eq!(message.len(), REQUEST_BYTES);
         release(&mut message, 9);
-        assert_eq!(message.len(), ASK_BYTES + RELEASE_BYTES);
+        assert_eq!(message.len(), REQUEST_BYTES + RELEASE_BYTES);
         call(&mut message, 3, "labels", b"payload");
         let mut records = RecordReader::of(&message);
-        assert_eq!(records.request(), Some(Ok(WorkerRecord::Ask { tag: 7, id: SampleId(u64::MAX) })));
+        assert_eq!(records.request(), Some(Ok(WorkerRecord::Request { tag: 7, id: SampleId(u64::MAX) })));
         assert_eq!(records.request(), Some(Ok(WorkerRecord::Release { slot: 9 })));
         assert_eq!(
             records.request(),

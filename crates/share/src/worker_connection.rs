@@ -1,8 +1,8 @@
 //! A worker's connection to the server, shared by all threads of the worker.
 //!
-//! It has no thread of its own. One of the waiting threads receives for all and distributes the
-//! results. When it has its own result it leaves, and another thread takes over. The price is a
-//! lock and a wake-up between threads of one worker. Most workers have one thread.
+//! It has no thread. One of the waiting threads receives for all and distributes the results. When
+//! it has its own result it leaves, and another thread takes over. The price is a lock and a
+//! wake-up between threads of one worker. Most workers have one thread.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -223,23 +223,27 @@ impl WorkerConnection {
     }
 
     /// Requests as many of `ids` as allowed and returns their tags.
-    pub(crate) fn ask(&self, caller: u64, ids: &[SampleId]) -> Result<SendStatus<Vec<u32>>, ShareError> {
+    pub(crate) fn send_requests(
+        &self,
+        caller: u64,
+        ids: &[SampleId],
+    ) -> Result<SendStatus<Vec<u32>>, ShareError> {
         let mut state = self.state();
         let count = ids
             .len()
             .min(self.max_in_flight.saturating_sub(state.samples))
-            .min(MAX_MESSAGE / 2 / wire::ASK_BYTES);
+            .min(MAX_MESSAGE / 2 / wire::REQUEST_BYTES);
         if count == 0 {
             return Ok(SendStatus::LimitReached);
         }
         let mut message =
-            Vec::with_capacity(count * wire::ASK_BYTES + state.released.len() * wire::RELEASE_BYTES);
+            Vec::with_capacity(count * wire::REQUEST_BYTES + state.released.len() * wire::RELEASE_BYTES);
         let release = state.released.len().min(MAX_RELEASES);
         state.released[..release].iter().for_each(|slot| wire::release(&mut message, *slot));
         let mut tags = Vec::with_capacity(count);
         for &id in &ids[..count] {
             let tag = state.tag();
-            wire::ask(&mut message, tag, id);
+            wire::encode_request(&mut message, tag, id);
             tags.push(tag);
         }
         if !self.send(&state, &message)? {
@@ -417,7 +421,7 @@ impl WorkerConnection {
         let mut message = Vec::with_capacity(MAX_RELEASES * wire::RELEASE_BYTES);
         let first = state.released.len().saturating_sub(MAX_RELEASES);
         state.released[first..].iter().for_each(|slot| wire::release(&mut message, *slot));
-        // What cannot be sent now is sent later.
+        // Messages that cannot be sent now are sent later.
         if self.send(state, &message).unwrap_or(false) {
             state.released.truncate(first);
             state.released_bytes = 0;

@@ -11,9 +11,9 @@
 //! The thesis's rules are ambiguous in five places. With these interpretations all its tables are
 //! reproduced:
 //!
-//! * A read that shares the file system sees `g = 1 +` the other workers whose latest recorded read
-//!   *begins* at or after the time at which this one begins. Staging and demand reads are recorded.
-//!   Reads of the class prefetchers are not: they always count every worker.
+//! * A read that shares the file system sees `g = 1 + n`, with `n` other workers whose latest
+//!   recorded read *begins* no earlier than this one. Staging and demand reads are recorded. Reads
+//!   of the class prefetchers are not: they always count every worker.
 //! * Before every request, the staging threads fill the buffer as far as it has space. They begin
 //!   at the worker's last request or when they are free, whichever is later. So they record reads
 //!   far ahead of the clock.
@@ -273,7 +273,7 @@ impl EngineRun<'_> {
         (arrival >= buffer.last_request).then_some(own)
     }
 
-    /// Records a read and keeps the sample if the plan says so.
+    /// Records a read and keeps the sample if the plan does.
     fn made(&mut self, worker: usize, position: usize, sample: u32, read: Candidate, done: f64) {
         match read.source {
             ReadSource::Pfs => {

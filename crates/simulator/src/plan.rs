@@ -27,8 +27,8 @@ impl Setup<'_> {
         self.size(sample) as f64 / crate::workload::MB
     }
 
-    /// Seconds for a prefetch thread to read a sample from the file system, while all workers read
-    /// from it, and to write it to a class.
+    /// Seconds for a prefetch thread to read a sample from the file system while all workers read,
+    /// and to write it to a class.
     pub(crate) fn prefetch_seconds(&self, sample: u32) -> f64 {
         let mb = self.mb(sample);
         self.model.pfs_busy(mb) + self.model.write(mb)

@@ -1,9 +1,9 @@
 //! The plots of a comparison: SVG, drawn with plotters.
 //!
-//! Axes are laid out here in pixels and not by plotters' charts. Rows with names on the left and
-//! values on the right, and a logarithmic axis with steps of 1, 2, 5, take less code this way.
-//! Colours are those of Okabe and Ito, which colour-blind readers can distinguish. Names come from
-//! a scenario file and have any length. They are cut, and plotters escapes them.
+//! Axes are laid out here in pixels and not by plotters' charts. Rows with names and values, and a
+//! logarithmic axis with steps of 1, 2, 5, take less code this way. Colours are those of Okabe and
+//! Ito, which colour-blind readers can distinguish. Names come from a scenario file and have any
+//! length. They are cut, and plotters escapes them.
 
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;

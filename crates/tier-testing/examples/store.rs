@@ -33,7 +33,7 @@ struct Options {
     /// The fraction of reads that fail with 500
     #[arg(long, default_value_t = 0.0)]
     faults: f64,
-    /// Admitted access keys; without any, every client is admitted
+    /// Admitted access keys. Without any, every client is admitted
     #[arg(long)]
     allow: Vec<String>,
     #[arg(long, default_value_t = 0)]

@@ -13,7 +13,7 @@ const CEILING: f64 = 20_000.0;
 pub struct OriginModel {
     /// The time from a request to its answer, without a queue.
     pub latency: Duration,
-    /// Requests that it processes at once; others queue.
+    /// Requests that it processes at once. Others queue.
     pub parallelism: usize,
     /// Bytes per second of all answers together.
     pub bandwidth: Option<u64>,
@@ -59,8 +59,8 @@ impl OriginModel {
         self.by_latency().min(self.by_bandwidth()).min(CEILING)
     }
 
-    /// The allowed requests in flight: if bandwidth is the bottleneck, twice what fills it plus a
-    /// batch; otherwise any number.
+    /// The allowed requests in flight. If bandwidth is the bottleneck, twice the number that fills
+    /// it plus a batch. Otherwise unlimited.
     pub fn allowed(&self) -> f64 {
         let by_bandwidth = self.by_bandwidth();
         if by_bandwidth < self.by_latency().min(CEILING) {

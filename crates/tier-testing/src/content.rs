@@ -6,8 +6,8 @@ use bytes::Bytes;
 use foreread_tier::{Object, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
-/// The content of the object `path` of `size` bytes: a pure function of its arguments, different
-/// for every object and without a period, so that a wrong path, length or offset is detected.
+/// The content of the object `path` of `size` bytes. A pure function of its arguments, different
+/// for every object and without a period, so a wrong path, length or offset is detected.
 pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
     content_range(seed, path, size, 0..size)
 }

@@ -28,7 +28,7 @@ struct CountsState {
     order: Vec<SampleKey>,
 }
 
-/// A shared [`ReadCounts`] and the order in which requests started; clones share it.
+/// A shared [`ReadCounts`] and the order in which requests started. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCounter(Arc<Mutex<CountsState>>);
 
@@ -57,7 +57,7 @@ impl ReadCounter {
         };
     }
 
-    /// One request starts; it ends with [`CountedRead::end`], or is cancelled when the result is
+    /// One request starts. It ends with [`CountedRead::end`], or is cancelled when the result is
     /// dropped.
     pub(crate) fn start(&self, key: SampleKey) -> CountedRead {
         let mut state = self.lock();

@@ -1,4 +1,4 @@
-//! Fault injection.
+//! Fault injection, and counts of a tier's reads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,14 @@ use futures::future::{BoxFuture, pending, ready};
 use futures::stream::BoxStream;
 use tokio::time::Instant;
 
+use crate::ReadCounter;
 use crate::content::unit;
 
 /// The fault of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// An error of this kind; the inner tier gets no request.
+    /// An error of this kind. The inner tier gets no request.
     Error(ErrorKind),
     /// The same with `Retry-After`.
     RetryAfter(ErrorKind, Duration),
@@ -33,7 +34,7 @@ pub enum Fault {
     Long,
     /// The first byte of the answer has one bit flipped.
     Flip,
-    /// There is never an answer; the inner tier gets no request.
+    /// There is never an answer. The inner tier gets no request.
     Never,
     /// The answer is delayed by this time.
     Stall(Duration),
@@ -69,7 +70,8 @@ pub enum When {
     Chance(f64),
 }
 
-/// A tier with faults by rules; reads without a fault pass to the inner tier.
+/// A tier with faults by rules. Reads without a fault pass to the inner tier. All reads are counted.
+/// A request starts when it is read, and is in flight until it is answered or its future is dropped.
 ///
 /// Listings, lookups and reservations always pass.
 #[derive(Debug)]
@@ -80,6 +82,7 @@ pub struct FailingTier<T: ?Sized> {
     reads: AtomicU64,
     of_key: Mutex<HashMap<SampleKey, u32>>,
     faults: AtomicU64,
+    counts: ReadCounter,
     inner: Arc<T>,
 }
 
@@ -93,6 +96,7 @@ impl<T: ?Sized> FailingTier<T> {
             reads: AtomicU64::new(0),
             of_key: Mutex::default(),
             faults: AtomicU64::new(0),
+            counts: ReadCounter::default(),
             inner,
         }
     }
@@ -119,6 +123,11 @@ impl<T: ?Sized> FailingTier<T> {
     /// The number of reads with a fault.
     pub fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
+    }
+
+    /// The counts of its reads, with and without faults.
+    pub fn counts(&self) -> &ReadCounter {
+        &self.counts
     }
 
     fn judge(&self, key: SampleKey) -> Option<Fault> {
@@ -166,16 +175,8 @@ fn spoil(fault: &Fault, bytes: &Bytes) -> Bytes {
     Bytes::from(bytes)
 }
 
-impl<T: Tier + ?Sized> Tier for FailingTier<T> {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn profile(&self) -> &TierProfile {
-        self.inner.profile()
-    }
-
-    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+impl<T: Tier + ?Sized> FailingTier<T> {
+    fn answer(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let path = Arc::clone(&request.object.path);
         let error = |kind| TierError::new(kind, self.name()).with_object(&*path).with_detail("on command");
         let fault = match self.judge(request.key) {
@@ -197,6 +198,26 @@ impl<T: Tier + ?Sized> Tier for FailingTier<T> {
             result.map(|bytes| spoil(&fault, &bytes))
         }
         .boxed()
+    }
+}
+
+impl<T: Tier + ?Sized> Tier for FailingTier<T> {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn profile(&self) -> &TierProfile {
+        self.inner.profile()
+    }
+
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let flight = self.counts.start(request.key);
+        let answer = self.answer(request);
+        Box::pin(async move {
+            let result = answer.await;
+            flight.end(&result);
+            result
+        })
     }
 
     fn submit(&self) {
@@ -250,7 +271,7 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
-    use crate::{Answered, CountingTier, FakeOrigin, ReadAll};
+    use crate::{Answered, FakeOrigin, ReadAll};
 
     const KEY: SampleKey = SampleKey::new(DatasetId(0), SampleId(3));
 
@@ -265,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn rules_select_reads_and_others_pass() {
         let origin = Arc::new(FakeOrigin::uniform(6, 10));
-        let counting = Arc::new(CountingTier::new(Arc::clone(&origin)));
+        let counting = Arc::new(FailingTier::new(Arc::clone(&origin)));
         let failing = FailingTier::new(Arc::clone(&counting))
             .on(When::Read(1), Fault::Error(ErrorKind::Transient))
             .on(When::First(KEY, 1), Fault::RetryAfter(ErrorKind::Throttled, Duration::from_secs(1)))

@@ -2,9 +2,8 @@
 //!
 //! * [`FakeOrigin`]: a store of generated objects with latency, bandwidth and parallelism.
 //! * [`OriginModel`]: such stores by their bottleneck, with their possible throughput.
-//! * [`FailingTier`]: any tier, with injected faults.
+//! * [`FailingTier`]: any tier, with injected faults and counted reads.
 //! * [`Trainer`]: the reads of an engine and a trainer over time, and their results.
-//! * [`CountingTier`]: any tier, with counts.
 //! * [`ReadAll`]: several reads of any tier as one stream.
 //! * [`CountingAllocator`]: the memory that a test program has in use.
 //! * [`StoredCache`]: a cache that is read like a disk, without a disk.
@@ -23,7 +22,6 @@ mod allocator;
 mod ceiling;
 mod cell;
 mod content;
-mod counting;
 mod counts;
 mod draw;
 mod failing;
@@ -41,7 +39,6 @@ pub mod store;
 pub use allocator::CountingAllocator;
 pub use cell::OriginModel;
 pub use content::{KnownSample, content, content_range, request};
-pub use counting::CountingTier;
 pub use counts::{ReadCounter, ReadCounts};
 pub use draw::TestRandom;
 pub use failing::{FailingTier, Fault, When};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version,
-    check_path,
+    ErrorKind, ListRange, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+    Version, check_path,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
@@ -25,12 +25,12 @@ use crate::{KnownSample, ReadCounter};
 /// A store of generated objects ([`content`](crate::content)) with a latency, a shared bandwidth
 /// and a parallelism.
 ///
-/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link,
-/// which sends `bandwidth` bytes per second, one answer after another. Without latency and
-/// bandwidth it answers at once. A read begins at the first poll of its future. Clones share the
-/// objects and the counts.
+/// A read waits for one of `parallelism` slots, then for the latency, then for the shared link. The
+/// link sends `bandwidth` bytes per second, one answer after another. Without latency and bandwidth
+/// it answers at once. A read begins at the first poll of its future. Clones share the objects and
+/// the counts.
 ///
-/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)); started
+/// Latency and bandwidth can be changed during reads ([`set_latency`](Self::set_latency)). Started
 /// reads keep their latency.
 #[derive(Clone, Debug)]
 pub struct FakeOrigin {
@@ -45,7 +45,7 @@ struct FakeServer {
     seed: u64,
     latency: AtomicU64, // nanoseconds
     jitter: Duration,
-    bandwidth: AtomicU64, // bytes a second; 0 for any
+    bandwidth: AtomicU64, // bytes/s, 0 for unlimited
     slots: Semaphore,
     pipe_outside: bool,
     refuses_above: u64,
@@ -57,7 +57,7 @@ struct FakeServer {
 }
 
 impl FakeOrigin {
-    /// A store of the given objects (path and size); sample `i` of dataset 0 is the `i`-th of them.
+    /// A store of the given objects (path and size). Sample `i` of dataset 0 is the `i`-th of them.
     /// It answers any number of reads at once.
     pub fn new<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, u64)>) -> Self {
         let objects: Vec<(Arc<str>, u64)> =
@@ -174,7 +174,7 @@ impl FakeOrigin {
     /// The same with a ceiling of `per_second` reads of objects whose paths start with `prefix`
     /// (empty: all), and a `burst` of at least one. Excess reads are refused after the latency as
     /// [`Throttled`](ErrorKind::Throttled) with `retry_after`, and cost the store nothing. Ceilings
-    /// of several prefixes are independent; the first matching prefix applies.
+    /// of several prefixes are independent. The first matching prefix applies.
     #[must_use]
     pub fn with_ceiling(
         self,
@@ -199,15 +199,15 @@ impl FakeOrigin {
         }
     }
 
-    /// The same where every byte is zero and all answers share one allocation: for tests of timing,
-    /// where generating contents would be most of the work.
+    /// The same with zero bytes and one allocation for all answers. For tests of timing, where
+    /// generating contents would be most of the work.
     #[must_use]
     pub fn with_zeroes(self) -> Self {
         let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);
         self.configure(|server| server.zeroes = Some(Bytes::from(vec![0; largest as usize])))
     }
 
-    /// The same with another profile; does not change how many reads are served at once.
+    /// The same with another profile. The number of reads served at once stays.
     #[must_use]
     pub fn with_profile(self, profile: TierProfile) -> Self {
         Self { profile, ..self }
@@ -389,17 +389,12 @@ impl OriginTier for FakeOrigin {
     }
 
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        let below =
-            if prefix.is_empty() { String::new() } else { format!("{}/", prefix.trim_end_matches('/')) };
+        let range = ListRange::new(prefix, after);
         let found: Vec<_> = self
             .server
             .objects()
             .iter()
-            .filter(|(path, _)| {
-                path.strip_prefix(below.as_str())
-                    .is_some_and(|rest| !rest.split('/').any(|part| part.starts_with('.')))
-            })
-            .filter(|(path, _)| after.is_none_or(|after| path.as_bytes() > after.as_bytes()))
+            .filter(|(path, _)| range.includes(path))
             .map(|(path, &(size, generation))| {
                 Ok(Object { path: Arc::clone(path), size, version: version(generation) })
             })

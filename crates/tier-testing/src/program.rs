@@ -6,7 +6,7 @@ use std::process::Command;
 /// Copies a program, so that it can be executed at once.
 ///
 /// Another process writes the copy. A child that another thread forks meanwhile inherits every open
-/// file of this process until its `exec`, and a program that is open for writing cannot be executed
+/// file of this process until its `exec`. A program that is open for writing cannot be executed
 /// (`ETXTBSY`).
 ///
 /// # Panics

@@ -18,7 +18,7 @@ pub struct Answered {
 
 /// Reads in one burst.
 pub trait ReadAll {
-    /// Begins all of `requests` and submits them; their answers, in the order in which they come.
+    /// Begins all of `requests` and submits them. Yields their answers, in the order of arrival.
     fn read_all(&self, requests: Vec<ReadRequest>) -> BoxStream<'static, Answered>;
 }
 

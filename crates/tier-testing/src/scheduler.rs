@@ -61,12 +61,12 @@ impl<E: fmt::Debug> Scheduler<E> {
         id
     }
 
-    /// Removes a scheduled event; `None` if it was delivered already.
+    /// Removes a scheduled event. `None` if it was delivered already.
     pub fn cancel(&mut self, id: EventId) -> Option<E> {
         self.queue.remove(&id)
     }
 
-    /// Advances the time to the next event and returns it; `None` if none is scheduled.
+    /// Advances the time to the next event and returns it. `None` if none is scheduled.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator would borrow the scheduler for the whole run"

@@ -73,7 +73,7 @@ impl StoredCache {
         Self { read_latency: read, write_latency: write, ..self }
     }
 
-    /// The same with a write-behind of at most `bytes` of samples; more is
+    /// The same with a write-behind of at most `bytes` of samples. More is
     /// [`Full`](ErrorKind::Full). If it `hangs`, no write ever ends.
     #[must_use]
     pub fn with_write_behind(self, bytes: u64, hangs: bool) -> Self {

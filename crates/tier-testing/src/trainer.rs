@@ -111,7 +111,7 @@ impl Trainer {
             let waits = now >= wants;
             if waits && ready(&window) {
                 let late = now - wants;
-                // Timers are exact to a millisecond or two; below that, the trainer did not wait.
+                // Timers are exact to a millisecond or two. Below that, the trainer did not wait.
                 if late > Duration::from_millis(2) {
                     if first == 0 {
                         fared.first_batch = late;

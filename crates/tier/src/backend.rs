@@ -24,7 +24,7 @@ pub struct OpenContext {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
-    /// Concurrent reads; `None` leaves the choice to the backend.
+    /// Concurrent reads. `None` leaves the choice to the backend.
     pub parallelism: Option<usize>,
     /// Backend-specific settings by name. Values may be secrets.
     pub settings: BTreeMap<String, String>,

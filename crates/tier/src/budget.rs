@@ -18,7 +18,7 @@ struct BudgetState {
     on_release: Option<ReleaseHook>,
 }
 
-/// A shared limit on bytes; clones share it.
+/// A shared limit on bytes. Clones share it.
 #[derive(Clone)]
 pub struct Budget(Arc<BudgetState>);
 
@@ -46,7 +46,7 @@ impl Budget {
         self.0.limit
     }
 
-    /// The charged bytes; above the limit only through [`charge`](Self::charge).
+    /// The charged bytes. Above the limit only through [`charge`](Self::charge).
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Acquire)
     }

@@ -52,7 +52,7 @@ pub struct Buffer {
     /// The usable length of the memory.
     length: usize,
     filled: usize,
-    /// Receives the memory when the buffer is dropped; the allocator does if this is `None`.
+    /// Receives the memory when the buffer is dropped. The allocator does if this is `None`.
     free_lists: Option<Arc<FreeLists>>,
 }
 
@@ -90,7 +90,7 @@ impl Buffer {
     /// initialised, as `rustix::io::pread` does. Returns the number of new bytes.
     ///
     /// # Errors
-    /// Those of `read`; nothing counts as filled then.
+    /// Those of `read`. Nothing counts as filled then.
     ///
     /// # Panics
     /// If `read` returns a slice that is not a prefix of its argument.
@@ -101,7 +101,7 @@ impl Buffer {
         let empty = &mut self.memory.as_uninit()[self.filled..self.length];
         let (start, room) = (empty.as_ptr().cast::<u8>(), empty.len());
         let done = read(empty)?;
-        // A `&mut [u8]` is initialised memory; that it is *this* memory is what has to be checked.
+        // A `&mut [u8]` is initialised memory. It remains to check that it is *this* memory.
         assert!(
             done.is_empty() || (done.as_ptr() == start && done.len() <= room),
             "a read filled other memory"
@@ -181,8 +181,8 @@ impl AsRef<[u8]> for HeapBytes {
     }
 }
 
-/// Filled memory that returns to the free lists. One exists per sample in memory, so it is no
-/// larger than [`HeapBytes`]: the free lists know the alignment of their memory.
+/// Filled memory that returns to the free lists. One exists per sample in memory, so it must not
+/// exceed [`HeapBytes`]. The free lists know the alignment of their memory.
 struct RecycledBytes {
     pointer: NonNull<u8>,
     size: usize,
@@ -212,7 +212,7 @@ impl Drop for RecycledBytes {
 
 impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`, the memory
+        // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`. The memory
         // is ours, at least `filled` bytes long, and nothing writes to it while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
     }
@@ -220,7 +220,7 @@ impl AsRef<[u8]> for Buffer {
 
 /// An allocation that is neither initialised nor grown.
 ///
-/// Alignment to a cache line is not requested from the allocator: glibc before 2.38 does not reuse
+/// Alignment to a cache line is not requested from the allocator. Glibc before 2.38 does not reuse
 /// freed aligned memory, so a process would grow without bound. It is a plain allocation,
 /// [`CACHE_LINE`] bytes longer, which is used from the first cache line at least 16 bytes in. The
 /// byte before that line stores the offset.
@@ -262,8 +262,8 @@ impl Heap {
         // SAFETY: the layout's size is not zero.
         let base = NonNull::new(unsafe { std::alloc::alloc(around(layout)?) })?;
         let inside = CACHE_LINE - base.as_ptr() as usize % CACHE_LINE;
-        // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16, and the allocation is
-        // 64 bytes longer than what follows; so the byte before is the allocation's, too.
+        // SAFETY: `inside` is 16 to 64, because the base is a multiple of 16. The allocation is 64
+        // bytes longer than the memory that follows, so the byte before is the allocation's, too.
         let pointer = unsafe {
             let pointer = base.add(inside);
             pointer.sub(1).write(inside as u8);
@@ -278,8 +278,8 @@ impl Heap {
     }
 
     fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: the pointer is valid for `size` bytes (dangling and aligned where that is zero),
-        // owned by this value and borrowed mutably; `MaybeUninit` needs no initialisation.
+        // SAFETY: the pointer is valid for `size` bytes (if zero: dangling and aligned), owned by
+        // this value and borrowed mutably. `MaybeUninit` needs no initialisation.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr().cast(), self.layout.size()) }
     }
 }
@@ -295,8 +295,8 @@ impl Drop for Heap {
         }
         // It was a layout in `new`, so it is one here.
         let Some(around) = around(self.layout) else { return };
-        // SAFETY: `new` wrote into the byte before how far into its allocation this memory begins;
-        // the allocation had this layout and is not yet freed.
+        // SAFETY: `new` wrote the offset of this memory in its allocation into the byte before. The
+        // allocation had this layout and is not yet freed.
         unsafe {
             let inside = usize::from(self.pointer.sub(1).read());
             std::alloc::dealloc(self.pointer.sub(inside).as_ptr(), around);
@@ -362,8 +362,8 @@ mod tests {
         }
     }
 
-    /// 128 KiB and more is what an allocator maps by itself: at a page and 16 bytes, where copies
-    /// are slow.
+    /// An allocator maps 128 KiB and more separately, at a page and 16 bytes, where copies are
+    /// slow.
     #[test]
     fn buffers_of_any_length_begin_at_a_cache_line() {
         let (recycled, is_roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());

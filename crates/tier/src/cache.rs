@@ -10,7 +10,7 @@ use crate::{Charge, Sample, Tier, TierError};
 pub enum Lookup {
     /// The sample itself, without I/O or a copy.
     Ready(Sample),
-    /// The sample is stored; [`Tier::read`] it.
+    /// The sample is stored. Read it with [`Tier::read`].
     Stored,
     /// The sample is not stored.
     Absent,
@@ -27,7 +27,7 @@ pub trait CacheTier: Tier {
     /// Looks a sample up. Never blocks.
     fn lookup(&self, key: SampleKey) -> Lookup;
 
-    /// Reserves capacity for `bytes` (a footprint); `None` if there is none. Dropping the charge
+    /// Reserves capacity for `bytes` (a footprint). `None` if there is none. Dropping the charge
     /// releases it.
     fn reserve(&self, bytes: u64) -> Option<Charge>;
 
@@ -35,7 +35,7 @@ pub trait CacheTier: Tier {
     /// changes and the capacity is released.
     ///
     /// # Errors
-    /// If the sample could not be stored; the capacity is released.
+    /// If the sample could not be stored. The capacity is released.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the sample stored whole or not at all.

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Any error, as the source of another.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure that callers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -23,7 +23,7 @@ pub enum ErrorKind {
     Expired,
     /// The object is not the one that was indexed: another length, time or ETag.
     Changed,
-    /// The store asks for fewer requests.
+    /// The store requires fewer requests.
     Throttled,
     /// A failure that may pass: a reset connection, a timeout, a 500.
     Transient,
@@ -43,7 +43,7 @@ pub enum ErrorKind {
     Unordered,
     /// The tier was closed while the request waited.
     Closed,
-    /// Anything else; a retry is not known to help.
+    /// Anything else. A retry is not known to help.
     Other,
 }
 
@@ -190,7 +190,7 @@ impl TierError {
 
 impl fmt::Display for TierError {
     /// `local: images/a.jpg: changed since it was indexed: 17 bytes instead of 20`. The source is
-    /// not included; see [`std::error::Error::source`].
+    /// not included. See [`std::error::Error::source`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.0.tier)?;
         if let Some(object) = &self.0.object {

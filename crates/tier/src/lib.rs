@@ -3,7 +3,7 @@
 //! A *tier* answers reads, each by its own future ([`ReadFuture`]), so a slow read delays only
 //! itself. Retries, limits and hedges are plain `async fn`s around any tier instead of code in
 //! each. Concurrent reads form a burst, which [`submit`](Tier::submit) ends. A cache
-//! ([`CacheTier`]) also answers *lookups* synchronously. Memory answers [`Lookup::Ready`]; a disk
+//! ([`CacheTier`]) also answers *lookups* synchronously. Memory answers [`Lookup::Ready`]. A disk
 //! answers [`Lookup::Stored`] and is then read like an origin. An origin ([`OriginTier`]) can list
 //! its objects, and a [`Backend`] opens one from a URL.
 //!
@@ -42,7 +42,7 @@ pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
-pub use path::check_path;
+pub use path::{ListRange, check_path};
 pub use peers::{PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};

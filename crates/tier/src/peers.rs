@@ -4,8 +4,8 @@
 //! layers there as everywhere. The engine answers, through [`PeerService`]: it alone knows which
 //! samples it holds, reads, or has to read for others. A reply that needs the origin first is
 //! announced at once ([`PeerReply::Reading`]). From outside, a slow owner and a dead owner look
-//! alike, and only a dead one is a reason to read the sample from the origin. The price is a few
-//! bytes on the wire for each sample that is not ready.
+//! alike. Only a dead one is a reason to read the sample from the origin. The price is a few bytes
+//! on the wire for each sample that is not ready.
 //!
 //! Only the client's engine knows how long a sample is worth waiting for. A sample needed in a
 //! minute may take its time on a slow link, and the same link must not delay a trainer. So the
@@ -24,7 +24,7 @@ use crate::{Sample, Tier, TierError};
 /// A request of another rank for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRequest {
-    /// Unique within the batch; the reply carries it back.
+    /// Unique within the batch. The reply carries it back.
     pub tag: u32,
     /// The sample.
     pub key: SampleKey,
@@ -75,7 +75,7 @@ pub type PeerReplies = BoxStream<'static, PeerReply>;
 pub trait PeerService: Debug + Send + Sync + 'static {
     /// Starts to answer a batch and returns at once. A sample that this rank does not own is
     /// [`ErrorKind::Absent`](crate::ErrorKind::Absent).
-    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies;
+    fn serve(&self, from: Rank, requested: Vec<PeerRequest>) -> PeerReplies;
 }
 
 /// The other ranks of a run, as seen by one rank.

@@ -9,9 +9,9 @@
 //! * Memory is allocated exactly as long as requested, and reused where it is at most two
 //!   sixty-fourths too long. That excess is the price. With samples of many lengths, every third
 //!   request finds no match.
-//! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer, so that
-//!   everything in a free list fits every request for it and a few lists suffice. The total excess
-//!   is at most [`MAX_SPARE`]. Beyond that, only memory of the exact length is handed out.
+//! * After [`Buffers::allow_longer_buffers`], memory is allocated up to an eighth longer. All
+//!   buffers of a free list then fit every request for it, and a few lists suffice. The total
+//!   excess is at most [`MAX_SPARE`]. Beyond that, only memory of the exact length is handed out.
 //! * Free memory is bounded as well. Above the bound it returns to the allocator. So does memory
 //!   that was not reused while [`SWEEP_LIMITS`] limits' worth of memory came back. Otherwise each
 //!   list would keep its peak, and samples of many lengths would fill the limit epoch by epoch.
@@ -223,7 +223,7 @@ mod tests {
                 assert_eq!(on, list + 1, "{length}");
                 (list, first) = (on, length);
             }
-            assert!((length - first) << STEPS < first, "{length} lies beside {first}");
+            assert!((length - first) << STEPS < first, "{length} and {first} share a list");
         }
         assert_eq!(list, FREE_LISTS - 1);
         assert!(list_of((1 << MIN_POWER) - 1).is_none() && list_of((1 << MAX_POWER) + 1).is_none());

@@ -34,7 +34,7 @@ pub enum FileChange {
     /// The file system passes on the time of an underlying one, which may be an image: equal
     /// numbers prove nothing.
     Claimed(u64),
-    /// The file is on another file system than the listed directory: there is no record.
+    /// The file is on another file system than the listed directory, so it has no record.
     Elsewhere,
 }
 
@@ -48,7 +48,7 @@ impl Version {
     }
 }
 
-/// A modification time as [`Version::Modified`] stores it; saturates.
+/// A modification time as [`Version::Modified`] stores it. Saturates.
 pub fn unix_nanoseconds(seconds: i64, nanoseconds: impl Into<i64>) -> i64 {
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds.into())
 }
@@ -56,12 +56,12 @@ pub fn unix_nanoseconds(seconds: i64, nanoseconds: impl Into<i64>) -> i64 {
 /// One object of an origin, as listings return it and reads name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// UTF-8 path below the origin's prefix with `/` between its components; see
+    /// UTF-8 path below the origin's prefix with `/` between its components. See
     /// [`check_path`](crate::check_path).
     pub path: Arc<str>,
     /// Length in bytes.
     pub size: u64,
-    /// The indexed state; a read of another state is
+    /// The indexed state. A read of another state is
     /// [`ErrorKind::Changed`](crate::ErrorKind::Changed). `None` if the origin has no versions.
     pub version: Option<Version>,
 }
@@ -72,7 +72,7 @@ pub enum Span {
     /// The whole object, in one request. A length other than [`Object::size`] means that the object
     /// has changed.
     Whole,
-    /// These bytes; never empty (an empty sample is `Whole` of an empty object, or never read).
+    /// These bytes. Never empty (an empty sample is `Whole` of an empty object, or never read).
     Range(Range<u64>),
 }
 
@@ -83,8 +83,7 @@ pub struct ReadRequest {
     /// The sample's key in caches and peers.
     pub key: SampleKey,
     /// The sample's object in the origin. Reads from caches and peers may pass an object without a
-    /// path and with the sample's length, because a path may be stored in a file and its lookup
-    /// takes time.
+    /// path and with the sample's length. A path may be stored in a file, so its lookup takes time.
     pub object: Object,
     /// The part of the object.
     pub span: Span,
@@ -98,7 +97,7 @@ pub struct ReadRequest {
 /// that joins reads always joins these. Other tiers ignore it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadBlock {
-    /// The bytes that contain its reads; they identify the block within the object.
+    /// The bytes that contain its reads. They identify the block within the object.
     pub bytes: Range<u64>,
     /// The number of its reads.
     pub reads: usize,

@@ -18,7 +18,7 @@ struct SampleShared {
     tag: OnceLock<SampleTag>,
 }
 
-/// A keyed authentication tag of a sample's bytes. The connection computes and checks it; the
+/// A keyed authentication tag of a sample's bytes. The connection computes and checks it. The
 /// sample only stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleTag {
@@ -30,7 +30,7 @@ pub struct SampleTag {
     pub tag: [u8; 16],
 }
 
-/// The bytes of one sample; clones share both the bytes and the charge.
+/// The bytes of one sample. Clones share both the bytes and the charge.
 ///
 /// The charge ends with the last clone and the last slice of [`bytes`](Self::bytes).
 /// [`recharge`](Self::recharge) moves a sample from one budget to another (from look-ahead to the
@@ -73,7 +73,7 @@ impl Sample {
         if kept.by == by { kept } else { make(self) }
     }
 
-    /// The charged bytes; more than the sample's length if its allocation is longer.
+    /// The charged bytes. More than the sample's length if its allocation is longer.
     pub fn charged(&self) -> u64 {
         let charge = self.0.charge.lock().unwrap_or_else(PoisonError::into_inner);
         charge.as_ref().map_or(0, Charge::bytes)

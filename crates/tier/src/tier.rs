@@ -9,8 +9,8 @@ use futures::stream::BoxStream;
 
 use crate::{Object, ReadRequest, TierError};
 
-/// A read in flight. It resolves to exactly the requested bytes, in an allocation of their own, so
-/// that keeping them keeps nothing else in memory.
+/// A read in flight. It resolves to exactly the requested bytes in a separate allocation, so that
+/// keeping them keeps nothing else in memory.
 ///
 /// A cache's answer may be a part of an allocation as long as the sample's
 /// [`footprint`](crate::CacheTier::footprint), and is charged as that. A caller that keeps such a
@@ -64,7 +64,7 @@ pub trait Tier: Debug + Send + Sync + 'static {
     /// The tier's properties.
     fn profile(&self) -> &TierProfile;
 
-    /// Queues a read and returns at once. Reads start in the order of the calls; only a request
+    /// Queues a read and returns at once. Reads start in the order of the calls. Only a request
     /// over HTTP may wait for the future's first poll.
     ///
     /// Until [`submit`](Self::submit) a tier may delay work that is cheaper for many reads than for
@@ -79,14 +79,14 @@ pub trait Tier: Debug + Send + Sync + 'static {
 
 /// The slow shared storage of a whole dataset.
 pub trait OriginTier: Tier {
-    /// Every object below `prefix` (relative to the origin; empty for all) whose path is greater
+    /// Every object below `prefix` (relative to the origin, or empty for all) whose path is greater
     /// than `after` as bytes, in any order, each once.
     ///
     /// Hidden files are left out: those with a path component below the prefix that starts with a
     /// dot. So are entries that are not objects (directories, their zero-length placeholders,
     /// devices, sockets). After an error the stream continues if it can and ends otherwise.
     ///
-    /// An origin whose profile says [`lists_in_order`](TierProfile::lists_in_order) checks that. If
+    /// An origin whose profile has [`lists_in_order`](TierProfile::lists_in_order) checks that. If
     /// its store lists in another order, the stream returns one error of kind
     /// [`Unordered`](crate::ErrorKind::Unordered). The caller drops all its objects of this prefix,
     /// from this listing and from earlier ones that it resumes. Every object below `prefix`
@@ -100,11 +100,11 @@ pub trait OriginTier: Tier {
     /// failure of the storage.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future frees everything.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
 
-    /// Identifies the data's location: equal for every path to the same data (a second mount point,
-    /// another name of the same endpoint), and different for different data.
+    /// Identifies the data's location. It is equal for every path to the same data (a second mount
+    /// point, another name of the endpoint), and different for different data.
     ///
     /// Disk caches are found by this text and the catalog's fingerprint, so two locations must
     /// never share one text. A location with two texts only loses its cache. Credentials must not

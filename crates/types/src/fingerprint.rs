@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 /// A 128-bit digest of a schedule, a catalog or a plan. Equal fingerprints mean equal values.
 ///
-/// It guards against mistakes, not against an adversary: the digests behind it are not
-/// cryptographic.
+/// It guards against mistakes, not against an adversary: its digests are not cryptographic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub u128);
 

@@ -20,7 +20,7 @@ impl Footprint {
         Self { overhead, align: if align == 0 { 1 } else { align } }
     }
 
-    /// An upper bound for `samples` samples with a total length of `bytes`; saturates at
+    /// An upper bound for `samples` samples with a total length of `bytes`. Saturates at
     /// `u64::MAX`.
     ///
     /// ```
@@ -31,7 +31,7 @@ impl Footprint {
         samples.saturating_mul(self.overhead.saturating_add(self.align - 1)).saturating_add(bytes)
     }
 
-    /// The bytes that a sample of `length` bytes takes; saturates at `u64::MAX`.
+    /// The bytes that a sample of `length` bytes takes. Saturates at `u64::MAX`.
     ///
     /// ```
     /// use foreread_types::Footprint;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// A 128-bit digest of a catalog's fingerprint and its data's location.
 ///
 /// A fingerprint covers names, sizes and times. Two datasets may agree in these and differ in their
-/// bytes, so everything that stores or sends bytes (disk records, peers, shared memory) uses the
+/// bytes. So everything that stores or sends bytes (disk records, peers, shared memory) uses the
 /// identity. State files and calibrations use the fingerprint, so that a run can resume after its
 /// data were moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 //!
 //! These are plain values without behaviour beyond arithmetic. The crate depends on nothing, so the
 //! pure crates (oracle, planner) and the crates with I/O can share it without depending on each
-//! other. The price is that no type here implements a library's serialisation or hashing; crates
+//! other. The price is that no type here implements a library's serialisation or hashing. Crates
 //! that need it convert at their own boundary.
 
 mod fingerprint;

@@ -1,6 +1,6 @@
 //! Maps by sample, fast enough for a lookup per use.
 //!
-//! The standard hash resists adversaries and costs most of such a lookup; keys come from the run's
+//! The standard hash resists adversaries and costs most of such a lookup. Keys come from the run's
 //! own catalogs. The order of a map is never visible: it is accessed by key alone.
 
 use std::collections::HashMap;

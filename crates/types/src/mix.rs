@@ -17,7 +17,7 @@ pub const fn finalize(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The generator; its field is the state, which starts as the seed.
+/// The generator. Its field is the state, which starts as the seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(pub u64);
 

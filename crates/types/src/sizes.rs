@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::SampleId;
 
-/// The length in bytes of every sample of a dataset; cheap to clone.
+/// The length in bytes of every sample of a dataset. Cheap to clone.
 ///
 /// It takes 4 bytes per sample if all lengths fit, 8 bytes otherwise, and no table if all lengths
 /// are equal.
@@ -22,12 +22,12 @@ enum SizeTable {
 }
 
 impl Sizes {
-    /// `samples` samples of `bytes` bytes each; the total saturates at `u64::MAX`.
+    /// `samples` samples of `bytes` bytes each. The total saturates at `u64::MAX`.
     pub const fn uniform(samples: u64, bytes: u64) -> Self {
         Self { table: SizeTable::Uniform { samples, bytes }, total: samples.saturating_mul(bytes) }
     }
 
-    /// One length per sample, in the order of their ids; the total saturates at `u64::MAX`.
+    /// One length per sample, in the order of their ids. The total saturates at `u64::MAX`.
     pub fn table(lengths: &[u64]) -> Self {
         let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
         let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>()

@@ -14,7 +14,7 @@ fn index(samples: &Samples) -> String {
 }
 
 #[track_caller]
-fn assert_says(line: &str, parts: &[&str]) {
+fn assert_contains(line: &str, parts: &[&str]) {
     for part in parts {
         assert!(line.contains(part), "'{part}' is not in: {line}");
     }
@@ -23,14 +23,14 @@ fn assert_says(line: &str, parts: &[&str]) {
 #[test]
 fn missing_directory_is_named() {
     let line = run(&mut foreread(["load", "/no/such/place"])).fails(1);
-    assert_says(&line, &["/no/such/place", "not found"]);
+    assert_contains(&line, &["/no/such/place", "not found"]);
 }
 
 #[test]
 fn empty_directory_is_an_error() {
     let samples = Samples::new();
     let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
-    assert_says(&line, &[samples.path().to_str().unwrap(), "no samples"]);
+    assert_contains(&line, &[samples.path().to_str().unwrap(), "no samples"]);
 }
 
 #[test]
@@ -38,18 +38,18 @@ fn file_that_is_not_a_catalog_is_refused() {
     let samples = Samples::awkward(3, 10);
     samples.add("notes.txt", b"hello");
     let line = run(&mut foreread(["load", samples.path().join("notes.txt").to_str().unwrap()])).fails(1);
-    assert_says(&line, &["notes.txt", "neither a directory nor a catalog"]);
+    assert_contains(&line, &["notes.txt", "neither a directory nor a catalog"]);
 }
 
 /// Indexes, changes one file and loads: one line names the file and the change.
 #[track_caller]
-fn changed(change: impl FnOnce(&Path), says: &[&str]) {
+fn changed(change: impl FnOnce(&Path), expected: &[&str]) {
     let samples = Samples::awkward(200, 1000);
     let catalog = index(&samples);
     change(&samples.path().join("a/2"));
     let line = run(&mut foreread(["load", &catalog])).fails(1);
-    assert_says(&line, &["a/2", "sample "]);
-    assert_says(&line, says);
+    assert_contains(&line, &["a/2", "sample "]);
+    assert_contains(&line, expected);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn run_that_skips_every_sample_fails() {
         fs::remove_file(path).unwrap();
     }
     let line = run(&mut foreread(["load", &catalog, "--on-error=skip", "--epochs=2"])).fails(1);
-    assert_says(&line, &["no sample could be read", "all 40 were skipped"]);
+    assert_contains(&line, &["no sample could be read", "all 40 were skipped"]);
     let report = run(&mut foreread(["load", &catalog, "--on-error=skip", "--report=json"]));
     assert_eq!(report.code, Some(1));
     let report: serde_json::Value = serde_json::from_str(&report.stdout).unwrap();
@@ -129,11 +129,11 @@ fn file_without_read_permission_is_named() {
         command.args(["load", samples.path().to_str().unwrap()]).current_dir("/");
         std::os::unix::process::CommandExt::uid(&mut command, 65534);
         let line = run(&mut command).fails(1);
-        assert_says(&line, &["a/2", "permission denied"]);
+        assert_contains(&line, &["a/2", "permission denied"]);
         return;
     }
     let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
-    assert_says(&line, &["a/2", "permission denied"]);
+    assert_contains(&line, &["a/2", "permission denied"]);
 }
 
 #[test]
@@ -147,10 +147,10 @@ fn damaged_or_truncated_catalog_is_refused() {
         bytes[at] ^= 0x20;
         fs::write(&catalog, &bytes).unwrap();
         let line = run(&mut foreread(["load", &catalog])).fails(1);
-        assert_says(&line, &["set.foreread"]);
+        assert_contains(&line, &["set.foreread"]);
     }
     fs::write(&catalog, &whole[..whole.len() - 7]).unwrap();
-    assert_says(&run(&mut foreread(["load", &catalog])).fails(1), &["set.foreread"]);
+    assert_contains(&run(&mut foreread(["load", &catalog])).fails(1), &["set.foreread"]);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn sample_larger_than_memory_and_look_ahead_is_delivered() {
 fn invalid_settings_are_one_line() {
     let samples = Samples::awkward(8, 10);
     let target = samples.path().to_str().unwrap();
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&["--rank=4", "--world-size=4"][..], &["--rank 4", "0 to 3"][..]),
         (&["--rank=1"], &["--rank 1"]),
         (&["--batch-size=0"], &["--batch-size 0", "at least 1"]),
@@ -187,18 +187,18 @@ fn invalid_settings_are_one_line() {
         (&["--seed=-1"], &["--seed -1"]),
     ] {
         let line = run(&mut foreread(["load", target].iter().chain(arguments))).fails(2);
-        assert_says(&line, says);
+        assert_contains(&line, expected);
     }
-    assert_says(&run(&mut foreread(["load", "gopher://x"])).fails(1), &["gopher", "file"]);
-    assert_says(&run(&mut foreread(["order"])).fails(2), &["--samples"]);
-    assert_says(&run(&mut foreread(["plan", "--samples=5"])).fails(2), &["--sample-bytes"]);
+    assert_contains(&run(&mut foreread(["load", "gopher://x"])).fails(1), &["gopher", "file"]);
+    assert_contains(&run(&mut foreread(["order"])).fails(2), &["--samples"]);
+    assert_contains(&run(&mut foreread(["plan", "--samples=5"])).fails(2), &["--sample-bytes"]);
     assert_eq!(run(&mut foreread(["load", target, "--no-such-option"])).code, Some(2));
 }
 
 #[test]
 // semantics: FAIL-24
 fn wrong_arguments_are_one_line_too() {
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&["load"][..], "required arguments"),
         (&["load", "x", "--no-such-option"], "--no-such-option"),
         (&["load", "x", "--memory"], "--memory"),
@@ -207,7 +207,7 @@ fn wrong_arguments_are_one_line_too() {
         (&["order", "--samples=3", "--world-size=2"], "which rank"),
         (&["load", "x", "--epochs=99999999999"], "at most 1000000"),
     ] {
-        assert_says(&run(&mut foreread(arguments)).fails(2), &[says]);
+        assert_contains(&run(&mut foreread(arguments)).fails(2), &[expected]);
     }
     assert_eq!(run(&mut foreread(["--help"])).code, Some(0));
 }
@@ -222,7 +222,7 @@ fn file_of_ten_terabytes_is_an_error() {
         return;
     }
     let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
-    assert_says(&line, &["a/huge", "10995116277760 bytes"]);
+    assert_contains(&line, &["a/huge", "10995116277760 bytes"]);
     let report = crate::support::load(&samples, &["--on-error=skip", "--epochs=1", "--batch-size=4"]);
     assert_eq!((number(&report, "/skipped"), number(&report, "/epochs/0/samples")), (1, 8));
 }
@@ -233,7 +233,7 @@ fn pipe_in_place_of_settings_or_state_is_refused() {
     let pipe = directory.path().join("foreread.toml");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let mut command = foreread(["order", "--samples=3"]);
-    assert_says(
+    assert_contains(
         &run(command.current_dir(directory.path())).fails(2),
         &["foreread.toml", "not a regular file"],
     );
@@ -241,7 +241,7 @@ fn pipe_in_place_of_settings_or_state_is_refused() {
     let line =
         run(&mut foreread(["load", samples.path().to_str().unwrap(), "--state", pipe.to_str().unwrap()]))
             .fails(1);
-    assert_says(&line, &["foreread.toml", "not a regular file"]);
+    assert_contains(&line, &["foreread.toml", "not a regular file"]);
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn index_replaces_no_arrow_file_of_another_program() {
     fs::write(&other, &bytes).unwrap();
     let (data, path) = (samples.path().to_str().unwrap(), other.to_str().unwrap());
     let line = run(&mut foreread(["index", data, "-o", path])).fails(2);
-    assert_says(&line, &[path, "exists and is not a catalog"]);
+    assert_contains(&line, &[path, "exists and is not a catalog"]);
     assert_eq!(fs::read(&other).unwrap(), bytes);
     // A catalog with damaged rows is still a catalog.
     let mut damaged = fs::read(&catalog).unwrap();
@@ -281,13 +281,13 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     let before = fs::read(&catalog).unwrap();
     let data = samples.path().to_str().unwrap();
     let line = run(&mut foreread(["calibrate", data, "--seconds", "1", "-o", &catalog])).fails(2);
-    assert_says(&line, &[&catalog, "exists and is not a calibration"]);
+    assert_contains(&line, &[&catalog, "exists and is not a calibration"]);
     assert_eq!(fs::read(&catalog).unwrap(), before);
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("foreread.toml"), format!("output = {catalog:?}")).unwrap();
     for command in ["index", "calibrate"] {
         let line = run(foreread([command, data]).current_dir(directory.path())).fails(2);
-        assert_says(&line, &["foreread.toml: unknown setting 'output'"]);
+        assert_contains(&line, &["foreread.toml: unknown setting 'output'"]);
     }
     fs::remove_file(directory.path().join("foreread.toml")).unwrap();
     let mut command = foreread(["calibrate", data, "--seconds", "1"]);
@@ -303,7 +303,7 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
 // semantics: FAIL-24
 fn mistyped_option_is_one_line_with_a_tip_and_the_help() {
     let line = run(&mut foreread(["load", "/data", "--batchsize", "3"])).fails(2);
-    assert_says(&line, &["'--batchsize' found; tip: ", "'--batch-size' (see foreread", " load --help)"]);
+    assert_contains(&line, &["'--batchsize' found; tip: ", "'--batch-size' (see foreread", " load --help)"]);
 }
 
 #[test]
@@ -314,6 +314,6 @@ fn index_replaces_catalogs_only() {
     let before = fs::read(&victim).unwrap();
     let target = samples.path().to_str().unwrap();
     let line = run(&mut foreread(["index", target, "-o", victim.to_str().unwrap()])).fails(2);
-    assert_says(&line, &["a/2", "not a catalog"]);
+    assert_contains(&line, &["a/2", "not a catalog"]);
     assert_eq!(fs::read(&victim).unwrap(), before);
 }

@@ -215,14 +215,14 @@ fn unusable_directory_is_named() {
     assert!(line.contains("/no/such/parent"), "{line}");
     let file = disk(&samples.path().join("file"), 1_000_000);
     assert!(run(&mut foreread(["load", target, &file])).fails(1).contains("file"));
-    for (text, says) in [
+    for (text, expected) in [
         ("--disk=/tmp", "DIR=SIZE"),
         ("--disk=/tmp=much", "invalid size"),
         ("--disk=/tmp=0", "at least 1"),
         ("--disk=/tmp=1GB,theirs", "expected shared"),
     ] {
         let line = run(&mut foreread(["load", target, text])).fails(2);
-        assert!(line.contains(says), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
     let place = disk(&samples.path().join("disk"), 10_000);
     let line = run(&mut foreread(["load", target, &place])).fails(1);

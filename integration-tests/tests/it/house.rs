@@ -1,9 +1,10 @@
 //! The house rules: which package may depend on which, and what no source file may contain.
 //!
-//! Decision: the arrows are a table that lists, for each package, all that it may have, instead of
-//! a few forbidden edges: what is not thought of is refused. The price is one line here for each
+//! Decision: the arrows are a table of all allowed dependencies of each package, instead of a few
+//! forbidden edges. So a new dependency is refused by default. The price is one line here for each
 //! new package.
 
+mod language;
 mod names;
 mod semantics;
 
@@ -39,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone (and what a launcher says), so that none sees the loader or
+    // Backends: types and tier alone (and the launcher's facts), so that none sees the loader or
     // another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
@@ -142,7 +143,7 @@ fn built_with(package: &Package) -> impl Iterator<Item = &str> {
     built.map(|dependency| dependency.name.as_str())
 }
 
-/// What breaks the arrows, one line each.
+/// The dependencies that the table does not allow, one line each.
 fn broken_arrows(packages: &[&Package]) -> Vec<String> {
     let names: BTreeSet<_> = packages.iter().map(|package| package.name.as_str()).collect();
     let mut broken = Vec::new();
@@ -173,21 +174,20 @@ fn packages_use_only_what_the_arrows_allow() {
 }
 
 #[test]
-fn the_tables_name_only_packages_that_exist() {
+fn tables_name_only_existing_packages() {
     let metadata = metadata();
     let packages: BTreeSet<_> = metadata.workspace_packages().iter().map(|p| p.name.to_string()).collect();
     let named = ARROWS.iter().flat_map(|(name, allowed)| std::iter::once(name).chain(*allowed)).chain(FREE);
     let gone: Vec<_> = named.filter(|name| !packages.contains(**name)).collect();
-    assert!(gone.is_empty(), "the tables in house.rs name packages that are no more: {gone:?}");
+    assert!(gone.is_empty(), "the tables in house.rs name packages that do not exist: {gone:?}");
 }
 
 #[test]
-fn an_arrow_that_is_not_in_the_table_is_found() {
+fn arrow_outside_the_table_is_found() {
     let metadata = metadata();
     let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
     let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
-    // As if the backend `local` had the loader's dependencies, and a package had come that nobody
-    // listed.
+    // As if the backend `local` had the loader's dependencies, and an unlisted package had come.
     let dependencies = loader.dependencies.clone();
     let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
     local.dependencies = dependencies;
@@ -292,7 +292,7 @@ fn lines_before_tests(text: &str) -> usize {
 }
 
 #[test]
-fn files_are_read_in_a_sitting() {
+fn files_have_at_most_600_lines() {
     let long: Vec<_> = sources(SHIPPED)
         .iter()
         .map(|source| (lines_before_tests(&source.text), &source.path))
@@ -303,14 +303,14 @@ fn files_are_read_in_a_sitting() {
 }
 
 #[test]
-fn only_lines_before_the_tests_count() {
+fn lines_after_the_tests_do_not_count() {
     let file =
         format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", "let a = 1;\n".repeat(3), "// test\n".repeat(9));
     assert_eq!(lines_before_tests(&file), 3);
 }
 
 #[test]
-fn nothing_is_left_to_be_written() {
+fn unfinished_code_is_found() {
     // Put together here, so that this file does not contain them.
     let words = [concat!("to", "do!("), concat!("unimple", "mented!(")];
     let left: Vec<_> = sources(EVERYTHING)
@@ -322,7 +322,7 @@ fn nothing_is_left_to_be_written() {
     assert!(left.is_empty(), "\n{}", left.join("\n"));
 }
 
-/// Attributes that silence a lint without saying why, as (line number, line).
+/// Attributes that silence a lint without a reason, as (line number, line).
 fn silenced_without_reason(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     let mut start = 0;
@@ -342,7 +342,7 @@ fn silenced_without_reason(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// From the start to the bracket that closes the first one; strings are passed over.
+/// From the start to the bracket that closes the first one. Strings are passed over.
 fn bracketed(text: &str) -> &str {
     let mut depth = 0_u32;
     let mut in_string = false;
@@ -373,7 +373,7 @@ fn every_silenced_lint_has_its_reason() {
 }
 
 #[test]
-fn reasons_are_looked_for_in_the_attribute_alone() {
+fn reasons_outside_the_attribute_do_not_count() {
     let file = concat!(
         "#",
         "[allow(dead_code)]\n",
@@ -405,7 +405,7 @@ fn tests_that_need_tools_follow_the_convention() {
         !variables.is_empty(),
         "xtask/src/needs.rs names no variable: this test looks in the wrong place"
     );
-    // Benches are no tests: they measure beside what there is.
+    // Benches are not tests: they measure with whatever tools exist.
     for source in sources(&["crates", "backends", "integration-tests"]) {
         for variable in variables.iter().filter(|variable| source.text.contains(**variable)) {
             let file = Path::new(&source.path);

@@ -128,7 +128,7 @@ fn validation_set_is_read_after_each_epoch_and_cached() {
 
 #[test]
 // semantics: ORDER-4
-fn ranks_share_an_epoch_as_order_says() {
+fn ranks_share_an_epoch_as_order_prints_it() {
     let samples = Samples::awkward(101, 1000);
     for deal in ["torch", "blocks"] {
         for rank in ["0", "1", "2"] {

@@ -65,10 +65,10 @@ impl<'a> Dataset<'a> {
     }
 
     /// The gateway's requests during `action`.
-    fn asked_by<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::LoggedRequest>) {
-        let before = self.bucket.asked().len();
+    fn requests_of<T>(&self, action: impl FnOnce() -> T) -> (T, Vec<gateway::LoggedRequest>) {
+        let before = self.bucket.requested().len();
         let done = action();
-        (done, self.bucket.asked().split_off(before))
+        (done, self.bucket.requested().split_off(before))
     }
 }
 
@@ -82,15 +82,16 @@ fn bucket_equals_the_disk_with_one_get_per_sample() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "load", 240, 20_000);
     let load = ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=64MB"];
-    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    let (report, requested) =
+        of.requests_of(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
     assert_digests(&of.samples, &report);
     assert_eq!((number(&report, "/samples"), number(&report, "/dataset_bytes")), (240, of.samples.bytes()));
     let all = number(&report, "/samples") + number(&report, "/retried") + number(&report, "/hedged");
-    let gets = of_objects(&asked);
+    let gets = of_objects(&requested);
     assert_eq!(gets.keys().copied().collect::<Vec<_>>(), ["GET"], "no HEAD, nothing else: {gets:?}");
     // One GET in all three epochs, because memory holds the samples.
     assert_eq!(gets["GET"] as u64, all, "{report}");
-    assert_eq!(asked.len(), gets["GET"], "nothing was listed: {asked:?}");
+    assert_eq!(requested.len(), gets["GET"], "nothing was listed: {requested:?}");
     assert_eq!(number(&report, "/origin_bytes"), of.samples.bytes());
     for epoch in ["/epochs/1", "/epochs/2"] {
         assert_eq!(number(&report, &format!("{epoch}/reads/origin/samples")), 0, "{report}");
@@ -102,12 +103,13 @@ fn bucket_without_a_catalog_is_listed_once() {
     let Some(gateway) = gateway() else { return };
     let of = Dataset::new(&gateway, "list", 60, 2000);
     let load = ["load", &of.url(), "--report=json", "--digest", "--epochs=2", "--memory=64MB"];
-    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    let (report, requested) =
+        of.requests_of(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
     assert_digests(&of.samples, &report);
-    let objects: usize = of_objects(&asked).values().sum();
-    assert_eq!(of_objects(&asked).get("HEAD"), None);
-    let lists = asked.len() - objects;
-    assert!((1..60).contains(&lists), "{lists} requests for a listing of 60 objects: {asked:?}");
+    let objects: usize = of_objects(&requested).values().sum();
+    assert_eq!(of_objects(&requested).get("HEAD"), None);
+    let lists = requested.len() - objects;
+    assert!((1..60).contains(&lists), "{lists} requests for a listing of 60 objects: {requested:?}");
 }
 
 #[test]
@@ -116,13 +118,14 @@ fn partial_memory_requests_only_the_rest_again() {
     let of = Dataset::new(&gateway, "part", 120, 20_000);
     let load =
         ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=1MB", "--look-ahead=1MB"];
-    let (report, asked) = of.asked_by(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
+    let (report, requested) =
+        of.requests_of(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
     assert_digests(&of.samples, &report);
     let extra = number(&report, "/retried") + number(&report, "/hedged");
     let read: u64 =
         (0..3).map(|epoch| number(&report, &format!("/epochs/{epoch}/reads/origin/samples"))).sum();
     assert!(read > 120, "not all fits: {report}");
-    assert_eq!(of_objects(&asked)["GET"] as u64, read + extra, "{report}");
+    assert_eq!(of_objects(&requested)["GET"] as u64, read + extra, "{report}");
 }
 
 #[test]
@@ -168,14 +171,15 @@ fn object_replaced_after_indexing_is_named() {
     let length = std::fs::metadata(of.samples.path().join("cats and dogs/img 8.jpg")).unwrap().len();
     of.bucket.put(path, &vec![7; length as usize]);
     let load = ["load", &of.catalog, "--epochs=1"];
-    let (line, asked) = of.asked_by(|| quiet(&gateway, &mut gateway.foreread(&gateway.full, &load)).fails(1));
+    let (line, requested) =
+        of.requests_of(|| quiet(&gateway, &mut gateway.foreread(&gateway.full, &load)).fails(1));
     assert!(
         line.contains("cats and dogs/img 8.jpg") && line.contains("changed since it was indexed"),
         "{line}"
     );
     assert!(line.contains(&of.bucket.name), "{line}");
     // The gateway compared by `If-Match`, once, because a retry cannot help.
-    assert_eq!(asked.iter().filter(|asked| asked.status == 412).count(), 1, "{asked:?}");
+    assert_eq!(requested.iter().filter(|requested| requested.status == 412).count(), 1, "{requested:?}");
     // A deleted object is named as well.
     let gone = Dataset::new(&gateway, "gone", 10, 200);
     gone.bucket.delete("set one/ü+/a/2");
@@ -192,10 +196,10 @@ fn denied_access_names_the_bucket_and_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("catalog").to_str().unwrap().to_owned();
     let (index, load) = (["index", &of.url(), "-o", &out], ["load", &of.catalog, "--epochs=1"]);
-    let fails = |mut command: Command, says: &[&str]| {
+    let fails = |mut command: Command, expected: &[&str]| {
         let line = quiet(&gateway, &mut command).fails(1);
         assert!(line.contains(bucket), "{line}");
-        assert!(says.iter().all(|words| line.contains(words)), "{says:?}: {line}");
+        assert!(expected.iter().all(|words| line.contains(words)), "{expected:?}: {line}");
         assert!(line.len() < 600, "{line}");
     };
     // A bucket that needs signatures.

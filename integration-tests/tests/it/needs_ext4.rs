@@ -2,7 +2,7 @@
 //!
 //! `FOREREAD_TEST_EXT4` holds the words that make a mount namespace with loop devices, to be put
 //! before a command. An administrator cannot remount a file system read-only while a run writes to
-//! it: the kernel says that it is busy.
+//! it: the kernel reports that it is busy.
 
 use crate::needs_mounts::MountedDataset;
 use crate::support::number;

@@ -50,8 +50,8 @@ impl MountedDataset {
         let finished = self.run(script);
         let about = |line: &&str| line.contains("WARN") && line.contains("mounted");
         let warnings = finished.stderr.lines().filter(about).map(str::to_owned).collect();
-        let said = finished.ok();
-        let reports: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let printed = finished.ok();
+        let reports: Vec<Value> = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         reports.iter().for_each(|report| assert_digests(&self.samples, report));
         (reports, warnings)
     }

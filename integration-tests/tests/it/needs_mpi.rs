@@ -13,7 +13,7 @@ use crate::support::{Samples, binary, clean, four_thousand, number, order, watch
 
 const LIMIT: u64 = 100_000_000;
 
-/// `foreread load` on `samples` under mpirun; every rank's report, by rank.
+/// `foreread load` on `samples` under mpirun. Every rank's report, by rank.
 #[track_caller]
 fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value>> {
     let Ok(mpirun) = std::env::var("FOREREAD_TEST_MPIRUN") else {

@@ -12,9 +12,8 @@ use serde_json::Value;
 use crate::ranks::assert_digests;
 use crate::support::{Finished, Samples, binary, clean, number, watch};
 
-/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge; `on N COMMAND` runs on one of
-/// them, and `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to
-/// `report-N`.
+/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge. `on N COMMAND` runs on one of
+/// them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to `report-N`.
 const MACHINES: &str = r#"
 set -e
 ip link set lo up

@@ -16,7 +16,7 @@ struct SystemCalls {
     bytes: u64,
 }
 
-/// Runs `foreread load` under strace; `None` where there is no strace.
+/// Runs `foreread load` under strace. `None` where there is no strace.
 fn traced(samples: &Samples, arguments: &[&str]) -> Option<(serde_json::Value, SystemCalls)> {
     let Some(strace) = std::env::var_os("FOREREAD_TEST_STRACE") else {
         println!("skipped: FOREREAD_TEST_STRACE names no strace");

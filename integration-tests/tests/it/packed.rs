@@ -159,9 +159,9 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
         assert_delivered(&report, &samples);
         (number(&report, "/origin_requests"), store.requests())
     };
-    let (requests, asked) = load(&memory);
-    assert_eq!((requests, asked.get), (4, 4), "{asked:?}");
-    assert!(asked.bytes <= bytes, "{asked:?} of {bytes}");
+    let (requests, requested) = load(&memory);
+    assert_eq!((requests, requested.get), (4, 4), "{requested:?}");
+    assert!(requested.bytes <= bytes, "{requested:?} of {bytes}");
     // With almost no room, samples are read by their extents. Neighbours that are due together
     // share a request.
     let (requests, _) = load(&["--epochs", "2", "--memory", "50KB", "--calibration", late]);
@@ -191,16 +191,16 @@ fn tar_of_10_gb_on_a_slow_store_is_indexed_by_headers() {
     let catalog = directory.path().join("large.foreread");
     let catalog = catalog.to_str().unwrap();
     let printed = run(&mut at(&store, &["index", "s3://train/large.tar", "-o", catalog])).ok();
-    let asked = store.requests();
+    let requested = store.requests();
     // A header for each member, the end, and the requests that find the shard.
-    assert!(asked.get + asked.head + asked.list <= MEMBERS + 8, "{asked:?}");
-    assert!(asked.bytes <= 2_000_000, "{asked:?}");
+    assert!(requested.get + requested.head + requested.list <= MEMBERS + 8, "{requested:?}");
+    assert!(requested.bytes <= 2_000_000, "{requested:?}");
     let cost = printed.lines().nth(1).unwrap();
     assert!(
         cost.contains(" of tar in ") && cost.contains(" s with ") && cost.contains(" requests, "),
         "{cost}"
     );
-    println!("{cost}; {asked:?}");
+    println!("{cost}; {requested:?}");
     // The samples have the right bytes: one rank of 250 reads five of them by their extents.
     store.reset();
     let ranks = ["--rank", "7", "--world-size", "250"];
@@ -215,8 +215,8 @@ fn tar_of_10_gb_on_a_slow_store_is_indexed_by_headers() {
     }
     let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(report["epochs"][0]["digest"], digest);
-    let asked = store.requests();
-    assert!(asked.bytes <= 6 * (8 << 20), "{asked:?}");
+    let requested = store.requests();
+    assert!(requested.bytes <= 6 * (8 << 20), "{requested:?}");
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
         run(&mut at(&store, &["index", target, "-o", catalog])).ok();
         (Catalog::open(catalog).unwrap().len(), store.requests())
     };
-    let (files, asked) = index("s3://train/no");
-    assert_eq!((files, asked.get, asked.bytes), (3, 1, 12));
+    let (files, requested) = index("s3://train/no");
+    assert_eq!((files, requested.get, requested.bytes), (3, 1, 12));
     assert_eq!(index("s3://train/x/train-00002-of-00004").0, 50);
     assert_eq!(index("s3://train/x").0, 200);
     // The format setting overrides, from any source.
@@ -311,10 +311,13 @@ fn killed_shard_indexing_resumes() {
     store.set_latency(Duration::ZERO);
     store.reset();
     let printed = run(&mut at(&store, &arguments)).ok();
-    let asked = store.requests().get;
+    let requested = store.requests().get;
     // Only unfinished shards are read. One line may be torn, and the number of reads per shard
     // depends on their speed.
-    assert!(asked * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2, "{asked} of {whole} with {done} done");
+    assert!(
+        requested * SHARDS <= whole * (SHARDS - done + 1) * 3 / 2,
+        "{requested} of {whole} with {done} done"
+    );
     assert!(printed.contains(" shards were already indexed"), "{printed}");
     let open = |path: &Path| Catalog::open(path).unwrap().fingerprint();
     assert_eq!(open(&catalog), open(&at_once));

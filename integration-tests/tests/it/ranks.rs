@@ -39,19 +39,19 @@ impl Rank {
     /// Waits until it has its first batch, which it logs.
     #[track_caller]
     pub fn wait_for_first_batch(&self) {
-        self.wait_until_it_says("first batch");
+        self.wait_until_printed("first batch");
     }
 
     /// Waits until it has written this to standard error.
     #[track_caller]
-    pub fn wait_until_it_says(&self, text: &str) {
+    pub fn wait_until_printed(&self, text: &str) {
         let began = Instant::now();
         loop {
             let printed = fs::read_to_string(self.err.path()).unwrap();
             if printed.contains(text) {
                 return;
             }
-            assert!(began.elapsed() < DEADLINE, "a rank does not say {text:?}, but {printed:?}");
+            assert!(began.elapsed() < DEADLINE, "a rank does not print {text:?}, but {printed:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -251,7 +251,7 @@ fn rank_of_another_world_size_ends_alone_and_is_named() {
     let (first, odd) = (job.start(0), job.start_as(&mut odd));
     let line = odd.wait().fails(1);
     assert!(line.contains("differs from rank 0: world size is 3, rank 0's is 2"), "{line}");
-    first.wait_until_it_says("differs from rank 0: world size is 3, rank 0's is 2");
+    first.wait_until_printed("differs from rank 0: world size is 3, rank 0's is 2");
     // The right rank.
     let reports = [first, job.start(1)].map(|rank| rank.wait().json());
     assert_digests(&samples, &reports);
@@ -520,7 +520,7 @@ fn unauthenticated_connections_are_refused() {
             held.push(stream);
         }
     }
-    assert!(held.len() > 200, "{} strangers came in", held.len());
+    assert!(held.len() > 200, "{} connections without a token", held.len());
     let reports: Vec<Value> = ranks.into_iter().map(|rank| rank.wait().json()).collect();
     assert_digests(&samples, &reports);
     assert_eq!(sum(&reports, "/origin_requests"), 1000);

@@ -145,8 +145,8 @@ fn keys_in_the_environment_need_no_profile() {
     fs::write(broken.path(), format!("[default\nsecret = {SECRET}\n")).unwrap();
     let finished = run(at(&store, &["load", "s3://train/images"]).env("AWS_CONFIG_FILE", broken.path()));
     assert!(finished.stderr.contains("profiles are left out") && !finished.stderr.contains(SECRET));
-    let said = finished.ok();
-    assert!(said.contains(" 20 samples"), "{said}");
+    let printed = finished.ok();
+    assert!(printed.contains(" 20 samples"), "{printed}");
     let mut without = at(&store, &["load", "s3://train/images"]);
     let line = run(without.env("AWS_CONFIG_FILE", broken.path()).env_remove("AWS_ACCESS_KEY_ID")).fails(1);
     assert!(line.contains(broken.path().to_str().unwrap()) && !line.contains(SECRET), "{line}");
@@ -177,7 +177,7 @@ fn each_refusal_is_one_line_with_bucket_and_remedy() {
     store.allow(KEY);
     let (_kept, catalog) = index(&store, "s3://train/images");
     let catalog = catalog.to_str().unwrap();
-    let says = |command: &mut Command, bucket: &str, parts: &[&str]| {
+    let reports = |command: &mut Command, bucket: &str, parts: &[&str]| {
         let line = run(command).fails(1);
         assert!(line.contains(bucket), "{line}");
         for part in parts {
@@ -187,32 +187,36 @@ fn each_refusal_is_one_line_with_bucket_and_remedy() {
     };
     let url = "s3://train/images";
     let mut wrong = at(&store, &["load", url]);
-    says(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
+    reports(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
     let mut wrong = at(&store, &["load", catalog]);
-    says(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
-    says(
+    reports(wrong.env("AWS_ACCESS_KEY_ID", "AKIDWRONG"), "s3://train", &["AWS_ACCESS_KEY_ID"]);
+    reports(
         &mut at(&store, &["load", "s3://trian/images"]),
         "s3://trian",
         &["no such bucket", "AWS_ENDPOINT_URL"],
     );
-    says(&mut at(&store, &["load", "s3://train/imagse"]), "s3://train/imagse", &[]);
+    reports(&mut at(&store, &["load", "s3://train/imagse"]), "s3://train/imagse", &[]);
     let mut anonymous = at(&store, &["load", url]);
     anonymous.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
-    says(&mut anonymous, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
+    reports(&mut anonymous, "s3://train", &["AWS_PROFILE", "AWS_SKIP_SIGNATURE=true"]);
     let mut public = at(&store, &["load", url]);
-    says(public.env("AWS_SKIP_SIGNATURE", "true"), "s3://train", &["AWS_SKIP_SIGNATURE"]);
+    reports(public.env("AWS_SKIP_SIGNATURE", "true"), "s3://train", &["AWS_SKIP_SIGNATURE"]);
     let mut plain = at(&store, &["load", url]);
-    says(plain.env("AWS_ALLOW_HTTP", "false"), "http://127.0.0.1", &["AWS_ALLOW_HTTP=true"]);
+    reports(plain.env("AWS_ALLOW_HTTP", "false"), "http://127.0.0.1", &["AWS_ALLOW_HTTP=true"]);
     store.deny("train", true, false);
-    says(&mut at(&store, &["load", url]), "s3://train", &["s3:ListBucket"]);
+    reports(&mut at(&store, &["load", url]), "s3://train", &["s3:ListBucket"]);
     store.deny("train", false, true);
-    says(&mut at(&store, &["load", catalog]), "s3://train", &["s3:GetObject"]);
+    reports(&mut at(&store, &["load", catalog]), "s3://train", &["s3:GetObject"]);
     store.deny("train", false, false);
     let changed = samples.in_order()[7].strip_prefix(samples.path()).unwrap().to_str().unwrap().to_owned();
     store.put("train", &format!("images/{changed}"), "another");
-    says(&mut at(&store, &["load", catalog]), "s3://train", &[changed.as_str(), "changed", "index it again"]);
+    reports(
+        &mut at(&store, &["load", catalog]),
+        "s3://train",
+        &[changed.as_str(), "changed", "index it again"],
+    );
     store.expire(KEY);
-    says(&mut at(&store, &["load", url]), "s3://train", &["expired", "new credentials"]);
+    reports(&mut at(&store, &["load", url]), "s3://train", &["expired", "new credentials"]);
 }
 
 #[test]
@@ -291,8 +295,8 @@ fn second_index_of_one_output_names_the_first() {
 }
 
 /// The fingerprint in the output of `index`.
-fn fingerprint(said: &str) -> String {
-    said.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned()
+fn fingerprint(printed: &str) -> String {
+    printed.split("fingerprint ").nth(1).unwrap().lines().next().unwrap().to_owned()
 }
 
 /// Faults from the request of this number on.
@@ -342,11 +346,11 @@ fn bucket_in_any_order_is_listed_whole_in_40_requests() {
             let requests = store.requests().list;
             let warnings = finished.stderr.matches("does not list keys in the order of their bytes").count();
             assert_eq!(warnings, usize::from(order != ListingOrder::Bytes), "{order:?}: {}", finished.stderr);
-            let said = finished.ok();
-            assert!(said.contains(&format!("{count} samples")), "{order:?}: {said}");
-            assert!(!said.contains("already listed"), "{order:?}: {said}");
+            let printed = finished.ok();
+            assert!(printed.contains(&format!("{count} samples")), "{order:?}: {printed}");
+            assert!(!printed.contains("already listed"), "{order:?}: {printed}");
             assert!(requests <= 40, "{order:?}: {requests} requests");
-            prints.insert(fingerprint(&said));
+            prints.insert(fingerprint(&printed));
         }
         assert_eq!(prints.len(), 1, "{prints:?}");
     }
@@ -370,8 +374,8 @@ fn unfinished_listing_of_an_unordered_store_starts_again() {
     store.reset();
     let finished = run(&mut index);
     assert_eq!(finished.stderr.matches("the listing starts again").count(), 1, "{}", finished.stderr);
-    let said = finished.ok();
-    assert!(said.contains("30000 samples") && !said.contains("already listed"), "{said}");
+    let printed = finished.ok();
+    assert!(printed.contains("30000 samples") && !printed.contains("already listed"), "{printed}");
     // Two pages until the detection, and one object that was checked.
     assert!(store.requests().list <= 30 + 6, "{:?}", store.requests());
     assert!(!partial.exists());

@@ -121,12 +121,12 @@ fn state_of_another_run_is_refused_with_the_difference() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
     run(&mut command(&samples, &validation, &state, &[])).ok();
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&["--seed=10"][..], "its seed is 9, this run's is 10"),
         (&["--sampler=torch"], "its sampler is shuffle, this run's is torch"),
     ] {
         let line = run(&mut command(&samples, &validation, &state, arguments)).fails(1);
-        assert!(line.contains(says), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
     samples.add("a/more", b"more");
     let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);

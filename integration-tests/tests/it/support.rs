@@ -114,7 +114,7 @@ fn high_water(process: u32) -> Option<u64> {
     memory(process, "status", "VmHWM:")
 }
 
-/// A value of a process's memory in `/proc`, in bytes; `None` after its end.
+/// A value of a process's memory in `/proc`, in bytes. `None` after its end.
 pub fn memory(process: u32, file: &str, line: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
     let line = text.lines().find_map(|found| found.strip_prefix(line))?;
@@ -214,8 +214,8 @@ impl Samples {
         self.directory.path()
     }
 
-    /// The samples' paths in the order of their ids, computed independently of the code under test:
-    /// sorted by (first directory, containing directory, file name), each as bytes.
+    /// The samples' paths in the order of their ids, computed independently of the code under test.
+    /// They are sorted by (first directory, containing directory, file name), each as bytes.
     pub fn in_order(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut pending = vec![self.path().to_owned()];

@@ -4,9 +4,9 @@ use crate::support::{foreread, output};
 
 /// The output of the command, which must print nothing to standard error.
 fn printed() -> String {
-    let said = output(&mut foreread(["token"]));
-    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
-    String::from_utf8(said.stdout).unwrap()
+    let printed = output(&mut foreread(["token"]));
+    assert!(printed.status.success() && printed.stderr.is_empty(), "{printed:?}");
+    String::from_utf8(printed.stdout).unwrap()
 }
 
 #[test]
@@ -30,9 +30,9 @@ fn weak_token_is_refused_with_its_bits_and_the_remedy() {
     {
         let mut command = foreread(["load", data.path().to_str().unwrap()]);
         command.envs([("RANK", "1"), ("WORLD_SIZE", "2"), ("FOREREAD_MEET", "127.0.0.1:1")]);
-        let said = output(command.env("FOREREAD_TOKEN", token));
-        let line = String::from_utf8(said.stderr).unwrap();
-        assert_eq!(said.status.code(), Some(1), "{line}");
+        let printed = output(command.env("FOREREAD_TOKEN", token));
+        let line = String::from_utf8(printed.stderr).unwrap();
+        assert_eq!(printed.status.code(), Some(1), "{line}");
         let found = format!(
             "FOREREAD_TOKEN cannot be used: a token needs 128 random bits and this one has at most {bits}"
         );

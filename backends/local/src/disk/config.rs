@@ -26,7 +26,7 @@ pub struct DiskConfig {
     pub parallelism: usize,
     /// How reads are executed. [`DiskReader::Auto`] by default.
     pub reader: DiskReader,
-    /// What to do with a directory that another process owns. [`WhenOwned::ReadOnly`] by default.
+    /// The use of a directory that another process owns (default: [`WhenOwned::ReadOnly`]).
     pub when_owned: WhenOwned,
     /// Segment length in bytes, 1 MiB to 64 GiB. `None`, the default, chooses 256 MiB, or more
     /// where that would make more than 128 files.
@@ -153,7 +153,7 @@ impl DiskReader {
     }
 }
 
-/// What to do with a directory that another process owns.
+/// The use of a directory that another process owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenOwned {
     /// Read its contents and write nothing.
@@ -185,7 +185,7 @@ pub struct DatasetOnDisk {
     pub bytes: u64,
 }
 
-/// What is cached of a dataset.
+/// The cached part of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatasetUsage {
     /// The number of samples.

@@ -256,7 +256,7 @@ impl SegmentWriter {
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
         let start = segment.end;
         if let Err(errno) = segment.file.write(bytes, start) {
-            let _ = segment.file.set_length(start); // frees its space; no entry names it
+            let _ = segment.file.set_length(start); // frees its space, which no entry names
             return Err(errno);
         }
         segment.end += bytes.len() as u64;

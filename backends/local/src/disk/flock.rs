@@ -3,8 +3,8 @@
 //! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
 //! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
 //! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
-//! files: a killed process leaves none behind. A forked child keeps the cache in use until it has
-//! ended too.
+//! files, which end with their process. A forked child keeps the cache in use until it has ended
+//! too.
 
 use std::fmt::Write as _;
 use std::fs;

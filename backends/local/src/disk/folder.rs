@@ -83,8 +83,8 @@ impl Folder {
         self.stat(name).is_ok()
     }
 
-    /// Opens the file `name` and creates it where `flags` say so. It never blocks and never follows
-    /// a link.
+    /// Opens the file `name`, or creates it if `flags` allow that. It never blocks and never
+    /// follows a link.
     ///
     /// # Errors
     /// [`NOT_A_FILE`] for a pipe or device opened for writing, otherwise the file system's.
@@ -136,7 +136,7 @@ impl Folder {
         }
     }
 
-    /// Removes a file, or an empty directory with its name. A missing one is no error.
+    /// Removes a file, or an empty directory with its name. A missing one is not an error.
     pub(super) fn remove(&self, name: impl rustix::path::Arg) -> Result<(), Errno> {
         retry_named(name, |name| match rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),

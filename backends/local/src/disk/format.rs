@@ -129,7 +129,7 @@ pub(super) fn record_header(identity: DatasetIdentity, id: SampleId, data: &[u8]
 /// Checks that `record` holds the whole record of this sample, and returns the sample's length.
 ///
 /// # Errors
-/// What is wrong with the record.
+/// The fault of the record.
 pub(super) fn check_record(
     record: &[u8],
     identity: DatasetIdentity,
@@ -137,7 +137,7 @@ pub(super) fn check_record(
 ) -> Result<usize, &'static str> {
     let Some((header, data)) = record.split_at_checked(HEADER) else { return Err("the file ends there") };
     if header[..4] != RECORD_MAGIC || !has_valid_checksum(header) {
-        return Err("there is no record there");
+        return Err("no record begins there");
     }
     if u32_at(header, 4) != VERSION {
         return Err("the record is of another version");

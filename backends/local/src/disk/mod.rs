@@ -29,9 +29,9 @@
 //! ```
 //!
 //! A sample is copied by one thread and written by another, which waits for reads. The copies have
-//! a budget of their own. When it is full, a sample is not stored. That is counted, and the next
-//! use may store it. So neither the trainer nor the look-ahead ever waits for a disk. The price is
-//! one copy, which direct I/O needs in any case.
+//! a separate budget. When it is full, a sample is not stored. That is counted, and the next use
+//! may store it. So neither the trainer nor the look-ahead ever waits for a disk. The price is one
+//! copy, which direct I/O needs in any case.
 //!
 //! # Failures
 //!
@@ -47,8 +47,8 @@
 //! * *A flipped byte, a torn, lost or foreign file, another version*: an entry, a record or a
 //!   segment is lost. An invalid index costs the directory's cache of that dataset. Each is one
 //!   line of log.
-//! * *A full disk or quota at any time, a disk that fails or becomes read-only*: nothing more is
-//!   written there, and what is there is still read.
+//! * *A full disk or quota at any time, a disk that fails or becomes read-only*: writing there
+//!   ends, and stored samples are still read.
 //!
 //! # Other users
 //!
@@ -64,9 +64,9 @@
 //! process that opens the directory reads its datasets there and what the owner adds, or is refused
 //! with the owner's process id ([`WhenOwned`]). The capacity includes everything in this user's
 //! cache: other datasets' caches, indexes and the file system's overhead are counted before
-//! samples. *Other datasets' caches are removed only at opening, only when the run's own datasets
-//! could need their space, the least recently used first, and never while a process uses them.*
-//! [`list`] and [`clean`] are for everything else.
+//! samples. *Other datasets' caches are removed only at opening, and only when the run's own
+//! datasets could need their space. The least recently used go first. A cache that a process uses
+//! stays.* [`list`] and [`clean`] are for everything else.
 //!
 //! # Page cache
 //!

@@ -163,8 +163,8 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -
     let path = path.display();
     if owner.process.as_ref() == Some(this) {
         return format!(
-            "its space is owned by another loader of {owner}, which is this one; give each loader \
-             a directory of its own, such as val=20GB below the one that is named"
+            "its space is owned by another loader of {owner}, which is this one; give each \
+             loader a separate directory, such as val=20GB below the named one"
         );
     }
     format!(
@@ -288,8 +288,8 @@ mod tests {
     fn owner_message_names_the_remedy() {
         let this = ProcessId::this();
         let owner = |process| flock::DirectoryOwner { process, ..flock::DirectoryOwner::default() };
-        let said = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
-        let ours = said(Some(this.clone()));
+        let reported = |process| owned_message(&owner(process), Path::new("/scratch"), &this);
+        let ours = reported(Some(this.clone()));
         let pid = std::process::id();
         assert!(
             ours.starts_with(&format!(
@@ -297,14 +297,11 @@ mod tests {
             )),
             "{ours}"
         );
-        assert!(
-            ours.ends_with("a directory of its own, such as val=20GB below the one that is named"),
-            "{ours}"
-        );
-        let theirs = said(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
+        assert!(ours.ends_with("a separate directory, such as val=20GB below the named one"), "{ours}");
+        let theirs = reported(Some(ProcessId { life: "of another container".to_owned(), ..this.clone() }));
         let wait = format!("its space is owned by process {pid}; wait for it to end");
         assert!(theirs.starts_with(&wait), "{theirs}");
         assert!(theirs.contains("one for each rank, as in /scratch/$LOCAL_RANK"), "{theirs}");
-        assert!(said(None).starts_with("its space is owned by another process; "));
+        assert!(reported(None).starts_with("its space is owned by another process; "));
     }
 }

@@ -1,8 +1,8 @@
 //! The packer thread copies samples into aligned blocks for the writers.
 //!
 //! Direct I/O needs aligned memory, so each sample is copied once. It is copied at once, and not
-//! when the disk is ready. So the queue of a slow disk holds copies, which the write-behind budget
-//! counts. Handles on samples would hold the look-ahead or the trainer's memory.
+//! when the disk is ready. The queue of a slow disk therefore holds copies, which the write-behind
+//! budget counts. Handles on samples would hold the look-ahead or the trainer's memory.
 //!
 //! Charging queued samples to the write-behind budget would not work either. A sample is charged
 //! until the trainer drops it. The budget would be full of samples that were written long ago.

@@ -114,7 +114,7 @@ impl RecordReader {
                 Ok(buffer.freeze().slice(HEADER..HEADER + length))
             }
             Ok(length) => {
-                let detail = format!("{length} bytes are kept, {} were asked for", request.len());
+                let detail = format!("{length} bytes are stored, {} were requested", request.len());
                 Err(error(request, ErrorKind::Changed).with_detail(detail))
             }
             Err(why) => Err(self.invalid_record(request, key, place, why)),

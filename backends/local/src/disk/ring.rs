@@ -8,10 +8,10 @@
 //!
 //! A device completes a read of 100 KB every 20 to 100 us. Waking this thread and the consumer for
 //! each costs as much as checking it. With eight or more reads in flight the thread waits for a
-//! quarter of them, and at most for [`BATCH_DELAY`]. A completed read is delayed by a quarter of
-//! its own time or by that delay, and the device keeps three quarters of its queue. If none has
-//! completed by then, the device is slow, and the thread waits for one alone. There is no polling.
-//! A device that never answers costs a sleeping thread.
+//! quarter of them, and at most for [`BATCH_DELAY`]. A completed read is delayed by at most a
+//! quarter of its time or that delay, and the device keeps three quarters of its queue. If none has
+//! completed by then, the device is slow, and the thread waits for one alone. It never polls. A
+//! device that never answers costs a sleeping thread.
 //!
 //! # Failures
 //!

@@ -187,7 +187,7 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
             }
             Ok(Candidate::Exposed(why)) => return Ok(not_kept(why)),
             Ok(Candidate::Foreign(why)) => taken.push((name, why)),
-            Ok(Candidate::Missing) => {} // created and removed by others; another name is tried
+            Ok(Candidate::Missing) => {} // created and removed by others: the next name is tried
             Err(errno) => return full_or(failed(errno)),
         }
         let is_free = |name: &String| matches!(inspect(&parent, name, permissions), Ok(Candidate::Missing));
@@ -248,7 +248,7 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
     Ok(folders)
 }
 
-/// The number of parts of this user's root in a directory. 1 where there is no root.
+/// The number of parts of this user's root in a directory. 1 without a root.
 pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
     let permissions = directory.permissions();
     let Ok(parent) = open_parent(&directory.path) else { return 1 };

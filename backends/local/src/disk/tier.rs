@@ -76,7 +76,7 @@ impl DiskTier {
     /// takes to read 32 bytes per sample.
     ///
     /// A missing directory is created, its parent is not. Samples beyond the capacity are dropped.
-    /// Other datasets' caches are removed as the [module](super) says.
+    /// Other datasets' caches are removed as the [module](super) describes.
     ///
     /// Some problems cost one warning and not the run. A directory on a full disk, or with the
     /// user's quota reached, is only read. So is a read-only one that holds a cache of one of the
@@ -85,9 +85,9 @@ impl DiskTier {
     /// taken all of the cache's names.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if there are no directories or more than 32, one is given twice, or
-    /// one is too small for a single sample. [`ErrorKind::Denied`] or [`ErrorKind::NotFound`] if
-    /// one cannot be used. [`ErrorKind::Other`] if another process owns one, with
+    /// [`ErrorKind::Invalid`] for no directories or more than 32, for one given twice, or for one
+    /// too small for a single sample. [`ErrorKind::Denied`] or [`ErrorKind::NotFound`] if one
+    /// cannot be used. [`ErrorKind::Other`] if another process owns one, with
     /// [`WhenOwned::Refuse`](super::WhenOwned::Refuse). The message names the directory and the
     /// remedy.
     pub fn open(
@@ -194,7 +194,7 @@ impl DiskTier {
         self.store.directories.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
-    /// What is cached of a dataset. After opening, that is the result of the warm start.
+    /// The cached part of a dataset. After opening, that is the result of the warm start.
     pub fn stored(&self, dataset: DatasetId) -> DatasetUsage {
         self.store.set(dataset).map_or_else(DatasetUsage::default, |set| self.store.sets[set].table.stored())
     }

@@ -82,7 +82,7 @@ impl<T> ReadRing<T> {
     /// too old.
     pub(super) fn new(depth: usize) -> io::Result<Self> {
         let entries = (depth as u32 + 1).next_power_of_two();
-        // Completions are processed only when this thread asks for them (Linux 6.1).
+        // Completions are processed only when this thread requests them (Linux 6.1).
         let ring = match IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(entries) {
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => IoUring::new(entries)?,
             other => other?,

@@ -156,16 +156,16 @@ fn foreign_object_with_a_cache_file_name_is_replaced() {
             });
             assert_eq!(left, if length == 0 { SAMPLES } else { 0 }, "{length} zeros at the head of {name}");
         }
-        let left = after(cache.path(), |copy| fs::write(file(copy, name), "somebody else's").unwrap());
+        let left = after(cache.path(), |copy| fs::write(file(copy, name), "another program's").unwrap());
         assert_eq!(left, 0, "another file as {name}");
         let elsewhere = cache.path().join("elsewhere");
-        fs::write(&elsewhere, "somebody else's").unwrap();
+        fs::write(&elsewhere, "another program's").unwrap();
         let left = after(cache.path(), |copy| {
             fs::remove_file(file(copy, name)).unwrap();
             std::os::unix::fs::symlink(&elsewhere, file(copy, name)).unwrap();
         });
         assert_eq!(left, 0, "a link as {name}");
-        assert_eq!(fs::read(&elsewhere).unwrap(), b"somebody else's", "what it led to is not touched");
+        assert_eq!(fs::read(&elsewhere).unwrap(), b"another program's", "what it led to is not touched");
     }
     let left = after(cache.path(), |copy| {
         fs::remove_file(file(copy, "index")).unwrap();

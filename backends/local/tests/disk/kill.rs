@@ -60,7 +60,7 @@ fn killed_process_leaves_only_whole_samples() {
         std::thread::sleep(Duration::from_micros(draw.below(150_000)));
         child.kill().unwrap();
         let status = child.wait().unwrap();
-        assert!(!status.success() && status.code().is_none(), "round {round}: the child ended by itself");
+        assert!(!status.success() && status.code().is_none(), "round {round}: the child was not killed");
         let taken = taken(directory.path());
         assert!(taken <= CAPACITY, "round {round}: {taken} bytes");
         let tier = open(directory.path());

@@ -30,7 +30,7 @@ enum Step {
     },
     /// A flush and a new start.
     Reopen,
-    /// Another tier opens a copy of the files while this one goes on writing.
+    /// Another tier opens a copy of the files while this one continues writing.
     Crash,
 }
 

@@ -14,15 +14,15 @@ fn cached(path: &Path) -> (usize, usize) {
     let mut held = vec![0u8; length.div_ceil(4096)];
     // SAFETY: a new mapping of an open file that is not accessed. `mincore` writes one byte per
     // page, and `held` has as many. It is unmapped here, and no reference remains.
-    let asked = unsafe {
+    let requested = unsafe {
         let (none, shared) = (libc::PROT_NONE, libc::MAP_SHARED);
         let start = libc::mmap(std::ptr::null_mut(), length, none, shared, file.as_raw_fd(), 0);
         assert_ne!(start, libc::MAP_FAILED);
-        let asked = libc::mincore(start, length, held.as_mut_ptr());
+        let requested = libc::mincore(start, length, held.as_mut_ptr());
         libc::munmap(start, length);
-        asked
+        requested
     };
-    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(requested, 0, "{}", std::io::Error::last_os_error());
     (held.iter().filter(|&&page| page & 1 == 1).count(), held.len())
 }
 

@@ -52,7 +52,7 @@ fn queued_read_whose_future_is_dropped_is_not_executed() {
         assert_eq!(read(&tier, &known[3]).await.unwrap(), known[3].content);
     });
     let read = buffers.0.load(Ordering::Relaxed);
-    assert!(read < 2000, "{read} of 4000 reads were done for nobody");
+    assert!(read < 2000, "{read} of 4000 dropped reads were executed");
 }
 
 #[test]

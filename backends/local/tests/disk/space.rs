@@ -140,9 +140,12 @@ fn full_disk_costs_only_samples_that_do_not_fit() {
         });
         let counts = tier.counts();
         assert!((1..=refused).contains(&counts.failed), "{kind}: {counts:?}, {refused} refused");
-        let said = warnings(&mount.path());
-        assert_eq!(said.len(), 1, "{kind}: one line for it: {said:?}");
-        assert!(said[0].contains("only read from now on") && said[0].contains("free some"), "{said:?}");
+        let reported = warnings(&mount.path());
+        assert_eq!(reported.len(), 1, "{kind}: one line for it: {reported:?}");
+        assert!(
+            reported[0].contains("only read from now on") && reported[0].contains("free some"),
+            "{reported:?}"
+        );
         drop(tier);
         let tier = open();
         run(async {
@@ -178,8 +181,8 @@ fn disk_failing_under_an_open_tier_costs_only_misses() {
         let failed = stored.iter().flatten().filter(|stored| stored.is_err()).count() as u64;
         let error = stored.into_iter().flatten().find_map(Result::err).unwrap();
         assert_eq!(tier.counts().failed, failed, "each is counted");
-        let said = warnings(&mount.path());
-        assert_eq!(said.len(), 1, "one line for all of them: {said:?}");
+        let reported = warnings(&mount.path());
+        assert_eq!(reported.len(), 1, "one line for all of them: {reported:?}");
         assert!(!is_stored(&tier, &known(50)) && tier.reserve(4096).is_none(), "{error}");
         verify(&tier, known).await;
         tier.remove((0..40).map(|id| known(id).key).collect()).await;
@@ -237,8 +240,8 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
     assert_eq!(run(read(&tier, &known(1))).unwrap(), known(1).content);
     assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
     assert_eq!(disk::list(&path).unwrap()[0].samples, 1);
-    let said = warnings(&path);
-    assert!(said.len() == 1 && said[0].contains("is only read"), "{said:?}");
+    let reported = warnings(&path);
+    assert!(reported.len() == 1 && reported[0].contains("is only read"), "{reported:?}");
     drop(tier);
     // Another dataset has no cache there, and the second directory has none at all.
     let other = DiskTier::open(config(&path, 4 << 20), &[dataset(9)], Arc::new(HeapBuffers));
@@ -276,8 +279,8 @@ fn full_disk_at_the_start_costs_one_warning() {
         assert!([[Access::ReadOnly], [Access::Unused]].contains(&[tier.access()[0]]), "{:?}", tier.access());
         assert!(tier.capacity() == 0 && tier.reserve(4096).is_none());
         drop(tier);
-        let said = warnings(&path);
-        assert!(said.len() == 1 && said[0].contains("the disk is full"), "{kind}: {said:?}");
+        let reported = warnings(&path);
+        assert!(reported.len() == 1 && reported[0].contains("the disk is full"), "{kind}: {reported:?}");
     }
 }
 
@@ -300,7 +303,7 @@ fn full_disk_at_the_start_keeps_existing_samples() {
         drop(tier);
         assert_eq!(disk::list(&path).unwrap().len(), 2); // waits for the last writes
         fill(&path);
-        // With a valid index, and with one that must be rewritten, for which there is no space.
+        // With a valid index, and with one that must be rewritten and does not fit.
         for damage in [false, true] {
             if damage {
                 let index = fs::File::options().write(true).open(place(&path, 1).join("index")).unwrap();
@@ -317,9 +320,9 @@ fn full_disk_at_the_start_keeps_existing_samples() {
             });
             drop(tier);
             assert_eq!(disk::list(&path).unwrap().len(), 2);
-            let said = warnings(&path).split_off(before);
-            let full = said.iter().filter(|line| line.contains("the disk is full")).count();
-            assert_eq!(full, 1, "{kind}: {said:?}");
+            let reported = warnings(&path).split_off(before);
+            let full = reported.iter().filter(|line| line.contains("the disk is full")).count();
+            assert_eq!(full, 1, "{kind}: {reported:?}");
         }
     }
 }
@@ -339,7 +342,7 @@ fn foreign_files_are_neither_changed_nor_removed() {
         own.join("123.segment"),
     ];
     for path in &foreign {
-        fs::write(path, "somebody else's, and more than eight bytes").unwrap();
+        fs::write(path, "another program's, and more than eight bytes").unwrap();
     }
     let tier = open(directory.path(), 8 << 20);
     assert_eq!(run(read(&tier, &known(5))).unwrap(), known(5).content);

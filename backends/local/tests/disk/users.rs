@@ -111,8 +111,12 @@ fn works_under(umask: &str, user: Option<u32>, directory: &Path) {
     }
     let script = format!("umask {umask}; exec \"$0\" --exact users::child_process --nocapture");
     let output = command.args(["-c", &script]).arg(program).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("it works"), "umask {umask}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    let reported = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        reported.contains("it works"),
+        "umask {umask}: {reported}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -331,8 +335,8 @@ fn directory_whose_names_are_all_taken_costs_one_warning() {
     assert_eq!(tier.access(), [Access::Unused, Access::Owner]);
     run(store(&tier, &known(3))).unwrap().unwrap();
     assert_eq!(run(verify(&tier, known)), 1);
-    let said = warnings(taken.path());
-    assert!(said.len() == 1 && said[0].contains("remove these, or choose another"), "{said:?}");
+    let reported = warnings(taken.path());
+    assert!(reported.len() == 1 && reported[0].contains("remove these, or choose another"), "{reported:?}");
     // None at all.
     let tier = open(taken.path(), 8 << 20);
     assert!(tier.capacity() == 0 && run(store(&tier, &known(3))).is_none() && !is_stored(&tier, &known(3)));
@@ -358,10 +362,10 @@ fn cache_of_an_earlier_version_is_named_once_and_cleaned() {
     });
     drop(tiers);
     let about = |line: &&String| line.contains("earlier version");
-    let said = warnings(&old);
-    assert_eq!(said.iter().filter(about).count(), 1, "{said:?}");
-    assert!(said.iter().any(|line| line.contains("foreread cache clean")), "{said:?}");
-    let bytes: u64 = said[0].split(" takes ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let reported = warnings(&old);
+    assert_eq!(reported.iter().filter(about).count(), 1, "{reported:?}");
+    assert!(reported.iter().any(|line| line.contains("foreread cache clean")), "{reported:?}");
+    let bytes: u64 = reported[0].split(" takes ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     assert_eq!(bytes, crate::rig::taken(&old));
     let listed = disk::list(directory.path()).unwrap();
     let of_old: Vec<_> = listed.iter().filter(|entry| entry.is_old).collect();

@@ -62,7 +62,7 @@ fn threads_read_where_rings_are_refused() {
             .env(CHILD, errno.to_string())
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("fell back"), "{said}");
+        let reported = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && reported.contains("fell back"), "{reported}");
     }
 }

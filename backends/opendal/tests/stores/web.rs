@@ -80,7 +80,7 @@ async fn read_is_one_request_and_listing_one_per_directory() {
         let known = listed(&**origin, &samples).await;
         let requests = server.take_requests();
         assert!(requests.iter().all(|(method, _)| method == listing), "{requests:?}");
-        // `a`, `a.b`, `ab`, `b`, `b/c`, `b/c/d` and the root; hidden ones are not listed.
+        // `a`, `a.b`, `ab`, `b`, `b/c`, `b/c/d` and the root. Hidden ones are not listed.
         assert_eq!(requests.len(), directories, "{requests:?}");
         assert!(known.iter().all(|sample| matches!(sample.object.version, Some(Version::ETag(_)))));
         let mut batch: Vec<_> = known.iter().zip(0..).map(|(sample, tag)| sample.whole(tag)).collect();

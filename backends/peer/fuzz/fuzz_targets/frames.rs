@@ -11,8 +11,8 @@ fuzz_target!(|bytes: &[u8]| {
     {
         assert_eq!(decoded.encode(), *header);
     }
-    if let Ok(asks) = SampleRequest::decode(bytes) {
-        assert_eq!(&SampleRequest::encode(asks.into_iter())[..], bytes);
+    if let Ok(sample_requests) = SampleRequest::decode(bytes) {
+        assert_eq!(&SampleRequest::encode(sample_requests.into_iter())[..], bytes);
     }
     if let Ok(tags) = decode_tags(bytes) {
         assert_eq!(&encode_tags(&tags.collect::<Vec<_>>())[..], bytes);

@@ -20,10 +20,10 @@ use tokio::time::timeout;
 struct FixedSample;
 
 impl PeerService for FixedSample {
-    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
-        let answers = asked.into_iter().flat_map(|asked| {
-            let done = PeerReply::Done { tag: asked.tag, result: Ok(vec![7; 100].into()) };
-            [PeerReply::Reading { tag: asked.tag }, done]
+    fn serve(&self, _: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
+        let answers = requested.into_iter().flat_map(|requested| {
+            let done = PeerReply::Done { tag: requested.tag, result: Ok(vec![7; 100].into()) };
+            [PeerReply::Reading { tag: requested.tag }, done]
         });
         stream::iter(answers.collect::<Vec<_>>()).boxed()
     }
@@ -45,10 +45,10 @@ fuzz_target!(|bytes: &[u8]| {
         server.serve(Arc::downgrade(&source));
         let stream = world.host("two").connect(&server.addresses()[0]).await.expect("a connection");
         // Without tags, because payloads with an invalid tag are never decoded.
-        let asked =
+        let requested =
             let purpose = Purpose::Samples(run);
-            handshake::ask(stream, &identity(1), purpose, WireProtection::Checksummed, None).await;
-        let (mut stream, _) = asked.expect("a handshake").0.into_raw();
+            handshake::initiate(stream, &identity(1), purpose, WireProtection::Checksummed, None).await;
+        let (mut stream, _) = requested.expect("a handshake").0.into_raw();
         let _ = stream.write_all(bytes).await;
         let mut heard = [0; 4096];
         while let Ok(Ok(1..)) = timeout(Duration::from_millis(90), stream.read(&mut heard)).await {}

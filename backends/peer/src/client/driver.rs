@@ -30,7 +30,7 @@ use crate::{BoxedStream, WireError, WireErrorKind};
 /// A command to the connection's task.
 pub(crate) enum ClientCommand {
     /// A new request with its number.
-    Ask(u64, RequestBatch),
+    Request(u64, RequestBatch),
     /// Reads were dropped.
     Sweep,
     /// The sample is no longer wanted.
@@ -40,7 +40,7 @@ pub(crate) enum ClientCommand {
 impl ClientCommand {
     /// Fails its samples.
     pub(crate) fn fail(self, why: &WireError) {
-        if let Self::Ask(_, batch) = self {
+        if let Self::Request(_, batch) = self {
             batch.fail(why);
         }
     }
@@ -63,7 +63,7 @@ pub(crate) struct OpenRequests {
 
 impl OpenRequests {
     pub(crate) fn new(remote: &ClientShared) -> Self {
-        let machine = ClientMachine::new(remote.rank, remote.asker.run.tag());
+        let machine = ClientMachine::new(remote.rank, remote.requester.run.tag());
         Self { machine, batches: BTreeMap::new(), clock: Instant::now() }
     }
 
@@ -73,7 +73,7 @@ impl OpenRequests {
 
     /// Fails all open samples.
     pub(crate) fn fail(self, remote: &ClientShared, why: &WireError) {
-        remote.asker.counters.now().lost += self.len() as u64;
+        remote.requester.counters.now().disconnected += self.len() as u64;
         self.batches.into_values().for_each(|batch| batch.fail(why));
     }
 }
@@ -155,10 +155,10 @@ impl<'a> ClientTask<'a> {
         }
         let late = self.open.machine.take_timed_out();
         if got + late > 0 {
-            let mut tally = self.remote.asker.counters.now();
-            tally.late += late;
-            tally.got += got;
-            tally.got_bytes += got_bytes;
+            let mut tally = self.remote.requester.counters.now();
+            tally.timed_out += late;
+            tally.received += got;
+            tally.received_bytes += got_bytes;
         }
         // The rest of a sample that was given up takes no memory.
         if let Some(Body::Sample(header, _, buffer)) = &self.body
@@ -171,11 +171,11 @@ impl<'a> ClientTask<'a> {
 
     fn command(&mut self, command: ClientCommand) -> Result<(), WireError> {
         match command {
-            ClientCommand::Ask(request, batch) => {
-                self.remote.asker.counters.now().asked += batch.left() as u64;
-                let asks = batch.asks().collect();
+            ClientCommand::Request(request, batch) => {
+                self.remote.requester.counters.now().requested += batch.left() as u64;
+                let sample_requests = batch.sample_requests().collect();
                 self.open.batches.insert(request, batch);
-                self.on(ClientEvent::Ask { request, asks })?;
+                self.on(ClientEvent::Request { request, sample_requests })?;
                 // Reads that were dropped before this command arrived: an earlier sweep did not
                 // find them.
                 self.cancel_dropped(request)
@@ -248,7 +248,7 @@ impl<'a> ClientTask<'a> {
         Ok(match expected {
             ExpectedPayload::Skipped => skipped,
             ExpectedPayload::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
-            ExpectedPayload::Sample(key) => match self.remote.asker.buffers.allocate(length, 1) {
+            ExpectedPayload::Sample(key) => match self.remote.requester.buffers.allocate(length, 1) {
                 Some(buffer) => Body::Sample(header, key, buffer),
                 None => {
                     let error = TierError::new(ErrorKind::Other, NAME)

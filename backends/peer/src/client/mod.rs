@@ -66,11 +66,11 @@ pub(crate) const NAME: &str = "peer";
 #[derive(Debug)]
 pub enum ClientEvent {
     /// A new request.
-    Ask {
+    Request {
         /// Its number, larger than all earlier ones.
         request: u64,
         /// The samples. The position is the tag on the wire.
-        asks: Vec<SampleRequest>,
+        sample_requests: Vec<SampleRequest>,
     },
     /// Samples of a request are no longer wanted.
     Cancel {
@@ -86,7 +86,7 @@ pub enum ClientEvent {
     },
     /// Bytes arrived.
     BytesArrived,
-    /// A sample arrived ([`ExpectedPayload::Sample`]). An error says why it is unusable.
+    /// A sample arrived ([`ExpectedPayload::Sample`]). An error is the reason why it is unusable.
     Sample {
         /// Its frame.
         header: FrameHeader,
@@ -142,19 +142,19 @@ enum Status {
 
 #[derive(Debug)]
 struct PendingRequest {
-    asks: Vec<(SampleRequest, Status)>,
+    sample_requests: Vec<(SampleRequest, Status)>,
     left: usize,
     since: Duration,
 }
 
 impl PendingRequest {
     fn open(&self) -> impl Iterator<Item = (u32, &SampleRequest, Status)> {
-        let all = (0..).zip(&self.asks).map(|(tag, (ask, state))| (tag, ask, *state));
+        let all = (0..).zip(&self.sample_requests).map(|(tag, (sample, state))| (tag, sample, *state));
         all.filter(|(.., state)| *state != Status::Done)
     }
 
     fn open_mut(&mut self, tag: u32) -> Option<&mut (SampleRequest, Status)> {
-        self.asks.get_mut(tag as usize).filter(|(_, state)| *state != Status::Done)
+        self.sample_requests.get_mut(tag as usize).filter(|(_, state)| *state != Status::Done)
     }
 
     /// Closes a sample. `false` if it is not open.
@@ -211,7 +211,7 @@ impl ClientMachine {
 
     /// Whether this sample of a request is open.
     pub fn is_open(&self, request: u64, tag: u32) -> bool {
-        let slot = self.requests.get(&request).and_then(|request| request.asks.get(tag as usize));
+        let slot = self.requests.get(&request).and_then(|request| request.sample_requests.get(tag as usize));
         slot.is_some_and(|(_, state)| *state != Status::Done)
     }
 
@@ -221,7 +221,9 @@ impl ClientMachine {
     /// The other end violated the protocol. The connection must end.
     pub fn on(&mut self, event: ClientEvent, now: Duration, actions: &mut Actions) -> Result<(), WireError> {
         match event {
-            ClientEvent::Ask { request, asks } => self.ask(request, asks, now, actions),
+            ClientEvent::Request { request, sample_requests } => {
+                self.send_request(request, sample_requests, now, actions)
+            }
             ClientEvent::Cancel { request, tags } => self.cancel_samples(request, &tags, actions),
             ClientEvent::Forget { key } => self.forget(key, actions),
             ClientEvent::BytesArrived => (self.last_byte, self.silent_until) = (now, None),
@@ -237,15 +239,29 @@ impl ClientMachine {
         actions.push(ClientAction::Send(FrameHeader::new(kind, self.run, request).over(&payload), payload));
     }
 
-    fn ask(&mut self, request: u64, asks: Vec<SampleRequest>, now: Duration, actions: &mut Actions) {
-        self.send(FrameKind::Ask, request, SampleRequest::encode(asks.iter().copied()), actions);
+    fn send_request(
+        &mut self,
+        request: u64,
+        sample_requests: Vec<SampleRequest>,
+        now: Duration,
+        actions: &mut Actions,
+    ) {
+        self.send(
+            FrameKind::Request,
+            request,
+            SampleRequest::encode(sample_requests.iter().copied()),
+            actions,
+        );
         if self.open == 0 {
             (self.last_byte, self.silent_until) = (now, None);
         }
-        self.open += asks.len();
+        self.open += sample_requests.len();
         self.ack_deadlines.push_back((now + ACK_TIMEOUT, request));
-        let (left, asks) = (asks.len(), asks.into_iter().map(|ask| (ask, Status::Unacknowledged)).collect());
-        self.requests.insert(request, PendingRequest { asks, left, since: now });
+        let (left, sample_requests) = (
+            sample_requests.len(),
+            sample_requests.into_iter().map(|sample| (sample, Status::Unacknowledged)).collect(),
+        );
+        self.requests.insert(request, PendingRequest { sample_requests, left, since: now });
     }
 
     /// A second connection is open: sends all open requests again.
@@ -253,13 +269,13 @@ impl ClientMachine {
         (self.last_byte, self.silent_until) = (now, None);
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
-            let asks = request.asks.iter().map(|(ask, _)| *ask);
-            let payload = SampleRequest::encode(asks);
+            let sample_requests = request.sample_requests.iter().map(|(sample, _)| *sample);
+            let payload = SampleRequest::encode(sample_requests);
             actions.push(ClientAction::Send(
-                FrameHeader::new(FrameKind::Ask, self.run, number).over(&payload),
+                FrameHeader::new(FrameKind::Request, self.run, number).over(&payload),
                 payload,
             ));
-            let done = (0..).zip(&mut request.asks).filter_map(|(tag, (_, state))| match state {
+            let done = (0..).zip(&mut request.sample_requests).filter_map(|(tag, (_, state))| match state {
                 Status::Done => Some(tag),
                 open => {
                     *open = Status::Unacknowledged;
@@ -297,7 +313,7 @@ impl ClientMachine {
 
     fn forget(&mut self, key: SampleKey, actions: &mut Actions) {
         let of_request = |(&number, request): (&u64, &PendingRequest)| {
-            let tag = request.open().find(|(_, ask, _)| ask.key == key).map(|(tag, ..)| tag)?;
+            let tag = request.open().find(|(_, sample, _)| sample.key == key).map(|(tag, ..)| tag)?;
             Some((number, tag))
         };
         let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
@@ -319,7 +335,7 @@ impl ClientMachine {
             return Err(WireError::malformed("a frame of another run"));
         }
         match header.kind {
-            FrameKind::Alive => Ok(ExpectedPayload::Skipped),
+            FrameKind::Heartbeat => Ok(ExpectedPayload::Skipped),
             FrameKind::Reading => Ok(ExpectedPayload::Small),
             FrameKind::Answer => {
                 let length = header.length;
@@ -327,26 +343,26 @@ impl ClientMachine {
                     return Err(WireError::malformed(format!("an error in {length} bytes")));
                 }
                 let known = self.requests.get(&header.request);
-                let slot = known.and_then(|request| request.asks.get(header.tag as usize));
-                let Some((ask, _)) = slot.filter(|(_, state)| *state != Status::Done) else {
+                let slot = known.and_then(|request| request.sample_requests.get(header.tag as usize));
+                let Some((sample, _)) = slot.filter(|(_, state)| *state != Status::Done) else {
                     return Ok(ExpectedPayload::Skipped);
                 };
-                if ask.key.id.0 != header.sample {
-                    let detail = format!("sample {} as the answer to {}", header.sample, ask.key);
+                if sample.key.id.0 != header.sample {
+                    let detail = format!("sample {} as the answer to {}", header.sample, sample.key);
                     return Err(WireError::malformed(detail));
                 }
                 if header.status != 0 {
                     return Ok(ExpectedPayload::Small);
                 }
-                if u64::from(length) == ask.length {
-                    return Ok(ExpectedPayload::Sample(ask.key));
+                if u64::from(length) == sample.length {
+                    return Ok(ExpectedPayload::Sample(sample.key));
                 }
-                let detail = format!("{length} bytes instead of {}", ask.length);
+                let detail = format!("{length} bytes instead of {}", sample.length);
                 let error = TierError::new(ErrorKind::Changed, NAME).with_detail(detail);
                 self.answer(header.request, header.tag, Err(error), actions);
                 Ok(ExpectedPayload::Skipped)
             }
-            FrameKind::Ask | FrameKind::Cancel | FrameKind::Control => {
+            FrameKind::Request | FrameKind::Cancel | FrameKind::Control => {
                 Err(WireError::malformed(format!("unexpected frame {:?} from a server", header.kind)))
             }
         }
@@ -472,12 +488,15 @@ mod tests {
     }
 
     /// A machine that has requested `samples` samples of 10 bytes at time 0, as request 1.
-    fn asking(samples: u64) -> ClientMachine {
+    fn requesting(samples: u64) -> ClientMachine {
         let mut machine = ClientMachine::new(Rank(3), 7);
-        let asks = (0..samples).map(|id| SampleRequest { key: key(id), due: Tick(id), length: 10 }).collect();
+        let sample_requests =
+            (0..samples).map(|id| SampleRequest { key: key(id), due: Tick(id), length: 10 }).collect();
         let mut actions = Vec::new();
-        machine.on(ClientEvent::Ask { request: 1, asks }, Duration::ZERO, &mut actions).unwrap();
-        assert!(matches!(actions[..], [ClientAction::Send(FrameHeader { kind: FrameKind::Ask, .. }, _)]));
+        machine
+            .on(ClientEvent::Request { request: 1, sample_requests }, Duration::ZERO, &mut actions)
+            .unwrap();
+        assert!(matches!(actions[..], [ClientAction::Send(FrameHeader { kind: FrameKind::Request, .. }, _)]));
         machine
     }
 
@@ -502,7 +521,7 @@ mod tests {
 
     #[test]
     fn silence_is_checked_twice() {
-        let mut machine = asking(2);
+        let mut machine = requesting(2);
         let mut look = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
         assert_eq!(look(1).unwrap(), Some(HEARTBEAT_TIMEOUT));
         // This process was paused. Bytes that arrived meanwhile are read first.
@@ -512,7 +531,7 @@ mod tests {
 
     #[test]
     fn second_connection_gets_the_open_requests() {
-        let mut machine = asking(3);
+        let mut machine = requesting(3);
         assert_eq!(sample(&mut machine, 1, 5 * MS), ["1 true"]);
         let mut actions = Vec::new();
         machine.resume(800 * MS, &mut actions);
@@ -531,7 +550,7 @@ mod tests {
 
     #[test]
     fn forgotten_sample_fails_and_is_cancelled() {
-        let mut machine = asking(3);
+        let mut machine = requesting(3);
         let mut actions = Vec::new();
         machine.on(ClientEvent::Forget { key: key(2) }, MS, &mut actions).unwrap();
         machine.on(ClientEvent::Forget { key: key(9) }, MS, &mut actions).unwrap();

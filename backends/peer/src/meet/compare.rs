@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_name_who_and_what() {
+    fn differences_name_rank_and_setting() {
         let item = |seed: &str| {
             Some(Bytes::from(serde_json::to_vec(&words(&[("seed", seed), ("plan", "a")])).unwrap()))
         };

@@ -2,9 +2,9 @@
 //!
 //! A rank has a connection to each rank that it requests from, and one from each rank that requests
 //! from it. They stay open. The default limit of 1,024 descriptors is exceeded at 512 ranks. Then
-//! opening data files fails as well. The limit is raised to what the run needs and no further,
-//! because programs that close all possible descriptors before they start another program become
-//! slow with the highest limit.
+//! opening data files fails as well. The limit is raised to what the run needs and no further.
+//! Programs that close all possible descriptors before they start another program become slow with
+//! the highest limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -117,7 +117,7 @@ impl LocalEndpoint {
     }
 
     /// The token of a job without a user's token. On one node, it is a text that all ranks can
-    /// derive, because the kernel tells which user owns a socket. In a directory that only the user
+    /// derive, because the kernel knows which user owns a socket. In a directory that only the user
     /// can read, it is random and made by rank 0.
     pub(super) fn generated_token(&self) -> Result<Option<Token>, MeetError> {
         match &self.rendezvous {
@@ -347,12 +347,12 @@ impl LocalEndpoint {
     }
 }
 
-/// The error for the user nobody, whose ranks cannot authenticate on a node.
+/// The error for the user `nobody`, whose ranks cannot authenticate on a node.
 fn unsupported_user() -> MeetError {
     let (token, meet) = (super::launcher::TOKEN, super::launcher::MEET);
     let line = format!(
-        "the kernel cannot tell this user (nobody) from users of other containers: run as another user, or \
-         set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
+        "the kernel cannot distinguish this user (nobody) from users of other containers: run as another \
+         user, or set {token} to what `foreread token` prints and {meet} to rank 0's host:port"
     );
     MeetError::new(MeetErrorKind::Secret, line)
 }

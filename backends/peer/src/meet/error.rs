@@ -10,14 +10,14 @@ use foreread_launcher::LaunchError;
 use foreread_tier::BoxError;
 use serde::{Deserialize, Serialize};
 
-/// The kinds of failure that callers can tell apart.
+/// The kinds of failure that callers can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum MeetErrorKind {
     /// A setting of the launcher or the user is invalid or missing: a variable, an address, a rank.
     Setting,
-    /// There is no job token, or not one that only the job's user can read.
+    /// The job has no token, or not one that only the job's user can read.
     Secret,
     /// A rank did not come or answer before the deadline.
     Deadline,

@@ -258,11 +258,11 @@ impl Follower {
             return Ok(());
         }
         let (rank, seconds) = (self.hello.info.rank, self.wait.deadline().as_secs());
-        let who = ranks(missing, *more);
+        let absent = ranks(missing, *more);
         // Rank 0 times out at about the same time, and may know more.
         let why = on.as_ref().map(|on| format!("; {on}")).unwrap_or_default();
         let line = format!(
-            "rank {rank} waited {seconds} s for {who}: check whether all were started and what they wait \
+            "rank {rank} waited {seconds} s for {absent}: check whether all were started and what they wait \
              for{why}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))

@@ -115,7 +115,7 @@ impl FollowerDriver {
         while self.link.is_none() {
             let found = self.find().await?;
             if found.identity.token.expose() != identity.token.expose() {
-                let line = "rank 0 was started again and has a token of its own: start all ranks again";
+                let line = "rank 0 was started again and has another token: start all ranks again";
                 return Err(MeetError::new(MeetErrorKind::Broken, line));
             }
             if !self.introduce(found).await? {
@@ -140,8 +140,8 @@ impl FollowerDriver {
                 return Ok(value);
             }
             self.connect(identity).await?;
-            let is_said = !comes || self.follower.was_lost;
-            if let Some((message, bulk)) = request.as_ref().filter(|_| is_said)
+            let is_reported = !comes || self.follower.was_lost;
+            if let Some((message, bulk)) = request.as_ref().filter(|_| is_reported)
                 && let Some(link) = &self.link
             {
                 // If it cannot be sent, messages received before may contain the reason.
@@ -207,8 +207,8 @@ impl FollowerDriver {
     /// Reconnects after the connection broke while this rank was busy, so that it does not count as
     /// gone. A failure is reported by the next request.
     pub(super) async fn reconnect(&mut self, identity: &Identity) {
-        // Messages received before the break may say that the rendezvous has failed, and rank 0 may
-        // be gone since.
+        // Messages received before the break may report that the rendezvous has failed, and rank 0
+        // may have ended since.
         let listen = async { while self.link.is_some() && self.next().await.is_ok() {} };
         drop(timeout(DRAIN_TIMEOUT, listen).await);
         self.lose();
@@ -220,7 +220,7 @@ impl FollowerDriver {
 
 /// Checks whether another process is rank 0 of this job.
 pub(super) async fn check_other_rank0(dial: &Rank0Dialer, hello: &Hello) -> Result<(), MeetError> {
-    let ask = async {
+    let introduction = async {
         // A notice that is unreadable now is replaced.
         let found = match dial.attempt().await {
             Ok(found) => found,
@@ -236,5 +236,5 @@ pub(super) async fn check_other_rank0(dial: &Rank0Dialer, hello: &Hello) -> Resu
         }
     };
     // A process that does not answer in time is ignored.
-    timeout(OTHER_RANK0_TIMEOUT, ask).await.unwrap_or(Ok(()))
+    timeout(OTHER_RANK0_TIMEOUT, introduction).await.unwrap_or(Ok(()))
 }

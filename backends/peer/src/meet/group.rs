@@ -67,9 +67,9 @@ impl RunLink {
     pub(super) fn follower(mut driver: FollowerDriver, roster: &Arc<Roster>, context: &OpenContext) -> Self {
         // The roster has them.
         driver.follower.forget();
-        let (outbox, told) = watch::channel(Outbox::default());
+        let (outbox, outbox_changes) = watch::channel(Outbox::default());
         let (sender, events) = watch::channel(RunEvents::default());
-        let task = OwnedTask(context.runtime.spawn(run(driver, Arc::clone(roster), told, sender)));
+        let task = OwnedTask(context.runtime.spawn(run(driver, Arc::clone(roster), outbox_changes, sender)));
         Self::Follower { outbox, events, task: Mutex::new(Some(task)) }
     }
 }
@@ -82,7 +82,7 @@ pub struct RunGroup {
     roster: Arc<Roster>,
     /// The store of each rank.
     stores: Vec<StoreId>,
-    asker: PeerClientFactory,
+    requester: PeerClientFactory,
     /// Serves samples until all ranks are done.
     server: Mutex<Option<PeerServer>>,
 }
@@ -93,15 +93,15 @@ impl RunGroup {
         running: RunLink,
         roster: Arc<Roster>,
         stores: Vec<StoreId>,
-        asker: PeerClientFactory,
+        requester: PeerClientFactory,
         server: PeerServer,
     ) -> Self {
-        Self { endpoint, running, roster, stores, asker, server: Mutex::new(Some(server)) }
+        Self { endpoint, running, roster, stores, requester, server: Mutex::new(Some(server)) }
     }
 
     /// The run's id, equal on all ranks.
     pub fn run(&self) -> RunId {
-        self.asker.run
+        self.requester.run
     }
 
     /// Sets the progress of this rank, a count that only grows. Does not wait. Only the latest
@@ -263,13 +263,13 @@ impl RunGroup {
 
     /// The counters of samples.
     pub fn counters(&self) -> &Arc<PeerCounters> {
-        &self.asker.counters
+        &self.requester.counters
     }
 
     /// The client of the other rank that has this store.
     fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
         let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
-        (rank != self.rank()).then(|| self.roster.remote(rank, &self.asker))
+        (rank != self.rank()).then(|| self.roster.remote(rank, &self.requester))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Rank 0's [`Leader`] behind a lock. Shared by the tasks that serve the other ranks
+//! Rank 0's [`Leader`] in a lock. Shared by the tasks that serve the other ranks
 //! ([`super::sessions`]) and by rank 0's own steps ([`super::rank0`]), which wait for its changes.
 //! The lock is held for short times only.
 

@@ -99,7 +99,7 @@ impl RendezvousSteps {
     /// # Errors
     ///
     /// [`MeetError`], one line on every rank. A rank did not come in time, has another version or
-    /// world size, or exists twice. Or there is no rendezvous address or no token.
+    /// world size, or exists twice. Or the rendezvous address or the token is missing.
     pub async fn join(settings: Settings) -> Result<Self, MeetError> {
         let random = token::random().map_err(MeetError::no_random(MeetErrorKind::Broken))?;
         let process = u64::from_le_bytes(*random.first_chunk().unwrap_or(&[0; 8]));
@@ -467,9 +467,9 @@ impl RendezvousSteps {
         let server = self.server.take().ok_or_else(has_started)?;
         let (endpoint, identity) = (Arc::clone(&self.endpoint), self.identity.clone());
         let (network, counters) = (Arc::clone(&endpoint.network), Arc::clone(server.counters()));
-        let asker =
+        let requester =
             PeerClientFactory::new(identity, run, network, context, counters).with_wire(server.wire());
-        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), asker, server))
+        Ok(RunGroup::new(endpoint, running, roster, stores.to_vec(), requester, server))
     }
 
     /// Ends before the start. Every rank ends with a line that contains `why`.

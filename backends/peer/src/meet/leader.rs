@@ -4,7 +4,7 @@
 //! A state machine without I/O, tasks or clock. Events are calls (a hello, a message, the end of a
 //! connection, a step of rank 0), each with the time. [`Leader::next_send`] returns the next
 //! message for a connection. The price is that callers call it for each connection after each
-//! change. [`LeaderChanges`] tells them when.
+//! change. [`LeaderChanges`] notifies them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -329,7 +329,7 @@ impl Leader {
             return;
         }
         member.progress = Some(at);
-        // Only the rank that is furthest behind can change the lowest progress.
+        // Only the rank with the lowest progress can change it.
         if before.is_none_or(|before| before <= self.lowest) {
             self.lowest = self.lowest.max(self.members.lowest());
         }

@@ -3,7 +3,7 @@
 //! Both ends send heartbeats while their programs compute, so that silence means a dead process,
 //! not a busy one. The price is two tasks per connection. Dropping a [`RankLink`] closes it after
 //! the queued messages were sent, as long as the other end reads them. When sending fails, received
-//! messages can still be read: a rank that gives up sends its reason and closes, and this end may
+//! messages can still be read. A rank that gives up sends its reason and closes, and this end may
 //! detect the close first.
 
 use std::sync::Arc;
@@ -245,7 +245,7 @@ async fn read(mut reading: LinkReader, incoming: mpsc::Sender<IncomingMessage>, 
             come = reading.message() => come,
             () = incoming.closed() => return,
         };
-        // The end of the channel tells the receiver.
+        // The end of the channel notifies the receiver.
         let come = match come {
             Ok(Some(come)) => come,
             ended => return closed.store(matches!(ended, Ok(None)), Relaxed),

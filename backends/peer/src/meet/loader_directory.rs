@@ -1,9 +1,8 @@
 //! The addresses of a process's loaders, as rank 0.
 //!
-//! Each loader listens at addresses of its own, and only one of them has the rendezvous address
-//! that all ranks know. That one redirects ranks that come for another loader. Later loaders
-//! therefore need no ports that a firewall has to allow. The price is one more connection at their
-//! start.
+//! Each loader listens at separate addresses, and only one loader has the rendezvous address that
+//! all ranks know. That one redirects ranks that come for another loader. Later loaders therefore
+//! need no ports that a firewall has to allow. The price is one more connection at their start.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_rank_is_told_the_other_process() {
+    fn duplicate_rank_learns_the_other_process() {
         let two = duplicate_rank(Some(&info(1, 7)), &info(1, 8));
         assert!(two.starts_with("two processes are rank 1: process 7 on h, and process 8 on h: "), "{two}");
         assert!(two.contains("another run meets at the same address"), "{two}");
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     // semantics: RANK-26
     fn addresses_are_published_as_they_are_reached() {
-        for (address, seen, told) in [
+        for (address, seen, expected) in [
             ("0.0.0.0:7", "10.0.0.3:4000", "10.0.0.3:7"),
             ("[::]:7", "[::ffff:10.0.0.3]:4000", "10.0.0.3:7"),
             ("[::]:7", "[fd00::3]:4000", "[fd00::3]:7"),
@@ -356,7 +356,7 @@ mod tests {
             ("node3:7", "10.0.0.3:4000", "node3:7"),
             ("unix:@x", "10.0.0.3:4000", "unix:@x"),
         ] {
-            assert_eq!(resolve_address(address, seen), told);
+            assert_eq!(resolve_address(address, seen), expected);
         }
     }
 }

@@ -7,8 +7,8 @@
 //! end that is silent for [`HEARTBEAT_TIMEOUT`] counts as dead.
 //!
 //! Rank 0 sends the values of steps in their order to every rank, without a request. A rendezvous
-//! of N ranks takes 7 messages per rank: hello, welcome with the roster, rank 0's share, and part
-//! and value of an exchange and of the start.
+//! of N ranks takes 7 messages per rank. They are hello, welcome with roster, rank 0's share, and
+//! part and value of an exchange and of the start.
 
 use std::time::Duration;
 
@@ -99,7 +99,7 @@ pub(super) mod key {
     /// The report of each rank at its end. Has a value from the start, so that a part is
     /// acknowledged at once.
     pub(crate) const REPORT: &str = "report";
-    /// A part says that the rank is done. The value is set when all ranks are done, or rank 0 no
+    /// A part that marks the rank as done. The value is set when all ranks are done, or rank 0 no
     /// longer waits: the ranks that are not done, as JSON.
     pub(crate) const DONE: &str = "done";
 

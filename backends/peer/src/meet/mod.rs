@@ -1,11 +1,11 @@
 //! The rendezvous of ranks, the run, and its end.
 //!
 //! Rank 0 is the center of a star: every other rank, a follower, has one connection to it and uses
-//! its key-value store. A rank puts its part of a key there (what its caches hold, what it has
-//! computed, its report) and waits for the key's value, which rank 0 computes from all parts.
+//! its key-value store. A rank puts its part of a key there: the contents of its caches, its
+//! progress, or its report. It waits for the key's value, which rank 0 computes from all parts.
 //! Requests are idempotent, so that a follower reconnects after a lost connection and sends them
 //! again. Samples do not pass through rank 0, and catalogs only once per node. A star is the
-//! simplest topology that can tell which of a thousand ranks is missing or differs. Its price is
+//! simplest topology that can name which of a thousand ranks is missing or differs. Its price is
 //! that rank 0 is a single point of failure for what concerns all ranks.
 //!
 //! State machines without I/O decide (`Leader`,
@@ -51,7 +51,7 @@
 //! | `group`, `roster` | the run: [`RunGroup`], and the addresses of all ranks |
 //!
 //! Nothing waits forever. Each step has a deadline. Each connection has a heartbeat every two
-//! seconds and a heartbeat timeout of ten. What is waited for is shown ([`RendezvousProgress`]).
+//! seconds and a heartbeat timeout of ten. [`RendezvousProgress`] shows what a rank waits for.
 
 mod compare;
 mod descriptors;

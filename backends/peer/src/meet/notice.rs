@@ -58,7 +58,7 @@ pub(super) fn no_token(meet: &impl std::fmt::Display) -> MeetError {
     ))
 }
 
-/// What rank 0 publishes.
+/// The notice that rank 0 publishes.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Rank0Notice {
     /// The process that wrote it.

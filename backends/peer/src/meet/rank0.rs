@@ -31,7 +31,7 @@ const LATE_FAILURE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to wait for further ranks that differ after the first one, to name them all.
 const GATHER_DIFFERENCES: Duration = Duration::from_millis(300);
 
-/// What rank 0 waits for: all ranks to connect, or their parts of a key.
+/// Rank 0's waits: for all ranks to connect, or for their parts of a key.
 #[derive(Debug)]
 pub(super) struct Rank0Steps {
     pub wait: WaitDeadline,
@@ -135,16 +135,16 @@ impl Rank0Steps {
         (missing, more): (&[Rank], usize),
         why: Option<String>,
     ) -> MeetError {
-        let (who, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
+        let (absent, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
             None => format!(
-                "{who} of {} did not come to {} within {seconds} s: check whether they were started, and \
+                "{absent} of {} did not come to {} within {seconds} s: check whether they were started, and \
                  have the same rendezvous address and token; {SINGLE_RANK_HINT}",
                 leader.world, self.place
             ),
             Some(_) => {
                 let places = leader.locations(missing);
-                format!("{who} ({places}) did not answer within {seconds} s: check what they wait for")
+                format!("{absent} ({places}) did not answer within {seconds} s: check what they wait for")
             }
         };
         let line = why.map(|why| format!("{line}; {why}")).unwrap_or(line);
@@ -207,8 +207,8 @@ impl Rank0Driver {
             drop(timeout(GATHER_DIFFERENCES, others).await);
         }
         let parts = self.hub.with(|leader| leader.store.parts(key));
-        let said: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
-        if let Some(line) = differences(&said) {
+        let values: Vec<_> = parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
+        if let Some(line) = differences(&values) {
             return Err(self.fail(MeetError::new(MeetErrorKind::Differs, line)).await);
         }
         Ok(parts.iter().map(|part| part.as_ref().map(|part| unpack(part).1).unwrap_or_default()).collect())

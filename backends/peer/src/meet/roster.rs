@@ -63,9 +63,9 @@ impl Roster {
     }
 
     /// The client of a rank.
-    pub(super) fn remote(&self, rank: Rank, asker: &PeerClientFactory) -> Arc<PeerClient> {
+    pub(super) fn remote(&self, rank: Rank, requester: &PeerClientFactory) -> Arc<PeerClient> {
         let mut ranks = lock(&self.ranks);
-        let make = |addresses: &[Address]| asker.remote(rank, addresses.to_vec());
+        let make = |addresses: &[Address]| requester.remote(rank, addresses.to_vec());
         match ranks.get_mut(rank.0 as usize) {
             Some(RosterEntry { addresses, remote, .. }) => {
                 Arc::clone(remote.get_or_insert_with(|| make(addresses)))

@@ -26,7 +26,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Longer than any run.
 const UNLIMITED: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
-/// What this rank sends.
+/// The messages that this rank sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outbox {
     pub progress: Option<u64>,
@@ -36,7 +36,7 @@ pub(super) struct Outbox {
     pub end: bool,
 }
 
-/// What this rank has learned from rank 0.
+/// The facts that this rank has received from rank 0.
 #[derive(Debug, Default)]
 pub(super) struct RunEvents {
     /// Rank 0 has the report.

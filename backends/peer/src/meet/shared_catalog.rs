@@ -141,7 +141,7 @@ pub(super) fn unreadable(error: &io::Error) -> MeetError {
 /// The error if more catalog bytes would leave rank 0 than allowed.
 pub(super) fn too_large(bytes: u64) -> MeetError {
     let line = format!(
-        "rank 0 would send {} GiB of catalogs, and at most {} GiB may leave it: run `foreread index` into \
+        "rank 0 would send {} GiB of catalogs, more than the maximum of {} GiB: run `foreread index` into \
          a shared file first, and give that file to all ranks",
         bytes >> 30,
         MAX_SENT_BYTES >> 30
@@ -150,7 +150,7 @@ pub(super) fn too_large(bytes: u64) -> MeetError {
 }
 
 /// The rank of `rank`'s node that gets catalogs from rank 0. `nodes` are the nodes of all ranks.
-/// Rank 0 itself is no relay, so its node gets one copy, too.
+/// Rank 0 itself does not relay, so its node gets one copy, too.
 pub(super) fn relay<T: PartialEq>(nodes: impl Iterator<Item = T> + Clone, rank: usize) -> Option<usize> {
     let own = nodes.clone().nth(rank)?;
     nodes.skip(1).position(|node| node == own).map(|at| at + 1)

@@ -1,4 +1,4 @@
-//! What a rank waits for: shown while it waits, and part of the error if it times out.
+//! The ranks that a rank waits for: shown while it waits, and part of the error if it times out.
 
 use std::fmt;
 use std::time::Duration;
@@ -42,7 +42,8 @@ impl TwoStepCheck {
     }
 }
 
-/// What a rank waits for. Displays as `waiting for ranks 2, 5 and 7 others (12 s of 300 s)`.
+/// The ranks that a rank waits for. Displays as `waiting for ranks 2, 5 and 7 others (12 s of 300
+/// s)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RendezvousProgress {

@@ -142,9 +142,9 @@ impl PeerConnection {
         let mut starts = false;
         for action in self.actions.drain(..) {
             match action {
-                ServerAction::Start { chunk, asked } => {
-                    let left = asked.len();
-                    let answers = self.shared.source().map(|source| source.serve(self.from, asked));
+                ServerAction::Start { chunk, peer_requests } => {
+                    let left = peer_requests.len();
+                    let answers = self.shared.source().map(|source| source.serve(self.from, peer_requests));
                     // If the engine is gone, no sample is cached here.
                     let answers = answers.unwrap_or_else(|| futures::stream::empty().boxed());
                     self.started.push(ChunkReplies { chunk, left, answers });

@@ -3,16 +3,16 @@
 //! Input is events and the time. FrameOutput is a queue of frames and [`ServerAction`]s for the
 //! engine. There is no clock, I/O, channel or hash order, so a simulation can play any
 //! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the engine's
-//! replies. What a connection may hold is bounded:
+//! replies. A connection's memory is bounded:
 //!
-//! * Samples that the engine has and has not acknowledged, and responses that wait to be written,
-//!   have together at most [`Settings::share`] bytes, or are one sample. Once the engine reports
-//!   that it reads a sample from the origin, the sample no longer counts. Slow origin reads
-//!   therefore do not hold up cached samples.
+//! * Samples requested from the engine and responses that wait to be written have together at most
+//!   [`Settings::share`] bytes, or are one sample. Once the engine reports that it reads a sample
+//!   from the origin, the sample no longer counts. Slow origin reads therefore do not hold up
+//!   cached samples.
 //! * Waiting responses of all connections have at most [`Settings::budget`] bytes, plus one
 //!   response on each connection. A rank that does not read its responses holds its share and no
-//!   more. A sample larger than the budget is sent when its connection has nothing else. There is
-//!   no deadlock between two ranks, because each has room for one more response.
+//!   more. A sample larger than the budget is sent when its connection has nothing else. Two ranks
+//!   cannot deadlock, because each has room for one more response.
 //! * Requests wait in a queue, ordered by their due time. With [`MAX_OPEN_SAMPLES`] open, the
 //!   connection is not read, and the client gets backpressure.
 //!
@@ -79,7 +79,7 @@ pub(crate) enum EngineReply {
 #[derive(Debug)]
 pub(crate) enum ServerAction {
     /// Read these samples. Their tags count from 0.
-    Start { chunk: u64, asked: Vec<PeerRequest> },
+    Start { chunk: u64, peer_requests: Vec<PeerRequest> },
     /// Stop a chunk: its samples are no longer wanted.
     Stop { chunk: u64 },
 }
@@ -104,9 +104,9 @@ pub(crate) enum QueuedFrame<R> {
 impl<R> QueuedFrame<R> {
     /// Whether it is a response to these samples of a request, in order. An empty list means all
     /// samples.
-    fn is_of(&self, asked: u64, tags: &[u32]) -> bool {
+    fn is_of(&self, peer_requests: u64, tags: &[u32]) -> bool {
         match self {
-            Self::Answer { request, tag, .. } => *request == asked && names(tags, *tag),
+            Self::Answer { request, tag, .. } => *request == peer_requests && names(tags, *tag),
             Self::Acknowledgement | Self::Heartbeat => false,
         }
     }
@@ -184,7 +184,7 @@ impl<R> ServerMachine<R> {
     /// # Errors
     /// It violates the protocol. The connection must end.
     pub(crate) fn expect(&self, header: &FrameHeader) -> Result<(), WireError> {
-        if matches!(header.kind, FrameKind::Ask | FrameKind::Cancel) && header.job == self.run {
+        if matches!(header.kind, FrameKind::Request | FrameKind::Cancel) && header.job == self.run {
             return Ok(());
         }
         Err(WireError::malformed(format!("unexpected frame {:?} from a client", header.kind)))
@@ -208,16 +208,16 @@ impl<R> ServerMachine<R> {
             self.cancel(request, &tags, actions);
             return Ok(());
         }
-        let asks = SampleRequest::decode(payload)?;
-        if self.requests.insert(request, OpenRequest::new(asks.len(), now)).is_some() {
+        let sample_requests = SampleRequest::decode(payload)?;
+        if self.requests.insert(request, OpenRequest::new(sample_requests.len(), now)).is_some() {
             return Err(WireError::malformed(format!("request {request} was made twice")));
         }
         if self.open == 0 {
             self.sent = now;
         }
-        self.open += asks.len();
-        self.queue.extend(asks.into_iter().zip(0..).map(|(ask, tag)| {
-            Reverse(QueuedSample { due: ask.due, request, tag, key: ask.key, length: ask.length })
+        self.open += sample_requests.len();
+        self.queue.extend(sample_requests.into_iter().zip(0..).map(|(sample, tag)| {
+            Reverse(QueuedSample { due: sample.due, request, tag, key: sample.key, length: sample.length })
         }));
         Ok(())
     }
@@ -276,7 +276,7 @@ impl<R> ServerMachine<R> {
     fn start_one(&mut self) -> Option<ServerAction> {
         let waiting = self.output.waiting() as u64;
         let mut samples: Vec<ChunkSample> = Vec::new();
-        let mut asked: Vec<PeerRequest> = Vec::new();
+        let mut peer_requests: Vec<PeerRequest> = Vec::new();
         let (mut request, mut bytes) = (0, 0u64);
         while let Some(Reverse(next)) = self.queue.peek() {
             let known = self.requests.get(&next.request);
@@ -293,7 +293,7 @@ impl<R> ServerMachine<R> {
             let Some(Reverse(next)) = self.queue.pop() else { break };
             request = next.request;
             bytes = bytes.saturating_add(next.length);
-            asked.push(PeerRequest { tag: samples.len() as u32, key: next.key, due: next.due });
+            peer_requests.push(PeerRequest { tag: samples.len() as u32, key: next.key, due: next.due });
             samples.push(ChunkSample::new(next.tag, next.key, next.length));
         }
         if samples.is_empty() {
@@ -303,7 +303,7 @@ impl<R> ServerMachine<R> {
         let chunk = self.chunks;
         self.chunks += 1;
         self.started.insert(chunk, EngineChunk::new(request, samples));
-        Some(ServerAction::Start { chunk, asked })
+        Some(ServerAction::Start { chunk, peer_requests })
     }
 
     /// Whether replies of the engine are taken.
@@ -465,7 +465,7 @@ impl<R> ServerMachine<R> {
         if due > now {
             return Ok(Some(due));
         }
-        let header = FrameHeader::new(FrameKind::Alive, self.run, 0);
+        let header = FrameHeader::new(FrameKind::Heartbeat, self.run, 0);
         self.output.push(header.over(&[]), Bytes::new(), None, QueuedFrame::Heartbeat);
         self.sent = now; // even if it waits: the kernel has sent earlier frames
         Ok(Some(now))
@@ -532,15 +532,15 @@ mod tests {
     /// samples of 100 bytes. The last one is due first.
     fn serving(samples: u64) -> ServerMachine<()> {
         let mut machine = ServerMachine::new(7, 250, FrameOutput::new(None));
-        let ask = |id| SampleRequest {
+        let sample = |id| SampleRequest {
             key: SampleKey::new(DatasetId(0), SampleId(id)),
             due: Tick(99 - id),
             length: 100,
         };
-        let asks = SampleRequest::encode((0..samples).map(ask));
-        let header = FrameHeader::new(FrameKind::Ask, 7, 1).over(&asks);
+        let sample_requests = SampleRequest::encode((0..samples).map(sample));
+        let header = FrameHeader::new(FrameKind::Request, 7, 1).over(&sample_requests);
         machine.expect(&header).unwrap();
-        machine.on_request(&header, &asks, Duration::ZERO, &mut Vec::new()).unwrap();
+        machine.on_request(&header, &sample_requests, Duration::ZERO, &mut Vec::new()).unwrap();
         machine
     }
 
@@ -549,8 +549,8 @@ mod tests {
         let mut actions = Vec::new();
         machine.start(&mut actions);
         let started = actions.into_iter().map(|action| match action {
-            ServerAction::Start { chunk, asked } => {
-                (chunk, asked.iter().map(|asked| asked.key.id.0).collect())
+            ServerAction::Start { chunk, peer_requests } => {
+                (chunk, peer_requests.iter().map(|peer_requests| peer_requests.key.id.0).collect())
             }
             ServerAction::Stop { chunk } => panic!("chunk {chunk} is stopped"),
         });

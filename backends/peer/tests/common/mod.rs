@@ -19,11 +19,11 @@ impl FixedSample {
 }
 
 impl PeerService for FixedSample {
-    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
+    fn serve(&self, _: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
         let content = self.0.content.clone();
         let answer =
-            move |asked: PeerRequest| PeerReply::Done { tag: asked.tag, result: Ok(content.clone()) };
-        stream::iter(asked).map(answer).boxed()
+            move |requested: PeerRequest| PeerReply::Done { tag: requested.tag, result: Ok(content.clone()) };
+        stream::iter(requested).map(answer).boxed()
     }
 }
 

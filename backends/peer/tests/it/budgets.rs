@@ -26,10 +26,10 @@ async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
         let mut nodes = Vec::new();
         for rank in 0..4u32 {
             let host = world.host(format!("h{rank}"));
-            let store = SampleStore::new(&known, move |from, asked| {
-                match (asked.key.id.0 + u64::from(from.0) * 3 + u64::from(rank)) % 7 {
-                    0 => AnswerRule::Reading(Duration::from_millis(asked.key.id.0 * 3)),
-                    1 => AnswerRule::Silently(Duration::from_millis(asked.key.id.0)),
+            let store = SampleStore::new(&known, move |from, requested| {
+                match (requested.key.id.0 + u64::from(from.0) * 3 + u64::from(rank)) % 7 {
+                    0 => AnswerRule::Reading(Duration::from_millis(requested.key.id.0 * 3)),
+                    1 => AnswerRule::Silently(Duration::from_millis(requested.key.id.0)),
                     _ => AnswerRule::Now,
                 }
             });
@@ -38,10 +38,10 @@ async fn mutual_requests_beyond_the_budget_do_not_deadlock() {
         }
         let nodes = &nodes;
         let known = &known;
-        let reads = nodes.iter().enumerate().flat_map(|(me, asker)| {
+        let reads = nodes.iter().enumerate().flat_map(|(me, requester)| {
             let others = nodes.iter().enumerate().filter(move |(other, _)| *other != me);
             others.map(move |(_, owner)| async move {
-                let tier = owner.seen_by(asker);
+                let tier = owner.seen_by(requester);
                 // In four concurrent batches.
                 join_all(known.chunks(40).map(|part| read_all(&tier, part))).await;
             })
@@ -96,26 +96,27 @@ async fn rank_that_does_not_read_holds_its_share_and_is_closed() {
     let settings = Settings { budget: 300_000, share: 200_000, ..Settings::default() };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
-    let asker =
+    let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let asks = frame::SampleRequest::encode(batch(&known).iter().map(|request| frame::SampleRequest {
-        key: request.key,
-        due: request.due,
-        length: request.len(),
-    }));
-    let ask = frame::FrameHeader::new(frame::FrameKind::Ask, run().tag(), 1);
+    let sample_requests =
+        frame::SampleRequest::encode(batch(&known).iter().map(|request| frame::SampleRequest {
+            key: request.key,
+            due: request.due,
+            length: request.len(),
+        }));
+    let request_header = frame::FrameHeader::new(frame::FrameKind::Request, run().tag(), 1);
     // More than the budget has shares.
     let mut hung = Vec::new();
     for number in 0..10 {
         let address = &owner.server.addresses()[0];
         let (mut stream, mut frames) = raw(&world.host("three"), address, 10 + number, settings.wire).await;
-        stream.write_all(&frames.frame(ask, None, &asks)).await.unwrap();
+        stream.write_all(&frames.frame(request_header, None, &sample_requests)).await.unwrap();
         hung.push(stream);
     }
     sleep(Duration::from_secs(1)).await;
     assert!(owner.server.in_use() <= 300_000, "{}", owner.server.in_use());
     let began = tokio::time::Instant::now();
-    read_all(&owner.seen_by(&asker), &known[..100]).await;
+    read_all(&owner.seen_by(&requester), &known[..100]).await;
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     sleep(Duration::from_secs(12)).await;
     assert_eq!((owner.server.in_use(), owner.store.open()), (0, 0), "write timeout");
@@ -127,16 +128,16 @@ async fn origin_reads_do_not_delay_cached_samples() {
     let world = SimulatedNetwork::new(1);
     let known = samples(1000, 20_000);
     let settings = Settings { budget: 100_000, share: 100_000, ..Settings::default() };
-    let rule = |_: Rank, asked: &foreread_tier::PeerRequest| match asked.key.id.0 {
+    let rule = |_: Rank, requested: &foreread_tier::PeerRequest| match requested.key.id.0 {
         0..900 => AnswerRule::Reading(Duration::from_secs(5)),
         _ => AnswerRule::Now,
     };
     let owner =
         Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, SampleStore::new(&known, rule))
             .await;
-    let asker =
+    let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     let far = tier.read_all(batch(&known[..900]));
     sleep(Duration::from_millis(10)).await;
     let began = tokio::time::Instant::now();
@@ -151,17 +152,17 @@ async fn random_disconnects_lose_no_response_and_no_budget() {
     for _ in 0..20 {
         let world = SimulatedNetwork::new(draw.below(u64::MAX));
         let known = samples(100, 5_000);
-        let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 % 3 {
+        let store = SampleStore::new(&known, |_, requested| match requested.key.id.0 % 3 {
             0 => AnswerRule::Reading(Duration::from_millis(40)),
             _ => AnswerRule::Now,
         });
         let settings = Settings { budget: 50_000, share: 20_000, ..Settings::default() };
         let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
-        let asker =
+        let requester =
             Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
                 .await;
         world.breaking(0.02);
-        let tier = Arc::new(owner.seen_by(&asker));
+        let tier = Arc::new(owner.seen_by(&requester));
         for _ in 0..30 {
             let from = draw.below(90) as usize;
             let mut answers: Vec<_> = tier.read_all(batch(&known[from..])).collect().await;
@@ -186,14 +187,14 @@ async fn cancelled_samples_leave_the_queue() {
     let world = SimulatedNetwork::new(1);
     let known = samples(2000, 20_000);
     let settings = Settings { budget: 20_000, share: 20_000, ..Settings::default() };
-    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+    let store = SampleStore::new(&known, |_, requested| match requested.key.id.0 {
         0 => AnswerRule::Silently(Duration::from_millis(900)),
         _ => AnswerRule::Now,
     });
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
-    let asker =
+    let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     let first = tier.read_all(batch(&known[..2]));
     sleep(Duration::from_millis(10)).await;
     for _ in 0..200 {

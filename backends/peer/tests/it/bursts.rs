@@ -23,19 +23,19 @@ async fn two(
 ) -> (SimulatedNetwork, Node, Node) {
     let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
-    let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
+    let store = SampleStore::new(known, move |_, requested| rule(requested.key.id.0));
     let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
-    let asker =
+    let requester =
         Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    (world, owner, asker)
+    (world, owner, requester)
 }
 
 /// A connection that ended before it handled a sweep left the next one without it.
 #[tokio::test(start_paused = true)]
 async fn drop_before_a_new_connection_began_is_cancelled_there() {
     let known = samples(2, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
-    let tier = owner.seen_by(&asker);
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
+    let tier = owner.seen_by(&requester);
     // A connection that cannot be opened. A read is dropped during the attempt.
     world.cut("one", "two");
     let first = tier.read(Arc::new(known[0].whole(0)));
@@ -57,8 +57,8 @@ async fn drop_before_a_new_connection_began_is_cancelled_there() {
 #[tokio::test(start_paused = true)]
 async fn drop_before_the_first_connection_began_is_cancelled_there() {
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
+    let tier = owner.seen_by(&requester);
     let second = tier.read(Arc::new(known[1].whole(0)));
     tier.submit();
     drop(second);
@@ -70,12 +70,12 @@ async fn drop_before_the_first_connection_began_is_cancelled_there() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_before_the_end_of_the_burst_fails() {
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |id| match id {
+    let (_world, owner, requester) = two(&known, |id| match id {
         0 => AnswerRule::Reading(Duration::from_secs(20)),
         _ => AnswerRule::Now,
     })
     .await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     read_all(&tier, &known[1..]).await; // the connection is open
     let began = Instant::now();
     let read = tier.read(Arc::new(known[0].whole(0)));
@@ -94,8 +94,8 @@ async fn cancelled_before_the_end_of_the_burst_fails() {
 #[tokio::test(start_paused = true)]
 async fn burst_is_one_question_and_leaves_without_a_poll() {
     let known = samples(100, 100);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(5))).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(5))).await;
+    let tier = owner.seen_by(&requester);
     let reads: Vec<_> = known.iter().map(|known| tier.read(Arc::new(known.whole(0)))).collect();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(owner.store.open(), 0, "held back");
@@ -110,13 +110,13 @@ async fn burst_is_one_question_and_leaves_without_a_poll() {
 #[tokio::test(start_paused = true)]
 async fn partially_dropped_burst_delivers_the_others() {
     let known = samples(300, 100);
-    let (_world, owner, asker) = two(&known, |id| match id % 3 {
+    let (_world, owner, requester) = two(&known, |id| match id % 3 {
         0 => AnswerRule::Now,
         1 => AnswerRule::Reading(Duration::from_secs(2)),
         _ => AnswerRule::Silently(Duration::from_millis(300)),
     })
     .await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     for dropped_at in 0..6 {
         let mut reads: Vec<_> = known.iter().map(|known| Some(tier.read(Arc::new(known.whole(0))))).collect();
         let drop_some = |reads: &mut Vec<Option<foreread_tier::ReadFuture>>| {
@@ -150,8 +150,8 @@ async fn partially_dropped_burst_delivers_the_others() {
         }));
         timeout(Duration::from_secs(60), rest).await.expect("it hangs");
         owner.rests().await;
-        let counters = asker.server.counters().read();
-        assert_eq!((counters.lost, counters.late), (0, 0), "{dropped_at}");
+        let counters = requester.server.counters().read();
+        assert_eq!((counters.disconnected, counters.timed_out), (0, 0), "{dropped_at}");
     }
 }
 
@@ -169,8 +169,8 @@ impl Wake for Counts {
 #[tokio::test(start_paused = true)]
 async fn answer_waits_for_the_first_poll() {
     let known = samples(1, 100);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
+    let tier = owner.seen_by(&requester);
     let mut read = pin!(tier.read(Arc::new(known[0].whole(0))));
     tier.submit();
     sleep(Duration::from_secs(1)).await;

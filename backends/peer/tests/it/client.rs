@@ -27,21 +27,21 @@ async fn two(
 ) -> (SimulatedNetwork, Node, Node) {
     let world = SimulatedNetwork::new(5);
     let (one, two) = (world.host("one"), world.host("two"));
-    let store = SampleStore::new(known, move |_, asked| rule(asked.key.id.0));
+    let store = SampleStore::new(known, move |_, requested| rule(requested.key.id.0));
     let owner = Node::new(&one, 0, &[Address::tcp("one", 9)], Settings::default(), store).await;
-    let asker =
+    let requester =
         Node::new(&two, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    (world, owner, asker)
+    (world, owner, requester)
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-17, RANK-19
 async fn silent_rank_fails_requests_in_bounded_time() {
     let known = samples(10, 1000);
-    let (world, owner, asker) =
+    let (world, owner, requester) =
         two(&known, |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_secs(9)) })
             .await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
@@ -59,7 +59,7 @@ async fn silent_rank_fails_requests_in_bounded_time() {
     let took = began.elapsed();
     // The heartbeat timeout, a jitter of at most 0.2 s, and a second connection within a second.
     assert!(took >= Duration::from_millis(1500) && took <= Duration::from_millis(1900), "{took:?}");
-    assert_eq!(asker.server.counters().read().lost, 5);
+    assert_eq!(requester.server.counters().read().disconnected, 5);
     // Connecting takes a second at most. Then requests fail at once during the backoff.
     sleep(Duration::from_secs(1)).await;
     let began = Instant::now();
@@ -81,8 +81,8 @@ async fn silent_rank_fails_requests_in_bounded_time() {
 async fn paused_owner_gets_requests_again_on_a_second_connection() {
     let known = samples(10, 1000);
     let rule = |id| if id < 5 { AnswerRule::Now } else { AnswerRule::Reading(Duration::from_millis(200)) };
-    let (world, owner, asker) = two(&known, rule).await;
-    let tier = owner.seen_by(&asker);
+    let (world, owner, requester) = two(&known, rule).await;
+    let tier = owner.seen_by(&requester);
     let mut answers = tier.read_all(batch(&known));
     for _ in 0..5 {
         assert!(answers.next().await.unwrap().result.is_ok());
@@ -95,8 +95,8 @@ async fn paused_owner_gets_requests_again_on_a_second_connection() {
     let rest = async { answers.collect::<Vec<_>>().await };
     let ((), rest) = tokio::join!(mend, rest);
     assert!(rest.len() == 5 && rest.iter().all(|answer| answer.result.is_ok()), "{rest:?}");
-    let counters = asker.server.counters().read();
-    assert_eq!((counters.got, counters.lost, counters.late), (10, 0, 0));
+    let counters = requester.server.counters().read();
+    assert_eq!((counters.received, counters.disconnected, counters.timed_out), (10, 0, 0));
     owner.rests().await;
 }
 
@@ -104,8 +104,8 @@ async fn paused_owner_gets_requests_again_on_a_second_connection() {
 #[tokio::test(start_paused = true)]
 async fn cancelled_sample_fails_alone() {
     let known = samples(3, 1000);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
+    let tier = owner.seen_by(&requester);
     let mut answers = tier.read_all(batch(&known));
     let cancel = async {
         sleep(Duration::from_secs(1)).await;
@@ -116,14 +116,14 @@ async fn cancelled_sample_fails_alone() {
     assert_eq!((answer.tag, answer.result.unwrap_err().kind()), (1, ErrorKind::Transient));
     let rest: Vec<_> = answers.collect().await;
     assert!(rest.len() == 2 && rest.iter().all(|answer| answer.result.is_ok()), "{rest:?}");
-    assert_eq!((asker.server.counters().read().late, owner.server.counters().read().served), (1, 2));
+    assert_eq!((requester.server.counters().read().timed_out, owner.server.counters().read().served), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
     let known = samples(10, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(9))).await;
-    let tier = owner.seen_by(&asker);
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(9))).await;
+    let tier = owner.seen_by(&requester);
     let mut answers = tier.read_all(batch(&known));
     sleep(Duration::from_secs(1)).await;
     let (began, addresses) = (Instant::now(), owner.server.addresses().to_vec());
@@ -148,8 +148,8 @@ async fn dead_rank_fails_its_requests_at_once_and_is_used_again_later() {
 #[tokio::test(start_paused = true)]
 async fn rank_restarted_at_another_address_is_found() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
-    let tier = owner.seen_by(&asker);
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
+    let tier = owner.seen_by(&requester);
     read_all(&tier, &known).await;
     drop(owner);
     assert!(read_one(&tier, &known[0]).await.is_err());
@@ -165,11 +165,11 @@ async fn rank_restarted_at_another_address_is_found() {
 #[tokio::test(start_paused = true)]
 async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
     let known = samples(3, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(110));
     let mut addresses = owner.server.addresses().to_vec();
     addresses.extend([Address::tcp("three", 9), Address::tcp("zero", 9)]);
-    let tier = asker.asker.remote(Rank(0), addresses);
+    let tier = requester.requester.remote(Rank(0), addresses);
     read_all(&tier, &known).await;
 }
 
@@ -177,9 +177,9 @@ async fn busy_rank_with_several_addresses_gets_the_whole_timeout() {
 // semantics: RANK-17
 async fn acknowledged_sample_is_waited_for() {
     let known = samples(4, 1000);
-    let (_world, owner, asker) =
+    let (_world, owner, requester) =
         two(&known, |id| AnswerRule::Reading(Duration::from_secs(id * 10 + 5))).await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     let began = Instant::now();
     let mut answers = tier.read_all(batch(&known));
     for tag in 0..3 {
@@ -192,7 +192,7 @@ async fn acknowledged_sample_is_waited_for() {
     assert_eq!(began.elapsed().as_secs(), 30);
     sleep(Duration::from_millis(1)).await;
     assert_eq!(
-        (owner.store.open(), asker.server.counters().read().late),
+        (owner.store.open(), requester.server.counters().read().timed_out),
         (0, 1),
         "the owner gets the cancellation"
     );
@@ -208,8 +208,8 @@ async fn unacknowledged_sample_fails_alone() {
         2 => AnswerRule::Reading(Duration::from_secs(3)),
         _ => AnswerRule::Silently(Duration::from_millis(1100)),
     };
-    let (_world, owner, asker) = two(&known, rule).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, rule).await;
+    let tier = owner.seen_by(&requester);
     let began = Instant::now();
     let answers: Vec<_> = tier
         .read_all(batch(&known))
@@ -226,8 +226,8 @@ async fn unacknowledged_sample_fails_alone() {
 #[tokio::test(start_paused = true)]
 async fn dropped_reads_are_cancelled_at_the_server() {
     let known = samples(100, 1000);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
-    let tier = owner.seen_by(&asker);
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(20))).await;
+    let tier = owner.seen_by(&requester);
     let (kept, dropped) = (tier.read_all(batch(&known[..50])), tier.read_all(batch(&known[50..])));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(owner.store.open(), 100);
@@ -241,23 +241,23 @@ async fn dropped_reads_are_cancelled_at_the_server() {
 #[tokio::test(start_paused = true)]
 async fn slow_cable_is_not_a_heartbeat_timeout() {
     let known = samples(20, 60_000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
     world.delay("one", "two", Duration::from_millis(100));
     // 64 KiB in 100 ms: 1.2 MB take 2 s.
-    read_all(&owner.seen_by(&asker), &known).await;
+    read_all(&owner.seen_by(&requester), &known).await;
     assert_eq!(owner.server.counters().read().served, 20);
     let large = samples(1, 2_000_000);
     let store = SampleStore::new(&large, |_, _| AnswerRule::Now);
     let slow = Node::new(&world.host("one"), 2, &[Address::tcp("one", 0)], Settings::default(), store).await;
-    read_all(&slow.seen_by(&asker), &large).await;
-    assert_eq!(asker.server.counters().read().late, 0);
+    read_all(&slow.seen_by(&requester), &large).await;
+    assert_eq!(requester.server.counters().read().timed_out, 0);
 }
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-31
 async fn other_token_opens_no_connection_in_either_direction() {
     let known = samples(1, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
     let token = Token::new("4c0d92f7ba8e4167a35e19d2c680fb73").unwrap();
     let stranger = Identity { token, ..identity(7) };
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
@@ -266,12 +266,12 @@ async fn other_token_opens_no_connection_in_either_direction() {
         Node::with_identity(&world.host("three"), stranger, run(), &listen, Settings::default(), store).await;
     let error = read_one(&owner.seen_by(&stranger), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
-    assert_eq!(owner.server.counters().read().strangers, 1);
-    let error = read_one(&stranger.seen_by(&asker), &known[0]).await.unwrap_err();
+    assert_eq!(owner.server.counters().read().unauthenticated, 1);
+    let error = read_one(&stranger.seen_by(&requester), &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("another token"), "{error}");
     assert_eq!((owner.server.counters().read().served, stranger.server.counters().read().served), (0, 0));
     // A rank with another number than expected, and another job.
-    let wrong = asker.asker.remote(Rank(5), owner.server.addresses().to_vec());
+    let wrong = requester.requester.remote(Rank(5), owner.server.addresses().to_vec());
     let error = read_one(&wrong, &known[0]).await.unwrap_err();
     assert!(error.to_string().contains("rank 0 answers there and not rank 5"), "{error}");
     let other_job = Identity { job: JOB + 1, ..identity(8) };
@@ -305,7 +305,7 @@ async fn interrupted_handshake_of_the_job_is_not_counted() {
         drop(stream);
         sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(owner.server.counters().read().strangers, 2, "of another job");
+    assert_eq!(owner.server.counters().read().unauthenticated, 2, "of another job");
 }
 
 type Frames = Box<dyn Fn(&mut RawFrames, u64) -> Vec<u8> + Send>;
@@ -324,8 +324,8 @@ async fn answers_with(
             let mut header = vec![0; raw.head()];
             stream.read_exact(&mut header).await.unwrap();
             let header = frame::FrameHeader::decode(header.first_chunk().unwrap()).unwrap();
-            let mut asks = vec![0; header.length as usize];
-            stream.read_exact(&mut asks).await.unwrap();
+            let mut sample_requests = vec![0; header.length as usize];
+            stream.read_exact(&mut sample_requests).await.unwrap();
             stream.write_all(&frames(&mut raw, header.request)).await.unwrap();
             stream.flush().await.unwrap();
             sleep(Duration::from_millis(200)).await;
@@ -333,8 +333,8 @@ async fn answers_with(
     });
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = asker.asker.remote(Rank(0), vec![address]);
+    let requester = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+    let tier = requester.requester.remote(Rank(0), vec![address]);
     (world, tier)
 }
 
@@ -407,7 +407,7 @@ fn nonsense(key: SampleKey, wire: WireProtection) -> [(&'static str, Frames); 6]
         bytes
     };
     let other = SampleKey { id: foreread_types::SampleId(key.id.0 + 1), ..key };
-    let other_run = |request| frame::FrameHeader::new(frame::FrameKind::Alive, run().tag() + 1, request);
+    let other_run = |request| frame::FrameHeader::new(frame::FrameKind::Heartbeat, run().tag() + 1, request);
     let long_error = |request| frame::FrameHeader { status: 3, ..header(frame::FrameKind::Answer, request) };
     [
         (no_frame, Box::new(|_, _| vec![0x55; 4096])),
@@ -418,7 +418,7 @@ fn nonsense(key: SampleKey, wire: WireProtection) -> [(&'static str, Frames); 6]
         ),
         (
             "unexpected frame Ask from a server",
-            Box::new(|raw, request| raw.frame(header(frame::FrameKind::Ask, request), None, &[])),
+            Box::new(|raw, request| raw.frame(header(frame::FrameKind::Request, request), None, &[])),
         ),
         ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),
         (
@@ -431,8 +431,8 @@ fn nonsense(key: SampleKey, wire: WireProtection) -> [(&'static str, Frames); 6]
 #[tokio::test(start_paused = true)]
 async fn connection_closes_when_its_client_is_dropped() {
     let known = samples(5, 1000);
-    let (world, owner, asker) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
-    let tier = owner.seen_by(&asker);
+    let (world, owner, requester) = two(&known, |_| AnswerRule::Reading(Duration::from_secs(3))).await;
+    let tier = owner.seen_by(&requester);
     let answers = tier.read_all(batch(&known));
     drop(tier);
     assert!(answers.all(|answer| std::future::ready(answer.result.is_ok())).await, "pending reads complete");
@@ -528,9 +528,9 @@ async fn source_that_ends_early_holds_nothing() {
         }
     }
     let known = samples(2, 1000);
-    let (_world, owner, asker) = two(&known, |_| AnswerRule::Now).await;
+    let (_world, owner, requester) = two(&known, |_| AnswerRule::Now).await;
     let source: Arc<dyn PeerService> = Arc::new(Ends);
     owner.server.serve(Arc::downgrade(&source));
-    let answers: Vec<_> = owner.seen_by(&asker).read_all(batch(&known)).collect().await;
+    let answers: Vec<_> = owner.seen_by(&requester).read_all(batch(&known)).collect().await;
     assert!(answers.iter().all(|answer| answer.result.as_ref().unwrap_err().kind() == ErrorKind::Absent));
 }

@@ -17,23 +17,23 @@ async fn conforms(network: Arc<dyn Transport>, address: Address, wire: WireProte
     for settings in [settings, Settings { budget: 1, share: 1, ..settings }] {
         let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
         let owner = Node::new(&network, 0, std::slice::from_ref(&address), settings, store).await;
-        let asker =
+        let requester =
             Node::new(&network, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-        conformance::tier(&*owner.seen_by(&asker), &known).await;
+        conformance::tier(&*owner.seen_by(&requester), &known).await;
         owner.rests().await;
         owner.server.close().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_over_tcp_is_a_tier() {
+async fn tier_conformance_over_tcp() {
     for wire in WIRES {
         conforms(Arc::new(SystemTransport), Address::tcp("127.0.0.1", 0), wire).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peer_over_a_unix_socket_is_a_tier() {
+async fn tier_conformance_over_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();
     conforms(
         Arc::new(SystemTransport),
@@ -44,7 +44,7 @@ async fn peer_over_a_unix_socket_is_a_tier() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn peer_over_a_network_in_memory_is_a_tier() {
+async fn tier_conformance_over_a_network_in_memory() {
     for wire in WIRES {
         conforms(SimulatedNetwork::new(3).host("one"), Address::tcp("one", 0), wire).await;
     }
@@ -65,16 +65,16 @@ async fn unix_sockets_are_preferred_and_tcp_is_the_fallback() {
         SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
-    let asker =
+    let requester =
         Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let addresses = owner.server.addresses().to_vec();
-    let remote = asker.asker.remote(foreread_types::Rank(0), addresses.clone());
+    let remote = requester.requester.remote(foreread_types::Rank(0), addresses.clone());
     assert!(format!("{remote:?}").contains("[Local("), "{remote:?}");
     read_all(&remote, &known).await;
     // A socket of another node, where no process listens.
     let elsewhere =
         vec![Address::local(directory.path().join("other/0").to_string_lossy()), addresses[0].clone()];
-    let remote = asker.asker.remote(foreread_types::Rank(0), elsewhere);
+    let remote = requester.requester.remote(foreread_types::Rank(0), elsewhere);
     read_all(&remote, &known).await;
 }
 
@@ -84,41 +84,44 @@ async fn batches_longer_than_a_frame_are_answered_whole() {
     let known = samples(10_000, 10);
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
-    let asker =
+    let requester =
         Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    read_all(&owner.seen_by(&asker), &known).await;
-    let (served, got) = (owner.server.counters().read(), asker.server.counters().read());
+    read_all(&owner.seen_by(&requester), &known).await;
+    let (served, got) = (owner.server.counters().read(), requester.server.counters().read());
     assert_eq!((served.served, served.served_bytes, served.refused), (10_000, 100_000, 0));
-    assert_eq!((got.asked, got.got, got.got_bytes, got.late, got.lost), (10_000, 10_000, 100_000, 0, 0));
+    assert_eq!(
+        (got.requested, got.received, got.received_bytes, got.timed_out, got.disconnected),
+        (10_000, 10_000, 100_000, 0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_error_kind_arrives_and_harms_no_other_sample() {
     let network = SimulatedNetwork::new(3).host("one");
     let known = samples(4, 100);
-    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+    let store = SampleStore::new(&known, |_, requested| match requested.key.id.0 {
         1 => AnswerRule::Fails(ErrorKind::NotFound),
         2 => AnswerRule::Fails(ErrorKind::Throttled),
         _ => AnswerRule::Now,
     });
     let owner = Node::new(&network, 0, &[Address::tcp("one", 0)], Settings::default(), store).await;
-    let asker =
+    let requester =
         Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = owner.seen_by(&asker);
-    let mut asked = batch(&known);
+    let tier = owner.seen_by(&requester);
+    let mut requested = batch(&known);
     let mut other = known[0].whole(4);
     other.key = SampleKey { dataset: DatasetId(9), ..other.key };
-    asked.push(other);
+    requested.push(other);
     let mut longer = known[3].whole(5);
     longer.object.size = 101;
-    asked.push(longer);
+    requested.push(longer);
     let mut huge = known[3].whole(6);
     huge.object.size = 5 << 30;
-    asked.push(huge);
+    requested.push(huge);
     let mut part = known[3].whole(7);
     (part.object.size, part.span) = (1 << 40, Span::Range(700..800));
-    asked.push(part);
-    let mut answers: Vec<_> = tier.read_all(asked).collect().await;
+    requested.push(part);
+    let mut answers: Vec<_> = tier.read_all(requested).collect().await;
     answers.sort_by_key(|answer| answer.tag);
     let expected =
         answers.iter().map(|answer| answer.result.as_ref().map(|bytes| &bytes[..]).map_err(|e| e.kind()));
@@ -151,9 +154,9 @@ async fn server_without_a_source_holds_no_sample() {
         SampleStore::new(&known, |_, _| AnswerRule::Now),
     )
     .await;
-    let asker =
+    let requester =
         Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = owner.seen_by(&asker);
+    let tier = owner.seen_by(&requester);
     assert!(read_one(&tier, &known[0]).await.is_ok());
     owner.store = SampleStore::new(&known, |_, _| AnswerRule::Now); // the first is gone
     assert_eq!(read_one(&tier, &known[0]).await.unwrap_err().kind(), ErrorKind::Absent);

@@ -19,28 +19,28 @@ use tokio::time::timeout;
 use crate::support::{AnswerRule, Node, SampleStore, WIRES, batch, raw, raw_answer, read_all, run, samples};
 
 /// Valid bytes of a requester, or of a server.
-fn seed(asks_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
+fn seed(requests_or_answers: usize, raw: &mut RawFrames) -> Vec<u8> {
     let header = |kind, request| FrameHeader::new(kind, run().tag(), request);
-    let ask =
+    let sample_request =
         |id| SampleRequest { key: SampleKey::new(DatasetId(0), SampleId(id)), due: Tick(id), length: 1000 };
-    let asks = SampleRequest::encode((0..5).map(ask));
+    let sample_requests = SampleRequest::encode((0..5).map(sample_request));
     let tags = encode_tags(&[0, 1, 4]);
     let words = FrameHeader { status: 3, tag: 1, sample: 1, ..header(FrameKind::Answer, 0) };
     let content = &samples(1, 1000)[0].content;
     let key = SampleKey::new(DatasetId(0), SampleId(0));
-    let asking: [(FrameHeader, Option<SampleKey>, &[u8]); 4] = [
-        (header(FrameKind::Ask, 1), None, &asks),
+    let requesting: [(FrameHeader, Option<SampleKey>, &[u8]); 4] = [
+        (header(FrameKind::Request, 1), None, &sample_requests),
         (header(FrameKind::Cancel, 1), None, &tags),
-        (header(FrameKind::Ask, 2), None, &asks),
+        (header(FrameKind::Request, 2), None, &sample_requests),
         (header(FrameKind::Cancel, 2), None, &[]),
     ];
     let answering: [(FrameHeader, Option<SampleKey>, &[u8]); 4] = [
         (header(FrameKind::Reading, 0), None, &tags),
-        (header(FrameKind::Alive, 0), None, &[]),
+        (header(FrameKind::Heartbeat, 0), None, &[]),
         (words, None, b"why"),
         (header(FrameKind::Answer, 0), Some(key), content),
     ];
-    let frames = [asking, answering][asks_or_answers];
+    let frames = [requesting, answering][requests_or_answers];
     frames.into_iter().flat_map(|(header, sample, payload)| raw.frame(header, sample, payload)).collect()
 }
 
@@ -113,25 +113,25 @@ fn paused<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Sends bytes to a server after a handshake, while another rank is served.
-async fn to_who_serves(wire: WireProtection, bytes: Sends<'_>) {
+async fn to_server(wire: WireProtection, bytes: Sends<'_>) {
     let world = SimulatedNetwork::new(1);
     let known = samples(5, 1000);
-    let store = SampleStore::new(&known, |_, asked| match asked.key.id.0 {
+    let store = SampleStore::new(&known, |_, requested| match requested.key.id.0 {
         3 => AnswerRule::Never,
         4 => AnswerRule::Reading(Duration::from_millis(50)),
         _ => AnswerRule::Now,
     });
     let settings = Settings { budget: 10_000, share: 5_000, wire };
     let owner = Node::new(&world.host("one"), 0, &[Address::tcp("one", 0)], settings, store).await;
-    let asker =
+    let requester =
         Node::new(&world.host("two"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let (mut stream, mut frames) =
         raw(&world.host("three"), &owner.server.addresses()[0], 2, settings.wire).await;
     let _ = stream.write_all(&bytes(&mut frames)).await; // it may be cut off before all is sent
     let _ = stream.flush().await;
-    read_all(&owner.seen_by(&asker), &known[..3]).await;
+    read_all(&owner.seen_by(&requester), &known[..3]).await;
     let mut heard = vec![0; 1 << 16];
-    // Reads its replies until there are no new ones, or the connection ends.
+    // Reads its replies until none arrives, or the connection ends.
     for _ in 0..20 {
         let read = timeout(Duration::from_millis(200), stream.read(&mut heard)).await;
         if matches!(read, Ok(Ok(0) | Err(_))) {
@@ -144,7 +144,7 @@ async fn to_who_serves(wire: WireProtection, bytes: Sends<'_>) {
 }
 
 /// Sends bytes to a client after a handshake.
-async fn to_who_asks(wire: WireProtection, bytes: Sends<'_>) {
+async fn to_requester(wire: WireProtection, bytes: Sends<'_>) {
     let world = SimulatedNetwork::new(1);
     let mut listener = world.host("one").listen(&Address::tcp("one", 0)).await.unwrap();
     let address = listener.address().clone();
@@ -156,8 +156,8 @@ async fn to_who_asks(wire: WireProtection, bytes: Sends<'_>) {
     };
     let host = world.host("two");
     let settings = Settings { wire, ..Settings::default() };
-    let asker = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
-    let tier = asker.asker.remote(Rank(0), vec![address]);
+    let requester = Node::new(&host, 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
+    let tier = requester.requester.remote(Rank(0), vec![address]);
     let known = samples(5, 1000);
     let answers = timeout(Duration::from_secs(32), tier.read_all(batch(&known)).collect::<Vec<_>>());
     let answers = tokio::select! { answers = answers => answers, () = sends => return };
@@ -174,13 +174,13 @@ proptest! {
 
     #[test]
     fn mutated_requests_do_not_break_the_server(which in 0..2usize, wire in wires(), changes in changes()) {
-        paused(to_who_serves(wire, &mut |raw| mutate(seed(which, raw), &changes)));
+        paused(to_server(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 
     #[test]
     // semantics: RANK-34
     fn mutated_responses_complete_every_request(which in 0..2usize, wire in wires(), changes in changes()) {
-        paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
+        paused(to_requester(wire, &mut |raw| mutate(seed(which, raw), &changes)));
     }
 }
 
@@ -188,12 +188,12 @@ proptest! {
 fn valid_bytes_are_accepted_and_invalid_ones_rejected() {
     for wire in WIRES {
         for which in 0..2 {
-            paused(to_who_serves(wire, &mut |raw| seed(which, raw)));
-            paused(to_who_asks(wire, &mut |raw| seed(which, raw)));
+            paused(to_server(wire, &mut |raw| seed(which, raw)));
+            paused(to_requester(wire, &mut |raw| seed(which, raw)));
         }
         for bytes in [vec![0; 100_000], vec![0xff; 3], Vec::new(), b"GET / HTTP/1.1\r\n\r\n".to_vec()] {
-            paused(to_who_serves(wire, &mut |_| bytes.clone()));
-            paused(to_who_asks(wire, &mut |_| bytes.clone()));
+            paused(to_server(wire, &mut |_| bytes.clone()));
+            paused(to_requester(wire, &mut |_| bytes.clone()));
         }
     }
 }
@@ -213,8 +213,8 @@ fn fuzz() {
         }
         let (which, wire, changes) = draw.new_tree(&mut runner).unwrap().current();
         eprintln_on_panic(&(which, wire, &changes), || {
-            paused(to_who_serves(wire, &mut |raw| mutate(seed(which, raw), &changes)));
-            paused(to_who_asks(wire, &mut |raw| mutate(seed(which, raw), &changes)));
+            paused(to_server(wire, &mut |raw| mutate(seed(which, raw), &changes)));
+            paused(to_requester(wire, &mut |raw| mutate(seed(which, raw), &changes)));
         });
     }
 }
@@ -234,15 +234,16 @@ async fn half_a_frame_and_silence_harm_no_rank_on_real_sockets() {
     let store = SampleStore::new(&known, |_, _| AnswerRule::Now);
     let listen = [Address::tcp("127.0.0.1", 0)];
     let owner = Node::new(&network, 0, &listen, Settings::default(), store).await;
-    let asker =
+    let requester =
         Node::new(&network, 1, &[], Settings::default(), SampleStore::new(&[], |_, _| AnswerRule::Now)).await;
     let mut halves = Vec::new();
     for length in [0, 1, 47, 48, 87, 88] {
         let (mut stream, mut frames) =
             raw(&network, &owner.server.addresses()[0], 9, WireProtection::Authenticated).await;
-        let asks = frames.frame(FrameHeader::new(FrameKind::Ask, run().tag(), 1), None, &[0; 28]);
-        stream.write_all(&asks[..length]).await.unwrap();
+        let sample_requests =
+            frames.frame(FrameHeader::new(FrameKind::Request, run().tag(), 1), None, &[0; 28]);
+        stream.write_all(&sample_requests[..length]).await.unwrap();
         halves.push(stream);
     }
-    read_all(&owner.seen_by(&asker), &known).await;
+    read_all(&owner.seen_by(&requester), &known).await;
 }

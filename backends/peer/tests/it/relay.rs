@@ -179,14 +179,14 @@ async fn relay(network: Arc<dyn Transport>, middle: Shared, owners: Vec<Address>
     let address = listener.address().clone();
     tokio::spawn(async move {
         loop {
-            let (asker, _) = listener.accept().await.unwrap();
+            let (requester, _) = listener.accept().await.unwrap();
             let to = {
                 let mut middle = middle.lock().unwrap();
                 let misdirect = middle.draw.below(16) == 0;
                 if misdirect { middle.below(owners.len()) } else { 0 }
             };
             let owner = network.connect(&owners[to]).await.unwrap();
-            let ((from_asker, to_asker), (from_owner, to_owner)) = (split(asker), split(owner));
+            let ((from_asker, to_asker), (from_owner, to_owner)) = (split(requester), split(owner));
             let shared = |half| Arc::new(tokio::sync::Mutex::new(half));
             let (to_asker, to_owner): (Way, Way) = (shared(to_asker), shared(to_owner));
             let there = pump(
@@ -233,7 +233,7 @@ async fn owners(world: &SimulatedNetwork, known: &[KnownSample], settings: Setti
     ]
 }
 
-/// What clients received through a relay until it has changed this many frames: right bytes, wrong
+/// The results of clients through a relay until it has changed this many frames: right bytes, wrong
 /// bytes, errors.
 async fn through_a_relay(
     draw: TestRandom,
@@ -264,14 +264,14 @@ async fn through_a_relay(
     // Requests to each of the three servers, by a client of its run, for the bytes it has.
     let contents = [known.clone(), other_samples(&known, 6), other_samples(&known, 7)];
     let mut ways = Vec::new();
-    for (at, (asker, rank)) in [(0, 0), (0, 2), (1, 0)].into_iter().enumerate() {
+    for (at, (requester, rank)) in [(0, 0), (0, 2), (1, 0)].into_iter().enumerate() {
         let address = relay(world.host("relay"), Arc::clone(&middle), addresses(at)).await;
-        ways.push((&askers[asker], Rank(rank), address, &contents[at]));
+        ways.push((&askers[requester], Rank(rank), address, &contents[at]));
     }
     let (mut right, mut wrong, mut failed) = (0, 0, 0);
     while middle.lock().unwrap().changed < changes {
-        for (asker, rank, address, content) in &ways {
-            let tier = asker.asker.remote(*rank, vec![address.clone()]);
+        for (requester, rank, address, content) in &ways {
+            let tier = requester.requester.remote(*rank, vec![address.clone()]);
             let answers =
                 timeout(Duration::from_secs(60), tier.read_all(batch(&known)).collect::<Vec<_>>()).await;
             for answer in answers.expect("no question waits longer than half a minute") {
@@ -323,13 +323,13 @@ async fn relay_that_changes_nothing_is_not_noticed() {
         let settings = Settings { wire, ..Settings::default() };
         let known = samples(6, 20_000);
         let nodes = owners(&world, &known, settings).await;
-        let asker =
+        let requester =
             Node::new(&world.host("asker"), 1, &[], settings, SampleStore::new(&[], |_, _| AnswerRule::Now))
                 .await;
         let middle = Middle::shared(TestRandom::of(1), wire, u64::MAX >> 8);
         let owner = vec![nodes[0].server.addresses()[0].clone()];
         let address = relay(world.host("relay"), Arc::clone(&middle), owner).await;
-        let tier = asker.asker.remote(Rank(0), vec![address]);
+        let tier = requester.requester.remote(Rank(0), vec![address]);
         crate::support::read_all(&tier, &known).await;
         let seen = middle.lock().unwrap().seen.concat();
         let content = &known[0].content[..32];

@@ -55,7 +55,7 @@ async fn rank_of_another_run_gets_no_sample_on_any_connection() {
         let same = Node::new(&network, 1, &[], settings, nothing()).await;
         read_all(&owner.seen_by(&same), &known).await;
         let tally = owner.server.counters().read();
-        assert_eq!((tally.served, tally.strangers), (3, 0), "{what}");
+        assert_eq!((tally.served, tally.unauthenticated), (3, 0), "{what}");
     }
 }
 
@@ -69,8 +69,8 @@ async fn rank_in_no_run_serves_no_sample() {
         PeerServer::start(&Handle::current(), identity(0), vec![listener], Settings::default(), counters);
     let store: Arc<dyn PeerService> = SampleStore::new(&known, |_, _| AnswerRule::Now);
     server.serve(Arc::downgrade(&store));
-    let asker = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
-    let tier = || asker.asker.remote(Rank(0), server.addresses().to_vec());
+    let requester = Node::new(&world.host("two"), 1, &[], Settings::default(), nothing()).await;
+    let tier = || requester.requester.remote(Rank(0), server.addresses().to_vec());
     let error = read_one(&tier(), &known[0]).await.unwrap_err().to_string();
     assert!(error.contains("in another run, or in none yet"), "{error}");
     server.enter(run());
@@ -96,17 +96,17 @@ async fn client_rejects_frames_of_another_run_on_any_connection() {
             let (mut stream, mut frames) = raw_answer(&mut *listener, wire).await;
             let mut header = vec![0; frames.head()];
             stream.read_exact(&mut header).await.unwrap();
-            let asked = FrameHeader::decode(header.first_chunk().unwrap()).unwrap();
-            assert_eq!(asked.job, run().tag());
-            let header = FrameHeader::new(FrameKind::Answer, other_run().tag(), asked.request);
+            let requested = FrameHeader::decode(header.first_chunk().unwrap()).unwrap();
+            assert_eq!(requested.job, run().tag());
+            let header = FrameHeader::new(FrameKind::Answer, other_run().tag(), requested.request);
             stream.write_all(&frames.frame(header, Some(key), &content)).await.unwrap();
             stream.flush().await.unwrap();
             // Until the client has closed it.
             let mut rest = Vec::new();
             let _ = stream.read_to_end(&mut rest).await;
         });
-        let asker = Node::new(&network, 1, &[], settings, nothing()).await;
-        let tier = asker.asker.remote(Rank(0), vec![address]);
+        let requester = Node::new(&network, 1, &[], settings, nothing()).await;
+        let tier = requester.requester.remote(Rank(0), vec![address]);
         let answer = tier.read_all(batch(&known)).next().await.unwrap();
         let error = answer.result.unwrap_err().to_string();
         assert!(error.contains("a frame of another run"), "{what}: {error}");
@@ -124,14 +124,14 @@ async fn server_rejects_frames_of_another_run() {
     let network = world.host("two");
     let (mut stream, mut frames) =
         raw(&network, &owner.server.addresses()[0], 1, WireProtection::Authenticated).await;
-    let asks =
+    let sample_requests =
         foreread_peer::frame::SampleRequest::encode(std::iter::once(foreread_peer::frame::SampleRequest {
             key: known[0].key,
             due: foreread_types::Tick(0),
             length: 1000,
         }));
-    let header = FrameHeader::new(FrameKind::Ask, other_run().tag(), 1);
-    stream.write_all(&frames.frame(header, None, &asks)).await.unwrap();
+    let header = FrameHeader::new(FrameKind::Request, other_run().tag(), 1);
+    stream.write_all(&frames.frame(header, None, &sample_requests)).await.unwrap();
     let mut heard = Vec::new();
     stream.read_to_end(&mut heard).await.unwrap();
     assert!(heard.is_empty());

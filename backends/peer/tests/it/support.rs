@@ -94,17 +94,17 @@ impl Drop for Open {
 }
 
 impl PeerService for SampleStore {
-    fn serve(&self, from: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
-        let one = |asked: PeerRequest| {
-            let tag = asked.tag;
-            let held = self.samples.get(&asked.key).cloned();
+    fn serve(&self, from: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
+        let one = |requested: PeerRequest| {
+            let tag = requested.tag;
+            let held = self.samples.get(&requested.key).cloned();
             let result = held.ok_or_else(|| TierError::new(ErrorKind::Absent, "store"));
             let open = Open::new(&self.open);
             let done = move |result| {
                 drop(open);
                 PeerReply::Done { tag, result }
             };
-            match (self.rule)(from, &asked) {
+            match (self.rule)(from, &requested) {
                 AnswerRule::Now => stream::iter([done(result)]).boxed(),
                 AnswerRule::Fails(kind) => {
                     let error = TierError::new(kind, "store").with_detail("on command");
@@ -133,14 +133,14 @@ impl PeerService for SampleStore {
                 }
             }
         };
-        stream::select_all(asked.into_iter().map(one)).boxed()
+        stream::select_all(requested.into_iter().map(one)).boxed()
     }
 }
 
 /// A rank that serves and requests samples.
 pub struct Node {
     pub server: PeerServer,
-    pub asker: PeerClientFactory,
+    pub requester: PeerClientFactory,
     pub store: Arc<SampleStore>,
     rank: Rank,
 }
@@ -175,7 +175,7 @@ impl Node {
         }
         let counters = Arc::new(PeerCounters::default());
         let runtime = Handle::current();
-        let asker = PeerClientFactory::new(
+        let requester = PeerClientFactory::new(
             identity.clone(),
             run,
             Arc::clone(network),
@@ -188,7 +188,7 @@ impl Node {
         server.enter(run);
         let source: Arc<dyn PeerService> = store.clone();
         server.serve(Arc::downgrade(&source));
-        Self { server, asker, store, rank }
+        Self { server, requester, store, rank }
     }
 
     /// Waits until it holds nothing. A response is released when its write returns, and may have
@@ -206,7 +206,7 @@ impl Node {
 
     /// This node as a tier of `other`.
     pub fn seen_by(&self, other: &Self) -> Arc<PeerClient> {
-        other.asker.remote(self.rank, self.server.addresses().to_vec())
+        other.requester.remote(self.rank, self.server.addresses().to_vec())
     }
 }
 
@@ -253,7 +253,7 @@ pub async fn raw(
 ) -> (BoxedStream, RawFrames) {
     let stream = network.connect(address).await.unwrap();
     let (me, purpose) = (identity(rank), Purpose::Samples(run()));
-    handshake::ask(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
+    handshake::initiate(stream, &me, purpose, wire.over(address), None).await.unwrap().0.into_raw()
 }
 
 /// The same at the server's end, as rank 0.

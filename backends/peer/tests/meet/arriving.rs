@@ -185,7 +185,7 @@ async fn other_token_is_shown_at_once_and_fails_after_a_minute() {
         assert!(first < SECOND, "{first:?}: {expected}");
         assert!(expected.contains("the process at r0:7000 has another token (FOREREAD_TOKEN)"), "{expected}");
     }
-    let came = "it came with another token (FOREREAD_TOKEN) and says to be rank 2";
+    let came = "it came with another token (FOREREAD_TOKEN) and claims to be rank 2";
     for error in all(here).await {
         let error = error.unwrap().to_string();
         assert!(error.contains("rank 2"), "{error}");

@@ -157,9 +157,9 @@ async fn relay_that_has_the_catalog_file_serves_its_node() {
             assert_eq!(joining.bulks(vec![Some(own)]).await.unwrap(), [None]);
             sleep(Duration::from_secs(20)).await;
         } else if joining.rank().0 > RELAY {
-            let asked = Instant::now();
+            let requested = Instant::now();
             assert!(joining.bulks(vec![None]).await.unwrap() == [Some(catalog())]);
-            assert!(asked.elapsed() < Duration::from_secs(1));
+            assert!(requested.elapsed() < Duration::from_secs(1));
         }
         compare(&mut joining, Vec::new()).await.unwrap();
         joining

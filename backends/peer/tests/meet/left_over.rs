@@ -10,7 +10,7 @@ use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::running::{RankSamples, ask};
+use crate::running::{RankSamples, read_from};
 use crate::support::{DEADLINE, Job, all, begin, compare, context};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -51,7 +51,7 @@ async fn left_over_rank_gets_no_sample_of_a_later_run() {
     let holds: Vec<Arc<dyn PeerService>> =
         [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn PeerService>).into();
     old[0].serve(Arc::downgrade(&holds[0]));
-    assert_eq!(ask(&old[1], 0).await.unwrap(), "3:00042");
+    assert_eq!(read_from(&old[1], 0).await.unwrap(), "3:00042");
     drop(old.remove(0));
     let left_over = old.remove(0);
     sleep(SECOND).await;
@@ -64,14 +64,14 @@ async fn left_over_rank_gets_no_sample_of_a_later_run() {
     new[1].serve(Arc::downgrade(&holds[2]));
     left_over.serve(Arc::downgrade(&holds[2]));
     for _ in 0..20 {
-        let error = ask(&left_over, 0).await.unwrap_err().to_string();
+        let error = read_from(&left_over, 0).await.unwrap_err().to_string();
         assert!(error.contains("rank 0 there is in another run"), "{error}");
-        assert_eq!(ask(&new[1], 0).await.unwrap(), "4:00042");
-        assert_eq!(ask(&new[0], 1).await.unwrap(), "5:00042");
+        assert_eq!(read_from(&new[1], 0).await.unwrap(), "4:00042");
+        assert_eq!(read_from(&new[0], 1).await.unwrap(), "5:00042");
         sleep(SECOND).await;
     }
     let tally = new[0].counters().read();
-    assert_eq!((tally.served, tally.strangers), (20, 0));
+    assert_eq!((tally.served, tally.unauthenticated), (20, 0));
     leave(new).await;
 }
 
@@ -88,7 +88,7 @@ async fn left_over_rank_gets_nothing_before_the_later_run_starts() {
         tokio::spawn(async move { RendezvousSteps::join(settings).await.unwrap() })
     });
     let joined = all(ranks).await;
-    let error = ask(&old[0], 0).await.unwrap_err().to_string();
+    let error = read_from(&old[0], 0).await.unwrap_err().to_string();
     assert!(error.contains("rank 0 there is in another run, or in none yet"), "{error}");
     drop(joined);
 }
@@ -111,7 +111,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
                 })
             });
             let groups = all(ranks).await;
-            let answer = ask(&groups[1].0, 0).await.map_err(|error| error.to_string());
+            let answer = read_from(&groups[1].0, 0).await.map_err(|error| error.to_string());
             sleep(SECOND).await;
             (groups[0].0.run(), groups[1].0.run(), answer)
         }
@@ -119,7 +119,7 @@ async fn run_id_is_bound_to_what_ranks_agree_on() {
     let (one, other, answer) = start([5, 5]).await;
     assert_eq!((one, answer.unwrap()), (other, "0:00042".into()));
     let (again, ..) = start([5, 5]).await;
-    assert_ne!(one, again, "each run has an id of its own");
+    assert_ne!(one, again, "each run has another id");
     let (one, other, answer) = start([5, 6]).await;
     assert_ne!(one, other);
     assert!(answer.unwrap_err().contains("in another run"));

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 
 use crate::support::{Job, all, begin};
 
-/// What it has seen, and how many bytes it has yet to change.
+/// The relay's log, and the number of bytes left to change.
 struct Middle {
     draw: TestRandom,
     left: u64,
@@ -39,8 +39,8 @@ async fn pump(
     }
 }
 
-async fn relay(middle: Arc<Mutex<Middle>>, asker: BoxedStream, first: BoxedStream) {
-    let ((from_asker, to_asker), (from_first, to_first)) = (split(asker), split(first));
+async fn relay(middle: Arc<Mutex<Middle>>, requester: BoxedStream, first: BoxedStream) {
+    let ((from_asker, to_asker), (from_first, to_first)) = (split(requester), split(first));
     tokio::select! {
         _ = pump(&middle, from_asker, to_first) => {}
         _ = pump(&middle, from_first, to_asker) => {}
@@ -49,17 +49,17 @@ async fn relay(middle: Arc<Mutex<Middle>>, asker: BoxedStream, first: BoxedStrea
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-35
-async fn ranks_meet_through_a_relay_that_changes_what_they_say() {
+async fn ranks_meet_through_a_relay_that_changes_messages() {
     let job = Job::new(4);
     let host = job.network.host("r0");
     let mut listener = host.listen(&Address::tcp("r0", 7000)).await.unwrap();
     let middle = Arc::new(Mutex::new(Middle { draw: TestRandom::new(), left: 2, seen: Vec::new() }));
     let shared = Arc::clone(&middle);
     let sits = tokio::spawn(async move {
-        while let Ok((asker, _)) = listener.accept().await {
+        while let Ok((requester, _)) = listener.accept().await {
             // Rank 0 listens at the next port, or not yet.
             if let Ok(first) = host.connect(&Address::tcp("r0", 7001)).await {
-                tokio::spawn(relay(Arc::clone(&shared), asker, first));
+                tokio::spawn(relay(Arc::clone(&shared), requester, first));
             }
         }
     });

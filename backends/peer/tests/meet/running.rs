@@ -84,7 +84,7 @@ async fn rank_that_is_done_early_serves_until_all_are() {
 
 #[tokio::test(start_paused = true)]
 // semantics: RANK-22
-async fn hanging_rank_is_left_behind_at_the_deadline() {
+async fn hanging_rank_is_abandoned_at_the_deadline() {
     let job = Job::new(4);
     let groups = job.start().await;
     let began = Instant::now();
@@ -185,18 +185,18 @@ async fn broken_connections_cost_only_time() {
 pub struct RankSamples(pub u32);
 
 impl PeerService for RankSamples {
-    fn serve(&self, _: Rank, asked: Vec<PeerRequest>) -> PeerReplies {
+    fn serve(&self, _: Rank, requested: Vec<PeerRequest>) -> PeerReplies {
         let rank = self.0;
-        let answer = move |asked: PeerRequest| {
-            let text = format!("{rank}:{:05}", asked.key.id);
-            PeerReply::Done { tag: asked.tag, result: Ok(text.into()) }
+        let answer = move |requested: PeerRequest| {
+            let text = format!("{rank}:{:05}", requested.key.id);
+            PeerReply::Done { tag: requested.tag, result: Ok(text.into()) }
         };
-        stream::iter(asked.into_iter().map(answer)).boxed()
+        stream::iter(requested.into_iter().map(answer)).boxed()
     }
 }
 
 /// The sample that `group` gets from `store`.
-pub async fn ask(group: &RunGroup, store: u32) -> Result<Bytes, foreread_tier::TierError> {
+pub async fn read_from(group: &RunGroup, store: u32) -> Result<Bytes, foreread_tier::TierError> {
     let key = SampleKey::new(DatasetId(0), SampleId(42));
     let object = Object { path: "x".into(), size: 7, version: None };
     let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
@@ -215,13 +215,13 @@ async fn restarted_rank_takes_its_place() {
         group.serve(Arc::downgrade(holds));
     }
     assert!(groups[0].tier(StoreId(0)).is_none() && groups[0].tier(StoreId(3)).is_none());
-    assert_eq!(ask(&groups[1], 2).await.unwrap(), "2:00042");
+    assert_eq!(read_from(&groups[1], 2).await.unwrap(), "2:00042");
     groups[2].progress(5);
     sleep(SECOND).await;
 
     drop(groups.pop());
     sleep(SECOND * 4).await;
-    assert!(ask(&groups[1], 2).await.is_err());
+    assert!(read_from(&groups[1], 2).await.is_err());
     assert_eq!(groups[0].gone(), [Rank(2)]);
 
     // The same process again: it gets the shared value, and its differing setting is reported.
@@ -245,8 +245,8 @@ async fn restarted_rank_takes_its_place() {
     groups.push(again);
     sleep(SECOND).await;
     assert_eq!(groups[0].gone(), []);
-    assert_eq!(ask(&groups[1], 2).await.unwrap(), "2:00042");
-    assert_eq!(ask(&groups[2], 1).await.unwrap(), "1:00042");
+    assert_eq!(read_from(&groups[1], 2).await.unwrap(), "2:00042");
+    assert_eq!(read_from(&groups[2], 1).await.unwrap(), "1:00042");
     for group in &groups {
         group.progress(9);
     }
@@ -265,7 +265,7 @@ async fn dead_rank_0_ends_waits_and_samples_still_flow() {
     }
     drop(groups.remove(0));
     sleep(SECOND * 30).await;
-    assert_eq!(ask(&groups[0], 2).await.unwrap(), "2:00042");
+    assert_eq!(read_from(&groups[0], 2).await.unwrap(), "2:00042");
     groups[0].progress(8);
     assert!(!groups[0].report(Bytes::from_static(b"{}"), SECOND * 2).await);
     let began = Instant::now();
@@ -295,7 +295,7 @@ async fn store_is_that_of_another_rank_or_none() {
     let groups = job.start().await;
     let holds: Arc<dyn PeerService> = Arc::new(RankSamples(1));
     groups[1].serve(Arc::downgrade(&holds));
-    assert_eq!(ask(&groups[0], 1).await.unwrap(), "1:00042");
+    assert_eq!(read_from(&groups[0], 1).await.unwrap(), "1:00042");
     assert!(groups[1].tier(StoreId(1)).is_none(), "its own");
     assert!(groups[0].tier(StoreId(2)).is_none(), "no rank has it");
 }

@@ -173,7 +173,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 // semantics: RANK-12
-async fn concurrent_loaders_in_one_directory_leave_nothing_behind() {
+async fn concurrent_loaders_in_one_directory_leave_nothing() {
     let base = tempfile::tempdir().unwrap();
     let (path, board) = (base.path().join("meet"), Arc::default());
     for rendezvous in [node("side by side"), Rendezvous::Directory(path.clone())] {

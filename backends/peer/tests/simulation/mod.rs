@@ -45,8 +45,8 @@ fn simulated_ranks_get_every_sample_within_bounds() {
         sum.add(&outcome);
     }
     // The runs have covered these cases.
-    let Outcome { asked, failed, hedged, resumed, broken, .. } = sum;
-    assert!(asked > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
+    let Outcome { requested, failed, hedged, resumed, broken, .. } = sum;
+    assert!(requested > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub(super) struct Outcome {
     pub(super) stall: Duration,
     /// Reads of other ranks' samples after [`RECOVERED`].
     pub(super) off_plan: u64,
-    pub(super) asked: u64,
+    pub(super) requested: u64,
     pub(super) failed: u64,
     pub(super) hedged: u64,
     /// Second connections to silent ranks.
@@ -59,7 +59,7 @@ pub(super) struct Outcome {
 
 impl Outcome {
     pub(super) fn add(&mut self, other: &Self) {
-        self.asked += other.asked;
+        self.requested += other.requested;
         self.failed += other.failed;
         self.hedged += other.hedged;
         self.resumed += other.resumed;
@@ -140,13 +140,13 @@ enum Event {
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
     Use(usize),
-    Asker { conn: u64, chunk: u64, place: u32 },
+    Requester { conn: u64, chunk: u64, place: u32 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Ready,
-    Asked { hedged: bool },
+    Requested { hedged: bool },
     Reading,
 }
 
@@ -173,10 +173,10 @@ struct Link {
 }
 
 struct Conn {
-    asker: Process,
+    requester: Process,
     owner: Process,
     pipes: [Pipe; 2],
-    asking: Option<AskingEnd>,
+    requesting: Option<AskingEnd>,
     serving: Option<ServingEnd>,
     /// The timers of the ends.
     timers: [Option<Duration>; 2],
@@ -364,7 +364,7 @@ impl World {
         }
         node.free_at = now + node.cost;
         match work {
-            Work::ClientTask(conn) => self.run_asking(conn),
+            Work::ClientTask(conn) => self.run_requesting(conn),
             Work::Serving(conn) => self.run_serving(conn),
             Work::Dial { to } => self.dial(rank, to),
             Work::Accept { from, number } => self.accept(rank, from, number),
@@ -374,7 +374,7 @@ impl World {
             Work::Owned { sample } => self.owned(rank, sample),
             Work::Read { used } => self.read(rank, used),
             Work::Disk { conn, chunk, place, sample } => {
-                self.said(conn, chunk, place, Ok(content(sample)));
+                self.finish_read(conn, chunk, place, Ok(content(sample)));
             }
         }
     }
@@ -394,8 +394,8 @@ impl World {
 
     fn arrive(&mut self, id: u64, number: usize) {
         let Some(conn) = self.conns.get(&id) else { return };
-        let (asker, owner) = (conn.asker, conn.owner);
-        let (from, to) = if number == 0 { (asker, owner) } else { (owner, asker) };
+        let (requester, owner) = (conn.requester, conn.owner);
+        let (from, to) = if number == 0 { (requester, owner) } else { (owner, requester) };
         if self.is_cut(from.0, to.0) {
             self.scheduler.after(20 * MS, Event::Arrive { conn: id, pipe: number });
             return;
@@ -405,23 +405,23 @@ impl World {
             pipe.arrived.extend(bytes);
         }
         // The sender has room again.
-        for process in [asker, owner] {
-            let work = if process == asker { Work::ClientTask(id) } else { Work::Serving(id) };
+        for process in [requester, owner] {
+            let work = if process == requester { Work::ClientTask(id) } else { Work::Serving(id) };
             self.scheduler.after(Duration::ZERO, Event::Work(process, work));
         }
     }
 
     // ---- client ----
 
-    fn run_asking(&mut self, id: u64) {
+    fn run_requesting(&mut self, id: u64) {
         let now = self.scheduler.now();
         let Some(mut conn) = self.conns.remove(&id) else { return };
-        let (rank, to) = (conn.asker.0, conn.owner.0);
+        let (rank, to) = (conn.requester.0, conn.owner.0);
         let mut answers = Vec::new();
-        let is_there = self.is_there(conn.asker);
+        let is_there = self.is_there(conn.requester);
         let link = self.nodes[rank].links.get_mut(&to).filter(|_| is_there);
         let open = link.filter(|link| matches!(link.state, LinkState::Open { conn } if conn == id));
-        let Some((link, end)) = open.zip(conn.asking.as_mut()) else {
+        let Some((link, end)) = open.zip(conn.requesting.as_mut()) else {
             // Not open yet, or closed.
             if conn.serving.is_some() {
                 self.conns.insert(id, conn);
@@ -440,7 +440,7 @@ impl World {
                 self.answered(rank, to, answers);
             }
             Err(error) => {
-                conn.asking = None;
+                conn.requesting = None;
                 self.conns.insert(id, conn);
                 self.close(id, false);
                 self.answered(rank, to, answers);
@@ -459,7 +459,7 @@ impl World {
             conn.serving = None;
         }
         let Some(end) = conn.serving.as_mut() else {
-            if conn.asking.is_some() {
+            if conn.requesting.is_some() {
                 self.conns.insert(id, conn);
             }
             return;
@@ -475,9 +475,9 @@ impl World {
                 }
                 self.conns.insert(id, conn);
                 for action in actions {
-                    if let serving::ServerAction::Start { chunk, asked } = action {
-                        for asked in asked {
-                            self.serve(rank, id, chunk, asked.tag, asked.key.id.0);
+                    if let serving::ServerAction::Start { chunk, peer_requests } = action {
+                        for request in peer_requests {
+                            self.serve(rank, id, chunk, request.tag, request.key.id.0);
                         }
                     }
                 }

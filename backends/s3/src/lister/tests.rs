@@ -64,15 +64,15 @@ impl Model {
 
 #[async_trait]
 impl PageSource for Model {
-    async fn page(&self, ask: &PageRequest<'_>) -> Result<ListPage, TierError> {
+    async fn page(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
         let request = self.requests.fetch_add(1, Ordering::Relaxed);
         if !(request + 1).is_multiple_of(self.failures + 1) {
             return Err(TierError::new(self.kind, "s3").with_object("s3://b"));
         }
         sleep(Duration::from_millis(1 + request % 3)).await; // responses overtake each other
         // A store that cannot start after a key starts at the beginning.
-        let after = if self.begins_anywhere { ask.after } else { "" };
-        let token = ask.token.map(|token| token.rsplit_once('#').unwrap().0);
+        let after = if self.begins_anywhere { page_request.after } else { "" };
+        let token = page_request.token.map(|token| token.rsplit_once('#').unwrap().0);
         if self.late.as_ref().is_some_and(|late| late.contains(&token.unwrap_or(after))) {
             sleep(Duration::from_secs(30)).await;
         }
@@ -83,11 +83,12 @@ impl PageSource for Model {
             Some((name, None)) if token.is_none() => (0, name),
             _ => (0, ""),
         };
-        let mut keys = self.keys[from..]
-            .iter()
-            .filter(|key| key.starts_with(ask.prefix) && (beyond.is_empty() || key.as_str() > beyond));
+        let mut keys = self.keys[from..].iter().filter(|key| {
+            key.starts_with(page_request.prefix) && (beyond.is_empty() || key.as_str() > beyond)
+        });
         let entry = |key: &String| ListedKey { key: key.clone(), size: 1, tag: Some("\"t\"".into()) };
-        let entries: Vec<ListedKey> = keys.by_ref().take(ask.limit.unwrap_or(self.page)).map(entry).collect();
+        let entries: Vec<ListedKey> =
+            keys.by_ref().take(page_request.limit.unwrap_or(self.page)).map(entry).collect();
         self.given.lock().unwrap().extend(entries.iter().map(|entry| entry.key.clone()));
         let next = match keys.next() {
             Some(_) => entries.last().map(|entry| entry.key.as_str()),
@@ -148,7 +149,7 @@ fn list_some(
         match found {
             Ok(object) => listed.paths.push(object.path.to_string()),
             Err(error) if error.kind() == ErrorKind::Unordered => {
-                assert!(!listed.unordered, "it is said once");
+                assert!(!listed.unordered, "it is reported once");
                 listed = Listed { unordered: true, ..Listed::default() };
             }
             Err(error) => listed.errors.push(error),
@@ -348,7 +349,7 @@ fn listing_with_circular_tokens_is_an_error() {
         let listed = list(&model, "", "", None);
         let error = listed.errors.last().unwrap().to_string();
         assert!(
-            error.contains("s3://b: ") && error.contains("at http://store lists without an end"),
+            error.contains("s3://b: ") && error.contains("at http://store returns pages endlessly"),
             "{error}"
         );
         assert!(model.requests() < 1_100);

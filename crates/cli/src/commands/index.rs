@@ -22,7 +22,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
-    index.format = settings::format(&knobs)?;
+    index.format = foreread_settings::format(&knobs)?;
     index.name = options.name.clone();
     // Never from the environment or a file, because the file that it names is replaced.
     let path = options.output.clone().unwrap_or_else(|| default_name(&options.targets));

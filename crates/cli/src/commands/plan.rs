@@ -20,8 +20,7 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
         return settings::explain(&knobs);
     }
     let json = settings::is_json(&knobs)?;
-    let mut config = foreread_settings::config(&knobs)?;
-    config.format = settings::format(&knobs)?;
+    let config = foreread_settings::config(&knobs)?;
     let report = match &options.target {
         Some(target) => {
             let listing = progress::listing(ProgressMode::of(&knobs, 0)?, target);

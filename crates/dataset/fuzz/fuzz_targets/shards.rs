@@ -54,13 +54,13 @@ impl OriginTier for One {
 
 fuzz_target!(|bytes: &[u8]| {
     let origin = One(Bytes::copy_from_slice(bytes), TierProfile::new(4));
-    for format in [Format::Tar, Format::TfRecord, Format::Zip] {
+    for format in Format::ALL.into_iter().filter(|format| format.is_packed()) {
         let options = IndexOptions::default().with_format(format);
         let index = Catalog::index(&origin, "/data", &options, |_| ());
         let Ok(catalog) = futures::executor::block_on(index) else { continue };
         for id in (0..catalog.len()).map(SampleId) {
             let Ok(entry) = catalog.entry(id) else { panic!("{id} has no place") };
-            let Span::Range(range) = entry.span else { panic!("{id} is no part") };
+            let Span::Range(range) = entry.span else { panic!("{id} is not a part") };
             assert!(range.start <= range.end && range.end <= bytes.len() as u64);
         }
     }

@@ -89,7 +89,7 @@ pub(crate) async fn index(
         });
         match next.await {
             None => return Ok(shards),
-            Some(Err((object, trouble))) => return Err(trouble.told(base_url, &object.path)),
+            Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),
             Some(Ok(shard)) => {
                 cost.samples += shard.rows.len() as u64;
                 cost.bytes = cost.bytes.saturating_add(shard.rows.bytes());
@@ -113,7 +113,7 @@ pub(crate) async fn sniff(
     let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
     let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
     let head = ShardStore::new(origin).read(object, 0, tfrecord::HEAD).await;
-    let head = head.map_err(|error| ShardError::from(error).told(base_url, &object.path))?;
+    let head = head.map_err(|error| ShardError::from(error).into_dataset_error(base_url, &object.path))?;
     match () {
         () if tfrecord::begins(&head, object.size) => Ok(Format::TfRecord),
         () if matches!(shard_error::compression(&head), Some("gzip" | "zlib")) => {
@@ -153,7 +153,7 @@ async fn rows(
     places: usize,
 ) -> Result<(SampleRows, u64), ShardError> {
     match format {
-        Format::Files => Err(ShardError::damaged(0, "a file is no shard")),
+        Format::Files => Err(ShardError::damaged(0, "a plain file is not a shard")),
         Format::Zip => zip::rows(store, object, places).await,
         Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
         Format::TfRecord => {

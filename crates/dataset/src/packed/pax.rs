@@ -36,7 +36,7 @@ fn size(value: &[u8]) -> Result<Option<u64>, String> {
     let digits =
         std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let size = digits.and_then(|digits| digits.parse().ok());
-    size.map(Some).ok_or_else(|| "a pax header gives a size that is no number or impossibly large".to_owned())
+    size.map(Some).ok_or_else(|| "the size in a pax header is not a number or too large".to_owned())
 }
 
 /// The first record's keyword and value, and the bytes after it.

@@ -121,12 +121,12 @@ pub(crate) struct ShardReader<'a> {
     run: (u64, u64),
     /// The lengths of the last runs.
     runs: [u64; RUNS],
-    ask: u64,
+    next_length: u64,
 }
 
 impl<'a> ShardReader<'a> {
     pub(crate) fn new(store: &'a ShardStore<'a>, object: &'a Object) -> Self {
-        Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], ask: LEAST }
+        Self { store, object, window: Bytes::new(), at: 0, run: (0, 0), runs: [0; RUNS], next_length: LEAST }
     }
 
     /// The buffered bytes from `at` on, possibly none. At least the first of them counts as needed.
@@ -153,7 +153,7 @@ impl<'a> ShardReader<'a> {
         let end = end.ok_or_else(|| ShardError::cut_short(at, size))?;
         if (self.at_hand(at).len() as u64) < least {
             self.step_to(at);
-            let length = self.ask.max(least).min(size - at);
+            let length = self.next_length.max(least).min(size - at);
             self.window = Bytes::new(); // freed before the next one is allocated
             self.window = self.store.read(self.object, at, length).await?;
             self.at = at;
@@ -166,14 +166,14 @@ impl<'a> ShardReader<'a> {
     fn step_to(&mut self, at: u64) {
         let gap = at.saturating_sub(self.run.1);
         if at >= self.run.1 && gap < self.store.pace().widest() && self.run.1 > 0 {
-            self.ask = (self.ask * 2).min(MOST);
+            self.next_length = (self.next_length * 2).min(MOST);
             return;
         }
         self.runs.rotate_right(1);
         self.runs[0] = self.run.1.saturating_sub(self.run.0);
         let mut sorted = self.runs;
         sorted.sort_unstable();
-        self.ask = sorted[RUNS / 2].next_multiple_of(512).clamp(LEAST, MOST);
+        self.next_length = sorted[RUNS / 2].next_multiple_of(512).clamp(LEAST, MOST);
         self.run = (at, at);
     }
 }

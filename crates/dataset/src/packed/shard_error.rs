@@ -33,7 +33,7 @@ impl ShardError {
     }
 
     /// The error with the shard's name, as one line.
-    pub(crate) fn told(self, base_url: &str, path: &str) -> DatasetError {
+    pub(crate) fn into_dataset_error(self, base_url: &str, path: &str) -> DatasetError {
         match self {
             Self::Damaged { at, why } => DatasetError::new(
                 DatasetErrorKind::BadShard,
@@ -78,8 +78,8 @@ pub(crate) fn compressed(how: &str) -> ShardError {
     ShardError::unsupported(
         0,
         format!(
-            "it is compressed ({how}), so no sample of it can be read by itself; write it without \
-             compression, or decompress it and index what comes out"
+            "it is compressed ({how}), so its samples cannot be read individually; write it without \
+             compression, or decompress it and index the result"
         ),
     )
 }

@@ -46,13 +46,13 @@ impl<'a> TarHeader<'a> {
 
     /// Whether the checksum is valid. Old writers sum signed bytes, so both sums are accepted.
     fn is_whole(&self) -> bool {
-        let Some(said) = octal(&self.0[148..156]) else { return false };
+        let Some(declared) = octal(&self.0[148..156]) else { return false };
         let bytes = || {
             self.0.iter().enumerate().map(|(at, &byte)| if (148..156).contains(&at) { b' ' } else { byte })
         };
         let unsigned: u64 = bytes().map(u64::from).sum();
         let signed: i64 = bytes().map(|byte| i64::from(byte as i8)).sum();
-        said == unsigned || i64::try_from(said) == Ok(signed)
+        declared == unsigned || i64::try_from(declared) == Ok(signed)
     }
 
     fn size(&self) -> Option<u64> {
@@ -173,10 +173,10 @@ impl ShardParser for Tar {
         self.zeros = 0;
         let kind = header.kind();
         let next = std::mem::take(&mut self.next);
-        let large = || ShardError::damaged(at, "a member's size is no number or impossibly large");
+        let large = || ShardError::damaged(at, "a member's size is not a number or too large");
         let is_extra = matches!(kind, b'x' | b'X' | b'g' | b'L' | b'K');
-        let said = if is_extra { None } else { next.size.or(self.global.size) };
-        let length = said.or_else(|| header.size()).ok_or_else(large)?;
+        let declared = if is_extra { None } else { next.size.or(self.global.size) };
+        let length = declared.or_else(|| header.size()).ok_or_else(large)?;
         // Only these types have no data whatever their size field. For unknown types the size field
         // holds.
         let length = if matches!(kind, b'1'..=b'6') { 0 } else { length };
@@ -201,13 +201,12 @@ impl ShardParser for Tar {
         }
         self.extras = 0;
         if kind == b'S' || next.is_sparse || self.global.is_sparse {
-            let why =
-                "a sparse file, whose bytes do not lie here one after the other; pack it without --sparse";
+            let why = "a sparse file, whose bytes are not contiguous; pack it without --sparse";
             return Err(ShardError::unsupported(at, why));
         }
         if kind == b'M' {
             let why =
-                "a part of a file that began in another volume; pack the samples into archives of their own";
+                "a part of a file that began in another volume; pack the samples into single-volume archives";
             return Err(ShardError::unsupported(at, why));
         }
         let name = match next.path.or_else(|| self.global.path.clone()) {

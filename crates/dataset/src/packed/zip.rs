@@ -135,7 +135,7 @@ async fn locate(store: &ShardStore<'_>, object: &Object) -> Result<ZipArchive<En
             Err((parts, _)) => parts.missing(),
         };
         let Some(missing) = missing else {
-            let archive = located.map_err(|(_, error)| told(&error, size - tail))?;
+            let archive = located.map_err(|(_, error)| zip_error(&error, size - tail))?;
             return with_directory(store, object, archive).await;
         };
         parts = match located {
@@ -177,7 +177,7 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
     let mut seen = 0;
     let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
     let mut entries = archive.entries(&mut buffer);
-    while let Some(entry) = entries.next_entry().map_err(|error| told(&error, from))? {
+    while let Some(entry) = entries.next_entry().map_err(|error| zip_error(&error, from))? {
         seen += 1;
         let at = entry.local_header_offset();
         let path = entry.file_path();
@@ -237,22 +237,24 @@ async fn extents(
     for &(at, entry, _) in entries {
         let head = Bytes::copy_from_slice(&reader.need(at, LOCAL).await?[..LOCAL as usize]);
         archive.get_mut().parts = vec![(at, head)];
-        let entry = archive.get_entry(entry).map_err(|error| told(&error, at))?;
+        let entry = archive.get_entry(entry).map_err(|error| zip_error(&error, at))?;
         let (start, end) = entry.compressed_data_range();
         extents.push((start, end));
     }
     Ok(extents)
 }
 
-fn told(error: &Error, at: u64) -> ShardError {
+fn zip_error(error: &Error, at: u64) -> ShardError {
     let why = match error.kind() {
         ErrorKind::MissingEndOfCentralDirectory => {
-            "it has no directory at its end: it is no zip archive, or was cut short".to_owned()
+            "it has no directory at its end: it is not a zip archive, or was cut short".to_owned()
         }
         ErrorKind::Eof | ErrorKind::IO(_) => {
             "its directory leads beyond its end: it is damaged or was cut short".to_owned()
         }
-        ErrorKind::InvalidSignature { .. } => "no header stands where its directory says".to_owned(),
+        ErrorKind::InvalidSignature { .. } => {
+            "its directory points to a position without a header".to_owned()
+        }
         _ => format!("its directory is damaged ({error})"),
     };
     ShardError::damaged(at, why)

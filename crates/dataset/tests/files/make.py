@@ -1,5 +1,5 @@
-"""Makes the shards beside this file with the programs that people make shards with, and says what is in them by those
-programs' own readers. Needs GNU tar and the packages webdataset and tensorflow-cpu; run it in an empty directory."""
+"""Makes the shards next to this file with the programs that people use, and prints their contents as those programs'
+readers see them. Needs GNU tar and the packages webdataset and tensorflow-cpu. Run it in an empty directory."""
 
 import hashlib
 import io
@@ -20,7 +20,8 @@ def body(n):
     return bytes((n * 7 + i * 13) % 251 for i in range(n * 37 % 700))
 
 
-# What most of the tars hold: an empty field, a long name, one that is not ASCII, something that is no sample.
+# The contents of most tars: an empty field, a long name, one that is not ASCII, a member that is
+# not a sample.
 MEMBERS = [
     ("a/0001.jpg", body(1)),
     ("a/0001.cls", b"7"),
@@ -109,7 +110,7 @@ def zip64(out, info, data):
 
 
 class Pipe(io.BytesIO):
-    """Cannot seek, so that zipfile writes lengths behind the data."""
+    """Cannot seek, so that zipfile writes lengths after the data."""
 
     def seekable(self):
         return False

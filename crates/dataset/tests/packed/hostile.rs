@@ -46,9 +46,9 @@ fn answers(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
         Err(error) => {
             let text = error.to_string();
             assert!(!text.contains('\n') && text.starts_with("/data: "), "{text}");
-            let told =
+            let reported =
                 text.starts_with(&format!("/data: {name}: byte ")) || error.kind() == DatasetErrorKind::Empty;
-            assert!(told, "{text}");
+            assert!(reported, "{text}");
         }
     }
     answer
@@ -114,7 +114,7 @@ fn excessive_or_damaged_headers_are_refused() {
     fails([pax(b'x', b"10 path=a\n"), end()].concat(), 1024, "between a header and its member");
     fails([pax(b'x', b"99 path=a\n"), member("a.x", b""), end()].concat(), 0, "a pax header is damaged");
     let zeros = [member("a.x", b""), vec![0; 3 << 20], b"junk".repeat(128)].concat();
-    assert_eq!(answers("a.tar", zeros).unwrap().len(), 1, "nothing is looked for behind a mebibyte of zeros");
+    assert_eq!(answers("a.tar", zeros).unwrap().len(), 1, "the scan ends after a mebibyte of zeros");
 }
 
 #[test]

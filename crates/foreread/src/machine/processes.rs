@@ -28,11 +28,11 @@ const LOOK_AHEAD: u64 = 1 << 20;
 const SAMPLES: u64 = 3_000;
 const LENGTH: u64 = 110_000;
 
-/// The memory of a process besides its grants: threads, tables, batches, freed memory in the
+/// The memory of a process outside its grants: threads, tables, batches, freed memory in the
 /// allocator, and the program's own pages. Each of eight processes has an eighth of these pages.
 /// Measured: 8 MiB, and less than 1 MiB of eight.
-const BESIDE: u64 = 16 << 20;
-const BESIDE_OF_EIGHT: u64 = 3 << 20;
+const OVERHEAD: u64 = 16 << 20;
+const OVERHEAD_OF_EIGHT: u64 = 3 << 20;
 
 #[derive(Debug)]
 struct Fake(FakeOrigin);
@@ -61,7 +61,7 @@ fn pss() -> u64 {
 }
 
 /// Waits for a line from the parent.
-fn told() {
+fn print_and_wait() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
@@ -93,9 +93,9 @@ fn work(job: &str) {
         live.push(loader);
     }
     println!("\nfilled");
-    told();
+    print_and_wait();
     println!("\nholds {granted} {}", pss().saturating_sub(before));
-    told();
+    print_and_wait();
     drop(live);
 }
 
@@ -120,8 +120,8 @@ fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
     let mut outputs: Vec<_> =
         processes.iter_mut().map(|process| BufReader::new(process.stdout.take().unwrap())).collect();
     outputs.iter_mut().for_each(|output| drop(line(output, "filled")));
-    let tell = |process: &mut Child| process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    processes.iter_mut().for_each(tell);
+    let notify = |process: &mut Child| process.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    processes.iter_mut().for_each(notify);
     let mut sums = (0, 0);
     for output in &mut outputs {
         let figures = line(output, "holds ");
@@ -129,7 +129,7 @@ fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
         let (granted, held) = figures.split_once(' ').unwrap();
         sums = (sums.0 + granted.parse::<u64>().unwrap(), sums.1 + held.parse::<u64>().unwrap());
     }
-    processes.iter_mut().for_each(tell);
+    processes.iter_mut().for_each(notify);
     for mut process in processes {
         assert!(process.wait().unwrap().success());
     }
@@ -137,8 +137,8 @@ fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
 }
 
 /// Checks that processes hold their granted memory and no more.
-fn check((granted, held): (u64, u64), beside: u64) {
-    assert!(held <= granted + beside, "{held} bytes are held, {granted} were granted");
+fn check((granted, held): (u64, u64), next_to: u64) {
+    assert!(held <= granted + next_to, "{held} bytes are held, {granted} were granted");
     assert!(held >= granted / 10 * 9, "{held} bytes are held of {granted}: the test fills no memory");
 }
 
@@ -149,7 +149,7 @@ fn two_loaders_hold_45_to_50_percent_of_free_memory() {
         return work(&job);
     }
     let sums = hold("two_loaders_hold_45_to_50_percent_of_free_memory", 1, 2);
-    check(sums, BESIDE);
+    check(sums, OVERHEAD);
     assert!((FREE / 100 * 45..=FREE / 2).contains(&sums.0), "{} of {FREE}", sums.0);
 }
 
@@ -161,6 +161,6 @@ fn eight_ranks_hold_45_to_50_percent_of_free_memory() {
         return work(&job);
     }
     let sums = hold("eight_ranks_hold_45_to_50_percent_of_free_memory", 8, 2);
-    check(sums, 8 * BESIDE_OF_EIGHT);
+    check(sums, 8 * OVERHEAD_OF_EIGHT);
     assert!((FREE / 100 * 45..=FREE / 2).contains(&sums.0), "{} of {FREE}", sums.0);
 }

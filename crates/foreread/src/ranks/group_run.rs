@@ -93,12 +93,12 @@ impl GroupMember for JoinedGroup {
         PeersReport {
             served: tally.served,
             served_bytes: tally.served_bytes,
-            asked: tally.asked,
-            received: tally.got,
-            received_bytes: tally.got_bytes,
-            late: tally.late,
-            lost: tally.lost,
-            strangers: tally.strangers,
+            asked: tally.requested,
+            received: tally.received,
+            received_bytes: tally.received_bytes,
+            late: tally.timed_out,
+            lost: tally.disconnected,
+            strangers: tally.unauthenticated,
         }
     }
 
@@ -145,9 +145,9 @@ impl GroupMember for JoinedGroup {
         Box::pin(with_warning(ended, WARN_AFTER, async move {
             let reports = others.reports(Duration::ZERO).await;
             let ranks: Vec<usize> = (0..reports.len()).filter(|&rank| reports[rank].is_none()).collect();
-            let whom = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
+            let served = if ranks.is_empty() { "other ranks".to_owned() } else { format!("ranks {ranks:?}") };
             tracing::warn!(
-                "this rank's loader has ended and serves {whom} until they end, for {} s at most; every \
+                "this rank's loader has ended and serves {served} until they end, for {} s at most; every \
                  rank must close its loaders, in the same order, before ranks wait for each other elsewhere",
                 at_most.as_secs()
             );
@@ -161,14 +161,14 @@ async fn with_warning<T>(
     untold: Duration,
     say: impl Future<Output = ()>,
 ) -> T {
-    let said = async {
+    let warned = async {
         tokio::time::sleep(untold).await;
         say.await;
         std::future::pending().await
     };
     tokio::select! {
         done = work => done,
-        never = said => never,
+        never = warned => never,
     }
 }
 
@@ -213,10 +213,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn long_wait_for_other_ranks_is_logged_once() {
         for (seconds, times) in [(9, 0), (11, 1), (600, 1)] {
-            let said = AtomicU32::new(0);
+            let warned = AtomicU32::new(0);
             let work = tokio::time::sleep(Duration::from_secs(seconds));
-            with_warning(work, WARN_AFTER, async { _ = said.fetch_add(1, Ordering::Relaxed) }).await;
-            assert_eq!(said.into_inner(), times, "{seconds} s");
+            with_warning(work, WARN_AFTER, async { _ = warned.fetch_add(1, Ordering::Relaxed) }).await;
+            assert_eq!(warned.into_inner(), times, "{seconds} s");
         }
     }
 

@@ -159,11 +159,11 @@ impl GroupRun<'_> {
     ) -> Result<(Prepared, Words)> {
         let (config, context) = (&self.config, self.context);
         let shared = OriginPolicy::new(config, context);
-        let (told, opened) = self.datasets(joining, &shared, resume, progress).await?;
+        let (description, opened) = self.datasets(joining, &shared, resume, progress).await?;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let words = self.words(&told, &catalogs).await?;
+        let words = self.words(&description, &catalogs).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
-        let figures = told.figures(config);
+        let figures = description.figures(config);
         let nodes = joining.nodes().to_vec();
         let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
         let on_node = NodeRank {
@@ -201,9 +201,9 @@ impl GroupRun<'_> {
         let (of_run, of_state) = (config.clone(), catalogs);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
-                told.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
+                description.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
             };
-            Planned::joint(planning_config, &sizes, &place, (whole, memory), start)
+            Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), start)
         });
         let planned = working(joining, "plans", planning).await.map_err(ended)??;
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
@@ -211,7 +211,7 @@ impl GroupRun<'_> {
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         let blocks = BlockTable::default();
-        Ok((Prepared { planned, opened, caches, disk, shared, blocks, joint: None }, words))
+        Ok((Prepared { planned, opened, caches, disk, shared, blocks, group: None }, words))
     }
 
     /// The datasets. Rank 0 lists them for all.
@@ -225,9 +225,9 @@ impl GroupRun<'_> {
         let Self { targets, config, registry, context, .. } = self;
         let validation = config.validation();
         if config.rank > 0 {
-            let told = RunDescription::decode(&joining.share(None).await?)?;
-            let catalogs = self.catalogs(joining, &told).await?;
-            let identities = told.identities()?;
+            let description = RunDescription::decode(&joining.share(None).await?)?;
+            let catalogs = self.catalogs(joining, &description).await?;
+            let identities = description.identities()?;
             for (targets, catalog) in std::iter::once(*targets).chain(&validation).zip(&catalogs) {
                 seek(targets, catalog, registry, context, shared).await?;
             }
@@ -236,7 +236,7 @@ impl GroupRun<'_> {
             for ((catalog, identity), storage) in catalogs.into_iter().zip(identities).zip(storage) {
                 opened.push(open_known(catalog, identity, storage, registry, context, shared).await?);
             }
-            return Ok((told, opened));
+            return Ok((description, opened));
         }
         let mut opened = Vec::new();
         for targets in std::iter::once(*targets).chain(&validation) {
@@ -245,17 +245,21 @@ impl GroupRun<'_> {
             opened.push(working(joining, &format!("rank 0 opens {named}"), opening).await?);
         }
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(config));
-        let told = RunDescription::new(&opened, resume, config);
+        let description = RunDescription::new(&opened, resume, config);
         let catalogs = opened.iter().map(|dataset| &dataset.catalog);
-        let bulks = told.bulks(catalogs, targets.catalog.is_some())?;
-        joining.share_with(Some(told.encode()?), bulks).await?;
-        Ok((told, opened))
+        let bulks = description.bulks(catalogs, targets.catalog.is_some())?;
+        joining.share_with(Some(description.encode()?), bulks).await?;
+        Ok((description, opened))
     }
 
     /// Rank 0's catalogs on another rank: from its program, from their files, or as bytes that rank
     /// 0 sent to this node.
-    async fn catalogs(&self, joining: &mut RendezvousSteps, told: &RunDescription) -> Result<Vec<Catalog>> {
-        let (catalogs, at_hand) = (told.catalogs.clone(), self.targets.catalog.clone());
+    async fn catalogs(
+        &self,
+        joining: &mut RendezvousSteps,
+        description: &RunDescription,
+    ) -> Result<Vec<Catalog>> {
+        let (catalogs, at_hand) = (description.catalogs.clone(), self.targets.catalog.clone());
         let opening = self
             .context
             .runtime
@@ -263,12 +267,12 @@ impl GroupRun<'_> {
         let opened = working(joining, "opens its catalog", opening).await.map_err(ended)?;
         // Other ranks of the node may get this rank's catalogs from it.
         let have = opened.iter().map(|catalog| catalog.as_ref().map(on_request)).collect();
-        let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&told.catalogs);
-        all.map(|((own, bytes), told)| own.map_or_else(|| told.received(bytes), Ok)).collect()
+        let all = opened.into_iter().zip(joining.bulks(have).await?).zip(&description.catalogs);
+        all.map(|((own, bytes), description)| own.map_or_else(|| description.received(bytes), Ok)).collect()
     }
 
     /// The values that must be equal on all ranks, named as users know them.
-    async fn words(&self, told: &RunDescription, catalogs: &[Catalog]) -> Result<Words> {
+    async fn words(&self, description: &RunDescription, catalogs: &[Catalog]) -> Result<Words> {
         let (config, context) = (&self.config, self.context);
         let validation = match (&config.validate, catalogs.get(1)) {
             (Some(target), Some(catalog)) => names(&TargetSpec::by(target), catalog, context).await?,
@@ -288,7 +292,7 @@ impl GroupRun<'_> {
             ("on-error", format!("{:?}", config.on_error).to_lowercase()),
             (WireProtection::VARIABLE, self.wire.to_string()),
         ];
-        if let Some(state) = &told.state {
+        if let Some(state) = &description.state {
             words.push(("state", format!("epoch {}, {} samples", state.epoch(), state.consumed())));
         }
         Ok(words.into_iter().map(|(word, value)| (word.to_owned(), value)).collect())
@@ -349,7 +353,7 @@ async fn start(
     };
     let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
     let others = PeerGroup { peers, stores: stores.into(), locality, budget: SERVING };
-    Ok(Prepared { joint: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
+    Ok(Prepared { group: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
 }
 
 #[cfg(test)]

@@ -39,9 +39,9 @@ impl Peers for PeersWithBreakers {
         if let Some(breaker) = breakers.get(&store) {
             return Some(Arc::clone(breaker) as Arc<dyn Tier>);
         }
-        let asked = self.group.tier(store)?;
+        let peer = self.group.tier(store)?;
         let seed = self.seed ^ u64::from(store.0) << 32 ^ u64::from(self.group.rank().0);
-        let breaker = Breaker::new(asked, BreakerPolicy::default(), format!("rank {store}"), seed);
+        let breaker = Breaker::new(peer, BreakerPolicy::default(), format!("rank {store}"), seed);
         let breaker = breakers.entry(store).or_insert(Arc::new(breaker));
         Some(Arc::clone(breaker) as Arc<dyn Tier>)
     }

@@ -114,8 +114,8 @@ impl RunDescription {
         at_hand: bool,
     ) -> Result<Vec<SharedCatalog>> {
         let bulk =
-            |(number, (told, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
-                if told.file.is_some() || number == 0 && at_hand {
+            |(number, (entry, catalog)): (usize, (&DescribedCatalog, &Catalog))| -> Result<SharedCatalog> {
+                if entry.file.is_some() || number == 0 && at_hand {
                     return Ok(on_request(catalog));
                 }
                 Ok(SharedCatalog::needed(catalog.to_bytes()?))
@@ -179,7 +179,7 @@ mod tests {
         Catalog::from_objects(url, objects).unwrap()
     }
 
-    fn told(catalog: &Catalog, file: Option<PathBuf>) -> DescribedCatalog {
+    fn described(catalog: &Catalog, file: Option<PathBuf>) -> DescribedCatalog {
         let (base_url, fingerprint) = (catalog.base_url().to_owned(), catalog.fingerprint().to_string());
         DescribedCatalog { base_url, fingerprint, file }
     }
@@ -191,7 +191,7 @@ mod tests {
         let path = base.path().join("c.arrow");
         let own = catalog("s3://b/x", &["a", "b"]);
         let opened = |catalog: &Catalog| {
-            RunDescription::open_files(&[told(catalog, Some(path.clone()))], None)[0].is_some()
+            RunDescription::open_files(&[described(catalog, Some(path.clone()))], None)[0].is_some()
         };
         assert!(!opened(&own), "no file");
         own.save(&path).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         assert!(!opened(&catalog("s3://b/x", &["a", "c"])), "other samples");
         assert!(!opened(&catalog("s3://b/y", &["a", "b"])), "another location");
         // A catalog that rank 0 has just listed has no file.
-        let found = RunDescription::open_files(&[told(&own, Some(path)), told(&own, None)], None);
+        let found = RunDescription::open_files(&[described(&own, Some(path)), described(&own, None)], None);
         assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn catalog_file_next_to_a_listed_catalog_is_not_needed_by_all() {
         let (listed, saved) = (catalog("s3://b/x", &["a"]), catalog("s3://b/y", &["b"]));
         let mut head = RunDescription::new(&[], None, &Config::default());
-        head.catalogs = vec![told(&listed, None), told(&saved, Some("c.arrow".into()))];
+        head.catalogs = vec![described(&listed, None), described(&saved, Some("c.arrow".into()))];
         let pushed = |at_hand| {
             let bulks = head.bulks([&listed, &saved].into_iter(), at_hand).unwrap();
             bulks.iter().map(SharedCatalog::is_pushed).collect::<Vec<_>>()
@@ -221,8 +221,9 @@ mod tests {
     // semantics: RANK-25
     fn catalog_from_the_program_is_not_requested() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
-        let opened =
-            |at_hand: &Catalog| RunDescription::open_files(&[told(&own, None)], Some(at_hand))[0].is_some();
+        let opened = |at_hand: &Catalog| {
+            RunDescription::open_files(&[described(&own, None)], Some(at_hand))[0].is_some()
+        };
         assert!(opened(&own) && !opened(&other));
     }
 
@@ -231,19 +232,19 @@ mod tests {
     fn received_catalogs_share_the_memory_of_their_bytes() {
         let own = catalog("s3://b/y", &["b", "c"]);
         let bytes = own.to_bytes().unwrap();
-        let told = told(&own, None);
-        let other = told.received(Some(bytes.clone())).unwrap();
+        let described = described(&own, None);
+        let other = described.received(Some(bytes.clone())).unwrap();
         assert_eq!(other.fingerprint(), own.fingerprint());
         assert_eq!(other.to_bytes().unwrap().as_ptr(), bytes.as_ptr());
-        assert!(told.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "truncated");
-        assert!(told.received(None).is_err());
+        assert!(described.received(Some(bytes.slice(..bytes.len() - 1))).is_err(), "truncated");
+        assert!(described.received(None).is_err());
     }
 
     #[test]
     // semantics: RANK-25
     fn catalog_of_another_run_is_refused() {
         let (own, other) = (catalog("s3://b/x", &["a", "b"]), catalog("s3://b/x", &["a", "c"]));
-        let error = told(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();
+        let error = described(&own, None).received(Some(other.to_bytes().unwrap())).unwrap_err().to_string();
         assert!(error.contains("the catalog differs"), "{error}");
     }
 }

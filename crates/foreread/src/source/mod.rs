@@ -35,7 +35,7 @@ use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, AskedReport, ReadsReport, Report, RunTotals};
+use crate::report::{Adapted, ReadsReport, Report, RunTotals, WaitReport};
 use crate::runtime::{Workers, ended};
 
 /// The bytes of a batch that the engine delivers, about.
@@ -173,12 +173,11 @@ impl Ready {
     /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
-        let Prepared { planned, opened, caches, disk, shared, joint, .. } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, group, .. } = prepared;
         let Planned { config, cluster, memory: granted, .. } = planned;
-        if opened.len() > 1 || joint.is_some() {
+        if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
-                "samples by id come from one dataset and for one rank: leave out the validation set and the \
-                 meeting",
+                "samples by id come from one dataset and for one rank: leave out validation and rendezvous",
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
@@ -225,8 +224,8 @@ impl Ready {
 
 impl Source {
     /// Announces the order of the following requests: epoch by epoch, each epoch's ids in order.
-    /// Repeated and missing ids are allowed. It replaces the previous announcement. With `goes_on`,
-    /// more epochs like the last one follow, which affects caching.
+    /// Repeated and missing ids are allowed. It replaces the previous announcement. With
+    /// `continues`, more epochs like the last one follow, which affects caching.
     ///
     /// Blocks the thread while planning (a fraction of a second for a million samples). Epochs of
     /// different lengths are prefetched as if they were one.
@@ -234,8 +233,8 @@ impl Source {
     /// # Errors
     /// If the dataset does not have an id, the settings cannot be planned, or the thread belongs to
     /// the given [runtime](crate::Builder::runtime).
-    pub fn announce(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
-        self.inner.workers.wait(self.clone().announced(orders, goes_on))
+    pub fn announce(&self, orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
+        self.inner.workers.wait(self.clone().announced(orders, continues))
     }
 
     /// [`announce`](Self::announce) for async code. It may be used on the given runtime.
@@ -245,11 +244,11 @@ impl Source {
     ///
     /// # Cancel safety
     /// After dropping the future, either announcement may hold.
-    pub async fn announce_async(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
-        self.inner.workers.run(self.clone().announced(orders, goes_on)).await
+    pub async fn announce_async(&self, orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
+        self.inner.workers.run(self.clone().announced(orders, continues)).await
     }
 
-    async fn announced(self, mut orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+    async fn announced(self, mut orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
         self.pause();
         orders.retain(|order| !order.is_empty());
         if orders.iter().any(|order| order.len() != orders[0].len()) {
@@ -262,16 +261,16 @@ impl Source {
             }
         }
         let runtime = self.inner.workers.handle().clone();
-        runtime.spawn_blocking(move || self.start(orders, goes_on)).await.map_err(ended)?
+        runtime.spawn_blocking(move || self.start(orders, continues)).await.map_err(ended)?
     }
 
     /// Plans for `orders`, and starts prefetching.
-    fn start(&self, orders: Vec<Vec<u64>>, goes_on: bool) -> Result<()> {
+    fn start(&self, orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
         let next = match orders.last().cloned() {
             None => None,
             Some(last) => {
                 let sizes = [self.inner.catalog.sizes()];
-                let all: Vec<Vec<u64>> = orders.iter().cloned().chain(goes_on.then_some(last)).collect();
+                let all: Vec<Vec<u64>> = orders.iter().cloned().chain(continues.then_some(last)).collect();
                 let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
                 let plan = LocalPlan::Private(Arc::new(planned));
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
@@ -345,7 +344,7 @@ impl Source {
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
         let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);
         let direct = Some(state.direct);
-        let asked = Some(AskedReport::of(self.inner.wait_time.read()));
+        let asked = Some(WaitReport::of(self.inner.wait_time.read()));
         Report { disk, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
     }
 

@@ -75,7 +75,7 @@ struct RequestQueue {
 
 #[derive(Debug, Default)]
 struct PendingAsks {
-    asks: Vec<SampleRequest>,
+    sample_requests: Vec<SampleRequest>,
     closed: bool,
 }
 
@@ -88,18 +88,18 @@ struct SortedAsks {
 }
 
 impl SampleProvider for SharedSource {
-    fn get(&self, mut asks: Vec<SampleRequest>) {
+    fn get(&self, mut sample_requests: Vec<SampleRequest>) {
         let samples = self.queue.source.inner.catalog.len();
-        for ask in asks.extract_if(.., |ask| ask.id().0 >= samples) {
+        for request in sample_requests.extract_if(.., |request| request.id().0 >= samples) {
             let error = TierError::new(TierErrorKind::Invalid, "source")
-                .with_object(format!("sample {}", ask.id()))
+                .with_object(format!("sample {}", request.id()))
                 .with_detail(format!("the dataset has {samples}"));
-            ask.answer(Err(error));
+            request.answer(Err(error));
         }
-        let sorted = self.queue.sort(&mut self.queue.source.inner.lock(), asks);
+        let sorted = self.queue.sort(&mut self.queue.source.inner.lock(), sample_requests);
         let soon = self.queue.answer(sorted);
         if !soon.is_empty() {
-            self.queue.lock().asks.extend(soon);
+            self.queue.lock().sample_requests.extend(soon);
             self.queue.arrived.notify_all();
         }
     }
@@ -140,14 +140,14 @@ impl RequestQueue {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sort(&self, state: &mut SourceState, asks: Vec<SampleRequest>) -> SortedAsks {
+    fn sort(&self, state: &mut SourceState, sample_requests: Vec<SampleRequest>) -> SortedAsks {
         let mean = self.source.inner.mean();
         let mut sorted = SortedAsks::default();
-        for ask in asks {
-            match state.availability(ask.id().0, mean) {
-                Availability::Ready(bytes) => sorted.ready.push((ask, bytes)),
-                Availability::Soon => sorted.soon.push(ask),
-                Availability::Unannounced => sorted.unannounced.push(ask),
+        for request in sample_requests {
+            match state.availability(request.id().0, mean) {
+                Availability::Ready(bytes) => sorted.ready.push((request, bytes)),
+                Availability::Soon => sorted.soon.push(request),
+                Availability::Unannounced => sorted.unannounced.push(request),
             }
         }
         sorted
@@ -159,20 +159,20 @@ impl RequestQueue {
         if !sorted.ready.is_empty() {
             drop(self.source.inner.wait_time.begin());
         }
-        for (ask, bytes) in sorted.ready {
-            ask.answer(Ok(bytes));
+        for (request, bytes) in sorted.ready {
+            request.answer(Ok(bytes));
         }
-        for ask in sorted.unannounced {
+        for request in sorted.unannounced {
             let inner = Arc::clone(&self.source.inner);
             let waiting = inner.wait_time.begin();
-            let kib = inner.bytes(ask.id().0).div_ceil(KIB).clamp(1, u64::from(self.most)) as u32;
+            let kib = inner.bytes(request.id().0).div_ceil(KIB).clamp(1, u64::from(self.most)) as u32;
             let room = Arc::clone(&self.room);
             let read = async move {
                 let _waiting = waiting;
                 // Until the answer. The semaphore is never closed.
                 let _room = room.acquire_many(kib).await;
-                let sample = inner.read_direct(ask.id()).await;
-                ask.answer(sample);
+                let sample = inner.read_direct(request.id()).await;
+                request.answer(sample);
             };
             self.source.inner.workers.handle().spawn(read);
         }
@@ -185,16 +185,16 @@ impl RequestQueue {
         let mut since = None;
         loop {
             let mut pending = self.lock();
-            if waiting.is_empty() && pending.asks.is_empty() {
+            if waiting.is_empty() && pending.sample_requests.is_empty() {
                 since = None;
             }
-            while waiting.is_empty() && pending.asks.is_empty() && !pending.closed {
+            while waiting.is_empty() && pending.sample_requests.is_empty() && !pending.closed {
                 pending = self.arrived.wait(pending).unwrap_or_else(PoisonError::into_inner);
             }
             if pending.closed {
                 return;
             }
-            waiting.append(&mut pending.asks);
+            waiting.append(&mut pending.sample_requests);
             drop(pending);
             since.get_or_insert_with(|| self.source.inner.wait_time.begin());
             waiting.retain(SampleRequest::is_wanted);

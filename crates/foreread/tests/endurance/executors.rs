@@ -155,12 +155,12 @@ fn async_source_ends_on_every_executor_and_on_the_given_runtime() {
 }
 
 fn take(source: &Source, samples: u64) {
-    let mut asked = source.request(&(0..samples).collect::<Vec<_>>());
+    let mut requested = source.request(&(0..samples).collect::<Vec<_>>());
     for _ in 0..samples {
-        let (_, sample) = asked.wait(Duration::MAX).unwrap();
+        let (_, sample) = requested.wait(Duration::MAX).unwrap();
         assert_eq!(sample.unwrap().len(), 500);
     }
-    assert!(asked.wait(Duration::MAX).is_none());
+    assert!(requested.wait(Duration::MAX).is_none());
 }
 
 #[test]
@@ -261,13 +261,13 @@ fn given_runtime_refuses_a_source_that_waits() {
         let work = runtime.spawn(async move {
             refused(there.announce(vec![vec![0]], false));
             refused(there.flush());
-            let mut asked = there.request(&[3, 5]);
+            let mut requested = there.request(&[3, 5]);
             for at in 0..2 {
-                let (found, error) = asked.wait(Duration::MAX).unwrap();
+                let (found, error) = requested.wait(Duration::MAX).unwrap();
                 let error = error.unwrap_err().to_string();
                 assert!(found == at && error.contains("leave out `runtime(..)`"), "{error}");
             }
-            assert!(asked.wait(Duration::MAX).is_none());
+            assert!(requested.wait(Duration::MAX).is_none());
         });
         runtime.block_on(work).unwrap();
         source.flush().unwrap();
@@ -379,12 +379,12 @@ fn panicking_read_is_reported_as_a_panic() {
         let words = format!("the tier panicked: {at} was not thought of");
         let error = ends(move || broken(at).start().unwrap().batches().next().unwrap().unwrap_err());
         assert!(error.to_string().contains(&words), "{error}");
-        let asked = ends(move || {
+        let requested = ends(move || {
             let source = broken(at).source().unwrap();
-            let mut asked = source.request(&[3, 4]);
-            [(); 2].map(|()| asked.wait(Duration::MAX).unwrap().1.unwrap_err().to_string())
+            let mut requested = source.request(&[3, 4]);
+            [(); 2].map(|()| requested.wait(Duration::MAX).unwrap().1.unwrap_err().to_string())
         });
-        assert!(asked.iter().all(|error| error.contains(&words)), "{asked:?}");
+        assert!(requested.iter().all(|error| error.contains(&words)), "{requested:?}");
     }
 }
 

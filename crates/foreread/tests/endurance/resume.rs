@@ -167,16 +167,16 @@ fn resume_at_random_points_equals_the_uninterrupted_run() {
             let (pass, consumed) = position(&case, &taken, batches);
             let resumed = after.deliver(after.builder(&runtime).resume(state).start().unwrap());
             let resumed: Vec<Delivered> = resumed.into_iter().flat_map(|(ids, _)| ids).collect();
-            let said = || {
+            let reported = || {
                 format!(
                     "run {run} of seed {}: after {batches} batches of {:?}, then {:?}",
                     draw.seed, case.config, after.config
                 )
             };
-            assert_eq!(resumed, after.expected(pass, consumed), "{}", said());
+            assert_eq!(resumed, after.expected(pass, consumed), "{}", reported());
             if after.config.batch_size == case.config.batch_size {
                 let before: usize = taken[..batches].iter().map(|(ids, _)| ids.len()).sum();
-                assert_eq!(resumed, whole[before..], "{}", said());
+                assert_eq!(resumed, whole[before..], "{}", reported());
             }
             compared += 1;
         }

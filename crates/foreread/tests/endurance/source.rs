@@ -15,16 +15,16 @@ const FOREVER: Duration = Duration::from_secs(60);
 /// Requests samples and checks that each arrives once, with its bytes.
 #[track_caller]
 fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
-    let (mut asked, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
+    let (mut requested, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
     let began = Instant::now();
     while !missing.is_empty() {
         assert!(began.elapsed() < FOREVER, "{missing:?} of {ids:?} never came");
-        let Some((at, came)) = asked.wait(Duration::from_millis(50)) else { continue };
+        let Some((at, came)) = requested.wait(Duration::from_millis(50)) else { continue };
         assert!(missing.remove(&at), "{at} came twice");
         assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])), "sample {}", ids[at]);
     }
-    assert!(asked.wait(Duration::from_millis(1)).is_none());
-    assert_eq!(asked.remaining(), 0);
+    assert!(requested.wait(Duration::from_millis(1)).is_none());
+    assert_eq!(requested.remaining(), 0);
 }
 
 fn direct(source: &Source) -> u64 {
@@ -163,10 +163,10 @@ fn missing_id_is_an_error_and_other_samples_arrive() {
     let origin = origin(10);
     let source = builder(&origin).source().unwrap();
     assert!(source.announce(vec![vec![3, 10]], false).unwrap_err().to_string().contains("10"));
-    let mut asked = source.request(&[99, 3]);
+    let mut requested = source.request(&[99, 3]);
     let mut came = Vec::new();
-    while asked.remaining() > 0 {
-        came.extend(asked.wait(FOREVER));
+    while requested.remaining() > 0 {
+        came.extend(requested.wait(FOREVER));
     }
     came.sort_by_key(|(at, _)| *at);
     assert!(came[0].1.as_ref().unwrap_err().to_string().contains("99"), "{came:?}");
@@ -222,9 +222,9 @@ fn unannounced_samples_hold_at_most_the_look_ahead() {
     get(&source, &origin, &[7, 8, 9]);
     let begun = origin.counts().tally().requests;
     assert!(begun < 200, "{begun} reads of samples without a waiter");
-    for mut asked in idle {
+    for mut requested in idle {
         let mut missing: HashSet<usize> = (0..ids.len()).collect();
-        while let Some((at, came)) = asked.wait(FOREVER) {
+        while let Some((at, came)) = requested.wait(FOREVER) {
             assert!(missing.remove(&at));
             assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])));
         }

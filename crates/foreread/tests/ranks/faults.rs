@@ -198,9 +198,9 @@ async fn train(
 ) -> Duration {
     let mut waited = Duration::ZERO;
     loop {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let Some(batch) = loader.next().await else { break };
-        waited = waited.max(asked.elapsed());
+        waited = waited.max(requested.elapsed());
         let batch = batch.unwrap();
         let from = seen.delivered.load(Relaxed);
         let mut step = Vec::new();
@@ -213,7 +213,7 @@ async fn train(
             assert_eq!(*bytes, job.origin.expected(id), "sample {id}");
         }
         seen.delivered.store(from + batch.len(), Relaxed);
-        seen.batches.lock().unwrap().push((asked, step));
+        seen.batches.lock().unwrap().push((requested, step));
         drop(batch);
         loader.state();
         sleep(pace).await;
@@ -363,7 +363,7 @@ impl Ran<'_> {
         if self.case.job.config.locality {
             self.check_steps(&expected);
             if !self.dead.is_empty() || !self.returned.is_empty() {
-                return; // nobody knows what they would have read
+                return; // their unread samples are unknown
             }
             uses = (0..ranks).map(|rank| self.dealt(rank).map(|(_, sample)| sample).collect()).collect();
         }
@@ -373,7 +373,9 @@ impl Ran<'_> {
     /// The samples of the last process of a rank, with the time of each request.
     fn dealt(&self, rank: u32) -> impl Iterator<Item = (Instant, Delivered)> + use<> {
         let batches = self.seen[rank as usize].batches.lock().unwrap().clone();
-        batches.into_iter().flat_map(|(asked, batch)| batch.into_iter().map(move |sample| (asked, sample)))
+        batches
+            .into_iter()
+            .flat_map(|(requested, batch)| batch.into_iter().map(move |sample| (requested, sample)))
     }
 
     /// With locality, the ranks' shares of each step have the same union as without. The samples of
@@ -411,7 +413,7 @@ impl Ran<'_> {
         for (rank, uses) in (0..).zip(uses) {
             let back = self.returned.iter().filter(|returned| **returned == rank).count() as u64;
             // Only of the last process, and until it died.
-            let got: Vec<Instant> = self.dealt(rank).map(|(asked, _)| asked).collect();
+            let got: Vec<Instant> = self.dealt(rank).map(|(requested, _)| requested).collect();
             for (at, (_, id)) in uses.iter().enumerate() {
                 let Some(owner) = owner(*id) else {
                     allowed[id.0 as usize] += 1 + back;
@@ -423,8 +425,9 @@ impl Ran<'_> {
                 // A finished rank waits for the others as long as rank 0 gets their heartbeats, and
                 // then ends.
                 let left = self.seen[owner as usize].left.get();
-                let asked = got.get(at).filter(|_| back == 0);
-                let is_left = left.is_some_and(|left| asked.is_none_or(|asked| *asked + STALL >= *left));
+                let requested = got.get(at).filter(|_| back == 0);
+                let is_left =
+                    left.is_some_and(|left| requested.is_none_or(|requested| *requested + STALL >= *left));
                 let is_marred = match self.marred.get(&owner) {
                     None => is_left,
                     // Before a fault of its owner, no other rank has read it.

@@ -89,7 +89,7 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
     let mut steps: Vec<usize> = (0..before).map(|_| lowest + draw.below(4) as usize).collect();
     steps[draw.below(u64::from(before)) as usize] = lowest;
     let (mut taken, state) = run(&job, None, &steps, draw).await;
-    let said = format!("{before} ranks after {steps:?} steps, then {after}: {:?}", job.config);
+    let reported = format!("{before} ranks after {steps:?} steps, then {after}: {:?}", job.config);
 
     // Only steps that all ranks have completed count.
     let mut counts: BTreeMap<u64, BTreeMap<SampleId, u64>> = BTreeMap::new();
@@ -108,7 +108,7 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
         Some(last) if of_last as u64 >= samples => (last + 1, 0),
         Some(last) => (last, of_last as u64),
     };
-    assert_eq!((state.epoch(), state.consumed()), (epoch, consumed), "{said}");
+    assert_eq!((state.epoch(), state.consumed()), (epoch, consumed), "{reported}");
 
     let mut config = job.config.clone();
     (config.world_size, config.batch_size) = (after, 1 + draw.below(8));
@@ -119,14 +119,18 @@ async fn resume(draw: &mut TestRandom, before: u32, after: u32) {
 
     for number in 0..job.config.epochs {
         let of_epoch = &counts[&number];
-        assert_eq!(of_epoch.len() as u64, samples, "epoch {number} misses some: {said}");
+        assert_eq!(of_epoch.len() as u64, samples, "epoch {number} misses some: {reported}");
         let pad = |samples: u64, ranks: u32| samples.next_multiple_of(u64::from(ranks)) - samples;
         let padding = match number.cmp(&epoch) {
             std::cmp::Ordering::Less => pad(samples, before),
             std::cmp::Ordering::Equal => pad(samples - consumed, after),
             std::cmp::Ordering::Greater => pad(samples, after),
         };
-        assert_eq!(of_epoch.values().sum::<u64>(), samples + padding, "epoch {number} repeats some: {said}");
+        assert_eq!(
+            of_epoch.values().sum::<u64>(),
+            samples + padding,
+            "epoch {number} repeats some: {reported}"
+        );
     }
 }
 

@@ -24,9 +24,9 @@ fn job(ranks: u32, batch_size: u64, samples: u64, bytes: u64, latency: Duration)
 async fn train(job: &Job, loader: &mut Loader) -> Duration {
     let mut waited = Duration::ZERO;
     loop {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let Some(batch) = loader.next().await else { return waited };
-        waited = waited.max(asked.elapsed());
+        waited = waited.max(requested.elapsed());
         for (id, bytes) in batch.unwrap().iter() {
             assert_eq!(*bytes, job.origin.expected(id), "sample {id}");
         }

@@ -1,4 +1,4 @@
-//! A thousand ranks in one process: the memory of each besides its samples must be small.
+//! A thousand ranks in one process: the memory of each without its samples must be small.
 
 use std::time::{Duration, Instant};
 

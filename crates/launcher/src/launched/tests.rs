@@ -275,7 +275,7 @@ fn foreread_meet_takes_precedence_and_names_mistakes() {
         ("node1:http", "1 to 65535"),
         (":7000", "there is no host"),
         ("a:1,b:2", "it lists 2 ranks of 8"),
-        ("file:meet", "not a full one"),
+        ("file:meet", "not absolute"),
         ("tcp://a:1", "there is no host"),
     ] {
         let error = with(text).unwrap_err();

@@ -173,7 +173,7 @@ pub enum CoreAction {
         first: Tick,
         /// The number of uses. Those without a sample were skipped.
         ticks: u64,
-        /// What it adds to the report when the trainer takes it.
+        /// Its counts, added to the report when the trainer takes it.
         counts: BatchCounts,
     },
     /// The next batch cannot be completed, because the sample for this use cannot be read. The run

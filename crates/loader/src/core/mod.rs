@@ -1,8 +1,8 @@
 //! The engine's decisions, without I/O, runtime or clock: events in, actions out.
 //!
-//! The core follows one rank's access stream with three marks: *taken* (by the trainer), *handed*
-//! (complete batches that wait for the trainer) and *issued* (uses that are being looked up or
-//! read). It issues uses ahead of the trainer within the look-ahead, in bytes, across batches and
+//! The core follows one rank's access stream with three marks. *Taken* batches are the trainer's,
+//! *handed* ones are complete and wait for the trainer, and *issued* uses are being looked up or
+//! read. It issues uses ahead of the trainer within the look-ahead, in bytes, across batches and
 //! epochs. It hands out batches in order. All inputs are arguments, so a test can drive it through
 //! any interleaving, ten thousand runs in seconds.
 //!
@@ -12,8 +12,8 @@
 //! a cache takes the sample over or the trainer drops it. A use is issued when
 //!
 //! 1. it fits the look-ahead, or
-//! 2. it belongs to the batch that the trainer takes next, and only that batch and the one taken
-//!    last are charged (so never more than the two largest batches), or
+//! 2. it belongs to the batch that the trainer takes next, and only that batch and the last one are
+//!    charged, or
 //! 3. it belongs to the batch that the trainer waits for. Then it is issued whatever the trainer
 //!    still holds, because a full buffer must never wait for a waiting trainer.
 //!
@@ -60,7 +60,7 @@ pub(crate) const USE_OVERHEAD: u64 = 512;
 /// New reads wait until this fraction of the look-ahead is free, so that they leave in batches.
 pub(crate) const BATCHING_FRACTION: u64 = 16;
 
-/// What happens when a sample cannot be read.
+/// The handling of unreadable samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
     /// The run ends with an error, after the batches before it.
@@ -87,7 +87,7 @@ pub struct CacheLevel {
 pub struct Config {
     /// How far reads may run ahead of the trainer at most, in bytes.
     pub look_ahead: u64,
-    /// What happens when a sample cannot be read.
+    /// The handling of unreadable samples.
     pub on_error: OnError,
     /// The caches, from the fastest.
     pub levels: Vec<CacheLevel>,
@@ -135,7 +135,7 @@ pub struct Core {
     charged: u64,
     /// Bytes and overhead of uses issued and not taken.
     span: u64,
-    /// What may still be charged for the batch that the trainer took last.
+    /// The bytes that may still be charged for the batch that the trainer took last.
     last_taken: u64,
     /// Uses settled without a sample because the catalog could not locate it. The run ends at the
     /// first.
@@ -373,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Settles `tick` and all uses that follow it. `kept` says whether a cache keeps the sample.
+    /// Settles `tick` and all uses that follow it. `kept`: whether a cache keeps the sample.
     fn settle(&mut self, tick: Tick, state: UseState, kept: bool, actions: &mut Vec<CoreAction>) {
         let (mut tick, mut state) = (tick, state);
         loop {
@@ -404,7 +404,7 @@ impl Core {
         }
     }
 
-    /// Decides whether a sample stays in a cache. `kept` says whether one keeps it now.
+    /// Decides whether a sample stays in a cache. `kept`: whether one keeps it now.
     fn retain(&mut self, tick: Tick, key: SampleKey, kept: bool, actions: &mut Vec<CoreAction>) {
         let Some(level) = self.place(key) else { return };
         let stays = self.horizon.is_none_or(|horizon| self.upcoming.next_use(key, tick, horizon).is_some());

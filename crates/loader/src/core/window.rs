@@ -31,7 +31,7 @@ pub(super) enum UseState {
 pub(super) enum HedgeState {
     None,
     Open,
-    /// The hedge failed. There is no second one.
+    /// The hedge failed. No second one follows.
     Failed,
 }
 

@@ -88,7 +88,7 @@ impl HeldSample {
     }
 }
 
-/// What a cache holds of a sample.
+/// The contents of a cache slot.
 #[derive(Debug)]
 enum CachedSample {
     /// The sample itself.
@@ -134,7 +134,7 @@ impl FakeCache {
         self.kept.contains_key(&key)
     }
 
-    /// Stores a sample of `bytes` bytes. Returns false if there is no room.
+    /// Stores a sample of `bytes` bytes. Returns false if it does not fit.
     pub fn store(&mut self, sample: &Rc<HeldSample>, bytes: u64, broken: bool, published: bool) -> bool {
         let room = self.of.footprint.of(bytes);
         if self.accounting.room[self.level].get() + room > self.of.capacity {

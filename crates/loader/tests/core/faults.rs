@@ -107,7 +107,7 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
     let levels = vec![CacheLevel { source: ReadSource::Memory, read: Footprint::EXACT }];
     let config = Config { look_ahead: 100_000, on_error: OnError::Skip, levels, warm: false };
     let origin = OriginPace { latency: Duration::from_millis(1), bytes_per_second: 1e9 };
-    let is_ask = |action: &CoreAction| matches!(action, CoreAction::RequestPeer { .. });
+    let is_request = |action: &CoreAction| matches!(action, CoreAction::RequestPeer { .. });
     let [unlocated, failed]: [fn(Tick) -> CoreEvent; 2] = [CoreEvent::HedgeUnlocated, CoreEvent::HedgeFailed];
     // Where the hedge fails first, the following read decides.
     for (hedge, owner_first, is_end) in
@@ -128,9 +128,10 @@ fn unlocated_hedge_ends_the_run_if_its_owner_failed() {
                 opened.extend(on(CoreEvent::Absent(tick)));
             }
         }
-        let asked: Vec<Tick> = opened.iter().filter(|action| is_ask(action)).filter_map(about).collect();
-        let slow = *asked.first().expect("a sample of the other rank's");
-        for tick in opened.iter().filter(|action| !is_ask(action)).filter_map(about).chain(asked) {
+        let requested: Vec<Tick> =
+            opened.iter().filter(|action| is_request(action)).filter_map(about).collect();
+        let slow = *requested.first().expect("a sample of the other rank's");
+        for tick in opened.iter().filter(|action| !is_request(action)).filter_map(about).chain(requested) {
             if tick != slow {
                 on(CoreEvent::Arrived(tick));
             }

@@ -6,7 +6,7 @@
 //! compares. A failure prints the smallest scenario and the seed. `PROPTEST_RNG_SEED` repeats it,
 //! `PROPTEST_CASES` sets the number of runs, and `FOREREAD_SOAK` (any value) multiplies it by ten.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod accounting;
 mod faults;

@@ -173,7 +173,7 @@ impl Scenario {
         self.datasets[key.dataset.0 as usize][key.id.0 as usize]
     }
 
-    /// What reading a sample from a cache charges to the look-ahead.
+    /// The bytes that a read from a cache charges to the look-ahead.
     pub fn takes(&self, key: SampleKey, level: usize) -> u64 {
         let cache = self.caches[level];
         if cache.ready { self.bytes(key) } else { cache.footprint.of(self.bytes(key)) }

@@ -43,7 +43,7 @@ enum PendingRequest {
     Find { tick: Tick, key: SampleKey, level: usize },
     Fetch { tick: Tick, key: SampleKey, level: usize, charge: ByteCharge },
     Read { tick: Tick, key: SampleKey, charge: ByteCharge },
-    Ask { tick: Tick, key: SampleKey, charge: ByteCharge },
+    Request { tick: Tick, key: SampleKey, charge: ByteCharge },
     Hedge { tick: Tick, key: SampleKey, charge: ByteCharge },
 }
 
@@ -55,7 +55,7 @@ impl PendingRequest {
             Self::Find { tick, .. } => Some((*tick, true)),
             Self::Fetch { tick, .. }
             | Self::Read { tick, .. }
-            | Self::Ask { tick, .. }
+            | Self::Request { tick, .. }
             | Self::Hedge { tick, .. } => Some((*tick, false)),
         }
     }
@@ -65,7 +65,7 @@ impl PendingRequest {
 #[derive(Debug, Default)]
 struct UnreportedEvents {
     taken: u64,
-    asked: bool,
+    requested: bool,
 }
 
 pub struct World<'a> {
@@ -87,7 +87,7 @@ pub struct World<'a> {
     waiting: bool,
     unreported: UnreportedEvents,
     /// Whether the core knows that the trainer waits.
-    asked: bool,
+    requested: bool,
     handed: usize,
     end: Option<RunEnd>,
     /// By sample: reads from the origin, and copies made in a cache.
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
             trainer: VecDeque::new(),
             waiting: false,
             unreported: UnreportedEvents::default(),
-            asked: false,
+            requested: false,
             handed: 0,
             end: None,
             read: HashMap::new(),
@@ -220,7 +220,7 @@ impl<'a> World<'a> {
                 self.answer(at)
             }
             0..13 => self.proceed(),
-            13 if self.waiting && self.asked => self.wait_long(),
+            13 if self.waiting && self.requested => self.wait_long(),
             13..15 => self.report_trainer(),
             15..19 => {
                 self.train();
@@ -251,10 +251,10 @@ impl<'a> World<'a> {
         self.pass(CoreEvent::Proceed)?;
         let (now, bound) = (self.core.charged(), self.scenario.look_ahead.max(self.model.largest(2)));
         prop_assert!(
-            now <= before || self.asked || now <= bound,
+            now <= before || self.requested || now <= bound,
             "{now} bytes of {bound} for a trainer that is busy"
         );
-        let is_reported = !self.unreported.asked && self.unreported.taken == 0;
+        let is_reported = !self.unreported.requested && self.unreported.taken == 0;
         let hangs = self.waiting
             && is_reported
             && self.queue.is_empty()
@@ -267,13 +267,13 @@ impl<'a> World<'a> {
     fn report_trainer(&mut self) -> Checked {
         let bytes = self.accounting.unreported.take();
         self.pass(CoreEvent::Released { bytes })?;
-        let UnreportedEvents { taken, asked } = std::mem::take(&mut self.unreported);
+        let UnreportedEvents { taken, requested } = std::mem::take(&mut self.unreported);
         for _ in 0..taken {
-            self.asked = false;
+            self.requested = false;
             self.pass(CoreEvent::Taken)?;
         }
-        if asked {
-            self.asked = true;
+        if requested {
+            self.requested = true;
             self.pass(CoreEvent::Waiting)?;
         }
         Ok(())
@@ -303,7 +303,9 @@ impl<'a> World<'a> {
 
     /// Whether the owner has an open request for this use.
     fn is_requested(&self, of: Tick) -> bool {
-        self.requests.iter().any(|request| matches!(request, PendingRequest::Ask { tick, .. } if *tick == of))
+        self.requests
+            .iter()
+            .any(|request| matches!(request, PendingRequest::Request { tick, .. } if *tick == of))
     }
 
     fn answer(&mut self, at: usize) -> Checked {
@@ -340,7 +342,7 @@ impl<'a> World<'a> {
                 self.lost.insert(key);
                 self.pass(CoreEvent::Invalid(tick))
             }
-            PendingRequest::Ask { tick, charge, .. } if self.won.contains(&tick.0) => {
+            PendingRequest::Request { tick, charge, .. } if self.won.contains(&tick.0) => {
                 drop(charge);
                 let event = if self.chance(50) { CoreEvent::Failed(tick) } else { CoreEvent::Arrived(tick) };
                 let mut actions = Vec::new();
@@ -348,7 +350,7 @@ impl<'a> World<'a> {
                 prop_assert!(actions.is_empty(), "a request that lost led to {actions:?}");
                 Ok(())
             }
-            PendingRequest::Ask { tick, charge, key } => {
+            PendingRequest::Request { tick, charge, key } => {
                 // A sample that the origin does not deliver is nowhere.
                 if self.scenario.is_bad(key) || self.chance(self.scenario.faults.unresponsive) {
                     drop(charge);
@@ -399,14 +401,14 @@ impl<'a> World<'a> {
         if self.chance(30) {
             self.trainer.pop_front();
         } else if let Some(batch) = self.queue.pop_front() {
-            (self.waiting, self.unreported.asked) = (false, false);
+            (self.waiting, self.unreported.requested) = (false, false);
             self.unreported.taken += 1;
             self.trainer.push_back(batch);
             while self.trainer.len() > self.scenario.hold {
                 self.trainer.pop_front();
             }
         } else if !self.waiting && self.end.is_none() {
-            (self.waiting, self.unreported.asked) = (true, true);
+            (self.waiting, self.unreported.requested) = (true, true);
         }
     }
 
@@ -463,7 +465,7 @@ impl<'a> World<'a> {
                 prop_assert_eq!(self.plan.elsewhere(key), Some(store));
                 prop_assert!(!self.refused.contains(&tick.0), "{key} is requested twice for {tick}");
                 let charge = ByteCharge::staging(&self.accounting, self.scenario.bytes(key));
-                self.requests.push(PendingRequest::Ask { tick, key, charge });
+                self.requests.push(PendingRequest::Request { tick, key, charge });
             }
             CoreAction::Read { tick, key } => {
                 prop_assert_eq!(self.model.uses[tick.0 as usize], key);

@@ -33,7 +33,7 @@ struct Objects {
     requests: Arc<AtomicU64>,
     bytes: Arc<AtomicU64>,
     /// Requests, answered or not.
-    asked: Arc<AtomicU64>,
+    requested: Arc<AtomicU64>,
     /// Whether reads of more than a record fail.
     no_blocks: Arc<AtomicBool>,
     /// Whether it answers no request.
@@ -52,7 +52,7 @@ impl Tier for Objects {
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let this = self.clone();
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requested.fetch_add(1, Ordering::Relaxed);
         if self.silent.load(Ordering::Relaxed) {
             return Box::pin(std::future::pending());
         }
@@ -333,11 +333,11 @@ async fn needed_block_alone_exceeds_the_budget() {
     // A quarter of it is less than one block. So one block is read at a time, and a second one for
     // the due batch.
     let rig = Rig::new(vec![memory(1 << 20)]).await;
-    rig.origin.asked.store(0, Ordering::Relaxed);
+    rig.origin.requested.store(0, Ordering::Relaxed);
     rig.origin.silent.store(true, Ordering::Relaxed);
     let mut loader = rig.start(44_000);
     assert!(tokio::time::timeout(Duration::from_secs(1), loader.next()).await.is_err());
-    assert_eq!(rig.origin.asked.load(Ordering::Relaxed), 2);
+    assert_eq!(rig.origin.requested.load(Ordering::Relaxed), 2);
 }
 
 /// An allocator returns a page and 16 bytes, where copies of page-cached memory are slow.

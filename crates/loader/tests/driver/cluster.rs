@@ -29,7 +29,7 @@ struct FakeNetwork {
     unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
-    asked: Mutex<Vec<(Rank, u32)>>,
+    requested: Mutex<Vec<(Rank, u32)>>,
     /// Cancelled requests, by requester.
     cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
@@ -57,8 +57,8 @@ impl Peers for FakePeers {
     }
 
     fn tier(&self, store: StoreId) -> Option<Arc<dyn Tier>> {
-        let asking = PeerTierStub { network: Arc::clone(&self.network), from: self.rank, to: store.0 };
-        (store.0 != self.rank.0).then(|| Arc::new(asking) as Arc<dyn Tier>)
+        let requesting = PeerTierStub { network: Arc::clone(&self.network), from: self.rank, to: store.0 };
+        (store.0 != self.rank.0).then(|| Arc::new(requesting) as Arc<dyn Tier>)
     }
 
     fn cancel(&self, _: StoreId, key: SampleKey) {
@@ -81,7 +81,7 @@ impl Tier for PeerTierStub {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        self.network.asked.lock().unwrap().push((self.from, self.to));
+        self.network.requested.lock().unwrap().push((self.from, self.to));
         let serving = self.network.serving[self.to as usize].get().and_then(Weak::upgrade);
         let gone = || Err(TierError::new(ErrorKind::Transient, "peer"));
         let Some(serving) = serving.filter(|_| !self.network.unresponsive.lock().unwrap().contains(&self.to))
@@ -228,7 +228,7 @@ impl ClusterJob {
     }
 }
 
-/// What 400 samples of up to 990 bytes take in a cache.
+/// The footprint of 400 samples of up to 990 bytes in a cache.
 const EVERYTHING: u64 = 400 * 1400;
 
 #[tokio::test(start_paused = true)]
@@ -283,11 +283,11 @@ async fn silent_owner_costs_one_hedge_per_use() {
             next(&mut loaders[0]).await.unwrap().unwrap();
             next(&mut loaders[1]).await.unwrap().unwrap();
         }
-        let (mut longest, mut asked) = (Duration::ZERO, Instant::now());
+        let (mut longest, mut requested) = (Duration::ZERO, Instant::now());
         while let Some(batch) = next(&mut loaders[0]).await {
             batch.unwrap();
-            longest = longest.max(asked.elapsed());
-            asked = Instant::now();
+            longest = longest.max(requested.elapsed());
+            requested = Instant::now();
         }
         let cancelled = job.network.cancelled.lock().unwrap().clone();
         (loaders[0].report().hedged, cancelled, longest)
@@ -412,14 +412,14 @@ async fn simultaneous_requests_read_a_sample_once() {
     let loader = job.start(0);
     // Before this rank's trainer has requested anything.
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
-    let asked: Vec<PeerRequest> = (0..64)
+    let requested: Vec<PeerRequest> = (0..64)
         .map(|id| PeerRequest {
             tag: id as u32,
             key: SampleKey::new(DatasetId(0), SampleId(id)),
             due: Tick(id),
         })
         .collect();
-    let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), asked.clone())).collect();
+    let streams: Vec<_> = (0..3).map(|_| serving.serve(Rank(1), requested.clone())).collect();
     let (mut given, mut refused) = (0, 0);
     for mut stream in streams {
         while let Some(served) = stream.next().await {
@@ -452,14 +452,14 @@ async fn bytes_for_peers_stay_in_their_budget_until_sent() {
     let job = ClusterJob { disk: true, ..ClusterJob::new(mixed(64, 10, 1000), 2, EVERYTHING) };
     let _loader = job.start(0);
     let serving = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
-    let asked = |id: u64| PeerRequest {
+    let requested = |id: u64| PeerRequest {
         tag: id as u32,
         key: SampleKey::new(DatasetId(0), SampleId(id)),
         due: Tick(id),
     };
     // From the origin, and then from the disk.
     for round in 0..2 {
-        let mut stream = serving.serve(Rank(1), (0..64).map(asked).collect());
+        let mut stream = serving.serve(Rank(1), (0..64).map(requested).collect());
         let (mut held, mut given) = (Vec::new(), 0);
         let mut next = async || tokio::time::timeout(Duration::from_secs(60), stream.next()).await;
         while let Ok(Some(served)) = next().await {
@@ -468,7 +468,7 @@ async fn bytes_for_peers_stay_in_their_budget_until_sent() {
         // Each takes a KiB of its quarter of 10,000 bytes.
         assert_eq!(held.len(), 3, "round {round}");
         // A rank that receives nothing does not delay another.
-        let (mut other, mut taken) = (serving.serve(Rank(2), (0..64).map(asked).collect()), 0);
+        let (mut other, mut taken) = (serving.serve(Rank(2), (0..64).map(requested).collect()), 0);
         while let Ok(Some(served)) = tokio::time::timeout(Duration::from_secs(60), other.next()).await {
             taken += usize::from(served.answer().is_some_and(|(_, result)| result.is_ok()));
         }

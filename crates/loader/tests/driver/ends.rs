@@ -167,7 +167,7 @@ async fn panicking_cache_is_reported_or_costs_one_sample() {
 struct FailingSampler {
     inner: Sequential,
     panics: bool,
-    asked: AtomicUsize,
+    requested: AtomicUsize,
 }
 
 impl Sampler for FailingSampler {
@@ -184,7 +184,7 @@ impl Sampler for FailingSampler {
     }
 
     fn order(&self, epoch: u64) -> Result<Order, OracleError> {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.requested.fetch_add(1, Ordering::Relaxed);
         if epoch < 2 {
             return self.inner.order(epoch);
         }
@@ -202,7 +202,7 @@ impl Sampler for FailingSampler {
 async fn failed_order_ends_the_run_after_earlier_epochs() {
     for panics in [false, true] {
         let inner = Sequential::new(40).unwrap();
-        let sampler = Arc::new(FailingSampler { inner, panics, asked: AtomicUsize::new(0) });
+        let sampler = Arc::new(FailingSampler { inner, panics, requested: AtomicUsize::new(0) });
         let fake = mixed(40, 37, 1_000).with_latency(Duration::from_millis(5));
         let rig = Rig { sampler: Arc::clone(&sampler) as _, epochs: 5, look_ahead: 20_000, ..Rig::new(fake) };
         let (batches, kind, text) = until_error(&mut rig.start()).await;
@@ -211,7 +211,7 @@ async fn failed_order_ends_the_run_after_earlier_epochs() {
             text.contains(if panics { "the sampler panicked: too tired" } else { "epoch 2 is too much" }),
             "{text}"
         );
-        assert_eq!(sampler.asked.load(Ordering::Relaxed), 3);
+        assert_eq!(sampler.requested.load(Ordering::Relaxed), 3);
     }
 }
 

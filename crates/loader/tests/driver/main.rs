@@ -1,7 +1,7 @@
 //! The engine on tokio: the real driver and hand-over with fake tiers. Mostly on the paused clock,
 //! where times are exact.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod blocks;
 mod cluster;

@@ -2,7 +2,7 @@
 //!
 //! The weights are turned into integers once, from the bits of the floating-point numbers.
 //! Everything after that is exact integer arithmetic, so no platform, library or optimiser can
-//! change a draw. A draw takes constant time by the alias method (Walker, 1977; tables after Vose,
+//! change a draw. A draw takes constant time by the alias method (Walker, 1977, with Vose's tables,
 //! 1991): one table entry and two random words. Each epoch has its own random stream, so any epoch
 //! is reached directly. The price is 16 bytes per sample for the table, and rounded weights. Below
 //! about 2^-43 of the largest, for a million samples, a positive weight counts as that small

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::{ids, read};
 
-/// `DistributedSampler.__iter__` over `list`, padded from `beginning`; then
+/// `DistributedSampler.__iter__` over `list`, padded from `beginning`, then
 /// `BatchSampler(drop_last)`.
 fn reference(list: &[u64], beginning: &[u64], dealing: Dealing, rank: usize) -> Vec<u64> {
     let world_size = dealing.world_size() as usize;

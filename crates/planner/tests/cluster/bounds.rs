@@ -87,8 +87,8 @@ proptest! {
         prop_assert!(plan.origin_bytes() >= plan.floor());
         prop_assert_eq!((replayed.uses, replayed.bytes), (plan.uses().samples, plan.uses().bytes));
 
-        // Every rank has the same plan, with the second copies of its own store. They equal the
-        // plan's figures.
+        // Every rank has the same plan, with its store's second copies. They equal the plan's
+        // figures.
         let mut full = vec![[(0u64, 0u64, 0u64); MAX_LEVELS]; cluster.stores.len()];
         for (at, store) in cluster.stores.iter().enumerate() {
             let uses = |&rank: &Rank| cluster.store_of(rank).unwrap().id == store.id;

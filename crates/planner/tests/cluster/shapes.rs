@@ -202,16 +202,17 @@ fn cluster_of_one_rank_predicts_as_its_plan() {
     let mut cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
     cluster.origin.client_bytes_per_second = 10_000_000;
     let alone = foreread_planner::plan(&run, &sizes, &cluster).unwrap();
-    let joint = plan_cluster(&run, &sizes, &cluster).unwrap();
-    assert_eq!(alone.origin_bytes(), joint.origin_bytes());
-    assert_eq!(alone.floor(), joint.floor());
-    let (alone, joint) = (predict(&alone, &run, &cluster).unwrap(), joint.predict(&run, &cluster).unwrap());
-    for (alone, joint) in alone.iter().zip(&joint) {
+    let cluster_plan = plan_cluster(&run, &sizes, &cluster).unwrap();
+    assert_eq!(alone.origin_bytes(), cluster_plan.origin_bytes());
+    assert_eq!(alone.floor(), cluster_plan.floor());
+    let (alone, cluster_plan) =
+        (predict(&alone, &run, &cluster).unwrap(), cluster_plan.predict(&run, &cluster).unwrap());
+    for (alone, cluster_plan) in alone.iter().zip(&cluster_plan) {
         assert_eq!(alone.limiting, Resource::OriginClient);
-        assert_eq!((alone.nanoseconds, alone.limiting), (joint.nanoseconds, joint.limiting));
+        assert_eq!((alone.nanoseconds, alone.limiting), (cluster_plan.nanoseconds, cluster_plan.limiting));
         assert_eq!(
             (alone.levels, alone.origin, alone.requests),
-            (joint.levels, joint.origin, joint.requests)
+            (cluster_plan.levels, cluster_plan.origin, cluster_plan.requests)
         );
     }
     assert_eq!(alone[1].levels.map(|level| level.samples), [200, 300, 0]);

@@ -65,18 +65,18 @@ class Sample:
         """The sample's id in its catalog."""
     @property
     def label(self) -> int | None:
-        """The index of its class in the order of ImageFolder; None without a directory in its path, and in shards."""
+        """The index of its class in the order of ImageFolder. None without a directory in its path, and in shards."""
     @property
     def label_name(self) -> str | None:
         """The name of its class: the first directory of its path."""
     @property
     def key(self) -> str | None:
-        """Its name in its shard (WebDataset's __key__, a zip member's name); None for files and records."""
+        """Its name in its shard (WebDataset's __key__, a zip member's name). None for files and records."""
     @property
     def path(self) -> str:
         """Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name there."""
     def fields(self) -> list[str]:
-        """The names of a WebDataset sample's parts, in order; empty for other samples."""
+        """The names of a WebDataset sample's parts, in order. Empty for other samples."""
     def field(self, name: str) -> Field:
         """The part `name` of a WebDataset sample, without a copy. Raises KeyError if there is none."""
     def __len__(self) -> int: ...
@@ -103,7 +103,7 @@ class Batch:
         """The samples' ids in their catalog, in order."""
     @property
     def labels(self) -> list[int | None]:
-        """The samples' class indices, in order; None for a sample without a class."""
+        """The samples' class indices, in order. None for a sample without a class."""
     @property
     def bytes(self) -> int:
         """The total length of the samples, in bytes."""
@@ -146,7 +146,7 @@ class Loader:
     def __iter__(self) -> Self: ...
     def __next__(self) -> Batch: ...
     def try_next(self) -> Batch | None:
-        """The next batch if it is ready; None if it is not, or at the end of the run."""
+        """The next batch if it is ready. None if it is not, or at the end of the run."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -162,7 +162,7 @@ class Loader:
     def jump(self, state: str) -> None:
         """Continues at a state. Batches read ahead are dropped, caches stay."""
     def report(self) -> dict[str, Any]:
-        """The report so far, as the command's JSON report; also available after close()."""
+        """The report so far, as the command's JSON report. Also available after close()."""
     def stats(self) -> Stats:
         """A summary of the run. Rates and shares cover the time since the last call."""
     def step_done(self) -> None:
@@ -174,7 +174,7 @@ class Loader:
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
     def label(self, id: int) -> int | None:
-        """The index of a sample's class; None if it has none."""
+        """The index of a sample's class. None if it has none."""
     @property
     def samples(self) -> int:
         """The number of samples in the dataset."""
@@ -207,18 +207,18 @@ class Source:
     def __new__(cls, target: Target, **settings: Unpack[Settings]) -> Self: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
-    def announce(self, orders: Sequence[Any], *, goes_on: bool = False) -> None:
+    def announce(self, orders: Sequence[Any], *, continues: bool = False) -> None:
         """Announces the order of future requests: a list of epochs, each a buffer of 64-bit integers."""
     def get(self, id: int) -> Sample:
         """One sample, read now unless it was read ahead."""
     def get_many(self, ids: Sequence[int]) -> list[Sample]:
         """Several samples, read concurrently, in the order of `ids`."""
     def find(self, path: str) -> int | None:
-        """The id of the sample at this path below the dataset's URL; None if there is none."""
+        """The id of the sample at this path below the dataset's URL. None if there is none."""
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
     def label(self, id: int) -> int | None:
-        """The index of a sample's class; None if it has none."""
+        """The index of a sample's class. None if it has none."""
     def report(self) -> dict[str, Any]:
         """The report so far, as the command's JSON report."""
     def stats(self) -> Stats:
@@ -226,7 +226,7 @@ class Source:
     def share(self, *, shared_memory: Size | None = None) -> str:
         """Serves samples to this user's processes on this machine (ShareClient) and returns the address."""
     def shared(self) -> dict[str, Any] | None:
-        """The number of clients and their use of the shared memory; None before share()."""
+        """The number of clients and their use of the shared memory. None before share()."""
     def watch(self, waited: float | None = None) -> None:
         """Logs a warning if the trainer waited for samples for much of the last seconds. `waited`: the trainer's total
         stall time in seconds, if workers make the requests."""
@@ -315,11 +315,11 @@ class Catalog:
     def size(self, index: int) -> int:
         """A sample's length in bytes."""
     def label(self, index: int) -> int | None:
-        """The index of a sample's class; None if it has none."""
+        """The index of a sample's class. None if it has none."""
     def targets(self) -> bytes:
         """The class indices of all samples, -1 for none, as an array of 64-bit integers."""
     def first_without(self, endings: Sequence[str]) -> str | None:
-        """The path of the first sample without one of `endings` (in lower case); None if there is none."""
+        """The path of the first sample without one of `endings` (in lower case). None if there is none."""
     @property
     def labels(self) -> list[str]:
         """The names of the classes, by index."""
@@ -378,7 +378,7 @@ def hidden_file(root: Path, endings: Sequence[str]) -> str | None:
     """A hidden file that ImageFolder includes and a listing omits."""
 
 def modified(path: Path) -> int | None:
-    """The modification time of a file in nanoseconds; None for a missing file."""
+    """The modification time of a file in nanoseconds. None for a missing file."""
 
 def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ...
 def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...

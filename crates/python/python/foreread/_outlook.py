@@ -153,7 +153,7 @@ def simulate(
 
     Args:
         scenario: the path of a scenario file, or its text (TOML).
-        policies: one name or several; default all.
+        policies: one name or several (default: all).
         seeds: the number of runs to average.
         plot: the path of a bar chart to write, as SVG.
     """

@@ -14,7 +14,7 @@ __all__ = ["Path", "Settings", "Size", "Target"]
 #: A path, or a URL.
 Path: TypeAlias = Union[str, "os.PathLike[str]"]
 
-#: The URL or path of a dataset, catalog or shard; a Catalog; a list of shards.
+#: The URL or path of a dataset, catalog or shard, a Catalog, or a list of shards.
 Target: TypeAlias = Union[Path, "Catalog", Sequence[Path]]
 
 #: Bytes, or a text such as "8GiB" or "500MB".
@@ -24,26 +24,26 @@ Size: TypeAlias = Union[int, str]
 class Settings(TypedDict, total=False):
     """All settings. A setting that is missing or None comes from FOREREAD_*, foreread.toml, or its default."""
 
-    #: Samples per batch on this rank; default 64.
+    #: Samples per batch on this rank (default: 64).
     batch_size: int | None
-    #: The number of epochs; unlimited by default.
+    #: The number of epochs (default: unlimited).
     epochs: int | None
-    #: The seed of the order; default 0.
+    #: The seed of the order (default: 0).
     seed: int | None
-    #: The sampler; default shuffle. torch is DistributedSampler's order, bit for bit.
+    #: The sampler (default: shuffle). torch is DistributedSampler's order, bit for bit.
     sampler: Literal["shuffle", "torch", "feistel", "sequential"] | None
     #: Drop an uneven remainder instead of padding.
     drop_last: bool | None
     #: How ranks share an epoch: strided as in PyTorch, in blocks, or by cache owner.
     deal: Literal["torch", "blocks", "locality"] | None
-    #: Rank and number of ranks; from the launcher by default (torchrun, SLURM, MPI).
+    #: Rank and number of ranks. Default: from the launcher (torchrun, SLURM, MPI).
     rank: int | None
     world_size: int | None
-    #: The memory tier of this rank; "auto": half of the free memory, or none if the kernel already caches the data.
+    #: The memory tier of this rank. "auto" is half of the free memory, or none if the kernel already caches the data.
     memory: Size | None
     #: Directories of the disk tier of this node with their sizes: "DIR=SIZE", a list of these, or a dict.
     disk: str | Sequence[str] | Mapping[Path, Size] | None
-    #: How far reads run ahead of the trainer, in bytes; default 256 MiB.
+    #: How far reads run ahead of the trainer, in bytes (default: 256 MiB).
     look_ahead: Size | None
     #: The maximum bytes per second read from storage.
     origin_limit: Size | None
@@ -53,9 +53,9 @@ class Settings(TypedDict, total=False):
     calibration: Path | None
     #: A second dataset, read in order after every epoch.
     validate: Path | None
-    #: How objects store samples; detected from their names.
+    #: How objects store samples (default: detected from their names).
     format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None
-    #: The effect of an unreadable sample; default fail.
+    #: The effect of an unreadable sample (default: fail).
     on_error: Literal["fail", "skip", "substitute"] | None
     #: A state from Loader.state().
     resume: str | None

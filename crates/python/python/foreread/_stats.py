@@ -87,9 +87,9 @@ class _Sums:
             sums.stalled += epoch["stall_seconds"]
             sums._add(epoch["reads"])
         sums._add(report.get("direct") or {})
-        if asked := report.get("asked"):
+        if waits := report.get("asked"):
             # Requests wait for announced and other samples alike.
-            sums.seconds, sums.stalled = asked["seconds"], asked["stall_seconds"]
+            sums.seconds, sums.stalled = waits["seconds"], waits["stall_seconds"]
         sums.samples = sum(sums.tiers.values())
         return sums
 

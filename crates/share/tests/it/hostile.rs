@@ -56,7 +56,7 @@ fn is_disconnected(socket: &OwnedFd) -> bool {
     }
 }
 
-fn ask(id: u64) -> Vec<u8> {
+fn request(id: u64) -> Vec<u8> {
     let mut record = vec![1, 0, 0, 0, 0];
     record.extend(id.to_le_bytes());
     record
@@ -100,7 +100,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
     *nearly.last_mut().unwrap() ^= 1;
     // Without the secret, with a wrong one, truncated, without the kind, and with a record after
     // it.
-    let messages = [&ask(5)[..], &nearly, &right[..7], &right[1..], &[&right[..], &ask(5)].concat()];
+    let messages = [&request(5)[..], &nearly, &right[..7], &right[1..], &[&right[..], &request(5)].concat()];
     for message in messages {
         let socket = silent(&server);
         send(&socket, message, SendFlags::NOSIGNAL).unwrap();
@@ -123,7 +123,7 @@ fn process_of_the_same_user_without_the_secret_is_refused() {
 fn oversized_message_ends_the_connection() {
     let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
-    let long: Vec<u8> = (0..6000).flat_map(ask).collect();
+    let long: Vec<u8> = (0..6000).flat_map(request).collect();
     assert!(long.len() > 1 << 16);
     send(&socket, &long, SendFlags::NOSIGNAL).unwrap();
     assert!(is_disconnected(&socket));
@@ -133,7 +133,7 @@ fn oversized_message_ends_the_connection() {
 fn slots_are_released_once() {
     let server = server(TestEngine::threaded(), MIB);
     let socket = bare(&server);
-    send(&socket, &ask(5), SendFlags::NOSIGNAL).unwrap();
+    send(&socket, &request(5), SendFlags::NOSIGNAL).unwrap();
     let mut answer = [0; 100];
     assert_eq!(recv(&socket, &mut answer, RecvFlags::empty()).unwrap().1, 25);
     send(&socket, &[2, 0, 0, 0, 0], SendFlags::NOSIGNAL).unwrap();
@@ -149,7 +149,7 @@ fn endless_requests_disconnect_the_worker() {
     let good = client(&server);
     let socket = bare(&server);
     // Samples that never arrive: the list of open requests is bounded.
-    let many: Vec<u8> = (0..2000).flat_map(|number| ask(crate::rig::PARKED + number)).collect();
+    let many: Vec<u8> = (0..2000).flat_map(|number| request(crate::rig::PARKED + number)).collect();
     while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
     assert!(is_disconnected(&socket));
     get(&good, SampleId(7));
@@ -161,7 +161,7 @@ fn unread_answers_disconnect_the_worker() {
     let server = server(TestEngine::direct(), MIB);
     let good = client(&server);
     let socket = bare(&server);
-    let many: Vec<u8> = std::iter::repeat_n(ask(crate::rig::MISSING.0), 1000).flatten().collect();
+    let many: Vec<u8> = std::iter::repeat_n(request(crate::rig::MISSING.0), 1000).flatten().collect();
     let mut sent = 0;
     loop {
         match send(&socket, &many, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -198,7 +198,7 @@ fn silent_connections_are_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever messages a program sends, another worker gets its samples.
+    /// Another worker gets its samples, whatever messages a program sends.
     #[test]
     fn random_messages_harm_no_other_worker(
         messages in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Ended servers and clients leave nothing behind. Each test runs in its own process, so that the
+//! Ended servers and clients leave no resources. Each test runs in its own process, so that the
 //! counts are its own.
 
 use std::collections::BTreeMap;

@@ -58,15 +58,15 @@ pub struct TestEngine {
     calls: Mutex<Vec<WorkerCall>>,
 }
 
-fn answer(ask: SampleRequest) {
-    let id = ask.id();
+fn answer(request: SampleRequest) {
+    let id = request.id();
     match id {
         MISSING => {
             let error = TierError::new(ErrorKind::NotFound, "local").with_object("images/a.jpg");
-            ask.answer(Err(error.with_source(std::io::Error::other("no such file"))));
+            request.answer(Err(error.with_source(std::io::Error::other("no such file"))));
         }
-        FORGOTTEN => drop(ask),
-        _ => ask.answer(Ok(content(id))),
+        FORGOTTEN => drop(request),
+        _ => request.answer(Ok(content(id))),
     }
 }
 
@@ -78,8 +78,8 @@ impl TestEngine {
 
     /// Answers from another thread.
     pub fn threaded() -> Arc<Self> {
-        let (thread, asks) = mpsc::channel();
-        std::thread::spawn(move || asks.into_iter().for_each(answer));
+        let (thread, sample_requests) = mpsc::channel();
+        std::thread::spawn(move || sample_requests.into_iter().for_each(answer));
         Arc::new(Self { thread: Some(thread), parked: Mutex::default(), calls: Mutex::default() })
     }
 
@@ -100,12 +100,12 @@ impl TestEngine {
 }
 
 impl SampleProvider for TestEngine {
-    fn get(&self, asks: Vec<SampleRequest>) {
-        for ask in asks {
+    fn get(&self, sample_requests: Vec<SampleRequest>) {
+        for request in sample_requests {
             match &self.thread {
-                _ if ask.id().0 >= PARKED => self.parked.lock().unwrap().push(ask),
-                Some(thread) => thread.send(ask).unwrap(),
-                None => answer(ask),
+                _ if request.id().0 >= PARKED => self.parked.lock().unwrap().push(request),
+                Some(thread) => thread.send(request).unwrap(),
+                None => answer(request),
             }
         }
     }

@@ -87,7 +87,7 @@ fn slow_sample_delays_no_other() {
         let waiting = scope.spawn(|| get(&slow, SampleId(PARKED)));
         eventually("it is requested", || engine.waiting() == 1);
         get_all(&quick, &(0..100).map(SampleId).collect::<Vec<_>>());
-        // Nor does it delay another thread of the same worker.
+        // It does not delay another thread of the same worker either.
         get_all(&slow, &(0..100).map(SampleId).collect::<Vec<_>>());
         assert!(!waiting.is_finished());
         engine.unpark();
@@ -118,10 +118,10 @@ fn waiting_caller_can_be_stopped() {
     let engine = TestEngine::threaded();
     let server = server(Arc::clone(&engine), MIB);
     let client = client(&server);
-    let mut asked = 0;
+    let mut requested = 0;
     let got = client.get_with(&[SampleId(1), SampleId(PARKED)], &mut || {
-        asked += 1;
-        asked == 2
+        requested += 1;
+        requested == 2
     });
     assert_eq!(got[0].as_ref().unwrap().as_ref(), content(SampleId(1)));
     assert_eq!(got[1].as_ref().unwrap_err().kind(), ShareErrorKind::Interrupted);
@@ -220,11 +220,11 @@ fn requests_of_a_gone_worker_are_unwanted() {
     let leaving = client(&server);
     leaving.get_with(&[SampleId(PARKED)], &mut || true);
     eventually("it is requested", || engine.waiting() == 1);
-    let ask = engine.parked().pop().unwrap();
-    assert!(ask.is_wanted());
+    let request = engine.parked().pop().unwrap();
+    assert!(request.is_wanted());
     drop(leaving);
-    eventually("the request is unwanted", || !ask.is_wanted());
-    ask.answer(Ok(content(SampleId(1))));
+    eventually("the request is unwanted", || !request.is_wanted());
+    request.answer(Ok(content(SampleId(1))));
     get(&client(&server), SampleId(2));
     eventually("nothing is taken for it", || server.status().used_bytes == 0);
 }

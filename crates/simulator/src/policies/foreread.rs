@@ -6,11 +6,10 @@
 //! takes second copies.
 //!
 //! Owners prefetch in the order of first use by any worker. The threads of all cache classes form
-//! one pool, because the model's time for a read does not depend on the class that it is written
-//! to. If an owner stages a sample while it reads it for its caches, the sample goes to the staging
-//! buffer as well, without a second read. A sample that is used once is not worth keeping and has
-//! no owner. In the model every thread belongs to a class, so the remaining space is used to read
-//! such samples ahead.
+//! one pool, because the model's read time does not depend on the class written to. An owner that
+//! stages a sample while it reads it for its caches writes it to the staging buffer without a
+//! second read. A sample that is used once is not worth keeping and has no owner. In the model
+//! every thread belongs to a class, so the remaining space is used to read such samples ahead.
 //!
 //! All other workers stage from the owner, and wait for it if necessary. Only samples without an
 //! owner are read from the file system again. The price: if the owner is late, a direct read would
@@ -19,9 +18,8 @@
 //!
 //! If the network is slower than the file system, owners do not help. Then a second plan is tried
 //! in which each worker reads for itself, which is [`nopfs`], at its cost in file-system bytes. The
-//! staging buffer always uses the honest accounting, whatever the scenario sets, because the
-//! thesis's accounting is a fault of its own simulator. A scenario with more classes than the
-//! planner has levels is refused.
+//! staging buffer always uses the honest accounting, because the thesis's accounting is a fault of
+//! its simulator. A scenario with more classes than the planner has levels is refused.
 
 use crate::copies::ClassSpace;
 use crate::first_use::{FirstUse, first_uses};

@@ -1,9 +1,9 @@
 //! LBANN's data store in dynamic mode: each worker keeps the samples that it reads first in memory,
 //! without an initial stall.
 //!
-//! A worker fills its memory in the order of its own accesses with the samples that no worker read
-//! before. Then all samples are staged from the workers' memories. Refused if the dataset does not
-//! fit in all memories together.
+//! A worker fills its memory in its access order with the samples that no worker read before. Then
+//! all samples are staged from the workers' memories. Refused if the dataset does not fit in all
+//! memories together.
 
 use crate::first_use::first_uses;
 use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources};

@@ -1,10 +1,10 @@
 //! PRISMA: parallel prefetching from the file system into a buffer, without a cache.
 //!
 //! Its tuner adds producer threads while the consumer waits for the buffer. Simplified: a worker
-//! begins with one thread and gets one more after each batch in which it waited, up to the threads
-//! of the staging buffer. None is removed. The real tuner also grows the buffer, which has its
-//! whole capacity from the start here. The accounting is always honest, because the thesis's
-//! accounting is a fault of its own simulator.
+//! begins with one thread. After each batch in which it waited it gets one more, up to the staging
+//! buffer's threads. None is removed. The real tuner also grows the buffer, which has its whole
+//! capacity from the start here. The accounting is always honest, because the thesis's accounting
+//! is a fault of its simulator.
 
 use crate::plan::{OriginAccess, PolicyPlan, Setup, Sources, Staging};
 use crate::scenario::Accounting;

@@ -46,7 +46,7 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
 /// If reads allocate more.
 pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -> u64) {
     /// The overhead of an answer and its stream.
-    const BESIDE: u64 = 400;
+    const OVERHEAD: u64 = 400;
     for size in [1_000, 10_000, 110_000] {
         let known: Vec<KnownSample> =
             (0..(300_000 / size).max(16)).map(|id| sample(5000 + id, size)).collect();
@@ -63,7 +63,7 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
             assert_bytes("of one length", answer, &known.content);
         }
         let taken = live().saturating_sub(before) / known.len() as u64;
-        let most = BESIDE + if is_at_hand { 0 } else { cache.footprint().of(size) };
+        let most = OVERHEAD + if is_at_hand { 0 } else { cache.footprint().of(size) };
         assert!(taken <= most, "{taken} bytes for each sample of {size}, which is counted as {most}");
         drop(answers);
         cache.remove(known.iter().map(|known| known.key).collect()).await;
@@ -184,7 +184,7 @@ async fn the_look_ahead_is_given_back(cache: &dyn CacheTier) {
     let known = sample(3, 3000);
     let Some(room) = cache.reserve(cache.footprint().of(3000)) else { panic!("an empty cache has room") };
     let stored = Sample::new(known.content.clone(), look_ahead.charge(3000));
-    assert!(cache.store(room, known.key, stored).await.is_ok(), "a sample with a charge of its own");
+    assert!(cache.store(room, known.key, stored).await.is_ok(), "a sample with a separate charge");
     assert_eq!(look_ahead.used(), 0, "a stored sample is the cache's to count, not the look-ahead's");
     cache.remove(vec![known.key]).await;
 }
@@ -217,7 +217,7 @@ async fn what_is_not_kept_is_absent(cache: &dyn CacheTier) {
     for tag in [0, 2] {
         assert_kind("a sample that is not kept", &answers[&tag], cache.name(), ErrorKind::Absent);
     }
-    assert_bytes("beside absent ones", &answers[&1], &kept.content);
+    assert_bytes("next to absent ones", &answers[&1], &kept.content);
     cache.remove(vec![none.key]).await;
     cache.remove(vec![]).await;
     let other = SampleKey { dataset: DatasetId(7), ..kept.key };

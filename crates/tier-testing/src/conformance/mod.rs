@@ -32,8 +32,8 @@ use crate::{Answered, KnownSample, ReadAll};
 /// list.
 pub const HIDDEN: &[(&str, u64)] = &[(".hidden", 10), ("b/.hidden", 11), (".git/config", 12)];
 
-/// The objects of an origin under test: samples of many lengths, including 0, in directories whose
-/// names are prefixes of each other, with names that contain blanks or are not ASCII.
+/// The objects of an origin under test: samples of many lengths, including 0. Directory names are
+/// prefixes of each other, and names contain blanks or are not ASCII.
 pub fn samples(seed: u64) -> Vec<KnownSample> {
     KnownSample::generate(
         seed,

@@ -16,7 +16,7 @@ use crate::KnownSample;
 /// If the origin breaks the contract.
 pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     every_object_is_listed_once(origin, known).await;
-    listing_goes_on_after_a_path(origin, known).await;
+    listing_continues_after_a_path(origin, known).await;
     listing_stays_below_its_prefix(origin, known).await;
     an_object_is_found_by_its_path(origin, known).await;
     let listed = with_versions(origin, known).await;
@@ -44,7 +44,10 @@ async fn list<T: OriginTier + ?Sized>(
             Ok(Some(Ok(object))) => {
                 let path = object.path.to_string();
                 if origin.profile().lists_in_order {
-                    assert!(last < path, "{what}: {path} after {last}, and it says that it lists in order");
+                    assert!(
+                        last < path,
+                        "{what}: {path} after {last}, although its profile has lists_in_order"
+                    );
                     last.clone_from(&path);
                 }
                 assert!(found.insert(path, object.clone()).is_none(), "{what}: {} twice", object.path);
@@ -74,7 +77,7 @@ async fn every_object_is_listed_once<T: OriginTier + ?Sized>(origin: &T, known: 
     assert_listed("listing all", &list(origin, "", None).await, known.iter());
 }
 
-async fn listing_goes_on_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
+async fn listing_continues_after_a_path<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     let paths = known.iter().map(|sample| &*sample.object.path);
     for after in paths.chain(["", "a", "a/", "a0", "b/c/", "b/c/d", "zzz"]) {
         let rest = known.iter().filter(|sample| sample.object.path.as_bytes() > after.as_bytes());
@@ -156,7 +159,7 @@ async fn a_missing_object_harms_no_other<T: OriginTier + ?Sized>(origin: &T, kno
     }
     let answers = read("some missing", origin, batch).await;
     for (sample, tag) in known.iter().zip((0..).step_by(3)) {
-        assert_bytes("beside missing ones", &answers[&tag], &sample.content);
+        assert_bytes("next to missing ones", &answers[&tag], &sample.content);
         assert_kind("a missing object", &answers[&(tag + 1)], origin.name(), ErrorKind::NotFound);
         assert_kind("a missing object", &answers[&(tag + 2)], origin.name(), ErrorKind::NotFound);
     }
@@ -202,7 +205,7 @@ async fn an_object_is_found_by_its_path<T: OriginTier + ?Sized>(origin: &T, know
     let directory = known.iter().find_map(|sample| sample.object.path.rsplit_once('/'));
     if let Some((directory, _)) = directory {
         // Some stores do not distinguish a directory from a denied object.
-        assert!(origin.stat(directory).await.is_err(), "{directory} is no object");
+        assert!(origin.stat(directory).await.is_err(), "{directory} is not an object");
     }
 }
 
@@ -233,6 +236,6 @@ async fn climbing_paths_are_refused<T: OriginTier + ?Sized>(origin: &T, known: &
         for tag in 0..2 {
             assert_kind(&format!("the path {path:?}"), &answers[&tag], origin.name(), ErrorKind::Invalid);
         }
-        assert_bytes("beside a path that is refused", &answers[&2], &known[0].content);
+        assert_bytes("next to a path that is refused", &answers[&2], &known[0].content);
     }
 }

@@ -46,7 +46,7 @@ impl Archive {
             put(at, number); // mode, user, group
         }
         put(124, &format!("{:011o}\0{:011o}\0", self.members.size(), 0)); // size, time
-        put(148, "        0"); // the checksum counts as spaces; a plain file
+        put(148, "        0"); // the checksum counts as spaces, type: plain file
         put(257, "ustar\x0000");
         let sum: u32 = header.iter().map(|&byte| u32::from(byte)).sum();
         header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());

@@ -44,7 +44,7 @@ pub(super) struct ListQuery {
     /// below it.
     pub(super) after: String,
     /// Whether `after` comes from a continuation token.
-    pub(super) goes_on: bool,
+    pub(super) continues: bool,
     pub(super) max_keys: usize,
 }
 
@@ -121,7 +121,7 @@ impl Bucket {
 
     /// A page costs as much as the whole bucket. Common prefixes are not supported.
     fn list_in(&self, order: ListingOrder, query: &ListQuery) -> ListPage {
-        let ListQuery { prefix, after, goes_on, max_keys, .. } = query;
+        let ListQuery { prefix, after, continues, max_keys, .. } = query;
         let mut keys = Vec::new();
         let mut from = Bound::Unbounded;
         while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
@@ -132,7 +132,7 @@ impl Bucket {
         let at = keys.iter().position(|line| line.name() == after);
         let rest = keys.split_off(at.map_or(0, |at| at + 1)).into_iter();
         let mut rest = rest
-            .filter(|line| at.is_some() || *goes_on || order.is_after(line.name(), after))
+            .filter(|line| at.is_some() || *continues || order.is_after(line.name(), after))
             .filter(|line| line.name().starts_with(&**prefix));
         let lines: Vec<ListEntry> = rest.by_ref().take(*max_keys).collect();
         let next = rest.next().and(lines.last()).map(|line| line.name().to_owned());

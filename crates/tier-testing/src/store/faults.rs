@@ -75,7 +75,7 @@ struct FaultRule {
     seen: AtomicU64,
 }
 
-/// The rules; the first match applies.
+/// The rules. The first match applies.
 #[derive(Debug)]
 pub(super) struct Faults {
     seed: u64,

@@ -59,7 +59,7 @@ use bucket::{Bucket, BucketKeys};
 use faults::{Faults, RequestCeiling};
 use serve::StoreShared;
 
-/// A running store; it stops when dropped.
+/// A running store. It stops when dropped.
 pub struct HttpStore {
     address: SocketAddr,
     shared: Arc<StoreShared>,
@@ -78,7 +78,7 @@ impl HttpStore {
         Self::start_with(1, 0)
     }
 
-    /// A store on `threads` threads; `seed` selects the requests with random faults.
+    /// A store on `threads` threads. `seed` selects the requests with random faults.
     ///
     /// # Panics
     /// If the machine has no free port or thread.
@@ -199,13 +199,13 @@ impl HttpStore {
     }
 
     /// Processes at most `requests` at once, from the wait before an answer to its end. The others
-    /// wait; `None`: no limit.
+    /// wait. `None`: no limit.
     pub fn set_at_once(&self, requests: Option<usize>) {
         let places = requests.map(|requests| Arc::new(Semaphore::new(requests)));
         *self.shared.places.write().unwrap_or_else(PoisonError::into_inner) = places;
     }
 
-    /// Answers `503 SlowDown` above a rate in requests per second; `None`: no ceiling.
+    /// Answers `503 SlowDown` above a rate in requests per second. `None`: no ceiling.
     pub fn set_ceiling(&self, rate: Option<f64>) {
         *self.shared.ceiling.write().unwrap_or_else(PoisonError::into_inner) = rate.map(RequestCeiling::new);
     }
@@ -258,7 +258,7 @@ async fn accept(listener: TcpListener, shared: Arc<StoreShared>) {
             // Without it, answers are the same but slower.
             let _ = stream.set_nodelay(true);
             let service = service_fn(|request| shared.serve(request));
-            // Disconnecting clients and injected closings end a connection with an error; the test
+            // Disconnecting clients and injected closings end a connection with an error. The test
             // observes its own side.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     /// The answer to a request as text, until the server closes the connection.
-    fn ask(store: &HttpStore, method: &str, path: &str, headers: &str, body: &str) -> String {
+    fn send_request(store: &HttpStore, method: &str, path: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(store.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let length = body.len();
@@ -288,14 +288,14 @@ mod tests {
     }
 
     fn get(store: &HttpStore, path: &str, headers: &str) -> String {
-        ask(store, "GET", path, headers, "")
+        send_request(store, "GET", path, headers, "")
     }
 
     #[test]
     fn objects_are_put_read_in_parts_and_listed() {
         let store = HttpStore::start();
         store.bucket("b");
-        assert!(ask(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
+        assert!(send_request(&store, "PUT", "/b/a/x%20y", "", "hello").starts_with("HTTP/1.1 200"));
         let whole = get(&store, "/b/a/x%20y", "");
         assert!(whole.starts_with("HTTP/1.1 200") && whole.ends_with("\r\n\r\nhello"), "{whole}");
         assert!(whole.contains("etag: \"0000000000000001\""), "{whole}");
@@ -303,7 +303,7 @@ mod tests {
         assert!(part.starts_with("HTTP/1.1 206") && part.ends_with("\r\n\r\nel"), "{part}");
         assert!(part.contains("content-range: bytes 1-2/5"), "{part}");
         assert!(get(&store, "/b/a/x%20y", "If-Match: \"2\"\r\n").starts_with("HTTP/1.1 412"));
-        let head = ask(&store, "HEAD", "/b/a/x%20y", "", "");
+        let head = send_request(&store, "HEAD", "/b/a/x%20y", "", "");
         assert!(head.contains("content-length: 5") && head.ends_with("\r\n\r\n"), "{head}");
         let page = get(&store, "/b?list-type=2&prefix=a%2F&max-keys=7", "");
         assert!(page.contains("<Key>a/x y</Key>") && page.contains("<Size>5</Size>"), "{page}");

@@ -3,13 +3,13 @@
 /// The order in which a bucket lists its keys.
 ///
 /// A listing that starts after an existing key continues at its position. A start after any other
-/// name skips keys by comparison; see each order.
+/// name skips keys by comparison (see each order).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListingOrder {
     /// By bytes, as S3 does.
     #[default]
     Bytes,
-    /// Case-insensitive, like databases with such a collation; a start is compared in that order.
+    /// Case-insensitive, like databases with such a collation. A start is compared in that order.
     CaseInsensitive,
     /// In the order of a directory walk with byte order in each directory, like gateways to file
     /// systems. A start is compared by bytes.

@@ -34,7 +34,7 @@ pub(super) struct StoreShared {
     pub(super) access: Access,
     pub(super) ceiling: RwLock<Option<RequestCeiling>>,
     pub(super) latency: AtomicU64, // nanoseconds
-    /// The requests that are processed at once; the others wait.
+    /// The requests that are processed at once. The others wait.
     pub(super) places: RwLock<Option<Arc<Semaphore>>>,
     pub(super) tags: AtomicU64,
     /// Whether new objects get no tag.
@@ -244,13 +244,13 @@ impl StoreShared {
         };
         let max_keys = match parsed.param("max-keys") {
             "" => 1000,
-            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is no number"))?,
+            text => text.parse().map_err(|_| S3Error::InvalidArgument("max-keys is not a number"))?,
         };
         let query = ListQuery {
             prefix: parsed.param("prefix").to_owned(),
             delimiter: parsed.param("delimiter").to_owned(),
             after,
-            goes_on: !token.is_empty(),
+            continues: !token.is_empty(),
             max_keys: max_keys.min(1000),
         };
         let buckets = self.buckets.read().unwrap_or_else(PoisonError::into_inner);
@@ -318,7 +318,7 @@ impl ObjectReply {
     }
 }
 
-/// The bytes of a `Range` header; `None` if it is invalid or selects none.
+/// The bytes of a `Range` header. `None` if it is invalid or selects none.
 fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let range = match (first, last) {

@@ -1,5 +1,5 @@
-//! One name has one meaning, test names say their subject in 60 characters, and no line is too wide
-//! to read.
+//! One name has one meaning, test names have at most 60 characters, and no line is too wide to
+//! read.
 //!
 //! Decision: a type name that packages show to more than one of their modules occurs in two
 //! packages at most. A search for it then leads to one thing. The price is a list of the few names
@@ -49,7 +49,7 @@ fn type_names_occur_in_two_packages_at_most() {
         .filter(|(name, packages)| packages.len() > 2 && !COMMON.contains(&name.as_str()))
         .map(|(name, packages)| format!("{name}: {packages:?}"))
         .collect();
-    assert!(common.is_empty(), "give these types names that say more:\n{}", common.join("\n"));
+    assert!(common.is_empty(), "give these types longer names:\n{}", common.join("\n"));
     let unused: Vec<_> = COMMON
         .iter()
         .filter(|name| packages.get(**name).is_none_or(|packages| packages.len() <= 2))
@@ -104,6 +104,29 @@ fn test_names_have_at_most_60_characters() {
     assert!(long.is_empty(), "shorten these names, the subject first:\n{}", long.join("\n"));
 }
 
+/// The texts of the settings for people, which a new sampler or format must reach.
+const TEXTS: [&str; 5] = [
+    "crates/settings/src/knobs.rs",
+    "crates/cli/src/arguments.rs",
+    "crates/python/src/loader.rs",
+    "crates/python/python/foreread/_settings.py",
+    "crates/python/python/foreread/_native.pyi",
+];
+
+#[test]
+fn texts_of_settings_name_every_sampler_and_format() {
+    let samplers = foreread::SamplerKind::ALL.map(|(name, _)| name);
+    let formats = foreread::Format::ALL.map(foreread::Format::name);
+    let mut missing = Vec::new();
+    for path in TEXTS {
+        let text = std::fs::read_to_string(root().join(path)).unwrap();
+        let words: BTreeSet<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
+        let absent = samplers.into_iter().chain(formats).filter(|name| !words.contains(name));
+        missing.extend(absent.map(|name| format!("{path}: {name}")));
+    }
+    assert!(missing.is_empty(), "add these names:\n{}", missing.join("\n"));
+}
+
 /// The widest that a line may be. Tables and addresses cannot be wrapped, and examples are code.
 fn widest(line: &str, is_example: bool) -> usize {
     let comment = ["//!", "///", "//"].iter().find_map(|mark| line.trim_start().strip_prefix(mark));
@@ -122,7 +145,7 @@ fn lines_fit_side_by_side_views() {
         for (number, line) in source.text.lines().enumerate() {
             let is_comment = line.trim_start().starts_with("//");
             is_example = is_comment && (is_example != line.contains("```"));
-            // Programs and documents of tests in raw strings have lines of their own.
+            // Programs and documents of tests in raw strings are exempt.
             is_raw = (is_raw || line.contains("r#\"")) && !line.contains("\"#");
             if !is_raw && !line.contains("\"#") && line.chars().count() > widest(line, is_example) {
                 wide.push(format!("{}:{}", source.path, number + 1));

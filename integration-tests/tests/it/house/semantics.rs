@@ -107,7 +107,7 @@ fn each_promise_has_tests_and_the_table_lists_them() {
 }
 
 #[test]
-fn ids_of_promises_are_told_from_other_rows() {
+fn promise_ids_are_distinguished_from_other_rows() {
     assert_eq!(promise("| ORDER-3 | The order. |"), Some("ORDER-3"));
     assert_eq!(promise("|ORDER-3|The order.|"), Some("ORDER-3"));
     for line in ["| id | promise |", "|---|---|", "ORDER-3", "| order-3 | x |", "| ORDER-x | y |"] {

@@ -71,7 +71,7 @@ impl Gateway {
         let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos();
         let name = format!("{what}-{}-{nanos}-{made}", std::process::id());
         let bucket = Bucket { of: self, name };
-        bucket.ask("PUT", "", "", b"");
+        bucket.send("PUT", "", "", b"");
         bucket
     }
 
@@ -113,8 +113,8 @@ impl Gateway {
         more: &str,
         body: &[u8],
     ) -> (u16, String) {
-        let said = output(Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"])).stdout;
-        let now = String::from_utf8(said).unwrap().trim().to_owned();
+        let date = output(Command::new("date").args(["-u", "+%Y%m%dT%H%M%SZ"])).stdout;
+        let now = String::from_utf8(date).unwrap().trim().to_owned();
         let day = &now[..8];
         let headers =
             format!("host:{}\nx-amz-content-sha256:UNSIGNED-PAYLOAD\nx-amz-date:{now}\n", self.host());
@@ -161,7 +161,7 @@ impl Bucket<'_> {
     }
 
     #[track_caller]
-    fn ask(&self, method: &str, path: &str, query: &str, body: &[u8]) {
+    fn send(&self, method: &str, path: &str, query: &str, body: &[u8]) {
         self.ask_with(method, path, query, "", body);
     }
 
@@ -173,7 +173,7 @@ impl Bucket<'_> {
     }
 
     pub fn put(&self, path: &str, bytes: &[u8]) {
-        self.ask("PUT", path, "", bytes);
+        self.send("PUT", path, "", bytes);
     }
 
     /// An object in a storage class from which it cannot be read.
@@ -182,7 +182,7 @@ impl Bucket<'_> {
     }
 
     pub fn delete(&self, path: &str) {
-        self.ask("DELETE", path, "", b"");
+        self.send("DELETE", path, "", b"");
     }
 
     /// Every file of a directory, hidden ones too, below `prefix`.
@@ -198,11 +198,11 @@ impl Bucket<'_> {
             "Action": ["s3:GetObject"],
             "Resource": [format!("arn:aws:s3:::{}/*", self.name)],
         }]});
-        self.ask("PUT", "", "policy=", policy.to_string().as_bytes());
+        self.send("PUT", "", "policy=", policy.to_string().as_bytes());
     }
 
     /// All requests for this bucket, in the order of answers.
-    pub fn asked(&self) -> Vec<LoggedRequest> {
+    pub fn requested(&self) -> Vec<LoggedRequest> {
         // The log is written after the answers. Once the marker is there, all earlier requests are.
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
@@ -210,10 +210,10 @@ impl Bucket<'_> {
         let began = Instant::now();
         loop {
             let log = String::from_utf8_lossy(&std::fs::read(&self.of.log).unwrap()).into_owned();
-            let asked: Vec<_> = log.lines().filter_map(|line| self.logged(line)).collect();
-            if let Some(end) = asked.iter().position(|asked| asked.target == marker) {
-                let before = asked[..end].iter();
-                return before.filter(|asked| !asked.target.contains("/marker-")).cloned().collect();
+            let requested: Vec<_> = log.lines().filter_map(|line| self.logged(line)).collect();
+            if let Some(end) = requested.iter().position(|requested| requested.target == marker) {
+                let before = requested[..end].iter();
+                return before.filter(|requested| !requested.target.contains("/marker-")).cloned().collect();
             }
             assert!(began.elapsed() < PATIENCE, "{marker} is not in {}", self.of.log);
             std::thread::sleep(Duration::from_millis(20));
@@ -235,12 +235,12 @@ impl Bucket<'_> {
 }
 
 /// The number of requests for objects, by method.
-pub fn of_objects(asked: &[LoggedRequest]) -> BTreeMap<&str, usize> {
+pub fn of_objects(requested: &[LoggedRequest]) -> BTreeMap<&str, usize> {
     let mut counts = BTreeMap::new();
-    for asked in asked {
-        let (path, _) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
+    for requested in requested {
+        let (path, _) = requested.target.split_once('?').unwrap_or((&requested.target, ""));
         if path.trim_matches('/').contains('/') {
-            *counts.entry(&*asked.method).or_default() += 1;
+            *counts.entry(&*requested.method).or_default() += 1;
         }
     }
     counts

@@ -1,4 +1,4 @@
-//! What rank 0 sends on each connection, and in which order.
+//! The messages that rank 0 sends on each connection, and their order.
 
 use std::collections::BTreeSet;
 

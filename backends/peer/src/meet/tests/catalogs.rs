@@ -53,7 +53,7 @@ impl World {
                 }
                 Ok(Some(bytes)) => {
                     process.offers.here.insert(number, SharedCatalog::needed(bytes.clone()));
-                    process.has_said = false;
+                    process.has_reported = false;
                     process.follower.begin(now);
                     self.got(member, number, bytes);
                     self.serve_visitors(member);
@@ -62,7 +62,7 @@ impl World {
                     let is_due = !(is_relay && is_pushed) || process.follower.was_lost;
                     if let Some(link) = process.link
                         && is_due
-                        && !std::mem::replace(&mut process.has_said, true)
+                        && !std::mem::replace(&mut process.has_reported, true)
                     {
                         let fetch = MeetMessage::Fetch { number: number as u32 };
                         self.send(link, true, fetch, Bytes::new());

@@ -74,11 +74,7 @@ impl World {
         if are_none || are_losses {
             let reports = self.leaders[0].leader.store.parts(key::REPORT);
             assert!(reports.iter().skip(1).all(Option::is_some), "seed {seed}: a report is lost");
-            assert_eq!(
-                self.leaders[0].missing.as_deref(),
-                Some(&[][..]),
-                "seed {seed}: a rank is left behind"
-            );
+            assert_eq!(self.leaders[0].missing.as_deref(), Some(&[][..]), "seed {seed}: a rank is missing");
         }
         if are_none {
             assert!(self.members.iter().all(|member| member.acknowledged), "seed {seed}");

@@ -11,7 +11,7 @@ use super::{LeaderProcess, SECOND, World};
 impl World {
     /// A member that has started sends its report, and that it is done, once on each connection,
     /// and receives the replies.
-    pub(super) fn say_last(&mut self, member: usize) {
+    pub(super) fn report_last(&mut self, member: usize) {
         let process = &mut self.members[member];
         process.acknowledged |= matches!(process.follower.take(key::REPORT), Ok(Some(_)));
         if let Ok(Some(missing)) = process.follower.take(key::DONE) {
@@ -23,13 +23,13 @@ impl World {
             return self.leave(member, left);
         }
         let Some(link) = process.link.filter(|_| process.is_welcome && process.stage == 4) else { return };
-        let says_report = !std::mem::replace(&mut process.has_said, true);
-        let says_done = process.is_done && !std::mem::replace(&mut process.has_left, true);
-        if says_report {
+        let sends_report = !std::mem::replace(&mut process.has_reported, true);
+        let sends_done = process.is_done && !std::mem::replace(&mut process.has_left, true);
+        if sends_report {
             let report = Bytes::from_static(b"{}");
             self.send(link, true, MeetMessage::part(key::REPORT, &report), report);
         }
-        if says_done {
+        if sends_done {
             self.send(link, true, MeetMessage::part(key::DONE, &Bytes::new()), Bytes::new());
         }
     }

@@ -15,7 +15,8 @@ use super::{END, Event, Link, SECOND, SHUTDOWN_TIMEOUT, Who, World, step, words}
 impl World {
     pub(super) fn redial(&mut self, member: usize) {
         let process = &mut self.members[member];
-        (process.link, process.is_welcome, process.has_said, process.has_left) = (None, false, false, false);
+        (process.link, process.is_welcome, process.has_reported, process.has_left) =
+            (None, false, false, false);
         process.follower.attempts += 1;
         let pause = Duration::from_millis(20 << process.follower.attempts.min(6)).min(SECOND);
         let jitter = self.scheduler.between(Duration::ZERO, Duration::from_millis(80));
@@ -60,7 +61,7 @@ impl World {
         }
     }
 
-    pub(super) fn hear(&mut self, member: usize, message: MeetMessage, bulk: Bytes) {
+    pub(super) fn receive(&mut self, member: usize, message: MeetMessage, bulk: Bytes) {
         let now = self.now();
         let process = &mut self.members[member];
         match process.follower.handle(message, bulk, now) {
@@ -95,7 +96,7 @@ impl World {
                 Ok(Some(value)) => {
                     process.values.push(value);
                     process.stage += 1;
-                    process.has_said = false;
+                    process.has_reported = false;
                     process.follower.begin(now);
                     if process.stage == 4 {
                         process.follower.forget();
@@ -111,7 +112,7 @@ impl World {
                 }
                 Ok(None) => {
                     let Some(link) = process.link else { return };
-                    if !std::mem::replace(&mut process.has_said, true) && stage > 1 {
+                    if !std::mem::replace(&mut process.has_reported, true) && stage > 1 {
                         let part = pack(&words(), format!("{rank}").as_bytes());
                         self.send(link, true, MeetMessage::part(&step(stage), &part), part);
                     }
@@ -119,6 +120,6 @@ impl World {
                 }
             }
         }
-        self.say_last(member);
+        self.report_last(member);
     }
 }

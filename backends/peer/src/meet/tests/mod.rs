@@ -3,8 +3,9 @@
 //!
 //! Sockets are replaced by messages with a latency. Ranks connect, share two catalogs, agree,
 //! start, report and leave. One of the catalogs is in a file that some ranks cannot open. Faults
-//! are lost connections, one-way cuts, pauses, a rank 0 that restarts before or after the start,
-//! ranks left over by an earlier run, replaced members, and a second run at the same address.
+//! are lost connections, one-way cuts, pauses and restarts of rank 0 before or after the start.
+//! Others are left-over ranks of an earlier run, replaced members, and a second run at the same
+//! address.
 //!
 //! Each run draws new cases. `FOREREAD_TEST_SEED` repeats a failure as the first case,
 //! `FOREREAD_TRACE` prints the events, and `FOREREAD_SOAK` plays thousands of cases instead of a
@@ -180,7 +181,7 @@ struct MemberProcess {
     follower: Follower,
     link: Option<usize>,
     is_welcome: bool,
-    has_said: bool,
+    has_reported: bool,
     stage: u32,
     values: Vec<Bytes>,
     /// The nonces it has received, in order.
@@ -301,7 +302,7 @@ impl World {
             follower: Follower::new(hello, quiet(self.now()), "here".to_owned()),
             link: None,
             is_welcome: false,
-            has_said: false,
+            has_reported: false,
             stage: 1,
             values: Vec::new(),
             nonces: Vec::new(),
@@ -456,7 +457,7 @@ impl World {
             Event::Message { link, up: false, message, bulk } => {
                 let member = self.links[link].member;
                 if self.links[link].open[1] && self.members[member].link == Some(link) {
-                    self.hear(member, message, bulk);
+                    self.receive(member, message, bulk);
                 }
             }
             Event::Closed { link, up } => self.closed(link, up),
@@ -484,7 +485,7 @@ impl World {
             }
             Event::Leave(Who::Member(member)) => {
                 self.members[member].is_done = true;
-                self.say_last(member);
+                self.report_last(member);
             }
             Event::Left(Who::Member(member)) => self.leave(member, RunEnd::Unheard),
             Event::Mend { rank } => {

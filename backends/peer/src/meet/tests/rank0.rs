@@ -52,9 +52,8 @@ impl World {
         self.close(link, true);
     }
 
-    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver), and sends what is
-    /// due: on the connection whose task was woken, and on the others if the leader has published
-    /// something.
+    /// Makes rank 0's steps as [`Rank0Driver`](super::super::rank0::Rank0Driver). Sends what is due
+    /// on the connection whose task was woken, and on all if the leader has published something.
     pub(super) fn pump(&mut self, leader: usize, woken: Option<usize>) {
         if !self.leaders[leader].is_alive {
             return;
@@ -70,7 +69,7 @@ impl World {
         if before.published || after.published {
             woken = (0..self.links.len()).filter(|link| self.links[*link].leader == leader).collect();
         }
-        woken.into_iter().for_each(|link| self.say_all(link));
+        woken.into_iter().for_each(|link| self.send_all(link));
         if self.leaders[leader].ends.is_some_and(|ends| ends <= self.scheduler.now()) {
             self.end_leader(leader);
         }
@@ -113,9 +112,9 @@ impl World {
                         }
                         (Some(key), 2) => {
                             let parts = process.leader.store.parts(key);
-                            let said: Vec<_> =
+                            let reported: Vec<_> =
                                 parts.iter().map(|part| part.as_ref().map(|part| unpack(part).0)).collect();
-                            assert_eq!(differences(&said), None);
+                            assert_eq!(differences(&reported), None);
                             let all: Vec<_> = parts.iter().flatten().map(|part| unpack(part).1).collect();
                             let value = pack(&words(), &all.join(&b' '));
                             process.leader.put(key, value.clone());
@@ -148,7 +147,7 @@ impl World {
     }
 
     /// Sends what is due on a connection.
-    fn say_all(&mut self, link: usize) {
+    fn send_all(&mut self, link: usize) {
         let leader = self.links[link].leader;
         while let Some(mut follower) = self.links[link].follower.take() {
             let due = self.leaders[leader].leader.next_send(&mut follower);

@@ -28,10 +28,10 @@ impl World {
         let id = self.number();
         let serving = ServingEnd::new(self.nodes[rank].run, self.share);
         let conn = Conn {
-            asker: from,
+            requester: from,
             owner: self.process(rank),
             pipes: Default::default(),
-            asking: None,
+            requesting: None,
             serving: Some(serving),
             timers: [None, None],
         };
@@ -50,13 +50,14 @@ impl World {
         let mut end = AskingEnd::new();
         let (mut actions, mut answers) = (Vec::new(), Vec::new());
         link.machine.resume(now, &mut actions);
-        for (request, asks) in std::mem::take(&mut link.pending) {
-            let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
+        for (request, sample_requests) in std::mem::take(&mut link.pending) {
+            let made =
+                link.machine.on(client::ClientEvent::Request { request, sample_requests }, now, &mut actions);
             assert!(made.is_ok());
         }
         end.act(&link.machine, &mut actions, &mut answers);
         if let Some(conn) = self.conns.get_mut(&id) {
-            conn.asking = Some(end);
+            conn.requesting = Some(end);
         }
         self.work_soon(rank, Work::ClientTask(id));
     }

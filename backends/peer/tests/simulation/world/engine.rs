@@ -34,11 +34,11 @@ impl World {
                 result.as_ref().map(Bytes::len).map_err(TierError::kind)
             ));
             match (was, result.is_ok()) {
-                (Some(Use::Asked { .. }), true) => {
+                (Some(Use::Requested { .. }), true) => {
                     self.nodes[rank].uses.insert(used, Use::Ready);
                     self.work_soon(rank, Work::Train);
                 }
-                (Some(Use::Asked { hedged }), false) => {
+                (Some(Use::Requested { hedged }), false) => {
                     self.outcome.failed += 1;
                     self.nodes[rank].uses.insert(used, Use::Reading);
                     if !hedged {
@@ -50,9 +50,9 @@ impl World {
         }
     }
 
-    pub(super) fn ask(&mut self, rank: usize, to: usize, uses: Vec<usize>) {
+    pub(super) fn send_request(&mut self, rank: usize, to: usize, uses: Vec<usize>) {
         let now = self.scheduler.now();
-        let asked = uses.len() as u64;
+        let requested = uses.len() as u64;
         let node = &mut self.nodes[rank];
         let Some(link) = node.links.get_mut(&to) else { return };
         let (mut passed, mut refused) = (uses, Vec::new());
@@ -69,27 +69,31 @@ impl World {
         let down = matches!(link.state, LinkState::Down { until } if now < until);
         let mut dials = false;
         if !passed.is_empty() {
-            self.outcome.asked += asked;
+            self.outcome.requested += requested;
             link.requests += 1;
             let request = link.requests;
-            let ask = |used: &usize| {
+            let sample_request = |used: &usize| {
                 let sample = node.order[*used];
                 SampleRequest { key: key(sample), due: Tick(*used as u64), length: length(sample) }
             };
-            let asks: Vec<SampleRequest> = passed.iter().map(ask).collect();
+            let sample_requests: Vec<SampleRequest> = passed.iter().map(sample_request).collect();
             link.epochs.insert(request, link.breaker.3);
             link.batches.insert(request, passed.iter().map(|used| (*used, false)).collect());
             match link.state {
                 LinkState::Open { conn } => {
                     let (mut actions, mut answers) = (Vec::new(), Vec::new());
-                    let made = link.machine.on(client::ClientEvent::Ask { request, asks }, now, &mut actions);
+                    let made = link.machine.on(
+                        client::ClientEvent::Request { request, sample_requests },
+                        now,
+                        &mut actions,
+                    );
                     assert!(made.is_ok());
-                    if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
+                    if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
                         end.act(&link.machine, &mut actions, &mut answers);
                     }
                     self.work_soon(rank, Work::ClientTask(conn));
                 }
-                LinkState::Dialing { .. } => link.pending.push((request, asks)),
+                LinkState::Dialing { .. } => link.pending.push((request, sample_requests)),
                 LinkState::Down { .. } if down => {
                     let error = TierError::new(ErrorKind::Transient, "peer");
                     let tags = 0..passed.len() as u32;
@@ -97,7 +101,7 @@ impl World {
                     self.answered(rank, to, answers);
                 }
                 LinkState::Idle | LinkState::Down { .. } => {
-                    link.pending.push((request, asks));
+                    link.pending.push((request, sample_requests));
                     dials = true;
                 }
             }
@@ -116,29 +120,35 @@ impl World {
         let owner = (sample % self.nodes.len() as u64) as usize;
         if owner != rank {
             let error = TierError::new(ErrorKind::Absent, "engine");
-            return self.said(conn, chunk, place, Err(error));
+            return self.finish_read(conn, chunk, place, Err(error));
         }
         if !self.nodes[rank].memory.contains(&sample) {
-            self.tell(conn, chunk, place, EngineReply::Reading);
-            return self.fly(rank, sample, Waiter::Asker { conn, chunk, place });
+            self.notify(conn, chunk, place, EngineReply::Reading);
+            return self.fly(rank, sample, Waiter::Requester { conn, chunk, place });
         }
         if self.disk {
             let time = self.scheduler.between(MS, 40 * MS);
             return self.work(rank, time, Work::Disk { conn, chunk, place, sample });
         }
-        self.said(conn, chunk, place, Ok(content(sample)));
+        self.finish_read(conn, chunk, place, Ok(content(sample)));
     }
 
-    pub(super) fn said(&mut self, conn: u64, chunk: u64, place: u32, result: Result<Bytes, TierError>) {
+    pub(super) fn finish_read(
+        &mut self,
+        conn: u64,
+        chunk: u64,
+        place: u32,
+        result: Result<Bytes, TierError>,
+    ) {
         let result = result.map(|bytes| {
             let check = (crc32c::crc32c(&bytes), None);
             (bytes, check)
         });
-        self.tell(conn, chunk, place, EngineReply::Done(result));
+        self.notify(conn, chunk, place, EngineReply::Done(result));
     }
 
     /// Passes the engine's reply on. An engine waits while there is no room.
-    pub(super) fn tell(&mut self, id: u64, chunk: u64, place: u32, expected: EngineReply) {
+    pub(super) fn notify(&mut self, id: u64, chunk: u64, place: u32, expected: EngineReply) {
         let now = self.scheduler.now();
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (rank, owner) = (conn.owner.0, conn.owner);
@@ -171,7 +181,9 @@ impl World {
                     self.nodes[rank].uses.insert(used, Use::Ready);
                     self.work_soon(rank, Work::Train);
                 }
-                Waiter::Asker { conn, chunk, place } => self.said(conn, chunk, place, Ok(content(sample))),
+                Waiter::Requester { conn, chunk, place } => {
+                    self.finish_read(conn, chunk, place, Ok(content(sample)))
+                }
             }
         }
     }
@@ -194,7 +206,7 @@ impl World {
         let was = std::mem::replace(state, Use::Ready);
         self.work_soon(rank, Work::Train);
         // The hedge won.
-        if matches!(was, Use::Asked { .. }) {
+        if matches!(was, Use::Requested { .. }) {
             let sample = self.nodes[rank].order[used];
             let to = (sample % self.nodes.len() as u64) as usize;
             let Some(link) = self.nodes[rank].links.get_mut(&to) else { return };
@@ -203,7 +215,7 @@ impl World {
                 let forgotten =
                     link.machine.on(client::ClientEvent::Forget { key: key(sample) }, now, &mut actions);
                 assert!(forgotten.is_ok());
-                if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.asking.as_mut()) {
+                if let Some(end) = self.conns.get_mut(&conn).and_then(|conn| conn.requesting.as_mut()) {
                     end.act(&link.machine, &mut actions, &mut answers);
                 }
                 self.work_soon(rank, Work::ClientTask(conn));
@@ -236,10 +248,10 @@ impl World {
         }
         let since = *node.waits.get_or_insert(now);
         if now - since >= SECOND {
-            let late = |used: &usize| node.uses.get(used) == Some(&Use::Asked { hedged: false });
+            let late = |used: &usize| node.uses.get(used) == Some(&Use::Requested { hedged: false });
             for used in batch.filter(late).collect::<Vec<_>>() {
                 self.outcome.hedged += 1;
-                self.nodes[rank].uses.insert(used, Use::Asked { hedged: true });
+                self.nodes[rank].uses.insert(used, Use::Requested { hedged: true });
                 self.read_from_origin(rank, used);
             }
         }
@@ -252,7 +264,7 @@ impl World {
 
     pub(super) fn issue(&mut self, rank: usize) {
         let ranks = self.nodes.len() as u64;
-        let mut asks: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut sample_requests: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         while self.nodes[rank].issued < self.nodes[rank].taken + LOOK_AHEAD {
             let used = self.nodes[rank].issued;
             self.nodes[rank].issued += 1;
@@ -260,8 +272,8 @@ impl World {
             debug_assert!(sample < self.samples);
             let owner = (sample % ranks) as usize;
             if owner != rank {
-                self.nodes[rank].uses.insert(used, Use::Asked { hedged: false });
-                asks.entry(owner).or_default().push(used);
+                self.nodes[rank].uses.insert(used, Use::Requested { hedged: false });
+                sample_requests.entry(owner).or_default().push(used);
             } else if self.nodes[rank].memory.contains(&sample) {
                 self.nodes[rank].uses.insert(used, Use::Ready);
             } else {
@@ -269,8 +281,8 @@ impl World {
                 self.fly(rank, sample, Waiter::Use(used));
             }
         }
-        for (owner, uses) in asks {
-            self.ask(rank, owner, uses);
+        for (owner, uses) in sample_requests {
+            self.send_request(rank, owner, uses);
         }
     }
 }

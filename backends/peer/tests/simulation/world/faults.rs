@@ -30,7 +30,7 @@ impl World {
                 self.scheduler.after(at + lasts, Event::Fault(end));
             }
         }
-        // Whatever faults coincided, ranks of this run are there in the end.
+        // All ranks of this run exist at the end, whatever faults coincided.
         for rank in 0..ranks as usize {
             self.scheduler.after(FAULTS.1, Event::Fault(Fault::Start(rank, RUN)));
         }
@@ -67,7 +67,7 @@ impl World {
                 }
             }
             Fault::Break(one, other) => {
-                let of = |conn: &Conn| conn.asker.0 == one && conn.owner.0 == other;
+                let of = |conn: &Conn| conn.requester.0 == one && conn.owner.0 == other;
                 let conns: Vec<u64> =
                     self.conns.iter().filter(|(_, conn)| of(conn)).map(|(number, _)| *number).collect();
                 for conn in conns {
@@ -81,7 +81,7 @@ impl World {
 
     pub(super) fn end_process(&mut self, rank: usize) {
         let process = self.process(rank);
-        let of = |conn: &Conn| conn.asker == process || conn.owner == process;
+        let of = |conn: &Conn| conn.requester == process || conn.owner == process;
         let conns: Vec<u64> = self.conns.iter().filter(|(_, conn)| of(conn)).map(|(id, _)| *id).collect();
         for conn in conns {
             self.close(conn, true);
@@ -110,9 +110,9 @@ impl World {
             pipe.written.clear();
             pipe.closed = true;
         }
-        let (asker, owner) = (conn.asker, conn.owner);
+        let (requester, owner) = (conn.requester, conn.owner);
         let delay = self.delay;
-        self.scheduler.after(delay, Event::Work(asker, Work::ClientTask(id)));
+        self.scheduler.after(delay, Event::Work(requester, Work::ClientTask(id)));
         self.scheduler.after(delay, Event::Work(owner, Work::Serving(id)));
     }
 

@@ -28,8 +28,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         return settings::explain(&knobs).map(|()| ExitCode::SUCCESS);
     }
     let json = settings::is_json(&knobs)?;
-    let mut config = foreread_settings::config(&knobs)?;
-    config.format = settings::format(&knobs)?;
+    let config = foreread_settings::config(&knobs)?;
     let wanted = RecordOptions {
         digest: knobs.parse("digest")?.unwrap_or(false),
         ids: knobs.parse("ids")?.unwrap_or(false),

@@ -24,7 +24,7 @@ impl World<'_> {
     pub(super) fn double_charged(&self) -> u64 {
         let bytes = self.requests.iter().filter_map(|request| match request {
             PendingRequest::Hedge { key, .. } => Some(self.scenario.bytes(*key)),
-            PendingRequest::Ask { tick, key, .. } if self.won.contains(&tick.0) => {
+            PendingRequest::Request { tick, key, .. } if self.won.contains(&tick.0) => {
                 Some(self.scenario.bytes(*key))
             }
             _ => None,

@@ -153,7 +153,7 @@ class Prediction:
         self._most = most
         #: The orders of the current epoch and of later ones.
         self._orders: list[array[int]] = []
-        #: Whether the order depends on the global generators; None until tested.
+        #: Whether the order depends on the global generators. None until tested.
         self._depends: bool | None = None
 
     def begin(self, loader: Any, dataset: Any, begun: bool, again: bool) -> tuple[list[array[int]], bool]:

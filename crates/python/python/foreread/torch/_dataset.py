@@ -152,7 +152,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self.classes: list[str] = list(source.labels)
         self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
         self._length = source.samples
-        #: The class index of each sample; empty without classes.
+        #: The class index of each sample. Empty without classes.
         self.targets = array("q", source.catalog.targets() if self.classes else b"")
         self.decode = decoder(decode, source, target)
         #: The settings of its engine.

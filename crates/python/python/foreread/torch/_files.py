@@ -4,7 +4,7 @@ A dataset reads a sample by opening a file, directly, by pathlib, or through Pil
 it makes a sample, ``open`` returns that sample's bytes instead of the file, in the same kind of object. Other files open
 as usual. So any dataset can be served unchanged. The price: libraries that open files in C (OpenCV's imread,
 torchvision.io) read the files themselves, and their read-ahead is wasted. Code that opens the file in Python and reads
-it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the bytes in memory: one more copy, no second read.
+it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the bytes in memory. It costs a copy, not a second read.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class _SampleFile(io.RawIOBase):
 
 
 def _in_memory(data: memoryview) -> io.FileIO | None:
-    """An in-memory file of these bytes; None if the system does not support it or has no memory."""
+    """An in-memory file of these bytes. None if the system does not support it or has no memory."""
     try:
         file = io.FileIO(os.memfd_create("foreread-sample"), "r+")
     except (AttributeError, OSError):

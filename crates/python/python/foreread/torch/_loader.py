@@ -60,19 +60,20 @@ class DataLoader:
         seed: ``DistributedSampler``'s.
         drop_last: drops samples that do not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
         transform, target_transform: as in ImageFolder: functions of the decoded sample and the class index.
-        collate_fn: as in PyTorch; a function of a list of ``(item, label)``, or of items without labels.
+        collate_fn: as in PyTorch, a function of a list of ``(item, label)``, or of items without labels.
         decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
             ``"auto"``: images if names have image extensions.
-        num_workers: threads that decode and transform; with 0, the default as in PyTorch, the caller's thread does it. Transforms
-            that use the global generators draw other numbers on threads than in PyTorch's workers, and vary between runs.
-        prefetch_factor: batches that are decoded ahead; more if batches have fewer samples than there are threads.
-        pin_memory: collate into pinned memory; without CUDA (or another accelerator) a warning is given, as in PyTorch.
+        num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
+            Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
+            between runs.
+        prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
+        pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
         memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
         on_error: the effect of an unreadable or undecodable sample: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a good
-            sample of its batch, or else of an earlier batch; a batch without a readable sample fails). ``"skip"`` omits
-            empty batches, so ranks may get different numbers of batches. If ranks synchronise in each step, use
-            ``"substitute"``.
+            sample of its batch, or else of an earlier batch). With ``"substitute"``, a batch without a readable sample
+            fails. ``"skip"`` omits empty batches, so ranks may get different numbers of batches. If ranks synchronise in
+            each step, use ``"substitute"``.
 
     A transform's exception ends the iteration. A note in the exception names the sample and epoch.
     """

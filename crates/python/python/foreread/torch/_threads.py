@@ -31,7 +31,7 @@ B = TypeVar("B")
 #: How long the interpreter's exit waits for threads, in seconds.
 _EXIT_TIMEOUT = 1.0
 
-#: Jobs with the future of their result; None ends a thread.
+#: Jobs with the future of their result. None ends a thread.
 _Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()

@@ -6,8 +6,8 @@ samples, and serves the files that the dataset opens (``_files``). The original 
 wrong prediction costs time only.
 
 Only the dataset's files are looked up. On a local file system, each is checked again when the dataset opens it, so that
-a rewritten file is read anew. That costs 2 us per sample. On a file server it would cost a round trip per sample, so
-there a file that was rewritten with the same size may be served in its old state.
+a rewritten file is read again. That costs 2 us per sample. On a file server it would cost a round trip per sample. So
+a file that was rewritten there with the same size may be served in its old state.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _path(dataset: Any, index: int) -> str:
             first = samples[index]
             return os.fspath(first[0] if isinstance(first, (list, tuple)) else first)
     raise ConfigError(
-        f"{type(dataset).__name__} does not say which file a sample is in: it has no `samples` as ImageFolder has; "
+        f"{type(dataset).__name__} does not name its samples' files: it has no `samples` as ImageFolder has; "
         "pass paths=, a list of paths or a function from a sample's index to its path"
     )
 
@@ -78,11 +78,11 @@ def _path_hash(path: str) -> int:
 class _Files(NamedTuple):
     """A dataset's files, by its indices."""
 
-    #: Their ids in the catalog; -1 for files that are read as usual.
+    #: Their ids in the catalog. -1 for files that are read as usual.
     numbers: array[int]
     #: The hashes of their paths.
     hashes: array[int]
-    #: Their modification times; None where the look-up would cost too much.
+    #: Their modification times. None where the look-up would cost too much.
     times: array[int] | None
 
 
@@ -96,7 +96,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         self._engine = engine
         self._files = files
         self._paths = paths
-        #: The number of samples made without opening their files; None after the check.
+        #: The number of samples made without opening their files. None after the check.
         self._unopened: int | None = 0
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class _Served(torch.utils.data.Dataset[Any]):
         return opened
 
     def _read(self, number: int, path: str, time: int | None) -> Any:
-        """A file in the state of its look-up; None if it has changed."""
+        """A file in the state of its look-up. None if it has changed."""
         return self._engine.get(number) if time is None or modified(path) == time else None
 
     def __getitem__(self, index: Any) -> Any:
@@ -246,14 +246,14 @@ class Wrapped:
         self._used = True
         # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
         waits = self._loader.num_workers > 0
-        asked = time.monotonic()
+        requested = time.monotonic()
         try:
             for batch in batches:
-                self._waited += time.monotonic() - asked
+                self._waited += time.monotonic() - requested
                 for part in self._parts:
                     part.engine.watch(self._waited if waits else None)
                 yield batch
-                asked = time.monotonic()
+                requested = time.monotonic()
         finally:
             for part in self._parts:
                 part.engine.pause()
@@ -298,7 +298,7 @@ class Wrapped:
             orders, held = self._prediction.begin(self._loader, self._dataset, begun, again)
             if not (held and self._announced):
                 for part in self._parts:
-                    part.engine.source.announce([part.ids(order) for order in orders], goes_on=True)
+                    part.engine.source.announce([part.ids(order) for order in orders], continues=True)
         except Exception as error:
             self._unknown = True
             _log.warning(
@@ -340,9 +340,9 @@ def wrap(
     Args:
         loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over subsets or
             concatenations of these.
-        root: the directory of all its files; default the dataset's ``root``.
+        root: the directory of all its files (default: the dataset's ``root``).
         paths: the files of a dataset without ``samples``: a list of paths, or a function of an index.
-        look_ahead: how far reads run ahead, in bytes; at least twice the bytes that the workers process at once.
+        look_ahead: how far reads run ahead, in bytes. At least twice the bytes that the workers process at once.
         settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
     dataset = _dataset_of(loader)
@@ -426,7 +426,7 @@ class _ForereadParts(NamedTuple):
 
 
 def _foreread_parts(dataset: Any) -> _ForereadParts | None:
-    """The foreread datasets of which a dataset is composed; None if there are none."""
+    """The foreread datasets of which a dataset is composed. None if there are none."""
     if isinstance(dataset, Dataset):
         count = len(dataset)
         return _ForereadParts([dataset], array("q", bytes(8 * count)), array("q", range(count)))

@@ -26,7 +26,7 @@ fn identity(rank: u32) -> Identity {
 
 struct Rig {
     server: PeerServer,
-    asker: PeerClientFactory,
+    requester: PeerClientFactory,
     known: KnownSample,
     _source: Arc<dyn PeerService>,
     port: u16,
@@ -45,14 +45,14 @@ impl Rig {
         server.serve(Arc::downgrade(&source));
         let buffers = Arc::new(RecycledBuffers::default());
         let context = OpenContext { buffers, runtime, seed: 1 };
-        let asker = PeerClientFactory::new(
+        let requester = PeerClientFactory::new(
             identity(1),
             run,
             Arc::new(SystemTransport),
             &context,
             Arc::new(PeerCounters::default()),
         );
-        Self { server, asker, known, _source: source, port }
+        Self { server, requester, known, _source: source, port }
     }
 
     fn connect(&self) -> TcpStream {
@@ -70,7 +70,7 @@ impl Rig {
         let began = Instant::now();
         loop {
             // A new rank each time, with its own connection.
-            let tier = self.asker.remote(Rank(0), self.server.addresses().to_vec());
+            let tier = self.requester.remote(Rank(0), self.server.addresses().to_vec());
             let answer = tier.read_all(vec![self.known.whole(0)]).next().await.unwrap();
             match answer.result {
                 Ok(bytes) => {
@@ -83,14 +83,14 @@ impl Rig {
     }
 
     /// The number of unauthenticated connections, once it is `expected` or after half a minute.
-    async fn strangers(&self, expected: u64) -> u64 {
+    async fn unauthenticated(&self, expected: u64) -> u64 {
         for _ in 0..300 {
-            if self.server.counters().read().strangers >= expected {
+            if self.server.counters().read().unauthenticated >= expected {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        self.server.counters().read().strangers
+        self.server.counters().read().unauthenticated
     }
 }
 
@@ -107,7 +107,7 @@ async fn unauthenticated_connection_gets_nothing() {
     huge[20..].fill(0xff);
     let mut other_version = hello;
     other_version[4] = 9;
-    let says: [&[u8]; 7] = [
+    let expected_text: [&[u8]; 7] = [
         &[0x5a; 4096],
         b"GET / HTTP/1.1\r\n\r\n",
         &hello,
@@ -116,7 +116,7 @@ async fn unauthenticated_connection_gets_nothing() {
         &[0; 48],
         b"frd\x01\x01\x02",
     ];
-    for bytes in says {
+    for bytes in expected_text {
         let mut stream = rig.connect();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(bytes).unwrap();
@@ -128,7 +128,7 @@ async fn unauthenticated_connection_gets_nothing() {
             "{heard:?} without authentication"
         );
     }
-    assert_eq!(rig.strangers(7).await, 7);
+    assert_eq!(rig.unauthenticated(7).await, 7);
     assert_eq!(rig.server.counters().read().served, 0);
 }
 
@@ -159,8 +159,8 @@ async fn unauthenticated_flood_holds_nothing_and_blocks_no_rank() {
         slowest = slowest.max(rig.a_rank_gets_in().await);
     }
     // The clients have closed their ends. A rank that was evicted and reconnected counts as well.
-    let strangers = rig.strangers(10_000).await;
-    assert!(strangers >= 10_000, "{strangers}");
+    let count = rig.unauthenticated(10_000).await;
+    assert!(count >= 10_000, "{count}");
     let grown = resident().saturating_sub(before);
     println!("a rank got in within {slowest:?}; {} KiB more memory", grown >> 10);
     assert!(grown < 16 << 20, "{grown} bytes more");

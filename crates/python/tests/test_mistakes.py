@@ -30,7 +30,7 @@ import foreread
         ({"sampler": 3}, "sampler"),
         ({"validate": 3}, "validate"),
         ({"resume": 3}, "resume"),
-        ({"together": 3}, "together"),
+        ({"peers": 3}, "peers"),
         ({"format": 3}, "format"),
         ({"progress": "yes"}, "progress"),
         ({"batchsize": 3}, "unexpected keyword argument 'batchsize'"),
@@ -67,7 +67,7 @@ def test_a_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
         ({"rank": 0, "world_size": 0}, "world_size"),
         ({"on_error": "cry"}, "on_error"),
         ({"format": "rar"}, "format"),
-        ({"together": True}, "together"),
+        ({"peers": "on"}, "peers"),
         ({"origin_limit": 0}, "origin_limit"),
     ],
 )
@@ -126,10 +126,10 @@ def test_settings_file_is_the_commands(
 def test_launchers_environment_sets_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with foreread.Loader(directory, epochs=1, together=False) as loader:
+    with foreread.Loader(directory, epochs=1, peers="off") as loader:
         assert (loader.rank, loader.world_size) == (1, 3)
         assert sum(len(batch) for batch in loader) == 34
-    with foreread.Loader(directory, rank=0, world_size=2, epochs=1, together=False) as loader:
+    with foreread.Loader(directory, rank=0, world_size=2, epochs=1, peers="off") as loader:
         assert (loader.rank, loader.world_size) == (0, 2)
 
 

@@ -34,7 +34,7 @@ def plain(folder: Any, world: int, rank: int, seed: int, drop_last: bool, shuffl
 def test_the_batches_are_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
     for rank in range(world):
         theirs, sampler = plain(folder, world, rank, 3, drop_last)
-        settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "together": False}
+        settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "peers": "off"}
         with DataLoader(images, 8, transform=to_tensor, **settings) as ours:
             assert len(ours) == len(theirs)
             assert len(ours.dataset) == SAMPLES and ours.dataset.class_to_idx == folder.class_to_idx
@@ -98,7 +98,7 @@ def test_a_state_goes_on_where_it_was_taken(images: Path, folder: Any, taken: in
     rest = labels[taken:]
     ranks = []
     for rank in range(world):
-        settings = {"rank": rank, "world_size": world, "together": False}
+        settings = {"rank": rank, "world_size": world, "peers": "off"}
         after = DataLoader(images, 4, transform=to_tensor, **settings)
         after.load_state_dict(state)
         assert after.state_dict() == state
@@ -314,7 +314,7 @@ def test_an_iterator_knows_its_length(images: Path) -> None:
 def test_a_state_goes_on_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
     """The rest of the epoch follows the new loader's drop_last, without repeats or gaps."""
     before, after = drops
-    settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}
+    settings: dict[str, Any] = {"transform": to_tensor, "peers": "off", "world_size": world}
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist()
     got = []
     for rank in range(world):

@@ -74,9 +74,9 @@ impl Knob {
     /// The words that are its only values, if there are such words.
     pub fn words(&self) -> Option<&'static [&'static str]> {
         match self.kind {
-            KnobKind::Words(words) => Some(words),
-            KnobKind::Flag => Some(&["true", "false"]),
-            KnobKind::Value(_) | KnobKind::List(_) => None,
+            Words(words) => Some(words),
+            Flag => Some(&["true", "false"]),
+            Value(_) | List(_) => None,
         }
     }
 
@@ -350,10 +350,10 @@ pub const OTHER_VARIABLES: &[Variable] = &[
     ("AWS_ENDPOINT_URL_SSO", "The address of the service for single sign-on"),
     ("AWS_ENDPOINT_URL_SSO_OIDC", "The address of its token service"),
     ("AWS_ALLOW_HTTP", "`true`: endpoints without TLS are allowed"),
-    ("AWS_CA_BUNDLE", "A file of certificates to trust in addition"),
+    ("AWS_CA_BUNDLE", "A file of certificates: only these are trusted"),
     ("AWS_SKIP_SIGNATURE", "`true`: requests are not signed, for public buckets"),
     ("AWS_NO_SIGN_REQUEST", "As `AWS_SKIP_SIGNATURE`"),
-    ("AWS_REQUEST_PAYER", "`true`: this account pays for requests to such buckets"),
+    ("AWS_REQUEST_PAYER", "`requester` or `true`: this account pays for its requests to such buckets"),
     ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "`true`: the bucket's name is part of the host's name"),
     ("AWS_ROLE_ARN", "The role of `AWS_WEB_IDENTITY_TOKEN_FILE`"),
     ("AWS_WEB_IDENTITY_TOKEN_FILE", "The file with a web identity, e.g. of a Kubernetes service account"),

@@ -121,6 +121,22 @@ def test_settings_file_is_the_commands(
     (tmp_path / "foreread.toml").write_text("batchsize = 6\n")
     with pytest.raises(foreread.ConfigError, match="foreread.toml: unknown setting 'batchsize'"):
         foreread.Loader(directory)
+    (tmp_path / "foreread.toml").write_text("epoch = 6\n")
+    with pytest.raises(foreread.ConfigError, match="foreread.toml: epoch can be set by an argument only"):
+        foreread.Loader(directory)
+
+
+def test_settings_file_and_calibration_are_logged(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreread.toml").write_text("batch-size = 6\n")
+    (tmp_path / "foreread-calibration.toml").write_text("version = 1\nmade = 0\n")
+    with caplog.at_level("INFO", logger="foreread"):
+        with foreread.Loader(directory, look_ahead="auto", origin_parallelism="auto", peers="auto") as loader:
+            next(loader)
+    assert "settings from foreread.toml: batch-size" in caplog.text
+    assert "foreread-calibration.toml was found" in caplog.text
 
 
 def test_launchers_environment_sets_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

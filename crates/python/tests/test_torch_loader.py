@@ -65,6 +65,18 @@ def test_threads_change_nothing(images: Path, folder: Any, threads: int) -> None
         assert_same(batches(ours), batches(theirs))
 
 
+def test_worker_arguments_are_ignored_with_one_warning(images: Path, folder: Any) -> None:
+    theirs, _ = plain(folder, 1, 0, 0, False)
+    # PyTorch's defaults need no warning.
+    with DataLoader(images, 8, transform=to_tensor, persistent_workers=False, timeout=0, in_order=True) as ours:
+        assert_same(batches(ours), batches(theirs))
+    with pytest.warns(UserWarning, match="ignored, because .* no worker processes: persistent_workers, timeout"):
+        DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30).close()
+    # Warnings are errors in these tests, and a process gets each once.
+    with DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30) as again:
+        assert_same(batches(again), batches(theirs))
+
+
 # semantics: PY-2
 def test_an_epoch_that_is_left_early_is_over(images: Path, folder: Any) -> None:
     theirs, sampler = plain(folder, 1, 0, 0, False)

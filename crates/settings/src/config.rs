@@ -173,7 +173,12 @@ mod tests {
         let default = Config::default();
         let auto = given(
             directory.path(),
-            &[("look-ahead", "auto"), ("origin-parallelism", "auto"), ("calibration", "auto"), ("format", "auto")],
+            &[
+                ("look-ahead", "auto"),
+                ("origin-parallelism", "auto"),
+                ("calibration", "auto"),
+                ("format", "auto"),
+            ],
         )
         .unwrap();
         assert_eq!(auto.look_ahead, default.look_ahead);

@@ -299,6 +299,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-31
     fn possible_values_are_checked_from_every_source() {
         let refused = |given: Result<Knobs>| given.unwrap_err().to_string();
         assert_eq!(
@@ -317,6 +318,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: FAIL-31
     fn arguments_of_one_call_are_refused_elsewhere() {
         for knob in ARGUMENT_KNOBS {
             let variable = knob.variable();
@@ -330,7 +332,10 @@ mod tests {
                 )
             );
             let file = gather(&[], &[], &format!("{} = '1'", knob.name)).unwrap_err().to_string();
-            assert!(file.contains(&format!("foreread.toml: {} can be set by an argument", knob.name)), "{file}");
+            assert!(
+                file.contains(&format!("foreread.toml: {} can be set by an argument", knob.name)),
+                "{file}"
+            );
         }
         assert_eq!(gather(&[("epoch", "3")], &[], "").unwrap().parse::<u64>("epoch").unwrap(), Some(3));
     }

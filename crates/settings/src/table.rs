@@ -161,15 +161,16 @@ pub const KNOBS: &[Knob] = &[
         List("DIR=SIZE"),
         None,
         Caches,
-        "A directory of the disk tier and its size, for all ranks of a node; may be repeated. DIR=SIZE,shared: \
-         one cache for all users, where everyone with write access is trusted",
+        "A directory of the disk tier and its size, for all ranks of a node; may be repeated. \
+         DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted",
     ),
     knob(
         "look-ahead",
         Value("auto|SIZE"),
         Some("auto"),
         Caches,
-        "The most bytes that are prefetched on each rank. auto: 256 MiB. It shrinks if the trainer needs less",
+        "The most bytes that are prefetched on each rank. auto: 256 MiB. Less is used if the trainer needs \
+         less",
     ),
     knob("rank", Value("N"), None, Ranks, "This process among the ranks; the launcher's, or 0, if unset"),
     knob("world-size", Value("N"), None, Ranks, "The number of ranks; the launcher's, or 1, if unset"),
@@ -186,8 +187,8 @@ pub const KNOBS: &[Knob] = &[
         Value("auto|off|FILE"),
         Some("auto"),
         Storage,
-        "The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in the working directory, if \
-         there is one. Speeds of other datasets and directories are ignored",
+        "The file that `foreread calibrate` wrote. auto: foreread-calibration.toml in the working \
+         directory, if there is one. Speeds of other datasets and directories are ignored",
     ),
     knob(
         "on-error",
@@ -329,7 +330,10 @@ pub const VARIABLES: &[Variable] = &[
 
 /// Variables of other programs that have an effect.
 pub const OTHER_VARIABLES: &[Variable] = &[
-    ("RUST_LOG", "The log's level and filter, e.g. `debug` or `foreread_peer=trace`; wins over `-v` and `-q`"),
+    (
+        "RUST_LOG",
+        "The log's level and filter, e.g. `debug` or `foreread_peer=trace`; wins over `-v` and `-q`",
+    ),
     ("NO_COLOR", "Any value: no colours"),
     (
         "MALLOC_ARENA_MAX",

@@ -1,9 +1,6 @@
 //! docs/settings.md is the table of settings as text. `FOREREAD_WRITE=1` writes it; otherwise these
 //! tests fail if it is stale, or if a variable that the code reads is missing.
-#![allow(
-    clippy::unwrap_used,
-    reason = "a test that cannot set itself up fails by panicking"
-)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot set itself up fails by panicking")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,7 +15,8 @@ use foreread_settings::{
 const HEAD: &str = "\
 # Settings
 
-<!-- Generated from crates/settings/src/table.rs by `FOREREAD_WRITE=1 cargo test -p foreread-settings --test document`. -->
+<!-- Generated from crates/settings/src/table.rs by
+`FOREREAD_WRITE=1 cargo test -p foreread-settings --test document`. -->
 
 A setting has one name, in four forms:
 
@@ -32,20 +30,24 @@ A setting has one name, in four forms:
 An argument wins over the environment. The environment wins over the file, and the file over the default.
 `--explain` prints each setting of a command with its source.
 
-* The file is also read by `foreread.Loader` and `foreread.torch` in Python. With `-v`, or the logger `foreread` at INFO, a line
-  names it.
-* A value that is not possible is an error, which names the source. An unknown name in the file is an error, too.
+* The file is also read by `foreread.Loader` and `foreread.torch` in Python. With `-v`, or the logger
+  `foreread` at INFO, a line names it.
+* An impossible value is an error, which names the source. An unknown name in the file is an error, too.
 * An unknown `FOREREAD_*` variable is a warning.
-* Sizes are bytes, plain or with `B`, `KB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB` or `TiB`. Rates have `/s` at the end.
+* Sizes are bytes, plain or with `B`, `KB`, `MB`, `GB`, `TB`, `KiB`, `MiB`, `GiB` or `TiB`. Rates have `/s`
+  at the end.
 * A list has one value per line in the environment, and is a list of strings in the file.
-* In Python, `epochs` is unlimited by default, and `progress` is `True` or `False`. A state goes in as `resume=`. `--state` names a
-  file that is read and written, so it has another name. `report` and `report-file` are for the command.
+* In Python, `epochs` is unlimited by default, and `progress` is `True` or `False`. `report` and
+  `report-file` are for the command.
+* A state goes into Python and Rust as `resume`. The command's `--state` names a file that is read and
+  written, so it has another name.
 ";
 
 const TAIL: &str = "
 ## Launchers
 
-Rank and number of ranks come from the first of these pairs that is set, unless `rank` and `world-size` are set:
+Rank and number of ranks come from the first of these pairs that is set. The settings `rank` and
+`world-size` win.
 ";
 
 fn root() -> PathBuf {
@@ -159,8 +161,10 @@ fn literals(directories: &[&str], prefix: &str) -> BTreeSet<String> {
     for directory in directories {
         each_source(&root().join(directory), &mut |text| {
             for rest in text.split(&format!("\"{prefix}")).skip(1) {
-                let name: String =
-                    rest.chars().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_').collect();
+                let name: String = rest
+                    .chars()
+                    .take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_')
+                    .collect();
                 if rest[name.len()..].starts_with('"') {
                     found.insert(format!("{prefix}{name}"));
                 }

@@ -163,6 +163,7 @@ fn csv_is_refused_outside_of_simulations() {
 }
 
 #[test]
+// semantics: DISK-19
 fn cleaning_needs_a_selection_and_can_be_tried() {
     let samples = Samples::awkward(20, 1000);
     let scratch = tempfile::tempdir().unwrap();
@@ -178,7 +179,10 @@ fn cleaning_needs_a_selection_and_can_be_tried() {
     let young = run(&mut foreread(["cache", "clean", path, "--older-than", "3", "--dry-run"])).ok();
     assert!(young.starts_with("skipped ") && young.contains("not 3"), "{young}");
     let removed = run(&mut foreread(["cache", "clean", path, "--all"])).ok();
-    assert_eq!(removed.lines().next(), tried.lines().next().map(|it| it.replace("would remove", "removed")).as_deref());
+    assert_eq!(
+        removed.lines().next(),
+        tried.lines().next().map(|it| it.replace("would remove", "removed")).as_deref()
+    );
 }
 
 #[test]
@@ -186,7 +190,11 @@ fn unknown_variable_is_a_warning_and_quiet_hides_it() {
     let of = |words: &[&str]| run(foreread(words.iter()).env("FOREREAD_BATCHSIZE", "3"));
     let words = ["order", "--samples", "3"];
     let warned = of(&words);
-    assert!(warned.stderr.contains("FOREREAD_BATCHSIZE is not a setting, and is ignored"), "{}", warned.stderr);
+    assert!(
+        warned.stderr.contains("FOREREAD_BATCHSIZE is not a setting, and is ignored"),
+        "{}",
+        warned.stderr
+    );
     assert_eq!(warned.ok().lines().count(), 3);
     assert_eq!(of(&[&["-q"], &words[..]].concat()).stderr, "");
     // RUST_LOG wins over both.
@@ -207,12 +215,16 @@ fn verbose_run_names_the_settings_file_and_calibration() {
     };
     let data = samples.path().to_str().unwrap();
     let printed = here(&["calibrate", data, "--seconds", "1"]).ok();
-    assert!(printed.contains("written to foreread-calibration.toml; `plan` and `load` find it here"), "{printed}");
+    assert!(
+        printed.contains("written to foreread-calibration.toml; `plan` and `load` find it here"),
+        "{printed}"
+    );
 
     let load = ["load", data, "--epochs", "1"];
     let quiet = here(&load);
     assert_eq!(quiet.stderr, "");
-    let line = "calibration  foreread-calibration.toml in the working directory measured this dataset's storage";
+    let line =
+        "calibration  foreread-calibration.toml in the working directory measured this dataset's storage";
     assert!(quiet.stdout.contains(line), "{}", quiet.stdout);
     let verbose = here(&[&["-v"], &load[..]].concat());
     assert!(verbose.stderr.contains("settings from foreread.toml: seed"), "{}", verbose.stderr);
@@ -227,7 +239,11 @@ fn verbose_run_names_the_settings_file_and_calibration() {
     assert!(foreign.contains(&format!("measured {data}, and is not used here")), "{foreign}");
     fs::write(scratch.path().join("foreread-calibration.toml"), "version = 9").unwrap();
     let broken = here(&load);
-    assert!(broken.stderr.contains("is not a calibration") && broken.stderr.contains("ignored"), "{}", broken.stderr);
+    assert!(
+        broken.stderr.contains("is not a calibration") && broken.stderr.contains("ignored"),
+        "{}",
+        broken.stderr
+    );
     broken.ok();
 }
 

@@ -27,8 +27,7 @@ fn fewer_samples_than_ranks_are_padded() {
 #[test]
 fn settings_precede_as_argument_environment_file() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsampler = 'torch'\n")
-        .unwrap();
+    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsampler = 'torch'\n").unwrap();
     let mut command = foreread(["order", "--explain", "--samples", "7"]);
     command.current_dir(directory.path()).env("FOREREAD_SEED", "2").env("RANK", "1").env("WORLD_SIZE", "3");
     let explained = run(&mut command).ok();

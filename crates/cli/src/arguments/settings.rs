@@ -86,7 +86,9 @@ fn option(knob: &'static Knob) -> Arg {
     let option = Arg::new(knob.name).long(knob.name).help_heading(knob.group.name());
     let option = match knob.default {
         // A flag that is off needs no default in its help.
-        Some(default) if knob.kind != KnobKind::Flag => option.help(format!("{} [default: {default}]", knob.help)),
+        Some(default) if knob.kind != KnobKind::Flag => {
+            option.help(format!("{} [default: {default}]", knob.help))
+        }
         _ => option.help(knob.help),
     };
     match knob.kind {
@@ -107,13 +109,15 @@ fn option(knob: &'static Knob) -> Arg {
 
 /// An option with fewer words than the table has.
 fn only(option: Arg, words: &'static [&'static str]) -> Arg {
-    option.value_parser(PossibleValuesParser::new(words))
+    option.value_parser(PossibleValuesParser::new(words.iter().copied()))
 }
 
 /// `--report` of all commands but `simulate`.
 fn report(option: Arg) -> Arg {
     match option.get_id().as_str() {
-        "report" => only(option, &["text", "json"]).help("The form of the result on standard output [default: text]"),
+        "report" => {
+            only(option, &["text", "json"]).help("The form of the result on standard output [default: text]")
+        }
         _ => option,
     }
 }
@@ -139,9 +143,9 @@ knob_set!(
     /// `load`.
     LoadSet,
     &[
-        "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms", "memory", "disk",
-        "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration", "on-error", "rank", "world-size",
-        "peers", "report", "report-file", "digest", "ids", "state", "progress",
+        "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
+        "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration",
+        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state", "progress",
     ],
     report
 );
@@ -150,20 +154,26 @@ knob_set!(
     PlanSet,
     &[
         "samples", "sample-bytes", "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate",
-        "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration",
-        "on-error", "rank", "world-size", "report", "progress",
+        "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism",
+        "calibration", "on-error", "rank", "world-size", "report", "progress",
     ],
     report
 );
 knob_set!(
     /// `order`.
     OrderSet,
-    &["samples", "epoch", "seed", "sampler", "batch-size", "drop-last", "deal", "rank", "world-size", "report"],
+    &[
+        "samples", "epoch", "seed", "sampler", "batch-size", "drop-last", "deal", "rank", "world-size",
+        "report",
+    ],
     |option| match option.get_id().as_str() {
         "samples" => option.help("The number of samples (required)"),
         "batch-size" => option.help("Samples per batch, on each rank: --drop-last drops a short last one"),
         "deal" => only(option, &["torch", "blocks"])
-            .help("How ranks share an epoch: torch (strided) or blocks; locality is only known in a run [default: torch]"),
+            .help(
+                "How ranks share an epoch: torch (strided) or blocks; locality is only known in a run \
+                 [default: torch]",
+            ),
         _ => report(option),
     }
 );
@@ -172,7 +182,9 @@ knob_set!(
     IndexSet,
     &["include", "exclude", "format", "output", "report", "progress"],
     |option| match option.get_id().as_str() {
-        "output" => option.short('o').help("The catalog file [default: the dataset's last name, with .foreread]"),
+        "output" => option
+            .short('o')
+            .help("The catalog file [default: the dataset's last name, with .foreread]"),
         _ => report(option),
     }
 );
@@ -180,11 +192,13 @@ knob_set!(
     /// `calibrate`.
     CalibrateSet,
     &[
-        "disk", "seconds", "origin-bytes", "origin-limit", "origin-parallelism", "output", "report", "progress",
+        "disk", "seconds", "origin-bytes", "origin-limit", "origin-parallelism", "output", "report",
+        "progress",
     ],
     |option| match option.get_id().as_str() {
         "disk" => option.value_name("DIR").help(
-            "A directory of the disk tier; may be repeated. Some hundred megabytes are written there and removed",
+            "A directory of the disk tier; may be repeated. Some hundred megabytes are written there \
+             and removed",
         ),
         "output" => option.short('o').help("The file to write [default: foreread-calibration.toml]"),
         _ => report(option),
@@ -200,11 +214,13 @@ knob_set!(
             option.value_parser(PossibleValuesParser::new(names))
         }
         "calibration" => option.value_name("FILE").help(
-            "The file that `foreread calibrate` wrote, whose speeds replace the scenario's; never found automatically",
+            "The file that `foreread calibrate` wrote, whose speeds replace the scenario's; never found \
+             automatically",
         ),
         "report" => option.help("The form of the result on standard output [default: text]"),
         "plot" => option.help(
-            "Draw one bar per policy into this SVG, and time against cache size into a second one (FILE-cache.svg)",
+            "Draw one bar per policy into this SVG, and time against cache size into a second one \
+             (FILE-cache.svg)",
         ),
         _ => option,
     }
@@ -221,6 +237,7 @@ knob_set!(
     &["report"],
     report
 );
+#[cfg(feature = "peer")]
 knob_set!(
     /// `token`.
     TokenSet,

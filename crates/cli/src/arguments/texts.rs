@@ -24,7 +24,8 @@ pub(super) const MAIN: &str = help![
     "foreread load /data/train            # read a dataset as a training would",
     "foreread plan /data/train --memory 8GiB --epochs 90",
 ];
-pub(super) const DEMO: &str = help!["foreread demo", "foreread demo --directory /local/scratch --report json"];
+pub(super) const DEMO: &str =
+    help!["foreread demo", "foreread demo --directory /local/scratch --report json"];
 pub(super) const INDEX: &str = help![
     "foreread index /data/train -o train.foreread",
     "foreread index s3://bucket/images --include '*.jpg'",
@@ -53,7 +54,7 @@ pub(super) const SIMULATE: &str = help![
 ];
 #[cfg(feature = "peer")]
 pub(super) const TOKEN: &str = help![
-    "export FOREREAD_TOKEN=$(foreread token)     # in the job script, before the ranks start; new for each job",
+    "export FOREREAD_TOKEN=$(foreread token)     # in the job script, before the ranks start",
     "foreread token --report json",
 ];
 pub(super) const CACHE: &str = help![
@@ -70,7 +71,5 @@ pub(super) const COMPLETIONS: &str = help![
     "foreread completions bash > ~/.local/share/bash-completion/completions/foreread",
     "foreread completions zsh > ~/.zfunc/_foreread",
 ];
-pub(super) const MAN: &str = help![
-    "foreread man | man -l -",
-    "foreread man ~/.local/share/man/man1     # man foreread-load",
-];
+pub(super) const MAN: &str =
+    help!["foreread man | man -l -", "foreread man ~/.local/share/man/man1     # man foreread-load",];

@@ -164,8 +164,8 @@ fn rule(selected: &Selected) -> Result<CleanRule> {
     }
     rule.all = selected.all;
     if rule == CleanRule::default() {
-        let message = "no caches are selected: give --all, --older-than DAYS or --dataset IDENTITY; --dry-run \
-                       shows what would be removed";
+        let message = "no caches are selected: give --all, --older-than DAYS or --dataset IDENTITY; \
+                       --dry-run shows what would be removed";
         return Err(usage(message.to_owned()).into());
     }
     Ok(rule)

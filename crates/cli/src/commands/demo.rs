@@ -60,6 +60,7 @@ pub fn run(options: &Demo) -> Result<()> {
     let signals = Signals::watch()?;
     let bytes = generate(directory.path(), &signals, show)?;
     if json {
+        let runs = runs(directory.path(), bytes, &signals, show)?;
         return settings::print_json(&json!({
             "samples": SAMPLES,
             "bytes": bytes,
@@ -68,7 +69,7 @@ pub fn run(options: &Demo) -> Result<()> {
             "compute_seconds_per_batch": COMPUTE.as_secs_f64(),
             "storage_bytes_per_second": RATE.get(),
             "storage_latency_seconds": LATENCY.as_secs_f64(),
-            "runs": runs(directory.path(), bytes, &signals, show)?.iter().map(DemoRun::json).collect::<Vec<_>>(),
+            "runs": runs.iter().map(DemoRun::json).collect::<Vec<_>>(),
         }));
     }
     let mut out = output::stdout();
@@ -213,12 +214,7 @@ fn plain(url: &str, signals: &Signals, show: ProgressMode) -> Result<DemoRun> {
 /// A usual loader: some readers prefetch, one batch each, and epoch by epoch.
 fn readers(url: &str, signals: &Signals, show: ProgressMode) -> Result<DemoRun> {
     let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
-    let mut work = WorkProgress::new(
-        show,
-        "with 8 readers",
-        EPOCHS * SAMPLES.div_ceil(BATCH),
-        "batches",
-    );
+    let mut work = WorkProgress::new(show, "with 8 readers", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = DemoRun::default();
     for (batches, epoch) in epochs.into_iter().zip(0..) {
         let free = Arc::new(Semaphore::new(READERS));
@@ -250,8 +246,7 @@ fn ahead(url: &str, memory: u64, signals: &Signals, show: ProgressMode) -> Resul
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
     let loader = Loader::builder_with(url, config).registry(registry()).start()?;
-    let mut work =
-        WorkProgress::new(show, "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut work = WorkProgress::new(show, "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = DemoRun::default();
     loop {
         let asked = Instant::now();

@@ -35,11 +35,8 @@ pub fn run(options: &Order) -> Result<()> {
             .map_err(Error::from)?;
     let mut out = output::stdout();
     if json {
-        write!(
-            out,
-            "{{\"samples\": {samples}, \"seed\": {}, \"epoch\": {epoch}, \"rank\": {}, \"world_size\": {}, \"ids\": [",
-            config.seed, config.rank, config.world_size
-        )?;
+        write!(out, "{{\"samples\": {samples}, \"seed\": {}, \"epoch\": {epoch}, ", config.seed)?;
+        write!(out, "\"rank\": {}, \"world_size\": {}, \"ids\": [", config.rank, config.world_size)?;
         let mut separator = "";
         each_id(&stream, |id| Ok(write!(out, "{}{id}", std::mem::replace(&mut separator, ", "))?))?;
         writeln!(out, "]}}")?;

@@ -6,8 +6,7 @@ use anyhow::{Context, Result};
 use foreread::ranks::Token;
 use serde_json::json;
 
-use crate::arguments::{self, KnobSet};
-use crate::{output, settings};
+use crate::{arguments, output, settings};
 
 pub fn run(options: &arguments::Token) -> Result<()> {
     let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };

@@ -58,13 +58,16 @@ pub fn memory_off(prepared: &Prepared) -> Option<String> {
     let is_automatic = prepared.config().memory == Memory::Auto && prepared.config().origin_limit.is_none();
     let has_memory = prepared.plan().levels().iter().any(|level| level.name == "memory");
     (is_automatic && !has_memory && prepared.is_kernel_cached()).then(|| {
-        "memory       off: the kernel already caches this local directory (--memory SIZE forces it)".to_owned()
+        "memory       off: the kernel already caches this local directory (--memory SIZE forces it)"
+            .to_owned()
     })
 }
 
 /// The calibration that was found, and what it is used for.
 pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
-    let (_, _) = knobs.get("calibration").filter(|(value, _)| *value == "auto")?;
+    if !matches!(knobs.get("calibration"), Some(("auto", _))) {
+        return None;
+    }
     let config = prepared.config();
     let found = config.calibration.as_deref()?;
     let measured = prepared.catalogs().next().is_some_and(|it| found.of_origin(it.base_url()).is_some());
@@ -241,7 +244,8 @@ mod tests {
     }
 
     fn epoch(number: u64, samples: u64) -> EpochReport {
-        let reads = ReadsReport { origin: count(samples / 4), memory: count(samples / 2), ..Default::default() };
+        let reads =
+            ReadsReport { origin: count(samples / 4), memory: count(samples / 2), ..Default::default() };
         EpochReport {
             epoch: number,
             passes: 1,
@@ -284,7 +288,8 @@ mod tests {
     #[test]
     fn widest_table_has_100_columns() {
         let table = EpochTable { has_disk: true, has_peers: true, rank: Some(1023), has_heading: false };
-        let lines = printed(table, &[EpochReport { digest: Some("f".repeat(64)), ..epoch(12_345, 123_456_789) }]);
+        let lines =
+            printed(table, &[EpochReport { digest: Some("f".repeat(64)), ..epoch(12_345, 123_456_789) }]);
         assert!(lines.iter().all(|line| line.len() <= 100), "{lines:#?}");
         assert!(lines[1].starts_with("rank epoch ") && lines[1].ends_with("   disk  peers"), "{lines:#?}");
         assert_eq!(lines[1].len(), lines[2].len(), "{lines:#?}");

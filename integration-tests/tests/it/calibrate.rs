@@ -50,7 +50,7 @@ fn plan_without_a_speed_has_no_times() {
     let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
     let printed = run(&mut foreread(described)).ok();
     assert!(
-        printed.contains("time         unknown (run `foreread calibrate` and set --calibration"),
+        printed.contains("time         unknown (run `foreread calibrate`, or set --origin-limit)"),
         "{printed}"
     );
     assert!(plan(&described[1..]).get("forecast").is_none());

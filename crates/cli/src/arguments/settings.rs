@@ -145,7 +145,8 @@ knob_set!(
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
         "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration",
-        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state", "progress",
+        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state",
+        "progress",
     ],
     report
 );

@@ -106,7 +106,7 @@ impl EpochTable {
         self.rank(out, |rank| rank.to_string())?;
         write!(
             out,
-            "{:>5} {:<10} {:>9} {:>9} {:>9.0} {:>8.1} {:>9}",
+            "{:>5} {:<10} {:>9} {:>9} {:>9.0} {:>7.1} {:>9}",
             epoch.epoch,
             epoch.phase,
             epoch.samples,
@@ -144,7 +144,7 @@ impl EpochTable {
         self.rank(out, |_| "rank".to_owned())?;
         write!(
             out,
-            "{:>5} {:<10} {:>9} {:>9} {:>9} {:>8} {:>9} {:>8} {:>7}",
+            "{:>5} {:<10} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>7}",
             "epoch", "phase", "samples", "time", "samples/s", "MiB/s", "stalled", "storage", "memory"
         )?;
         for (name, _) in [("disk", self.has_disk), ("peers", self.has_peers)].iter().filter(|it| it.1) {
@@ -278,9 +278,9 @@ mod tests {
             lines,
             [
                 "",
-                "epoch phase        samples      time samples/s    MiB/s   stalled  storage  memory",
-                "    0 validation      4000    8.00 s       500    500.0    0.50 s    25.0%   50.0%",
-                "    1 validation      4000    8.00 s       500    500.0    0.50 s    25.0%   50.0%",
+                "epoch phase        samples      time samples/s   MiB/s   stalled  storage  memory",
+                "    0 validation      4000    8.00 s       500   500.0    0.50 s    25.0%   50.0%",
+                "    1 validation      4000    8.00 s       500   500.0    0.50 s    25.0%   50.0%",
             ]
         );
     }
@@ -288,8 +288,10 @@ mod tests {
     #[test]
     fn widest_table_has_100_columns() {
         let table = EpochTable { has_disk: true, has_peers: true, rank: Some(1023), has_heading: false };
-        let lines =
-            printed(table, &[EpochReport { digest: Some("f".repeat(64)), ..epoch(12_345, 123_456_789) }]);
+        let lines = printed(
+            table,
+            &[EpochReport { digest: Some("f".repeat(64)), bytes: 99 << 30, ..epoch(12_345, 123_456_789) }],
+        );
         assert!(lines.iter().all(|line| line.len() <= 100), "{lines:#?}");
         assert!(lines[1].starts_with("rank epoch ") && lines[1].ends_with("   disk  peers"), "{lines:#?}");
         assert_eq!(lines[1].len(), lines[2].len(), "{lines:#?}");

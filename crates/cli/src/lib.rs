@@ -13,11 +13,12 @@ mod output;
 mod progress;
 mod settings;
 mod signals;
+mod version;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 use foreread::Registry;
 use tracing_subscriber::EnvFilter;
 
@@ -39,15 +40,17 @@ pub fn run() -> ExitCode {
 /// ```
 pub fn run_with(registry: Registry) -> ExitCode {
     allocator::set_up();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let parsed = command(&registry).try_get_matches();
+    let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    let filter = EnvFilter::try_from_default_env();
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new(arguments.verbosity.filter()));
     // Any value but an empty one counts (no-color.org).
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
-    let arguments = match Arguments::try_parse() {
-        Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
-    };
     let done = match arguments.command {
         Command::Demo(options) => commands::demo::run(&options),
         Command::Index(options) => commands::index::run(&options, registry),
@@ -60,13 +63,20 @@ pub fn run_with(registry: Registry) -> ExitCode {
         Command::Calibrate(options) => commands::calibrate::run(&options, registry),
         Command::Simulate(options) => commands::simulate::run(&options),
         #[cfg(feature = "peer")]
-        Command::Token => commands::token::run(),
+        Command::Token(options) => commands::token::run(&options),
         Command::Cache(options) => commands::cache::run(&options),
+        Command::Completions(options) => commands::completions::run(options.shell, command(&registry)),
+        Command::Man(options) => commands::man::run(options.directory.as_deref(), command(&registry)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::fail(&error),
     }
+}
+
+/// The whole command line.
+fn command(registry: &Registry) -> clap::Command {
+    Arguments::command().long_version(version::long(registry))
 }
 
 /// Prints the argument parser's output: help and version as they are, an error as one line.
@@ -77,25 +87,27 @@ fn usage(error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
-    output::complain(&one_line(&error.render().to_string()));
+    output::complain(&one_line(&error.render().to_string(), std::env::args().skip(1)));
     ExitCode::from(2)
 }
 
-/// The parser's message and tips in one line, with the command whose `--help` has more.
-fn one_line(text: &str) -> String {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let mut lines_shown: Vec<&str> = Vec::new();
-    let mut help = String::from("foreread --help");
-    for line in lines {
-        if let Some(usage) = line.strip_prefix("Usage: ") {
-            // The words before the first argument name the command.
-            let words =
-                usage.split(' ').take_while(|word| word.starts_with(|c: char| c.is_ascii_lowercase()));
-            help = words.chain(["--help"]).collect::<Vec<_>>().join(" ");
-            break;
-        }
-        lines_shown.push(line.strip_prefix("error: ").unwrap_or(line));
+/// The subcommand in `words`, as in `foreread cache clean --help`.
+fn help_of(words: impl IntoIterator<Item = String>) -> String {
+    let (mut command, mut help) = (Arguments::command(), String::from("foreread"));
+    for word in words {
+        let Some(inner) = command.find_subcommand(&word).cloned() else { continue };
+        help = help + " " + &word;
+        command = inner;
     }
+    help + " --help"
+}
+
+/// The parser's message and tips in one line, with the command whose `--help` has more. `words` are
+/// the arguments.
+fn one_line(text: &str, words: impl IntoIterator<Item = String>) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let is_message = |line: &&str| !line.starts_with("Usage: ") && !line.starts_with("For more information");
+    let lines_shown = lines.take_while(is_message).map(|line| line.strip_prefix("error: ").unwrap_or(line));
     // A list follows its heading. Other lines are separated.
     let mut message = String::new();
     for line in lines_shown {
@@ -108,18 +120,20 @@ fn one_line(text: &str) -> String {
         };
         message = message + separator + line;
     }
-    format!("{message} (see {help})")
+    format!("{message} (see {})", help_of(words))
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
     fn usage_error_is_one_line_with_tip_and_help() {
         let line = |words: &[&str]| {
             let error = Arguments::try_parse_from(words).unwrap_err();
-            one_line(&error.render().to_string())
+            one_line(&error.render().to_string(), words[1..].iter().map(|word| (*word).to_owned()))
         };
         assert_eq!(
             line(&["foreread", "load", "x", "--batchsize", "3"]),
@@ -137,18 +151,23 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_every_deal_and_every_exit_code() {
-        use clap::CommandFactory;
-        let mut command = Arguments::command();
-        let whole = command.render_long_help().to_string();
-        for code in ["0 done", "1 failed", "2 wrong usage", "128 + n", "141"] {
-            assert!(whole.contains(code), "{code}: {whole}");
+    fn wrong_value_lists_the_possible_ones_and_the_nearest() {
+        let error = Arguments::try_parse_from(["foreread", "load", "x", "--sampler", "torhc"]).unwrap_err();
+        assert_eq!(
+            one_line(&error.render().to_string(), ["load".to_owned(), "x".to_owned()]),
+            "invalid value 'torhc' for '--sampler <WORD>'; [possible values: shuffle, torch, feistel, \
+             sequential]; tip: a similar value exists: 'torch' (see foreread load --help)"
+        );
+    }
+
+    #[test]
+    fn version_has_features_and_schemes() {
+        let text = command(&Registry::with_defaults()).render_long_version();
+        assert!(text.starts_with(concat!("foreread ", env!("CARGO_PKG_VERSION"))), "{text}");
+        for part in ["\nfeatures: ", "\nURL schemes: ", "file"] {
+            assert!(text.contains(part), "{text}");
         }
-        for name in ["load", "plan", "order"] {
-            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-            for deal in ["torch", "blocks", "locality"] {
-                assert!(help.contains(deal), "{name}: {deal}");
-            }
-        }
+        let short = command(&Registry::with_defaults()).render_version();
+        assert_eq!(short, concat!("foreread ", env!("CARGO_PKG_VERSION"), "\n"));
     }
 }

@@ -32,9 +32,8 @@ impl ProgressMode {
     }
 
     /// By the settings; ranks other than 0 show nothing.
-    pub fn of(knobs: &Knobs, rank: u32) -> anyhow::Result<Self> {
-        let wanted = settings::is_on(knobs, "progress")?;
-        Ok(if wanted && rank == 0 { Self::auto() } else { Self::Nothing })
+    pub fn of(knobs: &Knobs, rank: u32) -> Self {
+        if settings::is_on(knobs, "progress") && rank == 0 { Self::auto() } else { Self::Nothing }
     }
 }
 
@@ -160,10 +159,7 @@ mod tests {
         let of = |value: &str, rank| {
             let given = [("progress", value.to_owned())];
             let file = std::path::Path::new("/nonexistent/foreread.toml");
-            ProgressMode::of(
-                &Knobs::gather(foreread_settings::COMMAND_KNOBS, given, |_| None, file).unwrap(),
-                rank,
-            )
+            Knobs::gather(given, |_| None, file).map(|knobs| ProgressMode::of(&knobs, rank))
         };
         assert_eq!(of("auto", 0).unwrap(), ProgressMode::auto());
         assert_eq!(of("auto", 1).unwrap(), ProgressMode::Nothing);

@@ -5,48 +5,60 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-use foreread_settings::{COMMAND_KNOBS, Knobs};
+use foreread_settings::{KnobKind, Knobs, find_knob};
+use serde::Serialize;
 
+use crate::arguments::{KnobSet, Settings};
 use crate::output;
 
-/// Gathers all settings. `arguments` are those of the command line.
-pub fn gather(arguments: Vec<(&'static str, Option<String>)>) -> Result<Knobs> {
-    let given = arguments.into_iter().filter_map(|(name, value)| Some((name, value?)));
+/// Gathers all settings. `None` after `--explain`, which prints them.
+pub fn gather<S: KnobSet>(settings: &Settings<S>) -> Result<Option<Knobs>> {
+    foreread_settings::warn_of_unknown_variables();
     let environment = |name: &str| std::env::var(name).ok();
-    Ok(Knobs::gather(COMMAND_KNOBS, given, environment, Path::new("foreread.toml"))?)
+    let knobs = Knobs::gather(settings.given.clone(), environment, Path::new("foreread.toml"))?;
+    if settings.explain {
+        explain(&knobs, settings.names())?;
+        return Ok(None);
+    }
+    Ok(Some(knobs))
 }
 
-/// Prints every setting with its source.
-pub fn explain(knobs: &Knobs) -> Result<()> {
+/// Prints the settings of a command with their sources.
+fn explain(knobs: &Knobs, names: &[&'static str]) -> Result<()> {
     let mut out = output::stdout();
-    for (name, value, from) in knobs.iter() {
-        writeln!(out, "{name:20} {:24} {from}", value.replace('\n', ","))?;
-    }
-    for name in knobs.unset() {
-        writeln!(out, "{name:20} {:24} unset", "")?;
+    for name in names {
+        match knobs.get(name) {
+            Some((value, from)) => writeln!(out, "{name:20} {:24} {from}", value.replace('\n', ","))?,
+            None => writeln!(out, "{name:20} {:24} unset", "")?,
+        }
     }
     Ok(out.flush()?)
 }
 
 /// Whether the report is JSON.
 pub fn is_json(knobs: &Knobs) -> Result<bool> {
-    match knobs.get("report").map_or("text", |(value, _)| value) {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err(knobs.refuse("report", "expected text or json").into()),
+    match knobs.get("report") {
+        Some(("json", _)) => Ok(true),
+        Some(("csv", _)) => Err(knobs.refuse("report", "csv is for simulate; expected text or json").into()),
+        _ => Ok(false),
     }
 }
 
+/// Prints a report as one line of JSON.
+pub fn print_json(report: &impl Serialize) -> Result<()> {
+    let mut out = output::stdout();
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
 /// Whether a setting that is `auto` or `off` is on.
-pub fn is_on(knobs: &Knobs, name: &str) -> Result<bool> {
-    match knobs.get(name).map_or("auto", |(value, _)| value) {
-        "auto" => Ok(true),
-        "off" => Ok(false),
-        _ => Err(knobs.refuse(name, "expected auto or off").into()),
-    }
+pub fn is_on(knobs: &Knobs, name: &str) -> bool {
+    knobs.get(name).is_none_or(|(value, _)| value.trim() == "auto")
 }
 
 /// A setting that is a list, with one entry per line.
 pub fn list(knobs: &Knobs, name: &str) -> Vec<String> {
+    debug_assert!(find_knob(name).is_some_and(|knob| matches!(knob.kind, KnobKind::List(_))), "{name}");
     knobs.get(name).map_or_else(Vec::new, |(value, _)| value.lines().map(str::to_owned).collect())
 }

@@ -215,10 +215,7 @@ impl fmt::Display for PlanReport {
             writeln!(out, "             {all}: no policy reads less for all ranks together")?;
         }
         if forecast.is_empty() {
-            writeln!(
-                out,
-                "time         unknown (run `foreread calibrate` and set --calibration, or set --origin-limit)"
-            )?;
+            writeln!(out, "time         unknown (run `foreread calibrate`, or set --origin-limit)")?;
         }
         epoch_lines(out, forecast)?;
         for more in &self.one_more_gigabyte {

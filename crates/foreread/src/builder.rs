@@ -268,6 +268,13 @@ impl Builder {
         self
     }
 
+    /// The trainer's computation time per batch, for predicted times only. Default: unknown.
+    #[must_use]
+    pub fn compute_per_batch(mut self, time: Duration) -> Self {
+        self.config.compute = time;
+        self
+    }
+
     /// How failed reads from the origin are retried. Default: at most 8 attempts within 120 s of
     /// the first failure, with waits from 100 ms to 10 s.
     #[must_use]
@@ -340,7 +347,7 @@ impl Builder {
     /// all. Preparing waits for them. Rank and world size come from the settings.
     #[cfg(feature = "peer")]
     #[must_use]
-    pub fn together(mut self, meeting: crate::ranks::Meeting) -> Self {
+    pub fn peers(mut self, meeting: crate::ranks::Meeting) -> Self {
         self.meeting = Some(Box::new(meeting));
         self
     }

@@ -182,15 +182,14 @@ pub struct Config {
     /// The measured speeds of origin and disks: for predicted times, and for the first number of
     /// parallel reads.
     pub calibration: Option<Arc<Calibration>>,
-    /// The computation time per batch, for predicted times and for the command's simulated
-    /// trainer.
-    pub compute: Duration,
     /// The reaction to a sample that cannot be read.
     pub on_error: OnError,
     /// A second dataset, read in order after every epoch.
     pub validate: Option<String>,
     /// The format of the datasets' objects. `None`: detected from names, or known from a catalog.
     pub format: Option<Format>,
+    /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
+    pub(crate) compute: Duration,
     /// The node.
     pub(crate) machine: Machine,
 }

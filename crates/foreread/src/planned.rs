@@ -1,6 +1,7 @@
 //! Plans a run: settings and sizes in, order and plan out. No I/O.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_memory::MemoryTier;
 use foreread_oracle::{
@@ -82,6 +83,15 @@ impl Planned {
     /// # Errors
     /// If the settings are invalid or contradict each other.
     pub fn new(config: Config, sizes: &[Sizes]) -> Result<Self> {
+        Self::with_compute(config, sizes, Duration::ZERO)
+    }
+
+    /// [`new`](Self::new) for a trainer with this computation time per batch. Zero: unknown.
+    ///
+    /// # Errors
+    /// As `new`.
+    pub fn with_compute(config: Config, sizes: &[Sizes], compute: Duration) -> Result<Self> {
+        let config = Config { compute, ..config };
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
         let place = RunEnvironment { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
         let planned = Self::resumed(config, sizes, place, |_| Ok(None))?;

@@ -89,6 +89,11 @@ impl Prepared {
         (!self.blocks.is_empty()).then_some(&self.blocks)
     }
 
+    /// Whether this machine's kernel caches all datasets: directories on local file systems.
+    pub fn is_kernel_cached(&self) -> bool {
+        self.opened.iter().all(|dataset| dataset.origin.profile().kernel_cached)
+    }
+
     /// The datasets' catalogs: training first, then validation if set.
     pub fn catalogs(&self) -> impl ExactSizeIterator<Item = &Catalog> {
         self.opened.iter().map(|dataset| &dataset.catalog)

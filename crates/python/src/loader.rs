@@ -43,15 +43,16 @@ static MEETINGS: Meetings = Meetings::new();
 ///         node's free memory).
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
 ///         directories and sizes.
-///     look_ahead: how far reads run ahead of the trainer, in bytes (default: 256 MiB).
+///     look_ahead: how far reads run ahead of the trainer, in bytes. 'auto' is at most 256 MiB.
 ///     origin_limit: the maximum bytes per second read from storage.
-///     origin_parallelism: the maximum concurrent reads from storage.
-///     calibration: the file that `foreread calibrate` wrote.
+///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
+///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
+///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
 ///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
-///     together: 'auto': ranks that find each other share their caches. False: each rank reads
+///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads
 ///         alone.
 ///     progress: whether to show progress, as a bar (tqdm) or lines.
 #[pyclass(name = "Loader", frozen, module = "foreread", weakref)]
@@ -157,14 +158,14 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
             more.iter().fold(builder, |builder, shard| builder.shard(shard))
         }
     };
-    if settings.together {
+    if settings.peers {
         let environment = |name: &str| std::env::var(name).ok();
         let meeting = Meeting::of(&settings.config, &environment);
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
                 let log = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                builder = builder.together(MEETINGS.numbered(meeting).progress(log));
+                builder = builder.peers(MEETINGS.numbered(meeting).progress(log));
             }
             None if settings.config.world_size > 1 => {
                 tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);
@@ -186,7 +187,7 @@ impl PyLoader {
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
                           drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
                           look_ahead=None, origin_limit=None, origin_parallelism=None, calibration=None, \
-                          validate=None, format=None, on_error=None, resume=None, together='auto', \
+                          validate=None, format=None, on_error=None, resume=None, peers=None, \
                           progress=False)"
     )]
     fn new(

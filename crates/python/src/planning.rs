@@ -25,7 +25,7 @@ pub(crate) fn plan_of(
     process_local::count_forks();
     logs::set_up(py)?;
     let mut settings = PythonSettings::of("plan", settings)?;
-    settings.together = false;
+    settings.peers = false;
     let builder = loader::builder(target, settings)?;
     let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
         let ready = builder.prepare()?;

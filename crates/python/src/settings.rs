@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use foreread::{Config, Format, State};
-use foreread_settings::{COMMAND_KNOBS, Knobs, Provenance};
+use foreread_settings::{Knobs, Provenance};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
@@ -33,8 +33,8 @@ const ORDER_SETTINGS: &[(&str, &str)] = &[
 pub(crate) struct PythonSettings {
     pub(crate) config: Config,
     pub(crate) resume: Option<State>,
-    /// Whether ranks that find each other cooperate.
-    pub(crate) together: bool,
+    /// Whether ranks that find each other share their caches.
+    pub(crate) peers: bool,
     /// Whether to show progress.
     pub(crate) progress: bool,
 }
@@ -63,7 +63,7 @@ impl PythonSettings {
             }
         }
         let one = [("rank", 0), ("world-size", 1)].map(|(name, value)| (name, value.to_string()));
-        Ok(Self { together: false, ..Self::read(function, given, one.into())? })
+        Ok(Self { peers: false, ..Self::read(function, given, one.into())? })
     }
 
     /// Reads the keyword arguments. `overrides` replace other values.
@@ -73,10 +73,10 @@ impl PythonSettings {
         overrides: Vec<(&'static str, String)>,
     ) -> PyResult<Self> {
         let mut knobs: Vec<(&'static str, String)> = Vec::new();
-        let (mut resume, mut together, mut progress) = (None, None, false);
+        let (mut resume, mut progress) = (None, false);
         for (name, value) in given.into_iter().flatten() {
             let name: String = name.extract()?;
-            if value.is_none() && name != "together" {
+            if value.is_none() {
                 continue; // None means "not given"
             }
             let knob = match name.as_str() {
@@ -85,7 +85,7 @@ impl PythonSettings {
                 "seed" => ("seed", integer(&name, &value)?),
                 "rank" => ("rank", integer(&name, &value)?),
                 "world_size" => ("world-size", integer(&name, &value)?),
-                "origin_parallelism" => ("origin-parallelism", integer(&name, &value)?),
+                "origin_parallelism" => ("origin-parallelism", number(&name, &value)?),
                 "sampler" => ("sampler", word(&name, &value)?),
                 "deal" => ("deal", word(&name, &value)?),
                 "on_error" => ("on-error", word(&name, &value)?),
@@ -97,16 +97,14 @@ impl PythonSettings {
                 "disk" => ("disk", disks(&value)?),
                 "validate" => ("validate", path(&name, &value)?),
                 "calibration" => ("calibration", path(&name, &value)?),
+                "format" => ("format", word(&name, &value)?),
+                "peers" => ("peers", word(&name, &value)?),
                 "progress" => {
                     progress = flag(&name, &value)?;
                     continue;
                 }
                 "resume" => {
                     resume = Some(state(&value)?);
-                    continue;
-                }
-                "together" => {
-                    together = Some(is_together(&value)?);
                     continue;
                 }
                 _ => {
@@ -117,16 +115,17 @@ impl PythonSettings {
             knobs.push(knob);
         }
         knobs.extend(overrides);
+        foreread_settings::warn_of_unknown_variables();
         let environment = |name: &str| std::env::var(name).ok();
-        let gathered = Knobs::gather(COMMAND_KNOBS, knobs, environment, Path::new("foreread.toml"));
-        let mut knobs = gathered.map_err(|error| errors::raised(&error))?.calling(argument);
+        let gathered = Knobs::gather_named(argument, knobs, environment, Path::new("foreread.toml"));
+        let mut knobs = gathered.map_err(|error| errors::raised(&error))?;
         if let Some((_, Provenance::Default)) = knobs.get("epochs") {
             // In Python the caller's loop decides when to stop.
             knobs.set("epochs", Config::MAX_EPOCHS.to_string()).map_err(|error| errors::raised(&error))?;
         }
         let config = foreread_settings::config(&knobs).map_err(|error| errors::raised(&error))?;
-        let run_interruptible = knobs.get("peers").is_some_and(|(peers, _)| peers == "off");
-        Ok(Self { config, resume, together: together.unwrap_or(!run_interruptible), progress })
+        let peers = knobs.get("peers").is_none_or(|(value, _)| value != "off");
+        Ok(Self { config, resume, peers, progress })
     }
 }
 
@@ -147,6 +146,14 @@ fn integer(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
             Err(ExceptionClass::Config.with(format!("{name} {text}: must be from 0 to 18446744073709551615")))
         }
         Err(_) => Err(wrong()),
+    }
+}
+
+/// A number, or the word `auto`.
+fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<PyString>() {
+        Ok(text) => text.extract(),
+        Err(_) => integer(name, value),
     }
 }
 
@@ -210,15 +217,6 @@ pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
 /// A state from `Loader.state()`.
 fn state(value: &Bound<'_, PyAny>) -> PyResult<State> {
     State::from_json(&word("resume", value)?).map_err(|error| errors::raised(&error))
-}
-
-fn is_together(value: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match (value.cast::<PyBool>(), value.cast::<PyString>()) {
-        (Ok(flag), _) if !flag.is_true() => Ok(false),
-        (_, Ok(text)) if text.to_str()? == "auto" => Ok(true),
-        (Ok(_), _) | (_, Ok(_)) => Err(ExceptionClass::Config.with("together: expected 'auto' or False")),
-        _ => Err(errors::wrong_type("together", "'auto' or False", value)),
-    }
 }
 
 /// A URL or a path as text.

@@ -30,7 +30,7 @@ import foreread
         ({"sampler": 3}, "sampler"),
         ({"validate": 3}, "validate"),
         ({"resume": 3}, "resume"),
-        ({"together": 3}, "together"),
+        ({"peers": 3}, "peers"),
         ({"format": 3}, "format"),
         ({"progress": "yes"}, "progress"),
         ({"batchsize": 3}, "unexpected keyword argument 'batchsize'"),
@@ -67,7 +67,7 @@ def test_target_of_the_wrong_type_is_a_type_error(target: Any) -> None:
         ({"rank": 0, "world_size": 0}, "world_size"),
         ({"on_error": "cry"}, "on_error"),
         ({"format": "rar"}, "format"),
-        ({"together": True}, "together"),
+        ({"peers": "on"}, "peers"),
         ({"origin_limit": 0}, "origin_limit"),
     ],
 )
@@ -121,15 +121,31 @@ def test_settings_file_is_the_commands(
     (tmp_path / "foreread.toml").write_text("batchsize = 6\n")
     with pytest.raises(foreread.ConfigError, match="foreread.toml: unknown setting 'batchsize'"):
         foreread.Loader(directory)
+    (tmp_path / "foreread.toml").write_text("epoch = 6\n")
+    with pytest.raises(foreread.ConfigError, match="foreread.toml: epoch can be set by an argument only"):
+        foreread.Loader(directory)
+
+
+def test_settings_file_and_calibration_are_logged(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreread.toml").write_text("batch-size = 6\n")
+    (tmp_path / "foreread-calibration.toml").write_text("version = 1\nmade = 0\n")
+    with caplog.at_level("INFO", logger="foreread"):
+        with foreread.Loader(directory, look_ahead="auto", origin_parallelism="auto", peers="auto") as loader:
+            next(loader)
+    assert "settings from foreread.toml: batch-size" in caplog.text
+    assert "foreread-calibration.toml was found" in caplog.text
 
 
 def test_launchers_environment_sets_the_rank(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with foreread.Loader(directory, epochs=1, together=False) as loader:
+    with foreread.Loader(directory, epochs=1, peers="off") as loader:
         assert (loader.rank, loader.world_size) == (1, 3)
         assert sum(len(batch) for batch in loader) == 34
-    with foreread.Loader(directory, rank=0, world_size=2, epochs=1, together=False) as loader:
+    with foreread.Loader(directory, rank=0, world_size=2, epochs=1, peers="off") as loader:
         assert (loader.rank, loader.world_size) == (0, 2)
 
 

@@ -34,7 +34,7 @@ def plain(folder: Any, world: int, rank: int, seed: int, drop_last: bool, shuffl
 def test_batches_equal_pytorchs(images: Path, folder: Any, world: int, drop_last: bool) -> None:
     for rank in range(world):
         theirs, sampler = plain(folder, world, rank, 3, drop_last)
-        settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "together": False}
+        settings = {"seed": 3, "drop_last": drop_last, "rank": rank, "world_size": world, "peers": "off"}
         with DataLoader(images, 8, transform=to_tensor, **settings) as ours:
             assert len(ours) == len(theirs)
             assert len(ours.dataset) == SAMPLES and ours.dataset.class_to_idx == folder.class_to_idx
@@ -63,6 +63,18 @@ def test_threads_change_nothing(images: Path, folder: Any, threads: int) -> None
     theirs, _ = plain(folder, 1, 0, 0, False)
     with DataLoader(folder, 8, num_workers=threads, prefetch_factor=3) as ours:
         assert_same(batches(ours), batches(theirs))
+
+
+def test_worker_arguments_are_ignored_with_one_warning(images: Path, folder: Any) -> None:
+    theirs, _ = plain(folder, 1, 0, 0, False)
+    # PyTorch's defaults need no warning.
+    with DataLoader(images, 8, transform=to_tensor, persistent_workers=False, timeout=0, in_order=True) as ours:
+        assert_same(batches(ours), batches(theirs))
+    with pytest.warns(UserWarning, match="ignored, because .* no worker processes: persistent_workers, timeout"):
+        DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30).close()
+    # Warnings are errors in these tests, and a process gets each once.
+    with DataLoader(images, 8, transform=to_tensor, persistent_workers=True, timeout=30) as again:
+        assert_same(batches(again), batches(theirs))
 
 
 # semantics: PY-2
@@ -98,7 +110,7 @@ def test_state_resumes_at_its_position(images: Path, folder: Any, taken: int, wo
     rest = labels[taken:]
     ranks = []
     for rank in range(world):
-        settings = {"rank": rank, "world_size": world, "together": False}
+        settings = {"rank": rank, "world_size": world, "peers": "off"}
         after = DataLoader(images, 4, transform=to_tensor, **settings)
         after.load_state_dict(state)
         assert after.state_dict() == state
@@ -314,7 +326,7 @@ def test_iterator_knows_its_length(images: Path) -> None:
 def test_state_resumes_with_the_other_drop_last(images: Path, world: int, drops: tuple[bool, bool]) -> None:
     """The rest of the epoch follows the new loader's drop_last, without repeats or gaps."""
     before, after = drops
-    settings: dict[str, Any] = {"transform": to_tensor, "together": False, "world_size": world}
+    settings: dict[str, Any] = {"transform": to_tensor, "peers": "off", "world_size": world}
     order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(0)).tolist()
     got = []
     for rank in range(world):

@@ -6,6 +6,9 @@ use std::path::Path;
 use foreread::calibration::{Calibration, Point};
 use foreread::{Error, ErrorKind, Result};
 
+/// The default name of the file, in the working directory.
+pub const FILE_NAME: &str = "foreread-calibration.toml";
+
 fn usage(message: String) -> Error {
     Error::new(ErrorKind::Usage, message)
 }

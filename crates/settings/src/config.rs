@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use foreread::calibration::Calibration;
 use foreread::size::{ByteRate, ByteSize};
 use foreread::{Config, Deal, Disk, Format, OnError, Result};
 
+use crate::calibration;
 use crate::knobs::Knobs;
 
 /// Converts settings to their types. Unset ones stay as in [`Config::default`].
@@ -18,9 +18,6 @@ use crate::knobs::Knobs;
 /// setting and its source.
 pub fn config(knobs: &Knobs) -> Result<Config> {
     let mut config = Config::default();
-    let compute_ms: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
-    config.compute = Duration::try_from_secs_f64(compute_ms / 1e3)
-        .map_err(|_| knobs.refuse("compute-ms", "expected a number of milliseconds, at least 0"))?;
     let dealt = knobs.parse::<DealSetting>("deal")?.unwrap_or_default();
     (config.deal, config.locality) = (dealt.deal, dealt.locality);
     config.batch_size = knobs.parse("batch-size")?.unwrap_or(config.batch_size);
@@ -30,11 +27,12 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.drop_last = knobs.parse("drop-last")?.unwrap_or(config.drop_last);
     config.memory = knobs.parse("memory")?.unwrap_or(config.memory);
     config.disk = knobs.parse::<DisksSetting>("disk")?.map_or(config.disk, |disks| disks.0);
-    config.look_ahead = knobs.parse::<ByteSize>("look-ahead")?.map_or(config.look_ahead, |size| size.0);
+    let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
+    config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);
     config.rank = knobs.parse("rank")?.unwrap_or(config.rank);
     config.world_size = knobs.parse("world-size")?.unwrap_or(config.world_size);
     config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
-    config.origin_parallelism = knobs.parse("origin-parallelism")?;
+    config.origin_parallelism = origin_parallelism(knobs)?;
     config.calibration = calibration(knobs)?;
     config.format = format(knobs)?;
     config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);
@@ -58,10 +56,71 @@ pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
     Format::from_name(name).map(Some).ok_or_else(|| knobs.refuse("format", why))
 }
 
+/// The most reads from storage at once. `None`: found while reading.
+///
+/// # Errors
+/// If the value is neither a number nor `auto`.
+pub fn origin_parallelism(knobs: &Knobs) -> Result<Option<usize>> {
+    Ok(knobs.parse::<AutoSetting<_>>("origin-parallelism")?.and_then(|most| most.0))
+}
+
+/// The calibration: the file that is set, or the one in the working directory.
+///
+/// A file that was only found must not end a run. So an unreadable one is a warning. Its speeds
+/// count for the dataset and the directories that it measured, as those of a file that is set. It
+/// may be from another machine: runs adapt their parallelism to what they measure, and only
+/// predicted times would be wrong.
 fn calibration(knobs: &Knobs) -> Result<Option<Arc<Calibration>>> {
-    let Some((path, _)) = knobs.get("calibration") else { return Ok(None) };
-    let read = crate::calibration::read(Path::new(path));
+    let path = match knobs.get("calibration") {
+        None | Some(("off", _)) => return Ok(None),
+        Some(("auto", _)) => {
+            let found = knobs.directory().join(calibration::FILE_NAME);
+            if !found.is_file() {
+                return Ok(None);
+            }
+            return match calibration::read(&found) {
+                Ok(read) => {
+                    tracing::info!("{} was found, and its speeds are used", found.display());
+                    Ok(Some(Arc::new(read)))
+                }
+                Err(error) => {
+                    tracing::warn!("{error}; it is ignored");
+                    Ok(None)
+                }
+            };
+        }
+        Some((path, _)) => path,
+    };
+    let read = calibration::read(Path::new(path));
     read.map(|read| Some(Arc::new(read))).map_err(|error| knobs.refuse("calibration", error))
+}
+
+/// The format of the objects. `None`: detected.
+///
+/// # Errors
+/// If this build does not know the format.
+pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
+    match knobs.get("format") {
+        None | Some(("auto", _)) => Ok(None),
+        Some((name, _)) => match Format::from_name(name.trim()) {
+            Some(format) => Ok(Some(format)),
+            None => Err(knobs.refuse("format", "this build does not read it")),
+        },
+    }
+}
+
+/// A value, or `auto`.
+struct AutoSetting<T>(Option<T>);
+
+impl<T: FromStr> FromStr for AutoSetting<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, T::Err> {
+        match text {
+            "auto" => Ok(Self(None)),
+            value => value.parse().map(|value| Self(Some(value))),
+        }
+    }
 }
 
 /// A setting with one directory per line.
@@ -104,5 +163,62 @@ impl FromStr for OnErrorSetting {
             "substitute" => Ok(Self(OnError::Substitute)),
             _ => Err("expected fail, skip or substitute"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(directory: &Path, arguments: &[(&'static str, &str)]) -> Result<Config> {
+        let arguments = arguments.iter().map(|(name, value)| (*name, (*value).to_owned()));
+        config(&Knobs::gather(arguments, |_| None, &directory.join("foreread.toml"))?)
+    }
+
+    const MEASURED: &str = "version = 1\nmade = 1790000000\n";
+
+    #[test]
+    fn auto_values_are_those_of_the_default_config() {
+        let directory = tempfile::tempdir().unwrap();
+        let default = Config::default();
+        let auto = given(
+            directory.path(),
+            &[
+                ("look-ahead", "auto"),
+                ("origin-parallelism", "auto"),
+                ("calibration", "auto"),
+                ("format", "auto"),
+            ],
+        )
+        .unwrap();
+        assert_eq!(auto.look_ahead, default.look_ahead);
+        assert_eq!((auto.origin_parallelism, auto.format), (None, None));
+        assert!(auto.calibration.is_none());
+        let set = given(directory.path(), &[("look-ahead", "1MiB"), ("origin-parallelism", "7")]).unwrap();
+        assert_eq!((set.look_ahead, set.origin_parallelism), (1 << 20, Some(7)));
+        let wrong = given(directory.path(), &[("look-ahead", "some")]).unwrap_err().to_string();
+        assert!(wrong.starts_with("--look-ahead some (argument): "), "{wrong}");
+    }
+
+    #[test]
+    fn calibration_is_found_next_to_the_settings() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(calibration::FILE_NAME);
+        std::fs::write(&path, MEASURED).unwrap();
+        let found = given(directory.path(), &[]).unwrap().calibration.unwrap();
+        assert_eq!(found.made, 1_790_000_000);
+        assert!(given(directory.path(), &[("calibration", "off")]).unwrap().calibration.is_none());
+        // A broken file that was only found does not end a run. One that is set does.
+        std::fs::write(&path, "version = 9").unwrap();
+        assert!(given(directory.path(), &[]).unwrap().calibration.is_none());
+        let set = given(directory.path(), &[("calibration", path.to_str().unwrap())]).unwrap_err();
+        assert!(set.to_string().starts_with("--calibration "), "{set}");
+    }
+
+    #[test]
+    fn locality_is_never_automatic() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = given(directory.path(), &[("rank", "0"), ("world-size", "8")]).unwrap();
+        assert_eq!((config.deal, config.locality), (Deal::Torch, false));
     }
 }

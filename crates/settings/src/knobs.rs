@@ -10,65 +10,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Once;
 
 use foreread::{Error, ErrorKind, Result};
 
-/// Every knob of a run.
-pub const KNOBS: &[Knob] = &[
-    ("batch-size", Some("64"), "samples per batch"),
-    ("epochs", Some("2"), "passes over the dataset"),
-    ("seed", Some("0"), "the seed of the order"),
-    ("sampler", Some("shuffle"), "shuffle, torch, feistel or sequential"),
-    ("drop-last", Some("false"), "drop the rest that does not divide evenly, instead of padding"),
-    (
-        "deal",
-        Some("torch"),
-        "how ranks share an epoch: torch (strided), blocks, or locality (by where samples are cached)",
-    ),
-    ("validate", None, "a second dataset, read in order after every epoch"),
-    ("memory", Some("auto"), "the memory tier of each rank"),
-    ("disk", None, "the disk tier of this node: DIR=SIZE or DIR=SIZE,shared, one per line"),
-    ("look-ahead", Some("256MiB"), "how many bytes are prefetched"),
-    ("rank", None, "this process among the ranks"),
-    ("world-size", None, "the number of ranks"),
-    ("origin-limit", None, "the most bytes per second from storage"),
-    ("origin-parallelism", None, "the most reads from storage at once"),
-    ("calibration", None, "the file that `foreread calibrate` wrote"),
-    ("compute-ms", Some("0"), "how long the trainer computes on each batch"),
-    ("on-error", Some("fail"), "what to do if a sample cannot be read: fail, skip or substitute"),
-];
-
-/// The command's own settings, in addition to those of a run. Other readers of the same
-/// `foreread.toml` ignore them.
-pub const COMMAND_KNOBS: &[Knob] = &[
-    ("report", Some("text"), "text or json; for simulate also csv"),
-    ("progress", Some("auto"), "whether long work shows progress: auto (rank 0 only) or off"),
-    ("digest", Some("false"), "add each epoch's SHA-256 to the report"),
-    ("ids", Some("false"), "add each epoch's delivered ids to the report"),
-    ("state", None, "the file of the run's state"),
-    ("report-file", None, "the report's file instead of standard output; %r is the rank"),
-    ("peers", Some("auto"), "whether ranks share their caches: auto or off"),
-    ("samples", None, "the number of samples, without a dataset"),
-    ("sample-bytes", None, "the length of each"),
-    ("epoch", Some("0"), "which epoch's order to print"),
-    ("format", None, "the format of objects: auto, files, tar, tfrecord or zip"),
-    ("include", None, "globs of files to index"),
-    ("exclude", None, "globs of files to leave out"),
-    ("seconds", Some("30"), "how long a calibration may take"),
-    ("origin-bytes", Some("1GiB"), "the most bytes that a calibration reads from storage"),
-    ("policy", Some("all"), "the policy to simulate"),
-    ("plot", None, "the file for plots"),
-    ("seeds", Some("1"), "the number of seeds that a simulation averages"),
-];
-
-/// The launchers' variables of rank and world size. The first that is set counts. MPI's come before
-/// SLURM's: under mpirun in a batch job, every process has the batch script's own `SLURM_PROCID=0`.
-const RANKS: [(&str, &str); 4] = [
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-];
+use crate::table::{ARGUMENT_KNOBS, COMMAND_KNOBS, KNOBS, Knob, LAUNCHERS, all_knobs, find_knob};
 
 /// The source of a value, in order of precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,20 +41,38 @@ impl fmt::Display for Provenance {
     }
 }
 
-/// One knob: its name, its default as text (none: unset), and what it does.
-pub type Knob = (&'static str, Option<&'static str>, &'static str);
-
 /// A set of knobs, each as text with its provenance.
 #[derive(Clone, Debug)]
 pub struct Knobs {
-    tables: Vec<&'static [Knob]>,
     values: BTreeMap<&'static str, (String, Provenance)>,
     name_in_messages: fn(&str) -> String,
+    /// The directory of the settings file.
+    directory: PathBuf,
 }
 
 /// The name of a setting on the command line.
 fn option(name: &str) -> String {
     format!("--{name}")
+}
+
+/// Warns of variables that look like settings and are none, once per process.
+pub fn warn_of_unknown_variables() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        for name in crate::table::unknown_variables(names) {
+            tracing::warn!("{name} is not a setting, and is ignored; docs/settings.md lists all");
+        }
+    });
+}
+
+fn is_argument_only(knob: &Knob) -> bool {
+    ARGUMENT_KNOBS.iter().any(|other| other.name == knob.name)
+}
+
+/// Why a setting is refused in the environment and in a file.
+fn argument_only(knob: &Knob) -> String {
+    format!("can be set by an argument only (--{}), not in the environment or a file", knob.name)
 }
 
 fn usage(message: String) -> Error {
@@ -117,49 +81,68 @@ fn usage(message: String) -> Error {
 
 impl Knobs {
     /// The defaults, then `file` (which may be missing), then the environment, then `arguments`:
-    /// the later wins. `more` are the caller's knobs in addition to [`KNOBS`].
+    /// the later wins.
     ///
     /// # Errors
-    /// If the file cannot be read, is not TOML, or names an unknown knob.
+    /// If the file cannot be read or is not TOML. If the file names an unknown setting, or file or
+    /// environment set one that is an argument only. If a value is not among the possible ones.
     pub fn gather(
-        more: &'static [Knob],
         arguments: impl IntoIterator<Item = (&'static str, String)>,
         environment: impl Fn(&str) -> Option<String>,
         file: &Path,
     ) -> Result<Self> {
-        let mut knobs = Self { tables: vec![KNOBS, more], values: BTreeMap::new(), name_in_messages: option };
-        for (name, default, _) in knobs.tables.iter().copied().flatten() {
-            if let Some(default) = default {
-                knobs.values.insert(name, ((*default).to_owned(), Provenance::Default));
+        Self::gather_named(option, arguments, environment, file)
+    }
+
+    /// [`gather`](Self::gather), with messages that name a setting by this function instead of as
+    /// `--name`.
+    ///
+    /// # Errors
+    /// As `gather`.
+    pub fn gather_named(
+        name_in_messages: fn(&str) -> String,
+        arguments: impl IntoIterator<Item = (&'static str, String)>,
+        environment: impl Fn(&str) -> Option<String>,
+        file: &Path,
+    ) -> Result<Self> {
+        let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+        let mut knobs = Self { values: BTreeMap::new(), name_in_messages, directory };
+        for knob in all_knobs() {
+            if let Some(default) = knob.default {
+                knobs.values.insert(knob.name, (default.to_owned(), Provenance::Default));
             }
         }
         knobs.read_file(file)?;
-        knobs.read_environment(environment);
+        knobs.read_environment(environment)?;
         for (name, value) in arguments {
-            knobs.set(name, value)?;
+            let name = find_knob(name).ok_or_else(|| usage(format!("unknown setting '{name}'")))?.name;
+            knobs.values.insert(name, (value, Provenance::Argument));
+        }
+        for knob in all_knobs() {
+            let wrong = knobs.get(knob.name).and_then(|(value, _)| knob.expected(value));
+            if let Some(why) = wrong {
+                return Err(knobs.refuse(knob.name, why));
+            }
         }
         Ok(knobs)
-    }
-
-    /// Sets how messages name a knob, instead of `--name`.
-    #[must_use]
-    pub fn calling(self, name_in_messages: fn(&str) -> String) -> Self {
-        Self { name_in_messages, ..self }
-    }
-
-    fn known(&self, name: &str) -> Option<&'static str> {
-        let name = name.replace('_', "-");
-        self.tables.iter().copied().flatten().map(|(known, ..)| *known).find(|known| *known == name)
     }
 
     /// Sets one knob, as an argument.
     ///
     /// # Errors
-    /// If there is no such knob.
+    /// If there is no such knob, or the value is not among the possible ones.
     pub fn set(&mut self, name: &str, value: impl Into<String>) -> Result<()> {
-        let name = self.known(name).ok_or_else(|| usage(format!("unknown setting '{name}'")))?;
-        self.values.insert(name, (value.into(), Provenance::Argument));
-        Ok(())
+        let knob = find_knob(name).ok_or_else(|| usage(format!("unknown setting '{name}'")))?;
+        self.values.insert(knob.name, (value.into(), Provenance::Argument));
+        match self.get(name).and_then(|(value, _)| knob.expected(value)) {
+            Some(why) => Err(self.refuse(name, why)),
+            None => Ok(()),
+        }
+    }
+
+    /// The directory of the settings file.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
     }
 
     fn read_file(&mut self, path: &Path) -> Result<()> {
@@ -171,10 +154,14 @@ impl Knobs {
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             usage(format!("{} is not valid TOML: {}", path.display(), error.message()))
         })?;
+        let mut names = Vec::new();
         for (name, value) in table {
-            let name = self
-                .known(&name)
+            let knob = find_knob(&name.replace('_', "-"))
                 .ok_or_else(|| usage(format!("{}: unknown setting '{name}'", path.display())))?;
+            if is_argument_only(knob) {
+                return Err(usage(format!("{}: {name} {}", path.display(), argument_only(knob))));
+            }
+            let name = knob.name;
             let value = match value {
                 toml::Value::String(text) => text,
                 toml::Value::Integer(number) => number.to_string(),
@@ -191,15 +178,18 @@ impl Knobs {
                 }
             };
             self.values.insert(name, (value, Provenance::File(path.to_owned())));
+            names.push(name);
         }
+        // A file in the working directory may be unexpected.
+        tracing::info!("settings from {}: {}", path.display(), names.join(", "));
         Ok(())
     }
 
-    fn read_environment(&mut self, environment: impl Fn(&str) -> Option<String>) {
+    fn read_environment(&mut self, environment: impl Fn(&str) -> Option<String>) -> Result<()> {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty());
         // One of the two without the other is taken, too. The later check refuses it.
         let launcher =
-            RANKS.iter().find(|(rank, world_size)| set(rank).is_some() || set(world_size).is_some());
+            LAUNCHERS.iter().find(|(rank, world_size)| set(rank).is_some() || set(world_size).is_some());
         if let Some((rank, world_size)) = launcher {
             for (name, variable) in [("rank", rank), ("world-size", world_size)] {
                 if let Some(value) = set(variable) {
@@ -207,28 +197,21 @@ impl Knobs {
                 }
             }
         }
-        for (name, ..) in self.tables.clone().into_iter().flatten() {
-            let variable = format!("FOREREAD_{}", name.to_uppercase().replace('-', "_"));
+        if let Some(knob) = ARGUMENT_KNOBS.iter().find(|knob| environment(&knob.variable()).is_some()) {
+            return Err(usage(format!("{}: {} {}", knob.variable(), knob.name, argument_only(knob))));
+        }
+        for knob in [KNOBS, COMMAND_KNOBS].into_iter().flatten() {
+            let variable = knob.variable();
             if let Some(value) = environment(&variable) {
-                self.values.insert(name, (value, Provenance::Environment(variable)));
+                self.values.insert(knob.name, (value, Provenance::Environment(variable)));
             }
         }
+        Ok(())
     }
 
     /// The value of a knob and its source.
     pub fn get(&self, name: &str) -> Option<(&str, &Provenance)> {
         self.values.get(name).map(|(value, from)| (value.as_str(), from))
-    }
-
-    /// All set knobs by name, with their sources.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str, &Provenance)> {
-        self.values.iter().map(|(name, (value, from))| (*name, value.as_str(), from))
-    }
-
-    /// The names of all knobs that are unset and have no default.
-    pub fn unset(&self) -> impl Iterator<Item = &'static str> {
-        let all = self.tables.iter().copied().flatten().map(|(name, ..)| *name);
-        all.filter(|name| !self.values.contains_key(name))
     }
 
     /// A knob's value, converted to its type.
@@ -267,7 +250,7 @@ mod tests {
         let environment: BTreeMap<String, String> =
             environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let arguments = arguments.iter().map(|(name, value)| (*name, (*value).to_owned()));
-        Knobs::gather(&[], arguments, |name| environment.get(name).cloned(), &path)
+        Knobs::gather(arguments, |name| environment.get(name).cloned(), &path)
     }
 
     #[test]
@@ -313,5 +296,47 @@ mod tests {
         let error = knobs.parse::<u64>("seed").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
         assert_eq!(error.to_string(), "--seed x (environment FOREREAD_SEED): invalid digit found in string");
+    }
+
+    #[test]
+    // semantics: FAIL-31
+    fn possible_values_are_checked_from_every_source() {
+        let refused = |given: Result<Knobs>| given.unwrap_err().to_string();
+        assert_eq!(
+            refused(gather(&[], &[("FOREREAD_SAMPLER", "shufle")], "")),
+            "--sampler shufle (environment FOREREAD_SAMPLER): expected shuffle, torch, feistel or sequential"
+        );
+        let file = refused(gather(&[], &[], "on-error = 'ignore'"));
+        assert!(file.starts_with("--on-error ignore (file "), "{file}");
+        assert!(file.ends_with("expected fail, skip or substitute"), "{file}");
+        assert_eq!(
+            refused(gather(&[("drop-last", "yes")], &[], "")),
+            "--drop-last yes (argument): expected true or false"
+        );
+        // The value that wins counts.
+        assert!(gather(&[("sampler", "torch")], &[("FOREREAD_SAMPLER", "shufle")], "").is_ok());
+    }
+
+    #[test]
+    // semantics: FAIL-31
+    fn arguments_of_one_call_are_refused_elsewhere() {
+        for knob in ARGUMENT_KNOBS {
+            let variable = knob.variable();
+            let error = gather(&[], &[(&variable, "1")], "").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Usage);
+            assert_eq!(
+                error.to_string(),
+                format!(
+                    "{variable}: {} can be set by an argument only (--{}), not in the environment or a file",
+                    knob.name, knob.name
+                )
+            );
+            let file = gather(&[], &[], &format!("{} = '1'", knob.name)).unwrap_err().to_string();
+            assert!(
+                file.contains(&format!("foreread.toml: {} can be set by an argument", knob.name)),
+                "{file}"
+            );
+        }
+        assert_eq!(gather(&[("epoch", "3")], &[], "").unwrap().parse::<u64>("epoch").unwrap(), Some(3));
     }
 }

@@ -179,11 +179,11 @@ fn invalid_settings_are_one_line() {
         (&["--memory=lots"], &["--memory lots", "invalid size", "MiB"]),
         (&["--look-ahead=12XB"], &["--look-ahead 12XB", "invalid size"]),
         (&["--origin-limit=0"], &["--origin-limit 0", "at least 1"]),
-        (&["--sampler=random"], &["--sampler random", "shuffle, torch"]),
-        (&["--on-error=ignore"], &["--on-error ignore", "fail, skip"]),
-        (&["--deal=fair"], &["--deal fair", "torch"]),
+        (&["--sampler=random"], &["'random' for '--sampler", "shuffle, torch"]),
+        (&["--on-error=ignore"], &["'ignore' for '--on-error", "fail, skip"]),
+        (&["--deal=fair"], &["'fair' for '--deal", "torch, blocks, locality"]),
         (&["--compute-ms=-3"], &["--compute-ms -3"]),
-        (&["--report=xml"], &["--report xml", "text or json"]),
+        (&["--report=xml"], &["'xml' for '--report", "text, json]"]),
         (&["--seed=-1"], &["--seed -1"]),
     ] {
         let line = run(&mut foreread(["load", target].iter().chain(arguments))).fails(2);
@@ -287,13 +287,16 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     fs::write(directory.path().join("foreread.toml"), format!("output = {catalog:?}")).unwrap();
     for command in ["index", "calibrate"] {
         let line = run(foreread([command, data]).current_dir(directory.path())).fails(2);
-        assert_contains(&line, &["foreread.toml: unknown setting 'output'"]);
+        assert_contains(&line, &["foreread.toml: output can be set by an argument only (--output)"]);
     }
     fs::remove_file(directory.path().join("foreread.toml")).unwrap();
     let mut command = foreread(["calibrate", data, "--seconds", "1"]);
+    command.current_dir(directory.path());
+    let line = run(command.env("FOREREAD_OUTPUT", &catalog)).fails(2);
+    assert_contains(&line, &["FOREREAD_OUTPUT: output can be set by an argument only (--output)"]);
     // Twice: a calibration replaces one.
     for _ in 0..2 {
-        run(command.current_dir(directory.path()).env("FOREREAD_OUTPUT", &catalog)).ok();
+        run(command.env_remove("FOREREAD_OUTPUT")).ok();
     }
     assert!(directory.path().join("foreread-calibration.toml").is_file());
     assert_eq!(fs::read(&catalog).unwrap(), before);

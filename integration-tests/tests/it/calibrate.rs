@@ -50,7 +50,7 @@ fn plan_without_a_speed_has_no_times() {
     let described = ["plan", "--samples", "1000", "--sample-bytes", "100000"];
     let printed = run(&mut foreread(described)).ok();
     assert!(
-        printed.contains("time         unknown (run `foreread calibrate` and set --calibration"),
+        printed.contains("time         unknown (run `foreread calibrate`, or set --origin-limit)"),
         "{printed}"
     );
     assert!(plan(&described[1..]).get("forecast").is_none());
@@ -129,9 +129,10 @@ fn failed_calibration_is_one_line_with_the_name() {
 fn measured_speed_stays_below_the_users_limit() {
     for (limit, most, length, seconds) in [("1KB/s", 1000, 50_000, "1"), ("1MB/s", 1_000_000, 2_000_000, "3")]
     {
-        let samples = Samples::awkward(20, length);
+        let (samples, scratch) = (Samples::awkward(20, length), tempfile::tempdir().unwrap());
         let arguments = ["--seconds", seconds, "--origin-limit", limit, "--report", "json"];
-        let measured = run(foreread(["calibrate", samples.path().to_str().unwrap()]).args(arguments)).json();
+        let mut command = foreread(["calibrate", samples.path().to_str().unwrap()]);
+        let measured = run(command.args(arguments).arg("-o").arg(scratch.path().join("c.toml"))).json();
         let rates = measured["origin"]["read"].as_array().unwrap();
         assert!(rates.iter().all(|rate| number(rate, "/bytes_per_second") <= most), "{limit}: {rates:?}");
     }

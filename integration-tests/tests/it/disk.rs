@@ -183,7 +183,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     while !run(&mut foreread(["cache", "list", path])).ok().contains(&format!("process {}", user.id())) {
         assert!(began.elapsed() < Duration::from_secs(20), "the run never took the directory");
     }
-    let kept = run(&mut foreread(["cache", "clean", path])).ok();
+    let kept = run(&mut foreread(["cache", "clean", path, "--all"])).ok();
     assert!(kept.starts_with("skipped ") && kept.contains(&format!("process {}", user.id())), "{kept}");
     // A second run on the same directory only reads.
     assert_digests(&samples, &load(&samples, &["--epochs=1", &all, "--digest"]));
@@ -199,7 +199,7 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     let place = fs::read_dir(cache_root(directory.path())).unwrap().map(|entry| entry.unwrap().path());
     let notes = place.into_iter().find(|path| path.is_dir()).unwrap().join("notes.txt");
     fs::write(&notes, "x").unwrap();
-    let removed = run(&mut foreread(["cache", "clean", path])).ok();
+    let removed = run(&mut foreread(["cache", "clean", path, "--all"])).ok();
     assert!(removed.starts_with("removed "), "{removed}");
     assert!(removed.contains(&format!("kept {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);

@@ -136,7 +136,7 @@ fn zeroed_segment_header_frees_its_space() {
     edit(&cache.segment(), |bytes| bytes[..4096].fill(0));
     edit(&cache.index(), |bytes| bytes[..64].fill(0));
     let path = cache.directory.path().to_str().unwrap();
-    let printed = run(&mut foreread(["cache", "clean", path])).ok();
+    let printed = run(&mut foreread(["cache", "clean", path, "--all"])).ok();
     assert!(printed.starts_with("removed ") && !printed.contains("kept "), "{printed}");
     let left = taken(cache.directory.path());
     assert!(left <= 2 * 4096, "{left} bytes: more than the two directories");

@@ -82,7 +82,7 @@ fn users_of_one_directory_have_separate_caches() {
         |user| run(&mut scratch.command(user, &["cache", "list", scratch.path().to_str().unwrap()])).ok();
     for (user, other) in [(1001, 1002), (1002, 1001)] {
         assert_eq!(list(user).lines().count(), 2, "{}", list(user));
-        let clean = ["cache", "clean", scratch.path().to_str().unwrap()];
+        let clean = ["cache", "clean", scratch.path().to_str().unwrap(), "--all"];
         assert!(run(&mut scratch.command(user, &clean)).ok().starts_with("removed "));
         assert_eq!(list(user).lines().count(), 1);
         assert_eq!(list(other).lines().count(), if other == 1002 { 2 } else { 1 }, "the other's stays");

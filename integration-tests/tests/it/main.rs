@@ -12,6 +12,7 @@ mod disk;
 mod disk_faults;
 mod disk_users;
 mod endurance;
+mod help;
 mod house;
 mod identity;
 mod load;

@@ -27,8 +27,7 @@ fn fewer_samples_than_ranks_are_padded() {
 #[test]
 fn settings_precede_as_argument_environment_file() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsamples = 5\nsampler = 'torch'\n")
-        .unwrap();
+    std::fs::write(directory.path().join("foreread.toml"), "seed = 1\nsampler = 'torch'\n").unwrap();
     let mut command = foreread(["order", "--explain", "--samples", "7"]);
     command.current_dir(directory.path()).env("FOREREAD_SEED", "2").env("RANK", "1").env("WORLD_SIZE", "3");
     let explained = run(&mut command).ok();
@@ -40,7 +39,8 @@ fn settings_precede_as_argument_environment_file() {
     assert_eq!(line("seed"), "seed 2 environment FOREREAD_SEED");
     assert_eq!(line("sampler"), "sampler torch file foreread.toml");
     assert_eq!(line("rank"), "rank 1 environment RANK");
-    assert_eq!(line("epochs"), "epochs 2 default");
+    assert_eq!(line("epoch"), "epoch 0 default");
+    assert!(!explained.contains("look-ahead"), "only this command's settings: {explained}");
 }
 
 #[test]

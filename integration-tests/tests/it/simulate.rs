@@ -139,7 +139,7 @@ fn wrong_usage_is_one_line_too() {
     let line = simulate(&thesis(1), &["--policy", "lru"]).fails(2);
     assert!(line.contains("lru") && line.contains("nopfs") && line.contains("foreread-locality"), "{line}");
     let line = simulate(&thesis(1), &["--report", "xml"]).fails(2);
-    assert!(line.contains("text, json or csv"), "{line}");
+    assert!(line.contains("[possible values: text, json, csv]"), "{line}");
     let line = simulate(&thesis(1), &["--seeds", "0"]).fails(2);
     assert!(line.contains("seeds"), "{line}");
     let line = simulate(&thesis(1), &["--plot", "/nowhere/at/all.svg"]).fails(2);
@@ -150,10 +150,12 @@ fn wrong_usage_is_one_line_too() {
 
 #[test]
 fn settings_may_come_from_the_environment() {
-    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--report", "csv"]);
-    let output = run(command.env("FOREREAD_POLICY", "naive")).ok();
+    let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--policy", "naive"]);
+    let output = run(command.env("FOREREAD_REPORT", "csv")).ok();
     assert_eq!(output.lines().count(), 2, "{output}");
     assert!(output.lines().nth(1).unwrap().starts_with("naive,"), "{output}");
+    let line = run(command.env("FOREREAD_POLICY", "naive")).fails(2);
+    assert!(line.contains("FOREREAD_POLICY: policy can be set by an argument only (--policy)"), "{line}");
 }
 
 #[test]

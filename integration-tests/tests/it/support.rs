@@ -58,9 +58,17 @@ impl Finished {
 /// `foreread.toml`.
 pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(binary());
-    command.args(arguments).current_dir(std::env::temp_dir());
+    command.args(arguments).current_dir(working_directory());
     clean(&mut command);
     command
+}
+
+/// A directory without settings and without a calibration, which commands would find. Tests write
+/// nothing there.
+fn working_directory() -> PathBuf {
+    let directory = std::env::temp_dir().join("foreread-integration-tests");
+    fs::create_dir_all(&directory).unwrap();
+    directory
 }
 
 /// Removes inherited settings from a command that runs `foreread`.

@@ -30,7 +30,9 @@ fn progress_is_shown_by_rank_0_unless_it_is_off() {
     let log = run(&mut foreread(load.split(' ')));
     assert_eq!(log.stderr, "");
     let line = run(&mut foreread(load.split(' ').chain(["--progress", "some"]))).fails(2);
-    assert!(line.contains("--progress some (argument): expected auto or off"), "{line}");
+    assert!(line.contains("invalid value 'some' for '--progress <WORD>'"), "{line}");
+    let line = run(foreread(load.split(' ')).env("FOREREAD_PROGRESS", "some")).fails(2);
+    assert!(line.contains("--progress some (environment FOREREAD_PROGRESS): expected auto or off"), "{line}");
 }
 
 #[test]

@@ -64,7 +64,8 @@ impl CleanRule {
         Self { identity: Some(identity), ..Self::default() }
     }
 
-    fn names(&self, entry: &CacheEntry) -> bool {
+    /// Whether the rule selects this cache. [`clean`] does not remove it while it is in use.
+    pub fn selects(&self, entry: &CacheEntry) -> bool {
         let old =
             self.older_than.is_none_or(|age| entry.last_used.elapsed().is_ok_and(|unused| unused >= age));
         let same = self.identity.is_none_or(|identity| identity == entry.identity);
@@ -141,7 +142,7 @@ pub fn clean(directory: &Path, rule: &CleanRule) -> Result<Vec<RemovedCache>, Ti
     for root in root::existing(directory)? {
         let before = removed.len();
         for (entry, folder) in entries_of(&root)? {
-            if !rule.names(&entry) || entry.in_use {
+            if !rule.selects(&entry) || entry.in_use {
                 continue;
             }
             let gone = remove(&root, &folder, entry.identity);

@@ -298,7 +298,7 @@ pub(super) fn warn_of_legacy(directory: &Path) {
             let (path, bytes) = (folder.path().display(), folder.allocated("."));
             tracing::warn!(
                 "{path}: a cache of an earlier version takes {bytes} bytes and is not used any more; \
-                 `foreread cache clean {}` removes it",
+                 `foreread cache clean {} --all` removes it, and all other unused caches",
                 directory.display()
             );
         }

@@ -1,30 +1,72 @@
 //! `foreread cache`: lists disk caches, and removes unused ones.
+//!
+//! Removing needs a selection: everything at once only goes by `--all`, because a cache may have
+//! taken hours to fill.
 
 use std::io::Write;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use foreread::cache::{self, CacheEntry, CleanRule};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind};
+use serde::Serialize;
 
-use crate::arguments::Cache;
-use crate::output;
+use crate::arguments::{Cache, Selected};
+use crate::{output, settings};
 
 const DAY: f64 = 86_400.0;
 
 pub fn run(options: &Cache) -> Result<()> {
     match options {
-        Cache::List { directory } => list(directory),
-        Cache::Clean { directory, older_than, dataset } => clean(directory, *older_than, dataset.as_deref()),
+        Cache::List { directory, settings } => {
+            let Some(knobs) = settings::gather(settings)? else { return Ok(()) };
+            list(directory, settings::is_json(&knobs)?)
+        }
+        Cache::Clean { directory, selected, dry_run, settings } => {
+            let Some(knobs) = settings::gather(settings)? else { return Ok(()) };
+            let report = clean(directory, selected, *dry_run)?;
+            if settings::is_json(&knobs)? { settings::print_json(&report) } else { print(&report) }
+        }
     }
 }
 
-fn list(directory: &Path) -> Result<()> {
+/// One cache, as `--report json` prints it.
+#[derive(Debug, Serialize)]
+struct ListedCache {
+    dataset: String,
+    path: PathBuf,
+    samples: u64,
+    bytes: u64,
+    /// Seconds since 1970.
+    last_used: u64,
+    in_use: bool,
+    /// The process that writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process: Option<u32>,
+    /// Whether it is of an earlier version, and not used any more.
+    earlier_version: bool,
+}
+
+fn list(directory: &Path, json: bool) -> Result<()> {
     let entries = cache::list(directory).map_err(Error::from)?;
+    if json {
+        let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let listed = entries.into_iter().map(|entry| ListedCache {
+            dataset: entry.identity.to_string(),
+            samples: entry.samples,
+            bytes: entry.bytes,
+            last_used: since(entry.last_used),
+            in_use: entry.in_use,
+            process: entry.owner,
+            earlier_version: entry.is_old,
+            path: entry.path,
+        });
+        return settings::print_json(&listed.collect::<Vec<_>>());
+    }
     let mut out = output::stdout();
-    writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "catalog", "samples", "bytes", "last used")?;
+    writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "dataset", "samples", "bytes", "last used")?;
     for entry in entries {
         let in_use = user(&entry).unwrap_or_else(|| "none".to_owned());
         let old = if entry.is_old {
@@ -57,42 +99,91 @@ fn unused_days(entry: &CacheEntry) -> f64 {
     SystemTime::now().duration_since(entry.last_used).unwrap_or_default().as_secs_f64() / DAY
 }
 
-fn clean(directory: &Path, older_than: Option<f64>, dataset: Option<&str>) -> Result<()> {
+/// What was removed, as `--report json` prints it.
+#[derive(Debug, Serialize)]
+struct CleanReport {
+    dry_run: bool,
+    removed: Vec<RemovedReport>,
+    skipped: Vec<SkippedReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct RemovedReport {
+    dataset: String,
+    bytes: u64,
+    /// Files that stay: foreign ones, and those that cannot be removed.
+    kept: Vec<PathBuf>,
+}
+
+#[derive(Debug, Serialize)]
+struct SkippedReport {
+    dataset: String,
+    why: String,
+}
+
+fn clean(directory: &Path, selected: &Selected, dry_run: bool) -> Result<CleanReport> {
+    let rule = rule(selected)?;
+    let entries = cache::list(directory).map_err(Error::from)?;
+    let (removed, paths): (Vec<_>, Vec<_>) = if dry_run {
+        let chosen = entries.iter().filter(|entry| rule.selects(entry) && !entry.in_use);
+        chosen.map(|entry| (removed(entry.identity, entry.bytes, Vec::new()), entry.path.clone())).unzip()
+    } else {
+        let gone = cache::clean(directory, &rule).map_err(Error::from)?;
+        gone.into_iter().map(|gone| (removed(gone.identity, gone.bytes, gone.left), gone.path)).unzip()
+    };
+    // What other processes have changed since shows only in a new list.
+    let entries = if dry_run { entries } else { cache::list(directory).map_err(Error::from)? };
+    let skipped = entries.iter().filter(|entry| {
+        rule.identity.is_none_or(|identity| identity == entry.identity) && !paths.contains(&entry.path)
+    });
+    let why = |entry: &CacheEntry| match (user(entry), selected.older_than) {
+        (Some(user), _) => user,
+        (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
+        (None, None) => "in use".to_owned(),
+    };
+    let skipped = skipped.map(|entry| SkippedReport { dataset: entry.identity.to_string(), why: why(entry) });
+    Ok(CleanReport { dry_run, removed, skipped: skipped.collect() })
+}
+
+fn removed(identity: impl ToString, bytes: u64, kept: Vec<PathBuf>) -> RemovedReport {
+    RemovedReport { dataset: identity.to_string(), bytes, kept }
+}
+
+fn rule(selected: &Selected) -> Result<CleanRule> {
     let usage = |message: String| Error::new(ErrorKind::Usage, message);
     let mut rule = CleanRule::default();
-    if let Some(days) = older_than {
+    if let Some(days) = selected.older_than {
         let age = Duration::try_from_secs_f64(days * DAY);
         rule.older_than = Some(
             age.map_err(|_| usage(format!("--older-than {days}: expected a number of days, at least 0")))?,
         );
     }
-    if let Some(text) = dataset {
+    if let Some(text) = &selected.dataset {
         let identity = text.parse();
         rule.identity = Some(identity.map_err(|error| usage(format!("--dataset {text}: {error}")))?);
     }
-    rule.all = older_than.is_none() && dataset.is_none();
+    rule.all = selected.all;
+    if rule == CleanRule::default() {
+        let message = "no caches are selected: give --all, --older-than DAYS or --dataset IDENTITY; \
+                       --dry-run shows what would be removed";
+        return Err(usage(message.to_owned()).into());
+    }
+    Ok(rule)
+}
+
+fn print(report: &CleanReport) -> Result<()> {
     let mut out = output::stdout();
-    let removed = cache::clean(directory, &rule).map_err(Error::from)?;
-    for gone in &removed {
-        writeln!(out, "removed {}, {}", gone.identity, ByteSize(gone.bytes))?;
-        for left in &gone.left {
-            writeln!(out, "kept {}: not a cache file, or not removable", left.display())?;
+    let verb = if report.dry_run { "would remove" } else { "removed" };
+    for gone in &report.removed {
+        writeln!(out, "{verb} {}, {}", gone.dataset, ByteSize(gone.bytes))?;
+        for kept in &gone.kept {
+            writeln!(out, "kept {}: not a cache file, or not removable", kept.display())?;
         }
     }
-    let mut skipped = cache::list(directory).map_err(Error::from)?;
-    skipped.retain(|entry| {
-        rule.identity.is_none_or(|identity| identity == entry.identity)
-            && removed.iter().all(|gone| gone.path != entry.path)
-    });
-    for entry in &skipped {
-        let why = match (user(entry), older_than) {
-            (Some(user), _) => user,
-            (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
-            (None, None) => "in use".to_owned(),
-        };
-        writeln!(out, "skipped {}: {why}", entry.identity)?;
+    for skipped in &report.skipped {
+        writeln!(out, "skipped {}: {}", skipped.dataset, skipped.why)?;
     }
-    if removed.is_empty() && skipped.is_empty() {
+    if report.removed.is_empty() && report.skipped.is_empty() {
         writeln!(out, "nothing to remove: no such cache")?;
     }
     Ok(out.flush()?)

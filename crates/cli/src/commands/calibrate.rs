@@ -15,14 +15,8 @@ use crate::arguments::Calibrate;
 use crate::progress::{ProgressMode, WorkProgress};
 use crate::{output, settings};
 
-/// The default file for the result.
-const FILE: &str = "foreread-calibration.toml";
-
 pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
-    let knobs = settings::gather(options.given())?;
-    if options.explain {
-        return settings::explain(&knobs);
-    }
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let json = settings::is_json(&knobs)?;
     let wanted = wanted(options, &knobs)?;
     if wanted.target.is_none() && wanted.disks.is_empty() {
@@ -32,19 +26,16 @@ pub fn run(options: &Calibrate, registry: Registry) -> Result<()> {
         )
         .into());
     }
-    // Never from the environment or a file, because the file that it names is replaced.
-    let path = PathBuf::from(options.output.as_deref().unwrap_or(FILE));
+    let path = PathBuf::from(options.settings.get("output").unwrap_or(calibration::FILE_NAME));
     calibration::check_replaceable(&path)?;
     writable(&path)?;
-    let measured = calibrate(wanted, registry, show_progress(ProgressMode::of(&knobs, 0)?))?;
+    let measured = calibrate(wanted, registry, show_progress(ProgressMode::of(&knobs, 0)))?;
     calibration::write(&measured, &path)?;
-    let mut out = output::stdout();
     if json {
-        serde_json::to_writer(&mut out, &measured)?;
-        writeln!(out)?;
-    } else {
-        print(&mut out, &measured, &path)?;
+        return settings::print_json(&measured);
     }
+    let mut out = output::stdout();
+    print(&mut out, &measured, &path)?;
     Ok(out.flush()?)
 }
 
@@ -65,7 +56,7 @@ fn wanted(options: &Calibrate, knobs: &Knobs) -> Result<CalibrateOptions> {
         wanted.origin_bytes = bytes.0;
     }
     wanted.config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
-    wanted.config.origin_parallelism = knobs.parse("origin-parallelism")?;
+    wanted.config.origin_parallelism = foreread_settings::origin_parallelism(knobs)?;
     Ok(wanted)
 }
 
@@ -77,7 +68,8 @@ fn writable(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Prints the progress of listing, and then each figure: a few lines per minute.
+/// Shows the progress of listing, and then each figure. A log gets no figures: they are in the
+/// report.
 fn show_progress(show: ProgressMode) -> impl FnMut(CalibrateProgress) + Send + 'static {
     let mut listing = Some(WorkProgress::new(show, "listing", 0, "samples"));
     move |progress| {
@@ -91,7 +83,7 @@ fn show_progress(show: ProgressMode) -> impl FnMut(CalibrateProgress) + Send + '
             CalibrateStage::Disk(directory) => format!("disk {}", directory.display()),
         };
         listing = None;
-        if let Some(point) = progress.point {
+        if let Some(point) = progress.point.filter(|_| show == ProgressMode::Bar) {
             eprintln!("{what}: {}", figure(&point));
         }
     }
@@ -135,12 +127,12 @@ fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()
             (100.0 * memory.spread).ceil()
         )?;
     }
-    writeln!(
-        out,
-        "written to {}; `plan`, `load` and `simulate` read it with --calibration {}",
-        path.display(),
-        path.display()
-    )?;
+    if path == Path::new(calibration::FILE_NAME) {
+        writeln!(out, "written to {}; `plan` and `load` find it here", path.display())?;
+    } else {
+        let path = path.display();
+        writeln!(out, "written to {path}; `plan` and `load` read it with --calibration {path}")?;
+    }
     Ok(())
 }
 

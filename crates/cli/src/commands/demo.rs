@@ -25,12 +25,13 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::arguments::Demo;
-use crate::output;
 use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
+use crate::{output, settings};
 
 const SAMPLES: u64 = 600;
 const LONGEST: u64 = 120_000;
@@ -48,6 +49,8 @@ const PREFETCH: usize = 2 * READERS;
 const SEED: u64 = 42;
 
 pub fn run(options: &Demo) -> Result<()> {
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    let (json, show) = (settings::is_json(&knobs)?, ProgressMode::of(&knobs, 0));
     let parent = options.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::Builder::new()
         .prefix("foreread-demo-")
@@ -55,7 +58,20 @@ pub fn run(options: &Demo) -> Result<()> {
         .with_context(|| format!("cannot create a directory in {}", parent.display()))?;
     // From here on an interrupted demo must remove its directory.
     let signals = Signals::watch()?;
-    let bytes = generate(directory.path(), &signals)?;
+    let bytes = generate(directory.path(), &signals, show)?;
+    if json {
+        let runs = runs(directory.path(), bytes, &signals, show)?;
+        return settings::print_json(&json!({
+            "samples": SAMPLES,
+            "bytes": bytes,
+            "epochs": EPOCHS,
+            "batch_size": BATCH,
+            "compute_seconds_per_batch": COMPUTE.as_secs_f64(),
+            "storage_bytes_per_second": RATE.get(),
+            "storage_latency_seconds": LATENCY.as_secs_f64(),
+            "runs": runs.iter().map(DemoRun::json).collect::<Vec<_>>(),
+        }));
+    }
     let mut out = output::stdout();
     writeln!(
         out,
@@ -67,22 +83,13 @@ pub fn run(options: &Demo) -> Result<()> {
         COMPUTE.as_millis()
     )?;
     out.flush()?;
-    let url = format!("slow://{}", directory.path().display());
-    let mut rows = vec![
-        ("plain loop, reads on demand", plain(&url, &signals)?),
-        ("8 readers, no plan", readers(&url, &signals)?),
-        ("foreread, no memory tier", ahead(&url, 0, &signals)?),
-        ("foreread, memory for half", ahead(&url, bytes / 2, &signals)?),
-        ("foreread, memory for all", ahead(&url, 2 * bytes, &signals)?),
-    ];
-    let floor = rows[2].1.floor;
-    rows[..2].iter_mut().for_each(|(_, run)| run.floor = floor);
+    let rows = runs(directory.path(), bytes, &signals, show)?;
     write!(out, "{:30}", "seconds per epoch")?;
     (0..EPOCHS).try_for_each(|epoch| write!(out, "{epoch:>8}"))?;
     writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "storage", "lower bound")?;
-    for (name, run) in &rows {
+    for run in &rows {
         let total = run.epochs.iter().sum::<f64>();
-        write!(out, "{name:30}")?;
+        write!(out, "{:30}", run.name)?;
         run.epochs.iter().try_for_each(|seconds| write!(out, "{seconds:>8.2}"))?;
         let (origin, floor) = (ByteSize(run.origin_bytes).to_string(), ByteSize(run.floor).to_string());
         writeln!(out, "{total:>9.2}{:>8.0} %{origin:>12}{floor:>12}", 100.0 * run.waited / total)?;
@@ -95,8 +102,25 @@ pub fn run(options: &Demo) -> Result<()> {
     Ok(out.flush()?)
 }
 
+/// The same training in all ways.
+fn runs(directory: &Path, bytes: u64, signals: &Signals, show: ProgressMode) -> Result<Vec<DemoRun>> {
+    let url = format!("slow://{}", directory.display());
+    let named = |name, run: DemoRun| DemoRun { name, ..run };
+    let mut runs = vec![
+        named("plain loop, reads on demand", plain(&url, signals, show)?),
+        named("8 readers, no plan", readers(&url, signals, show)?),
+        named("foreread, no memory tier", ahead(&url, 0, signals, show)?),
+        named("foreread, memory for half", ahead(&url, bytes / 2, signals, show)?),
+        named("foreread, memory for all", ahead(&url, 2 * bytes, signals, show)?),
+    ];
+    let floor = runs[2].floor;
+    runs[..2].iter_mut().for_each(|run| run.floor = floor);
+    Ok(runs)
+}
+
 #[derive(Default)]
 struct DemoRun {
+    name: &'static str,
     epochs: [f64; EPOCHS as usize],
     waited: f64,
     origin_bytes: u64,
@@ -109,6 +133,16 @@ impl DemoRun {
         std::thread::sleep(COMPUTE);
         self.waited += (got - asked).as_secs_f64();
         self.epochs[epoch as usize] += asked.elapsed().as_secs_f64();
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "epoch_seconds": self.epochs,
+            "waiting_seconds": self.waited,
+            "origin_bytes": self.origin_bytes,
+            "floor_origin_bytes": self.floor,
+        })
     }
 }
 
@@ -159,9 +193,9 @@ async fn one_by_one(origin: &dyn Tier, requests: Vec<ReadRequest>) -> Result<u64
 
 /// A plain training loop: it reads the next batch's samples when it needs them, one after the
 /// other.
-fn plain(url: &str, signals: &Signals) -> Result<DemoRun> {
+fn plain(url: &str, signals: &Signals, show: ProgressMode) -> Result<DemoRun> {
     let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
-    let mut work = WorkProgress::new(ProgressMode::auto(), "without foreread", EPOCHS * SAMPLES, "samples");
+    let mut work = WorkProgress::new(show, "without foreread", EPOCHS * SAMPLES, "samples");
     let mut outcome = DemoRun::default();
     for (batches, epoch) in epochs.into_iter().zip(0..) {
         for batch in batches {
@@ -178,14 +212,9 @@ fn plain(url: &str, signals: &Signals) -> Result<DemoRun> {
 }
 
 /// A usual loader: some readers prefetch, one batch each, and epoch by epoch.
-fn readers(url: &str, signals: &Signals) -> Result<DemoRun> {
+fn readers(url: &str, signals: &Signals, show: ProgressMode) -> Result<DemoRun> {
     let DirectReads { runtime, origin, epochs } = DirectReads::open(url)?;
-    let mut work = WorkProgress::new(
-        ProgressMode::auto(),
-        "with 8 readers",
-        EPOCHS * SAMPLES.div_ceil(BATCH),
-        "batches",
-    );
+    let mut work = WorkProgress::new(show, "with 8 readers", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = DemoRun::default();
     for (batches, epoch) in epochs.into_iter().zip(0..) {
         let free = Arc::new(Semaphore::new(READERS));
@@ -211,14 +240,13 @@ fn readers(url: &str, signals: &Signals) -> Result<DemoRun> {
 }
 
 /// The same run with foreread.
-fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<DemoRun> {
+fn ahead(url: &str, memory: u64, signals: &Signals, show: ProgressMode) -> Result<DemoRun> {
     let mut config = Config::default();
     (config.batch_size, config.epochs, config.seed) = (BATCH, EPOCHS, SEED);
     (config.memory, config.look_ahead) = (Memory::Bytes(memory), LOOK_AHEAD);
     config.origin_limit = Some(RATE.get());
     let loader = Loader::builder_with(url, config).registry(registry()).start()?;
-    let mut work =
-        WorkProgress::new(ProgressMode::auto(), "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
+    let mut work = WorkProgress::new(show, "with foreread", EPOCHS * SAMPLES.div_ceil(BATCH), "batches");
     let mut outcome = DemoRun::default();
     loop {
         let asked = Instant::now();
@@ -233,8 +261,8 @@ fn ahead(url: &str, memory: u64, signals: &Signals) -> Result<DemoRun> {
 }
 
 /// Writes samples of different lengths in ten classes, and returns the number of bytes.
-fn generate(directory: &Path, signals: &Signals) -> Result<u64> {
-    let mut work = WorkProgress::new(ProgressMode::auto(), "generating data", SAMPLES, "samples");
+fn generate(directory: &Path, signals: &Signals, show: ProgressMode) -> Result<u64> {
+    let mut work = WorkProgress::new(show, "generating data", SAMPLES, "samples");
     let mut state = SEED;
     let mut sum = 0;
     for id in 0..SAMPLES {

@@ -1,5 +1,6 @@
 //! `foreread index`: builds a dataset's catalog.
 
+use std::fmt;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,23 +10,22 @@ use anyhow::Result;
 use foreread::dataset::{IndexOptions, IndexProgress, forget_listing};
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
+use serde::Serialize;
 
 use crate::arguments::Index;
 use crate::progress::ProgressMode;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Index, registry: Registry) -> Result<()> {
-    let knobs = settings::gather(options.given())?;
-    if options.explain {
-        return settings::explain(&knobs);
-    }
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    let json = settings::is_json(&knobs)?;
     let mut index = IndexOptions::default();
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
     index.format = foreread_settings::format(&knobs)?;
     index.name = options.name.clone();
-    // Never from the environment or a file, because the file that it names is replaced.
-    let path = options.output.clone().unwrap_or_else(|| default_name(&options.targets));
+    let output = options.settings.get("output").map(str::to_owned);
+    let path = output.unwrap_or_else(|| default_name(&options.targets));
     refuse_to_replace(Path::new(&path))?;
     refuse_missing_directory(Path::new(&path))?;
     let partial = format!("{path}.partial");
@@ -35,7 +35,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let builder = Loader::builder(first).registry(registry);
     let builder = more.iter().fold(builder, |builder, shard| builder.shard(shard));
     let last = Arc::new(Mutex::new(IndexProgress::default()));
-    let mut shown = progress::listing(ProgressMode::of(&knobs, 0)?, first);
+    let mut shown = progress::listing(ProgressMode::of(&knobs, 0), first);
     let tell = {
         let last = Arc::clone(&last);
         move |progress| {
@@ -50,43 +50,92 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     refuse_to_replace(Path::new(&path))?;
     catalog.save(Path::new(&path)).map_err(Error::from)?;
     forget_listing(Path::new(&partial));
-    let mut out = output::stdout();
-    writeln!(
-        out,
-        "{path}: {} samples, {}, {} labels, fingerprint {}",
-        catalog.len(),
-        ByteSize(catalog.total_bytes()),
-        catalog.labels().len(),
-        catalog.fingerprint()
-    )?;
     let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
-    if last.resumed > 0 {
-        writeln!(out, "resumed: {} objects were already listed", last.resumed)?;
+    let report = IndexReport {
+        catalog: path,
+        format: catalog.format().name(),
+        samples: catalog.len(),
+        bytes: catalog.total_bytes(),
+        labels: catalog.labels().len(),
+        fingerprint: catalog.fingerprint().to_string(),
+        seconds: took.as_secs_f64(),
+        resumed_objects: last.resumed,
+        resumed_shards: last.resumed_shards,
+        shards: (catalog.format() != Format::Files).then_some(ShardsReport {
+            bytes: last.bytes,
+            bytes_read: last.bytes_read,
+            requests: last.requests,
+            members_skipped: last.skipped,
+        }),
+    };
+    if json {
+        return settings::print_json(&report);
     }
-    if last.resumed_shards > 0 {
-        writeln!(out, "resumed: {} shards were already indexed", last.resumed_shards)?;
-    }
-    if catalog.format() != Format::Files {
-        writeln!(out, "{}", cost(catalog.format(), &last, took.as_secs_f64()))?;
-    }
+    let mut out = output::stdout();
+    write!(out, "{report}")?;
     Ok(out.flush()?)
 }
 
+/// The result of indexing, as `--report json` prints it.
+#[derive(Debug, Serialize)]
+struct IndexReport {
+    catalog: String,
+    format: &'static str,
+    samples: u64,
+    bytes: u64,
+    labels: usize,
+    fingerprint: String,
+    seconds: f64,
+    /// Objects and shards that an interrupted indexing had done.
+    resumed_objects: u64,
+    resumed_shards: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shards: Option<ShardsReport>,
+}
+
 /// The cost of indexing shards.
-fn cost(format: Format, last: &IndexProgress, seconds: f64) -> String {
-    let skipped = match last.skipped {
-        0 => String::new(),
-        1 => "; 1 member is not a sample".to_owned(),
-        more => format!("; {more} members are not samples"),
-    };
-    format!(
-        "indexed {} of {} in {seconds:.1} s with {} request{}, {} read{skipped}",
-        ByteSize(last.bytes),
-        format.name(),
-        last.requests,
-        if last.requests == 1 { "" } else { "s" },
-        ByteSize(last.bytes_read),
-    )
+#[derive(Debug, Serialize)]
+struct ShardsReport {
+    bytes: u64,
+    bytes_read: u64,
+    requests: u64,
+    members_skipped: u64,
+}
+
+impl fmt::Display for IndexReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            out,
+            "{}: {} samples, {}, {} labels, fingerprint {}",
+            self.catalog,
+            self.samples,
+            ByteSize(self.bytes),
+            self.labels,
+            self.fingerprint
+        )?;
+        if self.resumed_objects > 0 {
+            writeln!(out, "resumed: {} objects were already listed", self.resumed_objects)?;
+        }
+        if self.resumed_shards > 0 {
+            writeln!(out, "resumed: {} shards were already indexed", self.resumed_shards)?;
+        }
+        let Some(shards) = &self.shards else { return Ok(()) };
+        let skipped = match shards.members_skipped {
+            0 => String::new(),
+            1 => "; 1 member is not a sample".to_owned(),
+            more => format!("; {more} members are not samples"),
+        };
+        writeln!(
+            out,
+            "indexed {} of {} in {:.1} s with {} request{}, {} read{skipped}",
+            ByteSize(shards.bytes),
+            self.format,
+            self.seconds,
+            shards.requests,
+            if shards.requests == 1 { "" } else { "s" },
+            ByteSize(shards.bytes_read),
+        )
+    }
 }
 
 /// A catalog replaces only a catalog.

@@ -2,9 +2,11 @@
 
 pub mod cache;
 pub mod calibrate;
+pub mod completions;
 pub mod demo;
 pub mod index;
 pub mod load;
+pub mod man;
 pub mod order;
 pub mod plan;
 pub mod simulate;

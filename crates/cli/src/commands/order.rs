@@ -9,16 +9,14 @@ use foreread::order::{AccessStream, Dealing};
 use foreread_settings::Provenance;
 use foreread_types::{Rank, SampleId};
 
-use crate::arguments::OrderCommand;
+use crate::arguments::Order;
 use crate::{output, settings};
 
 const CHUNK: usize = 4096;
 
-pub fn run(options: &OrderCommand) -> Result<()> {
-    let knobs = settings::gather(options.given())?;
-    if options.explain {
-        return settings::explain(&knobs);
-    }
+pub fn run(options: &Order) -> Result<()> {
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;
     if config.locality {
         return Err(knobs.refuse("deal", "locality is only known in a run; expected torch or blocks").into());
@@ -35,20 +33,28 @@ pub fn run(options: &OrderCommand) -> Result<()> {
     let stream =
         AccessStream::new(order.map_err(Error::from)?, dealing.map_err(Error::from)?, Rank(config.rank), 0)
             .map_err(Error::from)?;
-    print(&stream)
+    let mut out = output::stdout();
+    if json {
+        write!(out, "{{\"samples\": {samples}, \"seed\": {}, \"epoch\": {epoch}, ", config.seed)?;
+        write!(out, "\"rank\": {}, \"world_size\": {}, \"ids\": [", config.rank, config.world_size)?;
+        let mut separator = "";
+        each_id(&stream, |id| Ok(write!(out, "{}{id}", std::mem::replace(&mut separator, ", "))?))?;
+        writeln!(out, "]}}")?;
+    } else {
+        each_id(&stream, |id| Ok(writeln!(out, "{id}")?))?;
+    }
+    Ok(out.flush()?)
 }
 
-fn print(stream: &AccessStream) -> Result<()> {
-    let mut out = output::stdout();
+/// Calls `each` with the ids in order. They are never all in memory.
+fn each_id(stream: &AccessStream, mut each: impl FnMut(SampleId) -> Result<()>) -> Result<()> {
     let mut ids = vec![SampleId(0); CHUNK];
     let mut at = 0;
     while at < stream.len() {
         let count = CHUNK.min(usize::try_from(stream.len() - at).unwrap_or(CHUNK));
         stream.fill(at, &mut ids[..count]);
-        for id in &ids[..count] {
-            writeln!(out, "{id}")?;
-        }
+        ids[..count].iter().try_for_each(|id| each(*id))?;
         at += count as u64;
     }
-    Ok(out.flush()?)
+    Ok(())
 }

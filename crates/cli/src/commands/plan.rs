@@ -10,32 +10,36 @@ use foreread::{Loader, Registry};
 use foreread_estimate::PlanReport;
 use foreread_settings::Knobs;
 
+use super::load::{compute, text};
 use crate::arguments::Plan;
 use crate::progress::ProgressMode;
 use crate::{output, progress, settings};
 
 pub fn run(options: &Plan, registry: Registry) -> Result<()> {
-    let knobs = settings::gather(options.given())?;
-    if options.running.explain {
-        return settings::explain(&knobs);
-    }
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;
+    let compute = compute(&knobs)?;
+    let mut notes = Vec::new();
     let report = match &options.target {
         Some(target) => {
-            let listing = progress::listing(ProgressMode::of(&knobs, 0)?, target);
-            let ready = Loader::builder_with(target, config).registry(registry).prepare_with(listing)?;
+            let listing = progress::listing(ProgressMode::of(&knobs, 0), target);
+            let builder = Loader::builder_with(target, config).compute_per_batch(compute);
+            let ready = builder.registry(registry).prepare_with(listing)?;
+            notes.extend(text::memory_off(ready.prepared()));
+            notes.extend(text::calibration(&knobs, ready.prepared()));
             // This command joins no group of ranks.
             PlanReport::of(ready.prepared(), ready.prepared().blocks())?
         }
-        None => PlanReport::of(&Planned::new(config, &[imagined(&knobs)?])?, None)?,
+        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None)?,
     };
-    let mut out = output::stdout();
     if json {
-        serde_json::to_writer(&mut out, &report)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{report}")?;
+        return settings::print_json(&report);
+    }
+    let mut out = output::stdout();
+    write!(out, "{report}")?;
+    for note in notes {
+        writeln!(out, "{note}")?;
     }
     Ok(out.flush()?)
 }

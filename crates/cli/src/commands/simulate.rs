@@ -26,11 +26,8 @@ enum ReportFormat {
 }
 
 pub fn run(options: &Simulate) -> Result<()> {
-    let knobs = settings::gather(options.given())?;
-    if options.explain {
-        return settings::explain(&knobs);
-    }
-    let (figures, show) = (figures(&knobs)?, ProgressMode::of(&knobs, 0)?);
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    let (figures, show) = (figures(&knobs), ProgressMode::of(&knobs, 0));
     let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
     if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
@@ -38,7 +35,9 @@ pub fn run(options: &Simulate) -> Result<()> {
     }
     let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
     let mut scenario = read(&options.scenario)?;
-    if let Some((path, _)) = knobs.get("calibration") {
+    // A file that was only found would change the machines that the scenario describes.
+    let calibration = knobs.get("calibration").map(|(path, _)| path);
+    if let Some(path) = calibration.filter(|path| !matches!(*path, "auto" | "off")) {
         let measured = foreread_settings::calibration::read(Path::new(path));
         speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
     }
@@ -84,12 +83,11 @@ fn watched<T>(show: ProgressMode, label: String, work: impl FnOnce(&mut dyn FnMu
     })
 }
 
-fn figures(knobs: &Knobs) -> Result<ReportFormat> {
-    match knobs.get("report").map_or("text", |(value, _)| value) {
-        "text" => Ok(ReportFormat::Text),
-        "json" => Ok(ReportFormat::Json),
-        "csv" => Ok(ReportFormat::Csv),
-        _ => Err(knobs.refuse("report", "expected text, json or csv").into()),
+fn figures(knobs: &Knobs) -> ReportFormat {
+    match knobs.get("report") {
+        Some(("json", _)) => ReportFormat::Json,
+        Some(("csv", _)) => ReportFormat::Csv,
+        _ => ReportFormat::Text,
     }
 }
 

@@ -17,7 +17,7 @@
 //! let mut builder = Loader::builder_with("s3://bucket/train", config.clone());
 //! // The launcher's environment: torchrun, SLURM, MPI, or `FOREREAD_MEET`.
 //! if let Some(meeting) = Meeting::of(&config, &|name| std::env::var(name).ok())? {
-//!     builder = builder.together(meeting);
+//!     builder = builder.peers(meeting);
 //! }
 //! let loader = builder.start()?;
 //! # Ok::<(), foreread::Error>(())

@@ -67,7 +67,7 @@ impl Job {
         match meeting {
             Some(meeting) => {
                 let meeting = meetings.numbered(meeting);
-                builder.together(meeting.network(self.network.host(host(rank))))
+                builder.peers(meeting.network(self.network.host(host(rank))))
             }
             // A single rank needs no rendezvous.
             None => builder,

@@ -134,13 +134,13 @@ class Loader:
         disk: str | Sequence[str] | Mapping[Path, Size] | None = None,
         look_ahead: Size | None = None,
         origin_limit: Size | None = None,
-        origin_parallelism: int | None = None,
+        origin_parallelism: int | Literal["auto"] | None = None,
         calibration: Path | None = None,
         validate: Path | None = None,
         format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
         on_error: Literal["fail", "skip", "substitute"] | None = None,
         resume: str | None = None,
-        together: Literal["auto", False] = "auto",
+        peers: Literal["auto", "off"] | None = None,
         progress: bool = False,
     ) -> Self: ...
     def __iter__(self) -> Self: ...

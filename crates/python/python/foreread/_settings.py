@@ -34,7 +34,8 @@ class Settings(TypedDict, total=False):
     sampler: Literal["shuffle", "torch", "feistel", "sequential"] | None
     #: Drop an uneven remainder instead of padding.
     drop_last: bool | None
-    #: How ranks share an epoch: strided as in PyTorch, in blocks, or by cache owner.
+    #: How ranks share an epoch: strided as in PyTorch, in blocks, or by cache owner. Locality is never automatic: it
+    #: changes each rank's samples.
     deal: Literal["torch", "blocks", "locality"] | None
     #: Rank and number of ranks. Default: from the launcher (torchrun, SLURM, MPI).
     rank: int | None
@@ -43,13 +44,14 @@ class Settings(TypedDict, total=False):
     memory: Size | None
     #: Directories of the disk tier of this node with their sizes: "DIR=SIZE", a list of these, or a dict.
     disk: str | Sequence[str] | Mapping[Path, Size] | None
-    #: How far reads run ahead of the trainer, in bytes (default: 256 MiB).
+    #: How far reads run ahead of the trainer, in bytes. "auto" (default) is at most 256 MiB.
     look_ahead: Size | None
     #: The maximum bytes per second read from storage.
     origin_limit: Size | None
-    #: The maximum concurrent reads from storage.
-    origin_parallelism: int | None
-    #: The file of measured speeds from `foreread calibrate`.
+    #: The maximum concurrent reads from storage; "auto" (default): found while reading.
+    origin_parallelism: int | Literal["auto"] | None
+    #: The file of measured speeds from `foreread calibrate`; "auto" (default): foreread-calibration.toml in the working
+    #: directory, if there is one; "off": none.
     calibration: Path | None
     #: A second dataset, read in order after every epoch.
     validate: Path | None
@@ -59,7 +61,7 @@ class Settings(TypedDict, total=False):
     on_error: Literal["fail", "skip", "substitute"] | None
     #: A state from Loader.state().
     resume: str | None
-    #: Whether ranks that find each other share their caches.
-    together: Literal["auto", False]
+    #: Whether ranks that find each other share their caches: "auto" (default) or "off".
+    peers: Literal["auto", "off"] | None
     #: Whether to show progress, as a bar (tqdm) or lines.
     progress: bool

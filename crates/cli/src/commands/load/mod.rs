@@ -1,7 +1,7 @@
 //! `foreread load`: runs the loader like a trainer, and reports each epoch.
 
 mod ranks;
-mod text;
+pub mod text;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,10 @@ use anyhow::{Context, Result, bail};
 use foreread::plan::Prepared;
 use foreread::report::{EpochReport, Report};
 use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
+use foreread_settings::Knobs;
 use sha2::{Digest, Sha256};
 
+use self::text::EpochTable;
 use crate::arguments::Load;
 use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
@@ -23,20 +25,18 @@ use crate::{output, progress, settings};
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
 pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
-    let knobs = settings::gather(options.given())?;
-    if options.running.explain {
-        return settings::explain(&knobs).map(|()| ExitCode::SUCCESS);
-    }
+    let Some(knobs) = settings::gather(&options.settings)? else { return Ok(ExitCode::SUCCESS) };
     let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;
+    let compute = compute(&knobs)?;
     let wanted = RecordOptions {
         digest: knobs.parse("digest")?.unwrap_or(false),
         ids: knobs.parse("ids")?.unwrap_or(false),
     };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
-    let (compute, rank, world_size, node_ranks) =
-        (config.compute, config.rank, config.world_size, config.ranks_on_node());
-    let builder = Loader::builder_with(&options.target, config.clone()).registry(registry);
+    let (rank, world_size, node_ranks) = (config.rank, config.world_size, config.ranks_on_node());
+    let builder = Loader::builder_with(&options.target, config.clone()).compute_per_batch(compute);
+    let builder = builder.registry(registry);
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
         // Such ranks advance separately, and do not know the lowest step that all have completed.
@@ -50,7 +50,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
-    let show = ProgressMode::of(&knobs, rank)?;
+    let show = ProgressMode::of(&knobs, rank);
     let ready = builder.prepare_with(progress::listing(show, &options.target))?;
     if let Some(path) = &state {
         keep_out(path, ready.prepared()).map_err(|why| knobs.refuse("state", why))?;
@@ -58,12 +58,14 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let passes: Vec<u64> = ready.prepared().run().passes().map(|pass| pass.batches).collect();
     let mut out = output::stdout();
     if !json && first {
-        text::heading(&mut out, ready.prepared(), node_ranks)?;
+        text::heading(&mut out, ready.prepared(), node_ranks, &knobs)?;
         if passes.iter().all(|&batches| batches == 0) {
-            writeln!(out, "this run is complete; raise --epochs to continue")?;
+            output::complain("this run is complete; raise --epochs to continue");
         }
     }
-    let who = if together { format!("rank {rank} of {world_size}: ") } else { String::new() };
+    // Without digests and ids, rank 0 alone prints rows.
+    let mixed = together && (wanted.digest || wanted.ids);
+    let mut table = EpochTable::new(ready.prepared(), together, mixed.then_some(rank));
     let loader = ready.start();
     // The state is saved at once, so that an unwritable path is detected before hours of work.
     let state_file = StateFile::new(state, keeps)?;
@@ -82,7 +84,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
             // The pass that has just ended, unless it had no batch.
             let last = session.report().epochs.pop();
             if let Some(last) = last.filter(|last| shown != Some((last.epoch, last.phase.clone()))) {
-                text::line(&mut out, &who, &last)?;
+                table.row(&mut out, &last)?;
                 shown = Some((last.epoch, last.phase));
             }
             out.flush()?;
@@ -116,6 +118,13 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         );
     }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// The computation time of the simulated trainer, per batch.
+pub fn compute(knobs: &Knobs) -> Result<Duration> {
+    let milliseconds: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
+    let time = Duration::try_from_secs_f64(milliseconds / 1e3);
+    Ok(time.map_err(|_| knobs.refuse("compute-ms", "expected a number of milliseconds, at least 0"))?)
 }
 
 /// Writes a report to a file: long reports of several ranks would mix in one pipe.

@@ -4,6 +4,8 @@
 //! caches automatically. Without a meeting place each rank reads alone, and a warning names the
 //! setting.
 
+#[cfg(feature = "peer")]
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,15 +22,16 @@ use crate::signals::Signals;
 /// How long a finished rank serves the others after a signal, whose sender waits.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// When a rank that waits for others first reports it. Each next report comes after twice the time.
+/// When a rank that waits for others first reports it: on a terminal, and in a log. Each next
+/// report comes after twice the time. Every rank reports, because each knows whom it misses.
 #[cfg(feature = "peer")]
-const FIRST_PROGRESS: Duration = Duration::from_secs(3);
+const FIRST_PROGRESS: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(60)];
 
 /// Makes the run share its caches with other ranks, if there are any and a meeting place is known.
 /// Returns whether it does.
 #[cfg(feature = "peer")]
 pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result<(Builder, bool)> {
-    if !settings::is_on(knobs, "peers")? {
+    if !settings::is_on(knobs, "peers") {
         return Ok((builder, false));
     }
     let environment = |name: &str| std::env::var(name).ok();
@@ -41,14 +44,15 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
         }
         return Ok((builder, false));
     };
-    let (mut printed, mut pause) = (std::time::Instant::now(), FIRST_PROGRESS);
+    let is_log = !std::io::stderr().is_terminal();
+    let (mut printed, mut pause) = (std::time::Instant::now(), FIRST_PROGRESS[usize::from(is_log)]);
     let meeting = meeting.progress(move |waiting| {
         if printed.elapsed() > pause {
             (printed, pause) = (std::time::Instant::now(), pause * 2);
             eprintln!("{waiting}");
         }
     });
-    Ok((builder.together(meeting), true))
+    Ok((builder.peers(meeting), true))
 }
 
 /// Without the feature, no rank shares its caches.

@@ -1,16 +1,18 @@
-//! The report of `foreread load` as text.
+//! The report of `foreread load` as text: a heading, a row per epoch, the totals.
 
 use std::io::Write;
 
 use anyhow::Result;
+use foreread::Memory;
 use foreread::plan::Prepared;
-use foreread::report::{EpochReport, Report};
+use foreread::report::{CountReport, EpochReport, Report};
 use foreread::size::ByteSize;
+use foreread_settings::{Knobs, calibration::FILE_NAME};
 
 /// The datasets, and where their samples are cached.
 ///
 /// `on_node` is the number of ranks on this node. Each has its own memory. They share the disks.
-pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -> Result<()> {
+pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32, knobs: &Knobs) -> Result<()> {
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
             out,
@@ -40,50 +42,133 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32) -
             )?;
         }
     }
-    if prepared.plan().levels().is_empty() {
-        writeln!(out, "{:12} none", "memory")?;
+    match memory_off(prepared) {
+        Some(line) => writeln!(out, "{line}")?,
+        None if prepared.plan().levels().is_empty() => writeln!(out, "{:12} none", "memory")?,
+        None => {}
+    }
+    if let Some(line) = calibration(knobs, prepared) {
+        writeln!(out, "{line}")?;
     }
     Ok(out.flush()?)
 }
 
-/// One epoch, in one line.
-pub(super) fn line(out: &mut impl Write, who: &str, epoch: &EpochReport) -> Result<()> {
-    let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
-    let share = |count: foreread::report::CountReport| match epoch.samples {
-        0 => 0.0,
-        samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
-    };
-    let places = [
-        ("storage", epoch.reads.origin),
-        ("memory", epoch.reads.memory),
-        ("disk", epoch.reads.disk),
-        ("peers", epoch.reads.peer),
-    ];
-    // Storage and memory are always printed, the others where they exist.
-    let from = places.iter().filter(|(_, count)| count.samples.is_some());
-    let from: Vec<String> = from.map(|(name, count)| format!("{name} {:.1} %", share(*count))).collect();
-    writeln!(
-        out,
-        "{who}epoch {:<3} {:10} {} samples in {:.2} s: {:.0} samples/s, {}/s; stalled {:.2} s; {}{}",
-        epoch.epoch,
-        epoch.phase,
-        epoch.samples,
-        epoch.seconds,
-        rate(epoch.samples),
-        ByteSize(rate(epoch.bytes) as u64),
-        epoch.stall_seconds,
-        from.join(", "),
-        epoch.digest.as_ref().map(|digest| format!("; sha256 {digest}")).unwrap_or_default(),
-    )?;
-    if let Some(ids) = &epoch.ids {
-        let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
-        writeln!(out, "{who}ids {}", ids.join(" "))?;
+/// Why there is no memory tier, if the kernel is the reason.
+pub fn memory_off(prepared: &Prepared) -> Option<String> {
+    let is_automatic = prepared.config().memory == Memory::Auto && prepared.config().origin_limit.is_none();
+    let has_memory = prepared.plan().levels().iter().any(|level| level.name == "memory");
+    (is_automatic && !has_memory && prepared.is_kernel_cached()).then(|| {
+        "memory       off: the kernel already caches this local directory (--memory SIZE forces it)"
+            .to_owned()
+    })
+}
+
+/// The calibration that was found, and what it is used for.
+pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
+    if !matches!(knobs.get("calibration"), Some(("auto", _))) {
+        return None;
     }
-    Ok(())
+    let config = prepared.config();
+    let found = config.calibration.as_deref()?;
+    let measured = prepared.catalogs().next().is_some_and(|it| found.of_origin(it.base_url()).is_some());
+    let disks = config.disk.iter().any(|disk| found.of_disk(&disk.directory).is_some());
+    let used = match (measured, disks, &found.origin) {
+        (true, ..) => "measured this dataset's storage".to_owned(),
+        (false, true, _) => "measured a disk of this run".to_owned(),
+        (false, false, Some(origin)) => format!("measured {}, and is not used here", origin.url),
+        (false, false, None) => "measured other disks, and is not used here".to_owned(),
+    };
+    Some(format!("calibration  {FILE_NAME} in the working directory {used}"))
+}
+
+/// The epochs as a table, at most 100 columns wide.
+pub(super) struct EpochTable {
+    has_disk: bool,
+    has_peers: bool,
+    /// The rank, if rows of several ranks may mix.
+    rank: Option<u32>,
+    has_heading: bool,
+}
+
+impl EpochTable {
+    pub(super) fn new(prepared: &Prepared, together: bool, rank: Option<u32>) -> Self {
+        let has_disk = !prepared.config().disk.is_empty();
+        Self { has_disk, has_peers: together, rank, has_heading: false }
+    }
+
+    /// Prints a row, and the heading before the first.
+    pub(super) fn row(&mut self, out: &mut impl Write, epoch: &EpochReport) -> Result<()> {
+        if !self.has_heading {
+            self.has_heading = true;
+            self.heading(out)?;
+        }
+        let rate = |amount: u64| if epoch.seconds > 0.0 { amount as f64 / epoch.seconds } else { 0.0 };
+        self.rank(out, |rank| rank.to_string())?;
+        write!(
+            out,
+            "{:>5} {:<10} {:>9} {:>9} {:>9.0} {:>7.1} {:>9}",
+            epoch.epoch,
+            epoch.phase,
+            epoch.samples,
+            seconds(epoch.seconds),
+            rate(epoch.samples),
+            rate(epoch.bytes) / f64::from(1 << 20),
+            seconds(epoch.stall_seconds),
+        )?;
+        let share = |count: CountReport| match epoch.samples {
+            0 => 0.0,
+            samples => 100.0 * count.samples.unwrap_or(0) as f64 / samples as f64,
+        };
+        write!(out, " {:>7.1}% {:>6.1}%", share(epoch.reads.origin), share(epoch.reads.memory))?;
+        if self.has_disk {
+            write!(out, " {:>5.1}%", share(epoch.reads.disk))?;
+        }
+        if self.has_peers {
+            write!(out, " {:>5.1}%", share(epoch.reads.peer))?;
+        }
+        writeln!(out)?;
+        if let Some(digest) = &epoch.digest {
+            self.rank(out, |rank| rank.to_string())?;
+            writeln!(out, "      sha256 {digest}")?;
+        }
+        if let Some(ids) = &epoch.ids {
+            let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
+            self.rank(out, |rank| rank.to_string())?;
+            writeln!(out, "      ids {}", ids.join(" "))?;
+        }
+        Ok(())
+    }
+
+    fn heading(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out)?;
+        self.rank(out, |_| "rank".to_owned())?;
+        write!(
+            out,
+            "{:>5} {:<10} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>7}",
+            "epoch", "phase", "samples", "time", "samples/s", "MiB/s", "stalled", "storage", "memory"
+        )?;
+        for (name, _) in [("disk", self.has_disk), ("peers", self.has_peers)].iter().filter(|it| it.1) {
+            write!(out, " {name:>6}")?;
+        }
+        Ok(writeln!(out)?)
+    }
+
+    /// The first column, if there is one.
+    fn rank(&self, out: &mut impl Write, text: impl Fn(u32) -> String) -> Result<()> {
+        match self.rank {
+            Some(rank) => Ok(write!(out, "{:>4} ", text(rank))?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 1000.0 { format!("{seconds:.2} s") } else { format!("{seconds:.0} s") }
 }
 
 /// The totals of the run, and the values that it adapted.
 pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
+    writeln!(out)?;
     let floor = ByteSize(report.floor_origin_bytes);
     let bound = match &report.all_ranks {
         // The lower bound is of all ranks together.
@@ -146,4 +231,71 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread::report::ReadsReport;
+
+    use super::*;
+
+    fn count(samples: u64) -> CountReport {
+        CountReport { samples: Some(samples), bytes: Some(samples * 1000) }
+    }
+
+    fn epoch(number: u64, samples: u64) -> EpochReport {
+        let reads =
+            ReadsReport { origin: count(samples / 4), memory: count(samples / 2), ..Default::default() };
+        EpochReport {
+            epoch: number,
+            passes: 1,
+            phase: "validation".to_owned(),
+            samples,
+            batches: 1,
+            bytes: samples << 20,
+            seconds: 8.0,
+            stall_seconds: 0.5,
+            first_batch_seconds: 0.1,
+            reads,
+            digest: None,
+            ids: None,
+        }
+    }
+
+    fn printed(mut table: EpochTable, epochs: &[EpochReport]) -> Vec<String> {
+        let mut out = Vec::new();
+        for epoch in epochs {
+            table.row(&mut out, epoch).unwrap();
+        }
+        String::from_utf8(out).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn epochs_are_rows_below_one_heading() {
+        let table = EpochTable { has_disk: false, has_peers: false, rank: None, has_heading: false };
+        let lines = printed(table, &[epoch(0, 4000), epoch(1, 4000)]);
+        assert_eq!(
+            lines,
+            [
+                "",
+                "epoch phase        samples      time samples/s   MiB/s   stalled  storage  memory",
+                "    0 validation      4000    8.00 s       500   500.0    0.50 s    25.0%   50.0%",
+                "    1 validation      4000    8.00 s       500   500.0    0.50 s    25.0%   50.0%",
+            ]
+        );
+    }
+
+    #[test]
+    fn widest_table_has_100_columns() {
+        let table = EpochTable { has_disk: true, has_peers: true, rank: Some(1023), has_heading: false };
+        let lines = printed(
+            table,
+            &[EpochReport { digest: Some("f".repeat(64)), bytes: 99 << 30, ..epoch(12_345, 123_456_789) }],
+        );
+        assert!(lines.iter().all(|line| line.len() <= 100), "{lines:#?}");
+        assert!(lines[1].starts_with("rank epoch ") && lines[1].ends_with("   disk  peers"), "{lines:#?}");
+        assert_eq!(lines[1].len(), lines[2].len(), "{lines:#?}");
+        // Rows of several ranks mix, so each line names its rank.
+        assert!(lines[3].starts_with("1023       sha256 ffff"), "{lines:#?}");
+    }
 }

@@ -21,8 +21,8 @@ from ._decode import Decode, decoder, raw
 from ._epoch import Epoch
 from ._threads import Pipeline
 
-#: Arguments of PyTorch's loader about worker processes, which have no effect without them.
-_WORKER_ARGUMENTS = ("persistent_workers", "timeout", "multiprocessing_context", "in_order")
+#: Arguments of PyTorch's loader about worker processes, which have no effect without them, with its defaults.
+_WORKER_ARGUMENTS = {"persistent_workers": False, "timeout": 0, "multiprocessing_context": None, "in_order": True}
 
 #: Arguments that decide batches in PyTorch's loader and are not supported here, with the alternative.
 _REFUSED = {
@@ -32,8 +32,22 @@ _REFUSED = {
     "worker_init_fn": "there are threads instead of worker processes; wrap(your_loader) supports workers and their worker_init_fn",
 }
 
+#: The worker arguments that a warning has named.
+_IGNORED: set[str] = set()
+
 #: Marks a sample that could not be decoded.
 _UNDECODABLE = object()
+
+
+def _ignore_worker_arguments(settings: dict[str, Any]) -> None:
+    """Removes arguments about worker processes, with one warning in a process for each that is not PyTorch's default."""
+    given = {name: settings.pop(name) for name in _WORKER_ARGUMENTS if name in settings}
+    changed = [name for name, value in given.items() if value is not None and value != _WORKER_ARGUMENTS[name]]
+    new = [name for name in changed if name not in _IGNORED]
+    if new:
+        _IGNORED.update(new)
+        why = "foreread decodes on threads, whose order is fixed, and has no worker processes"
+        warnings.warn(f"ignored, because {why}: {', '.join(new)}", stacklevel=3)
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
@@ -68,7 +82,7 @@ class DataLoader:
             between runs.
         prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
-        memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, together: as ``foreread.Loader``.
+        memory, disk, look_ahead, origin_limit, origin_parallelism, rank, world_size, peers: as ``foreread.Loader``.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
         on_error: the effect of an unreadable or undecodable sample: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a good
             sample of its batch, or else of an earlier batch). With ``"substitute"``, a batch without a readable sample
@@ -102,8 +116,7 @@ class DataLoader:
         for name, why in _REFUSED.items():
             if settings.pop(name, None) is not None:
                 raise ConfigError(f"{name}: {why}")
-        for name in _WORKER_ARGUMENTS:
-            settings.pop(name, None)
+        _ignore_worker_arguments(settings)
         num_workers = _number("num_workers", num_workers, 0, "of threads")
         prefetch_factor = _number("prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, 1, "of batches")
         if batch_size is None:

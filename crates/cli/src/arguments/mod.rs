@@ -1,0 +1,328 @@
+//! The command line.
+//!
+//! Decision: options that are settings come from the table of settings ([`settings`]): names, help
+//! texts, possible values. Only what a single command has is declared here. Values stay text, because
+//! they may also come from the environment or a file; one place converts them and reports a bad value
+//! with its source. The price: help texts of settings are the same in all commands, apart from the few
+//! in [`settings`].
+
+mod settings;
+mod texts;
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use clap_complete::Shell;
+
+#[cfg(feature = "peer")]
+pub use self::settings::TokenSet;
+pub use self::settings::{
+    CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
+};
+
+/// A data loader for machine-learning training that knows the order of its reads in advance.
+#[derive(Debug, Parser)]
+#[command(name = "foreread", version, max_term_width = 100, after_help = texts::MAIN)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub verbosity: Verbosity,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How much is logged.
+#[derive(Debug, Args)]
+pub struct Verbosity {
+    /// More messages on standard error: -v what is decided (info), -vv debug, -vvv trace
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Only errors on standard error: neither warnings nor progress
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+impl Verbosity {
+    /// The filter of the log, where RUST_LOG sets none.
+    pub fn filter(&self) -> &'static str {
+        match (self.quiet, self.verbose) {
+            (true, _) => "error",
+            (false, 0) => "warn",
+            // Dependencies stay as they are: their lines are about connections.
+            (false, 1) => "warn,foreread=info",
+            (false, 2) => "warn,foreread=debug",
+            (false, _) => "info,foreread=trace",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the effect in under a minute, on generated data and slow storage
+    #[command(after_help = texts::DEMO)]
+    Demo(Demo),
+    /// Build a catalog of a dataset
+    #[command(after_help = texts::INDEX)]
+    Index(Index),
+    /// Print the ids of the samples that a rank reads in an epoch, one per line
+    #[command(after_help = texts::ORDER)]
+    Order(Order),
+    /// Run the loader over a dataset and report each epoch
+    #[command(after_help = texts::LOAD)]
+    Load(Load),
+    /// Show where samples would be cached, and the lower bound of bytes from storage
+    #[command(after_help = texts::PLAN)]
+    Plan(Plan),
+    /// Measure storage, disks and memory, for plans with predicted times
+    #[command(after_help = texts::CALIBRATE)]
+    Calibrate(Calibrate),
+    /// Simulate a run on described machines, under one caching policy or all
+    #[command(after_help = texts::SIMULATE)]
+    Simulate(Simulate),
+    /// Print a new random token, the secret that the ranks of one job share
+    #[cfg(feature = "peer")]
+    #[command(after_help = texts::TOKEN)]
+    Token(Token),
+    /// List disk caches, or remove unused ones
+    #[command(subcommand, after_help = texts::CACHE)]
+    Cache(Cache),
+    /// Print the script that completes this command's words in a shell
+    #[command(after_help = texts::COMPLETIONS)]
+    Completions(Completions),
+    /// Print the manual page, or write the pages of all commands into a directory
+    #[command(after_help = texts::MAN)]
+    Man(Man),
+}
+
+#[derive(Debug, Args)]
+pub struct Demo {
+    /// The directory for the data, which are removed afterwards [default: a temporary directory]
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings<DemoSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Index {
+    /// The dataset: a directory or a URL; or its shards, by name or with braces
+    /// ('DIR/shard-{000..146}.tar')
+    #[arg(value_name = "URL", required = true)]
+    pub targets: Vec<String>,
+    /// A name for the data instead of their URL: caches stay valid when the data move. All places
+    /// with this name must have the same data
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings<IndexSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Order {
+    #[command(flatten)]
+    pub settings: Settings<OrderSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Load {
+    /// The dataset: a directory or a URL of files or shards, or a catalog made by `foreread index`
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: String,
+    #[command(flatten)]
+    pub settings: Settings<LoadSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Plan {
+    /// The dataset: a directory, a URL, or a catalog; none with --samples and --sample-bytes
+    #[arg(value_name = "URL|CATALOG", conflicts_with_all = ["samples", "sample-bytes"])]
+    pub target: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings<PlanSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Calibrate {
+    /// The dataset: a directory, a URL, or a catalog made by `foreread index`
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: Option<String>,
+    #[command(flatten)]
+    pub settings: Settings<CalibrateSet>,
+}
+
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// The scenario file: workers, storage, file system, dataset and training
+    #[arg(value_name = "SCENARIO.toml")]
+    pub scenario: PathBuf,
+    #[command(flatten)]
+    pub settings: Settings<SimulateSet>,
+}
+
+#[cfg(feature = "peer")]
+#[derive(Debug, Args)]
+pub struct Token {
+    #[command(flatten)]
+    pub settings: Settings<TokenSet>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Cache {
+    /// List the caches in a directory, by dataset
+    #[command(after_help = texts::CACHE_LIST)]
+    List {
+        /// The directory, as given to --disk
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        #[command(flatten)]
+        settings: Settings<CacheSet>,
+    },
+    /// Remove unused caches from a directory: all of them, or those that the options select
+    #[command(after_help = texts::CACHE_CLEAN)]
+    Clean {
+        /// The directory, as given to --disk
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+        #[command(flatten)]
+        selected: Selected,
+        /// Only print what would be removed
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        settings: Settings<CacheSet>,
+    },
+}
+
+/// The caches that `cache clean` removes. At least one option is needed.
+#[derive(Debug, Args)]
+pub struct Selected {
+    /// All unused caches
+    #[arg(long, conflicts_with_all = ["older_than", "dataset"])]
+    pub all: bool,
+    /// Only caches that were not used for this many days
+    #[arg(long, value_name = "DAYS")]
+    pub older_than: Option<f64>,
+    /// Only the cache of this identity, as `cache list` prints it
+    #[arg(long, value_name = "IDENTITY")]
+    pub dataset: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub struct Man {
+    /// The directory for one page per command; without it the page of `foreread` itself is printed
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// Calls `each` with every command and its words, subcommands first.
+    fn each_command(
+        command: &mut clap::Command,
+        words: &str,
+        each: &mut impl FnMut(&str, &mut clap::Command),
+    ) {
+        for inner in command.get_subcommands_mut() {
+            let name = format!("{words} {}", inner.get_name());
+            each_command(inner, &name, each);
+        }
+        each(words, command);
+    }
+
+    fn command() -> clap::Command {
+        let mut command = Arguments::command();
+        command.build();
+        command
+    }
+
+    #[test]
+    fn command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn help_has_two_examples_settings_units_and_exit_codes() {
+        let mut seen = 0;
+        each_command(&mut command(), "foreread", &mut |words, command| {
+            if words.contains(" help") {
+                return;
+            }
+            seen += 1;
+            let help = command.render_help().to_string();
+            let name = if words == "foreread" { "foreread " } else { words };
+            let examples = help.lines().filter(|line| line.starts_with("  ") && line.contains(name)).count();
+            assert!(examples >= 2, "{words}: {examples} examples\n{help}");
+            for part in ["foreread.toml", "FOREREAD_", "KiB", "RUST_LOG", "NO_COLOR"] {
+                assert!(help.contains(part), "{words}: {part}\n{help}");
+            }
+            for code in ["0 done", "1 failed", "2 wrong usage", "128 + n", "141"] {
+                assert!(help.contains(code), "{words}: {code}\n{help}");
+            }
+        });
+        assert!(seen >= 13, "{seen}");
+    }
+
+    #[test]
+    fn options_of_load_are_grouped_under_headings() {
+        let help = command().find_subcommand_mut("load").unwrap().render_help().to_string();
+        let at = |heading: &str| {
+            help.find(&format!("\n{heading}:\n")).unwrap_or_else(|| panic!("{heading}: {help}"))
+        };
+        let headings = ["Order", "Caches", "Storage", "Ranks", "Report"].map(at);
+        assert!(headings.is_sorted(), "{help}");
+        let option =
+            |name: &str| help.find(&format!("--{name} ")).unwrap_or_else(|| panic!("{name}: {help}"));
+        assert!(headings[0] < option("sampler") && option("sampler") < headings[1]);
+        assert!(headings[1] < option("memory") && option("memory") < headings[2]);
+        assert!(headings[4] < option("report"));
+    }
+
+    #[test]
+    fn possible_values_come_from_the_table_of_settings() {
+        each_command(&mut command(), "foreread", &mut |words, command| {
+            for knob in foreread_settings::all_knobs() {
+                let Some(argument) = command.get_arguments().find(|argument| argument.get_id() == knob.name)
+                else {
+                    continue;
+                };
+                let offered: Vec<_> =
+                    argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+                let Some(known) = knob.words() else { continue };
+                assert!(!offered.is_empty(), "{words} --{}", knob.name);
+                // A command may refuse a word that the table has, and never take another.
+                assert!(offered.iter().all(|word| known.contains(&word.as_str())), "{words} --{}", knob.name);
+            }
+        });
+    }
+
+    #[test]
+    fn every_setting_is_an_option_of_some_command() {
+        let mut names = std::collections::BTreeSet::new();
+        each_command(&mut command(), "", &mut |_, command| {
+            names.extend(command.get_arguments().map(|argument| argument.get_id().to_string()));
+        });
+        for knob in foreread_settings::all_knobs() {
+            assert!(names.contains(knob.name), "{}", knob.name);
+        }
+    }
+
+    #[test]
+    fn verbosity_sets_the_filter_of_the_log() {
+        let filter = |words: &[&str]| Arguments::try_parse_from(words).map(|it| it.verbosity.filter());
+        assert_eq!(filter(&["foreread", "demo"]).unwrap(), "warn");
+        assert_eq!(filter(&["foreread", "-q", "demo"]).unwrap(), "error");
+        assert_eq!(filter(&["foreread", "demo", "-v"]).unwrap(), "warn,foreread=info");
+        assert_eq!(filter(&["foreread", "-vv", "demo"]).unwrap(), "warn,foreread=debug");
+        assert!(filter(&["foreread", "-q", "-v", "demo"]).is_err());
+    }
+}

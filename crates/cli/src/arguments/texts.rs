@@ -1,0 +1,75 @@
+//! The end of each help text: examples, and what is common to all commands.
+
+/// The end of a help text, with the given examples.
+macro_rules! help {
+    ($($example:literal),+ $(,)?) => {
+        concat!(
+            "Examples:\n",
+            $("  ", $example, "\n",)+
+            "\n\
+Settings: an argument wins over the environment (--look-ahead: FOREREAD_LOOK_AHEAD), and that over \
+foreread.toml in the working directory (look-ahead = \"1GiB\"). Options that describe one call, such as \
+--digest or --plot, are arguments only. --explain shows where each value came from; docs/settings.md \
+lists all.\n\
+Units: bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB; rates have /s at the end.\n\
+Messages: -v, -vv, -q, or RUST_LOG=debug, which wins. NO_COLOR=1 turns colours off.\n\
+Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + n ended by signal n after the state was saved, 141 \
+the reader of the output has gone."
+        )
+    };
+}
+
+pub(super) const MAIN: &str = help![
+    "foreread demo                        # what it does, in under a minute",
+    "foreread load /data/train            # read a dataset as a training would",
+    "foreread plan /data/train --memory 8GiB --epochs 90",
+];
+pub(super) const DEMO: &str =
+    help!["foreread demo", "foreread demo --directory /local/scratch --report json"];
+pub(super) const INDEX: &str = help![
+    "foreread index /data/train -o train.foreread",
+    "foreread index s3://bucket/images --include '*.jpg'",
+    "foreread index '/data/shards/train-{000000..000146}.tar'",
+];
+pub(super) const ORDER: &str = help![
+    "foreread order --samples 1281167 --seed 1 --epoch 7 --sampler torch --world-size 8 --rank 3",
+    "foreread order --samples 50000 --batch-size 64 --drop-last --report json",
+];
+pub(super) const LOAD: &str = help![
+    "foreread load /data/train --batch-size 64 --epochs 3",
+    "foreread load s3://bucket/images --memory 8GiB --disk /local/scratch=200GB --state run.state",
+    "foreread load train.foreread --compute-ms 210     # would a step of 210 ms wait for data?",
+];
+pub(super) const PLAN: &str = help![
+    "foreread plan /data/train --memory 8GiB --epochs 90",
+    "foreread plan --samples 1281167 --sample-bytes 110KB --memory 16GiB --world-size 8 --rank 0",
+];
+pub(super) const CALIBRATE: &str = help![
+    "foreread calibrate /data/train --disk /local/scratch",
+    "foreread calibrate s3://bucket/images --seconds 60 --origin-limit 1GB/s",
+];
+pub(super) const SIMULATE: &str = help![
+    "foreread simulate crates/simulator/scenarios/thesis-s1.toml",
+    "foreread simulate scenario.toml --policy foreread --plot policies.svg --report csv",
+];
+#[cfg(feature = "peer")]
+pub(super) const TOKEN: &str = help![
+    "export FOREREAD_TOKEN=$(foreread token)     # in the job script, before the ranks start",
+    "foreread token --report json",
+];
+pub(super) const CACHE: &str = help![
+    "foreread cache list /local/scratch",
+    "foreread cache clean /local/scratch --older-than 30 --dry-run",
+];
+pub(super) const CACHE_LIST: &str =
+    help!["foreread cache list /local/scratch", "foreread cache list /local/scratch --report json"];
+pub(super) const CACHE_CLEAN: &str = help![
+    "foreread cache clean /local/scratch --older-than 30 --dry-run",
+    "foreread cache clean /local/scratch --all",
+];
+pub(super) const COMPLETIONS: &str = help![
+    "foreread completions bash > ~/.local/share/bash-completion/completions/foreread",
+    "foreread completions zsh > ~/.zfunc/_foreread",
+];
+pub(super) const MAN: &str =
+    help!["foreread man | man -l -", "foreread man ~/.local/share/man/man1     # man foreread-load",];

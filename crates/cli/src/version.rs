@@ -1,0 +1,28 @@
+//! The version, with what a report of a bug needs: commit, features, URL schemes.
+
+use foreread::Registry;
+
+/// The features of this build.
+const FEATURES: &[(&str, bool)] = &[
+    ("azure", cfg!(feature = "azure")),
+    ("gcs", cfg!(feature = "gcs")),
+    ("opendal", cfg!(feature = "opendal")),
+    ("opendal-hdfs", cfg!(feature = "opendal-hdfs")),
+    ("opendal-huggingface", cfg!(feature = "opendal-huggingface")),
+    ("opendal-sftp", cfg!(feature = "opendal-sftp")),
+    ("peer", cfg!(feature = "peer")),
+    ("s3", cfg!(feature = "s3")),
+];
+
+/// The text of `--version`, after the command's name.
+pub fn long(registry: &Registry) -> String {
+    let commit =
+        option_env!("FOREREAD_BUILT_FROM").map_or_else(String::new, |commit| format!(" (commit {commit})"));
+    let features: Vec<&str> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+    let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    format!(
+        "{}{commit}\nfeatures: {features}\nURL schemes: {}",
+        env!("CARGO_PKG_VERSION"),
+        registry.schemes().join(", ")
+    )
+}

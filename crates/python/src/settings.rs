@@ -97,7 +97,6 @@ impl PythonSettings {
                 "disk" => ("disk", disks(&value)?),
                 "validate" => ("validate", path(&name, &value)?),
                 "calibration" => ("calibration", path(&name, &value)?),
-                "format" => ("format", word(&name, &value)?),
                 "peers" => ("peers", word(&name, &value)?),
                 "progress" => {
                     progress = flag(&name, &value)?;

@@ -46,16 +46,6 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     Ok(config)
 }
 
-/// The setting `format`. `None` detects the format from the objects' names.
-///
-/// # Errors
-/// If there is no such format.
-pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
-    let Some((name, _)) = knobs.get("format").filter(|(name, _)| *name != "auto") else { return Ok(None) };
-    let why = "expected auto, files, tar, tfrecord or zip";
-    Format::from_name(name).map(Some).ok_or_else(|| knobs.refuse("format", why))
-}
-
 /// The most reads from storage at once. `None`: found while reading.
 ///
 /// # Errors

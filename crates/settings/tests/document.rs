@@ -165,7 +165,7 @@ fn literals(directories: &[&str], prefix: &str) -> BTreeSet<String> {
                     .chars()
                     .take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '_')
                     .collect();
-                if rest[name.len()..].starts_with('"') {
+                if !name.is_empty() && rest[name.len()..].starts_with('"') {
                     found.insert(format!("{prefix}{name}"));
                 }
             }

@@ -65,7 +65,7 @@ pub enum Command {
     Index(Index),
     /// Print the ids of the samples that a rank reads in an epoch, one per line
     #[command(after_help = texts::ORDER)]
-    Order(Order),
+    Order(OrderCommand),
     /// Run the loader over a dataset and report each epoch
     #[command(after_help = texts::LOAD)]
     Load(Load),
@@ -117,7 +117,7 @@ pub struct Index {
 }
 
 #[derive(Debug, Args)]
-pub struct Order {
+pub struct OrderCommand {
     #[command(flatten)]
     pub settings: Settings<OrderSet>,
 }

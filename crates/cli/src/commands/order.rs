@@ -9,12 +9,12 @@ use foreread::order::{AccessStream, Dealing};
 use foreread_settings::Provenance;
 use foreread_types::{Rank, SampleId};
 
-use crate::arguments::Order;
+use crate::arguments::OrderCommand;
 use crate::{output, settings};
 
 const CHUNK: usize = 4096;
 
-pub fn run(options: &Order) -> Result<()> {
+pub fn run(options: &OrderCommand) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let json = settings::is_json(&knobs)?;
     let config = foreread_settings::config(&knobs)?;

@@ -35,7 +35,7 @@ def answer(module, job):
     # Beside what the bench removes at its end, whatever happens here.
     job["scratch"] = tempfile.mkdtemp(dir=job["home"])
     try:
-        return measure(lambda: of(job), job["warm"], job["most"])
+        return measure(lambda: of(job), job["later"], job["limit"], job["keeps"])
     finally:
         shutil.rmtree(job["scratch"], ignore_errors=True)
 

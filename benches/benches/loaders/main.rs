@@ -71,7 +71,8 @@ fn main() -> Result<()> {
         let (date, machine) = (machine::today()?, machine::description());
         let rows = measure_contenders(&source, &contenders, &mut libraries)?;
         let rows: Vec<_> = rows.iter().filter_map(ContenderRow::medians).collect();
-        let versions = libraries.versions().clone();
+        let mut versions = libraries.versions().clone();
+        versions.insert("foreread".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         measured.push(GroupRecord { group, date, machine, versions, rows });
     }
     if measured.iter().all(|group| group.rows.is_empty()) {

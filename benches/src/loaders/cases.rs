@@ -70,7 +70,14 @@ impl CaseTable {
             Self::Shards => vec![group.case(Role::Shards, First)],
             Self::Memory => vec![group.case(Role::Memory, Later), group.case(Role::Shards, Later)],
         };
-        cases.into_iter().flatten().collect()
+        let mut cases: Vec<_> = cases.into_iter().flatten().collect();
+        if self == Self::Memory {
+            // Names are unique on the page.
+            for case in &mut cases {
+                case.name = case.name.replace(Later.name(), "from memory");
+            }
+        }
+        cases
     }
 }
 
@@ -169,5 +176,15 @@ mod tests {
         assert_eq!(best(&group(SourceGroup::Ceph, peers), EpochKind::First), "raw, 0 workers 50");
         let shards_only = group(SourceGroup::Ceph, vec![peer("tar", SampleFormat::Tar, 900.0)]);
         assert!(CaseTable::Raw.cases(&shards_only).is_empty());
+    }
+
+    #[test]
+    fn case_names_are_unique() {
+        let path = crate::loaders::pages::directory().join(crate::loaders::pages::RECORD);
+        let record = crate::loaders::record::Record::load(&path).unwrap();
+        let cases = CaseTable::ALL.into_iter().flat_map(|table| record.groups.iter().flat_map(move |group| table.cases(group)));
+        let names: Vec<_> = cases.map(|case| case.name).collect();
+        let unique: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(unique.len(), names.len(), "{names:?}");
     }
 }

@@ -40,11 +40,11 @@ pub fn directory() -> PathBuf {
 pub fn render(directory: &Path, record: &Record) -> Result<BTreeMap<&'static str, String>> {
     let page = |name: &str| std::fs::read_to_string(directory.join(name)).with_context(|| name.to_owned());
     let mut readme = page("README.md")?;
-    for (block, text) in
-        [("headline", headline(record)), ("results", results(record)), ("slower", slower(record))]
-    {
-        readme = with_block(&readme, block, &text).context("README.md")?;
+    readme = with_block(&readme, "headline", &headline(record)).context("README.md")?;
+    for (table, block) in CaseTable::ALL.into_iter().zip(["results", "shards", "memory"]) {
+        readme = with_block(&readme, block, &case_table(record, table)).context("README.md")?;
     }
+    readme = with_block(&readme, "slower", &slower(record)).context("README.md")?;
     let mut developers = page("targets.md")?;
     let figures: Vec<_> = record.groups.iter().flat_map(targets::figures).collect();
     developers = with_block(&developers, "loaders", &table::markdown(&figures)).context("targets.md")?;
@@ -59,7 +59,8 @@ pub fn render(directory: &Path, record: &Record) -> Result<BTreeMap<&'static str
 /// The tables of a run that is not published.
 pub fn summary(record: &Record) -> String {
     let figures: Vec<_> = record.groups.iter().flat_map(targets::figures).collect();
-    format!("{}\n{}\n{}", raw_tables(record), results(record), table::markdown(&figures))
+    let cases = CaseTable::ALL.map(|table| case_table(record, table)).join("\n");
+    format!("{}\n{cases}\n{}", raw_tables(record), table::markdown(&figures))
 }
 
 /// Renders and writes all generated files.
@@ -91,7 +92,7 @@ fn headline(record: &Record) -> String {
         let Some(case) = cases.into_iter().find(|case| case.name == name) else { continue };
         let _ = writeln!(
             text,
-            "* **{} x** the best peer: {name}. foreread has {} samples/s, {} has {}.",
+            "* **{} x** the best peer: {name}. foreread: {} samples/s. {}: {}.",
             ratio(case.ratio()),
             rate(case.our_rate),
             case.peer.label(),
@@ -129,33 +130,21 @@ fn caption(group: &GroupRecord) -> String {
     format!("Date: {}. Machine: {}. Versions: {versions}.", group.date, group.machine)
 }
 
-fn results(record: &Record) -> String {
-    let mut text = String::new();
-    for (table, at) in CaseTable::ALL.into_iter().zip(0..) {
-        if at > 0 {
-            text.push('\n');
-        }
-        text.push_str(match table {
-            CaseTable::Raw => "Raw files and objects, samples/s. foreread is `foreread.Loader` without a cache:\n\n",
-            CaseTable::Shards => {
-                "Shards, samples/s. foreread reads tar shards and fills its memory at the same time:\n\n"
-            }
-            CaseTable::Memory => {
-                "Later epochs with memory for all samples, samples/s. No peer has a cache in memory:\n\n"
-            }
-        });
-        text.push_str("| case | foreread | best peer | peer and setting | ratio |\n|---|--:|--:|---|--:|\n");
-        for case in record.groups.iter().flat_map(|group| table.cases(group)) {
-            let _ = writeln!(
-                text,
-                "| {} | {} | {} | {} | {} |",
-                case.name,
-                rate(case.our_rate),
-                rate(case.peer.rate),
-                case.peer.label(),
-                ratio(case.ratio())
-            );
-        }
+/// A table of cases. Its columns are stable, because a test compares the README's claims with them.
+fn case_table(record: &Record, table: CaseTable) -> String {
+    let mut text = String::from(
+        "| case | foreread | best peer | peer and setting | ratio |\n|---|--:|--:|---|--:|\n",
+    );
+    for case in record.groups.iter().flat_map(|group| table.cases(group)) {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} |",
+            case.name,
+            rate(case.our_rate),
+            rate(case.peer.rate),
+            case.peer.label(),
+            ratio(case.ratio())
+        );
     }
     text
 }
@@ -258,7 +247,7 @@ fn rate(value: f64) -> String {
 
 /// A ratio with two decimals below ten.
 fn ratio(value: f64) -> String {
-    if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") }
+    if value < 10.0 { format!("{value:.2}") } else { rate(value) }
 }
 
 #[cfg(test)]
@@ -290,10 +279,10 @@ mod tests {
 
     #[test]
     fn first_table_compares_raw_files_only() {
-        let text = results(&record(vec![peer("raw", SampleFormat::Raw, 50.0), peer("tar", SampleFormat::Tar, 900.0)]));
-        let first = text.split("\n\n").nth(1).unwrap();
-        assert!(first.contains("| page-cached files, first epoch | 100 | 50 | raw, 0 workers | 2.00 |"), "{first}");
-        assert!(!first.contains("tar"), "{first}");
+        let peers = vec![peer("raw", SampleFormat::Raw, 50.0), peer("tar", SampleFormat::Tar, 900.0)];
+        let text = case_table(&record(peers), CaseTable::Raw);
+        assert!(text.contains("| page-cached files, first epoch | 100 | 50 | raw, 0 workers | 2.00 |"), "{text}");
+        assert!(!text.contains("tar"), "{text}");
     }
 
     #[test]

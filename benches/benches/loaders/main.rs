@@ -48,7 +48,10 @@ fn main() -> Result<()> {
     let mut groups: Vec<SourceGroup> =
         SourceGroup::ALL.into_iter().filter(|group| words.contains(&group.name())).collect();
     words.retain(|word| SourceGroup::ALL.iter().all(|group| group.name() != *word));
-    ensure!(!publishes || words.is_empty(), "only a run of all contenders can be published, not of {words:?}");
+    ensure!(
+        !publishes || words.is_empty(),
+        "only a run of all contenders can be published, not of {words:?}"
+    );
     if groups.is_empty() {
         groups.extend(SourceGroup::ALL);
     }
@@ -122,9 +125,7 @@ fn measure_contenders(
             }
         }
         let chosen = if settings.len() == 1 { settings.to_vec() } else { best_settings(&tried) };
-        rows.extend(
-            chosen.into_iter().map(|setting| ContenderRow::new(contender, setting, tried.clone())),
-        );
+        rows.extend(chosen.into_iter().map(|setting| ContenderRow::new(contender, setting, tried.clone())));
     }
     for round in 1..=source.group.rounds() {
         for row in &mut rows {

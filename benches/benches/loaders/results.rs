@@ -49,10 +49,7 @@ pub struct ContenderRow {
 fn figures(epochs: &[EpochTiming]) -> EpochFigures {
     let sum = |of: fn(&EpochTiming) -> f64| -> f64 { epochs.iter().map(of).sum() };
     let samples = sum(|epoch| epoch.samples);
-    EpochFigures {
-        rate: samples / sum(|epoch| epoch.seconds),
-        cpu: sum(|epoch| epoch.cpu) * 1e6 / samples,
-    }
+    EpochFigures { rate: samples / sum(|epoch| epoch.seconds), cpu: sum(|epoch| epoch.cpu) * 1e6 / samples }
 }
 
 fn medians(rounds: &[EpochFigures]) -> Option<EpochFigures> {

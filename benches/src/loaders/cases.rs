@@ -111,9 +111,8 @@ impl GroupRecord {
             rate: epoch.rate,
             is_trial: false,
         });
-        let has_rounds = |setting: u32| {
-            self.rows.iter().any(|other| other.name == row.name && other.setting == setting)
-        };
+        let has_rounds =
+            |setting: u32| self.rows.iter().any(|other| other.name == row.name && other.setting == setting);
         let trials = row.tried.iter().filter(|_| self.is_trial_of(row, kind));
         let trials = trials.filter(|(setting, _)| !has_rounds(*setting));
         let trials = trials.map(|&(setting, rate)| PeerRate { row, setting, rate, is_trial: true });
@@ -182,7 +181,9 @@ mod tests {
     fn case_names_are_unique() {
         let path = crate::loaders::pages::directory().join(crate::loaders::pages::RECORD);
         let record = crate::loaders::record::Record::load(&path).unwrap();
-        let cases = CaseTable::ALL.into_iter().flat_map(|table| record.groups.iter().flat_map(move |group| table.cases(group)));
+        let cases = CaseTable::ALL
+            .into_iter()
+            .flat_map(|table| record.groups.iter().flat_map(move |group| table.cases(group)));
         let names: Vec<_> = cases.map(|case| case.name).collect();
         let unique: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(unique.len(), names.len(), "{names:?}");

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::loaders::cases::{Case, CaseTable};
-use crate::loaders::record::{
-    EpochFigures, EpochKind, GroupRecord, LoaderRow, Record, SampleFormat,
-};
+use crate::loaders::record::{EpochFigures, EpochKind, GroupRecord, LoaderRow, Record, SampleFormat};
 use crate::loaders::{plot, targets};
 use crate::table::{self, number};
 
@@ -94,9 +92,9 @@ fn headline(record: &Record) -> String {
             text,
             "* **{} x** the best peer: {name}. foreread: {} samples/s. {}: {}.",
             ratio(case.ratio()),
-            rate(case.our_rate),
+            rounded(case.our_rate),
             case.peer.label(),
-            rate(case.peer.rate)
+            rounded(case.peer.rate)
         );
     }
     format!("{text}\n{}", captions(&record.groups))
@@ -132,16 +130,15 @@ fn caption(group: &GroupRecord) -> String {
 
 /// A table of cases. Its columns are stable, because a test compares the README's claims with them.
 fn case_table(record: &Record, table: CaseTable) -> String {
-    let mut text = String::from(
-        "| case | foreread | best peer | peer and setting | ratio |\n|---|--:|--:|---|--:|\n",
-    );
+    let mut text =
+        String::from("| case | foreread | best peer | peer and setting | ratio |\n|---|--:|--:|---|--:|\n");
     for case in record.groups.iter().flat_map(|group| table.cases(group)) {
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} |",
             case.name,
-            rate(case.our_rate),
-            rate(case.peer.rate),
+            rounded(case.our_rate),
+            rounded(case.peer.rate),
             case.peer.label(),
             ratio(case.ratio())
         );
@@ -175,8 +172,8 @@ fn slower(record: &Record) -> String {
             "| {} | {} | {} | {} | {} | {} |",
             case.name,
             case.ours.label(),
-            rate(case.our_rate),
-            rate(case.peer.rate),
+            rounded(case.our_rate),
+            rounded(case.peer.rate),
             case.peer.label(),
             ratio(case.ratio())
         );
@@ -218,12 +215,13 @@ fn raw_tables(record: &Record) -> String {
 
 fn raw_row(row: &LoaderRow) -> String {
     let cells = |epoch: Option<EpochFigures>| match epoch {
-        Some(epoch) => format!("{} | {:.1}", rate(epoch.rate), epoch.cpu),
+        Some(epoch) => format!("{} | {:.1}", rounded(epoch.rate), epoch.cpu),
         None => " | ".to_owned(),
     };
     let name = if row.is_ours() { format!("**{}**", row.label()) } else { row.label() };
     let others: Vec<_> = row.tried.iter().filter(|(setting, _)| *setting != row.setting).collect();
-    let trials: Vec<_> = others.iter().map(|(setting, tried)| format!("{setting}: {}", rate(*tried))).collect();
+    let trials: Vec<_> =
+        others.iter().map(|(setting, tried)| format!("{setting}: {}", rounded(*tried))).collect();
     let mut notes = if trials.is_empty() { Vec::new() } else { vec![trials.join(", ")] };
     if row.is_cut {
         notes.push("epochs cut short".to_owned());
@@ -240,14 +238,14 @@ fn raw_row(row: &LoaderRow) -> String {
     )
 }
 
-/// A rate without fractions, with separators of thousands.
-fn rate(value: f64) -> String {
+/// A number without fractions, with separators of thousands.
+pub(crate) fn rounded(value: f64) -> String {
     if value < 1000.0 { format!("{value:.0}") } else { number(value) }
 }
 
 /// A ratio with two decimals below ten.
 fn ratio(value: f64) -> String {
-    if value < 10.0 { format!("{value:.2}") } else { rate(value) }
+    if value < 10.0 { format!("{value:.2}") } else { rounded(value) }
 }
 
 #[cfg(test)]
@@ -281,14 +279,21 @@ mod tests {
     fn first_table_compares_raw_files_only() {
         let peers = vec![peer("raw", SampleFormat::Raw, 50.0), peer("tar", SampleFormat::Tar, 900.0)];
         let text = case_table(&record(peers), CaseTable::Raw);
-        assert!(text.contains("| page-cached files, first epoch | 100 | 50 | raw, 0 workers | 2.00 |"), "{text}");
+        assert!(
+            text.contains("| page-cached files, first epoch | 100 | 50 | raw, 0 workers | 2.00 |"),
+            "{text}"
+        );
         assert!(!text.contains("tar"), "{text}");
     }
 
     #[test]
     fn slower_cases_are_listed_worst_first() {
-        let text = slower(&record(vec![peer("raw", SampleFormat::Raw, 125.0), peer("tar", SampleFormat::Tar, 400.0)]));
-        let ratios: Vec<_> = text.lines().skip(2).map(|line| line.rsplit('|').nth(1).unwrap().trim()).collect();
+        let text = slower(&record(vec![
+            peer("raw", SampleFormat::Raw, 125.0),
+            peer("tar", SampleFormat::Tar, 400.0),
+        ]));
+        let ratios: Vec<_> =
+            text.lines().skip(2).map(|line| line.rsplit('|').nth(1).unwrap().trim()).collect();
         assert_eq!(ratios, ["0.25", "0.50", "0.80"]);
     }
 
@@ -299,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_different_runs_have_captions_of_their_own() {
+    fn groups_of_different_runs_have_separate_captions() {
         let mut groups = published().groups;
         assert_eq!(captions(&groups).lines().count(), 1);
         groups[0].versions.insert("litdata".to_owned(), "0.2.76".to_owned());

@@ -1,6 +1,6 @@
 //! The plot: samples per second of each loader, a row of panels per data source.
 //!
-//! Decision: every panel has a linear axis of its own that begins at 0. The length of a bar is its
+//! Decision: every panel has a separate linear axis that begins at 0. The length of a bar is its
 //! value, and the two panels of raw files share their loaders' names. The price is that bars of
 //! different panels cannot be compared. Epochs from foreread's memory are left out, because they
 //! would be the only visible bar of a panel.
@@ -12,9 +12,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use crate::loaders::pages::rounded;
 use crate::loaders::record::{EpochKind, GroupRecord, LoaderRow, Role, SampleFormat};
 
-const WIDTH: i32 = 1040;
+const WIDTH: i32 = 990;
 const NAME_WIDTH: i32 = 180;
 const PANEL_WIDTH: i32 = 190;
 /// Room for the number after the longest bar.
@@ -75,7 +76,13 @@ fn draw_into(text: &mut String, groups: &[GroupRecord]) -> Result<(), Box<dyn Er
     let third = second + PANEL_WIDTH + GAP + NAME_WIDTH;
     let mut top = 0;
     for (group, panels) in groups.iter().zip(&panels) {
-        write_text(&root, &format!("{} (samples/s)", group.group.title()), (MARGIN, top + 16), HPos::Left, 15)?;
+        write_text(
+            &root,
+            &format!("{} (samples/s)", group.group.title()),
+            (MARGIN, top + 16),
+            HPos::Left,
+            15,
+        )?;
         for (at, left) in [(0, MARGIN + NAME_WIDTH), (2, third)] {
             for (bar, row) in panels[at].iter().zip(0..) {
                 write_text(&root, &bar.name, (left - 6, row_center(top, row)), HPos::Right, 12)?;
@@ -98,9 +105,7 @@ fn row_center(top: i32, row: i32) -> i32 {
 
 /// The bars of a panel, with the best setting of each loader.
 fn bars(group: &GroupRecord, is_raw: bool, kind: EpochKind) -> Vec<Bar> {
-    let is_shown = |row: &&LoaderRow| {
-        (row.format == SampleFormat::Raw) == is_raw && row.role != Role::Memory
-    };
+    let is_shown = |row: &&LoaderRow| (row.format == SampleFormat::Raw) == is_raw && row.role != Role::Memory;
     let mut bars: Vec<Bar> = Vec::new();
     for row in group.rows.iter().filter(is_shown) {
         let rate = match row.role {
@@ -115,11 +120,14 @@ fn bars(group: &GroupRecord, is_raw: bool, kind: EpochKind) -> Vec<Bar> {
     bars
 }
 
-/// The end of an axis from 0: the least of 1, 2, 2.5 and 5 times a power of ten that is not below the
-/// value.
+/// The end of an axis from 0: the least round number that is not below the value.
 fn axis_end(most: f64) -> f64 {
     let power = 10f64.powf(most.max(1.0).log10().floor());
-    [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|step| step * power).find(|end| *end >= most).unwrap_or(most)
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
+        .into_iter()
+        .map(|step| step * power)
+        .find(|end| *end >= most)
+        .unwrap_or(most)
 }
 
 /// The length of a bar in pixels: its value's share of the axis.
@@ -140,7 +148,7 @@ fn panel(
         let at = left + length(tick, end);
         let strength = if tick == 0.0 { 0.6 } else { 0.15 };
         root.draw(&PathElement::new([(at, top + HEADER - 6), (at, bottom + 2)], BLACK.mix(strength)))?;
-        write_text(root, &number(tick), (at, bottom + 10), HPos::Center, 10)?;
+        write_text(root, &rounded(tick), (at, bottom + 10), HPos::Center, 10)?;
     }
     for (bar, row) in bars.iter().zip(0..) {
         let center = row_center(top, row);
@@ -156,18 +164,9 @@ fn panel(
         let right = left + length(rate, end);
         let corners = [(left, center - BAR_HEIGHT / 2), (right, center + BAR_HEIGHT / 2)];
         root.draw(&Rectangle::new(corners, color.filled()))?;
-        write_text(root, &number(rate), (right + 4, center), HPos::Left, 11)?;
+        write_text(root, &rounded(rate), (right + 4, center), HPos::Left, 11)?;
     }
     Ok(())
-}
-
-fn number(value: f64) -> String {
-    match value {
-        large if large >= 1e6 => format!("{:.1} M", large / 1e6),
-        large if large >= 1e4 => format!("{:.0} k", large / 1e3),
-        large if large >= 1e3 => format!("{:.1} k", large / 1e3),
-        small => format!("{small:.0}"),
-    }
 }
 
 fn write_text(
@@ -196,11 +195,11 @@ mod tests {
 
     #[test]
     fn axis_ends_at_a_round_value_that_holds_all_bars() {
-        let ends = [(0.0, 1.0), (64.0, 100.0), (1490.0, 2000.0), (2400.0, 2500.0), (4128.0, 5000.0)];
+        let ends = [(0.0, 1.0), (64.0, 100.0), (1490.0, 2000.0), (2400.0, 3000.0), (4128.0, 5000.0)];
         for (most, end) in ends {
             assert_eq!(axis_end(most), end);
         }
-        assert_eq!(axis_end(77_810.0), 100_000.0);
+        assert_eq!(axis_end(77_810.0), 80_000.0);
     }
 
     #[test]

@@ -14,7 +14,12 @@ pub fn figures(group: &GroupRecord) -> Vec<Figure> {
     };
     // A target for files is about later epochs, because the first one is dominated by startup.
     let is_target = |case: &Case<'_>| case.name.ends_with("later epochs") == is_local;
-    let mut figures: Vec<_> = CaseTable::Raw.cases(group).iter().filter(|case| is_target(case)).map(|case| of_case(case, target)).collect();
+    let mut figures: Vec<_> = CaseTable::Raw
+        .cases(group)
+        .iter()
+        .filter(|case| is_target(case))
+        .map(|case| of_case(case, target))
+        .collect();
     if !is_local {
         figures.extend(CaseTable::Shards.cases(group).iter().map(|case| of_case(case, target)));
     }

@@ -123,7 +123,7 @@ fn bars(group: &GroupRecord, is_raw: bool, kind: EpochKind) -> Vec<Bar> {
 /// The end of an axis from 0: the least round number that is not below the value.
 fn axis_end(most: f64) -> f64 {
     let power = 10f64.powf(most.max(1.0).log10().floor());
-    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
+    [1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
         .into_iter()
         .map(|step| step * power)
         .find(|end| *end >= most)
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn axis_ends_at_a_round_value_that_holds_all_bars() {
-        let ends = [(0.0, 1.0), (64.0, 100.0), (1490.0, 2000.0), (2400.0, 3000.0), (4128.0, 5000.0)];
+        let ends = [(0.0, 1.0), (64.0, 80.0), (1490.0, 1500.0), (2400.0, 3000.0), (4128.0, 5000.0)];
         for (most, end) in ends {
             assert_eq!(axis_end(most), end);
         }

@@ -1,7 +1,7 @@
-"""Measures contenders: `contend.py MODULE` reads jobs, one JSON line per job, and answers each with a line.
+"""Measures contenders: `contend.py MODULE` reads jobs, one line of JSON each, and answers every job with a line.
 
-Each job runs in a new process, forked from this one after the library's import. So contenders do not influence each other,
-and PyTorch is imported once.
+Each job runs in a separate process, forked from this one after the import of the library. The state that one contender
+leaves does not affect the next one, and PyTorch is imported once.
 """
 
 import importlib
@@ -16,7 +16,7 @@ import tempfile
 
 from measuring import below, measure
 
-#: The imports of each module's contenders, done once. None starts a thread.
+#: The imports of each module's contenders, so that they run once. None of them starts a thread.
 IMPORTS = {
     "plain": ["torch.utils.data", "s3torchconnector", "spdl.pipeline", "boto3"],
     "mosaic": ["torch.utils.data", "streaming"],
@@ -28,20 +28,20 @@ IMPORTS = {
 
 
 def answer(module, job):
-    """Does one job, in this process."""
+    """Runs one job in this process."""
     of = getattr(module, job["who"])
     if job["who"] in ("convert", "upload", "catalog"):
         return of(job)
-    # In the directory that the bench removes at its end, even after a failure here.
+    # In the directory that the bench removes at its end.
     job["scratch"] = tempfile.mkdtemp(dir=job["home"])
     try:
-        return measure(lambda: of(job), job["warm"], job["most"])
+        return measure(lambda: of(job), job["later"], job["limit"], job["keeps"])
     finally:
         shutil.rmtree(job["scratch"], ignore_errors=True)
 
 
 def versions(modules):
-    """The versions of the packages that these modules came from, by the packages' names, and Python's."""
+    """The versions of Python and of these modules' packages, by name."""
     found = {"Python": platform.python_version()}
     packages = importlib.metadata.packages_distributions()
     for module in modules:
@@ -51,7 +51,7 @@ def versions(modules):
 
 
 def main():
-    # Answers have the standard output for themselves: libraries print to it.
+    # Only answers go to the original standard output, because libraries print to it.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     name = sys.argv[1]
@@ -74,7 +74,7 @@ def main():
             except BaseException as error:
                 print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=replies, flush=True)
             finally:
-                # Workers end with it, and nothing that a library does at an interpreter's end may hang.
+                # Workers end with the job. `_exit` skips the libraries' handlers, which may hang.
                 for process in list(below("self")):
                     os.kill(int(process), signal.SIGKILL)
                 os._exit(code)

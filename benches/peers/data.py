@@ -1,4 +1,4 @@
-"""The samples' locations, for all contenders, and their upload."""
+"""The location of the samples, for all contenders, and their upload."""
 
 import os
 
@@ -9,7 +9,7 @@ def files(job):
 
 
 def environment(job):
-    """The environment from which AWS's libraries find a bucket."""
+    """The environment that configures AWS's libraries for a bucket."""
     return {
         "AWS_ENDPOINT_URL": job["endpoint"],
         "AWS_ALLOW_HTTP": "true",
@@ -22,7 +22,7 @@ def environment(job):
 
 
 def upload(job):
-    """Makes buckets of the directories below `from`, each of its directory's name."""
+    """Uploads each directory below `from` to a bucket of the same name."""
     from concurrent.futures import ThreadPoolExecutor
 
     import boto3

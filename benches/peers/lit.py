@@ -1,4 +1,4 @@
-"""LitData: chunks in its format, which it downloads whole and keeps, and raw files, read unchanged."""
+"""LitData: chunks in its format, which it downloads and keeps, and raw files."""
 
 import os
 
@@ -6,7 +6,7 @@ from data import environment, files
 
 
 def read(path):
-    """A sample, for the conversion's processes."""
+    """Reads a sample, in the conversion's processes."""
     with open(path, "rb") as file:
         return file.read()
 
@@ -30,9 +30,9 @@ def options(job):
 def bucket(job):
     from litdata.streaming import downloader
 
-    # It has no setting for endpoints without TLS.
+    # LitData has no setting for endpoints without TLS.
     downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
-    # Its listing and its reading want keys and endpoint under different names: both are in the environment.
+    # Listing and reading use different names for keys and endpoint. Both are in the environment.
     os.environ.update(environment(job))
 
 

@@ -1,4 +1,4 @@
-"""Mosaic Streaming: shards in its own format (MDS), which it downloads whole and keeps."""
+"""Mosaic Streaming: shards in its format (MDS), which it downloads and keeps."""
 
 import os
 

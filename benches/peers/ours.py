@@ -1,4 +1,4 @@
-"""foreread, without a framework, as PyTorch's loader, and before a DataLoader that is there."""
+"""foreread: without a framework, as a PyTorch loader, and around an existing DataLoader."""
 
 import os
 from itertools import islice
@@ -7,10 +7,10 @@ from data import environment, files
 
 BATCH = 64
 
-#: Room for all of the samples and what is read ahead.
+#: Memory for all samples and the look-ahead.
 ALL = "6GiB"
 
-#: How long a store is measured, in seconds.
+#: Seconds of the calibration of a store.
 CALIBRATING = 6.0
 
 
@@ -21,7 +21,7 @@ def place(job, form="raw"):
 
 
 def catalog(job):
-    """Finds out once where samples lie in shards, as others convert theirs once, and what their store can do."""
+    """Indexes the shards and calibrates their store. This is not measured, like the peers' conversions."""
     import foreread
 
     target = place(job, "tar")
@@ -53,7 +53,7 @@ def shards(job):
 def torch(job):
     from foreread.torch import DataLoader
 
-    # Samples of different lengths are no tensor together: a batch is a list.
+    # Samples of different lengths do not fit a tensor, so a batch is a list.
     made = DataLoader(place(job), batch_size=BATCH, decode="bytes", collate_fn=list, memory=0)
     return lambda: ([sample for sample, _ in batch] for batch in made)
 

@@ -1,6 +1,6 @@
-"""How a batch goes from a PyTorch worker to the trainer: as one tensor in shared memory, as PyTorch's own collation does it.
+"""Transfer of a batch from a PyTorch worker to the trainer: one tensor in shared memory, as in PyTorch's collation.
 
-Pickled bytes, which would be less to write, take twice the time.
+Pickled bytes would be simpler and take twice the time.
 """
 
 import warnings
@@ -15,7 +15,7 @@ warnings.filterwarnings("ignore", message="This DataLoader will create")
 
 
 def pack(samples):
-    """In a worker: one tensor and the samples' lengths. In the trainer's process nothing is moved."""
+    """In a worker: one tensor and the samples' lengths. In the training process: the samples unchanged."""
     if torch.utils.data.get_worker_info() is None:
         return samples
     parts = [torch.frombuffer(sample, dtype=torch.uint8) for sample in samples]
@@ -25,7 +25,7 @@ def pack(samples):
 
 
 def unpack(batches):
-    """Lists of buffers, from batches that were packed or not."""
+    """Lists of buffers, from packed and unpacked batches."""
     for batch in batches:
         if not isinstance(batch[0], torch.Tensor):
             yield batch
@@ -39,12 +39,12 @@ def unpack(batches):
 
 
 def workers(number):
-    """The worker settings of a PyTorch loader. Workers persist: starting them would be most of a short epoch."""
+    """Arguments of a PyTorch loader for its workers. They persist, because their start would dominate a short epoch."""
     return {"num_workers": number, "persistent_workers": number > 0}
 
 
 def torch_loader(dataset, number, shuffle):
-    """A plain DataLoader, as a function that begins an epoch."""
+    """A plain DataLoader, as a function that starts an epoch."""
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=BATCH, shuffle=shuffle, collate_fn=pack, **workers(number)
     )

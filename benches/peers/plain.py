@@ -1,4 +1,4 @@
-"""The baselines: bare reads, and PyTorch's DataLoader. For buckets it uses AWS's S3 client for PyTorch."""
+"""Bare reads, PyTorch's DataLoader (with AWS's S3 client for PyTorch over a bucket), and SPDL."""
 
 import os
 import random
@@ -10,7 +10,7 @@ BATCH = 64
 
 
 def floor(job):
-    """One thread of os.open, os.readv into one buffer that is used again and again, os.close: no loader can be below it."""
+    """The lower bound: one thread of os.open, os.readv into one reused buffer, and os.close."""
     paths = files(job)
     sizes = [os.path.getsize(path) for path in paths]
     room = memoryview(bytearray(max(sizes) * BATCH))
@@ -69,7 +69,7 @@ def s3torchconnector(job):
 
 
 def spdl(job):
-    """Threads, as its documentation has them: a source of paths or keys, a function that reads one, batches, a buffer."""
+    """Threads as in SPDL's documentation: a source of paths or keys, a function that reads one, batches, a buffer."""
     from spdl.pipeline import PipelineBuilder
 
     if job["local"]:
@@ -80,14 +80,14 @@ def spdl(job):
                 return file.read()
 
         def steps(builder, order):
-            # A task for each sample costs ten times what the read does, so a task reads a batch.
+            # A task per sample costs ten times as much as the read, so a task reads a batch.
             batches = [order[start : start + BATCH] for start in range(0, len(order), BATCH)]
             return builder.add_source(batches).pipe(
                 lambda batch: [read(path) for path in batch], concurrency=job["setting"]
             )
 
     else:
-        # It has no client for buckets; its documentation takes boto3 in its threads.
+        # SPDL has no client for buckets. Its documentation uses boto3 in its threads.
         import boto3
         from botocore.config import Config
 

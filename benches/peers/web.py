@@ -1,4 +1,4 @@
-"""WebDataset: tar shards, read from their beginning to their end, shuffled by shards and in a buffer."""
+"""WebDataset: tar shards, read sequentially, shuffled by shard and in a buffer."""
 
 import os
 import random
@@ -9,7 +9,7 @@ from data import environment, files
 def convert(job):
     import webdataset
 
-    # In random order, as its documentation requires: a shard must not be one class.
+    # In random order, as WebDataset's documentation recommends: a shard must not hold one class.
     paths = files(job)
     random.Random(0).shuffle(paths)
     with webdataset.ShardWriter(os.path.join(job["to"], "%06d.tar"), maxsize=64e6, verbose=0) as writer:
@@ -20,7 +20,7 @@ def convert(job):
 
 
 def shards(job):
-    """The shards' paths. In a bucket, curl commands with presigned addresses."""
+    """The shards' paths. In a bucket: commands that open them with curl and signed addresses."""
     if job["local"]:
         return files({"raw": job["tar"]})
     import boto3

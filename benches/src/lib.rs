@@ -1,4 +1,5 @@
-//! Shared code of the benchmarks: datasets, resource usage of a process, and tables of figures.
+//! Shared code of the benchmarks: datasets, resource usage of a process, tables of figures, and the
+//! pages of the comparison with other loaders.
 //!
 //! There are two kinds of benchmarks. `benches/parts` has microbenchmarks with criterion, which
 //! show the effect of a change. `benches/figures` measures whole processes and compares each figure
@@ -10,6 +11,7 @@
 
 pub mod engine;
 pub mod files;
+pub mod loaders;
 pub mod subprocess;
 pub mod table;
 pub mod usage;

@@ -51,7 +51,7 @@ impl Figure {
 }
 
 /// A number with three significant digits, or with all digits of its integer part.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1000.0 => {
             let digits = format!("{value:.0}");
@@ -81,7 +81,7 @@ impl fmt::Display for Figure {
         let status = match self.is_met() {
             None => "",
             Some(true) => "met",
-            Some(false) => "MISSED",
+            Some(false) => "missed",
         };
         let measured = number(self.measured);
         write!(
@@ -92,11 +92,19 @@ impl fmt::Display for Figure {
     }
 }
 
+/// The figures as a table in Markdown.
+pub fn markdown(figures: &[Figure]) -> String {
+    let mut text = format!(
+        "| {:<80} | {:>10} | {:>9} | {:<9} | {:<6} | |\n|---|--:|--:|---|---|---|\n",
+        "figure", "target", "measured", "unit", "status"
+    );
+    for figure in figures {
+        text.push_str(&format!("{figure}\n"));
+    }
+    text
+}
+
 /// Prints the figures as a table in Markdown.
 pub fn print(figures: &[Figure]) {
-    println!("| {:<80} | {:>10} | {:>9} | {:<9} | {:<6} | |", "", "target", "measured", "unit", "");
-    println!("|---|--:|--:|---|---|---|");
-    for figure in figures {
-        println!("{figure}");
-    }
+    print!("{}", markdown(figures));
 }

@@ -1,9 +1,6 @@
-//! Several ranks on one node, each a process: origin bytes compared with the lower bound, and the
-//! duration of five epochs. Also the rate of samples from peers' memory, and the CPU cost of the
-//! transfer between two ranks.
-//!
-//! NoPFS's figures are of its released code on the same dataset, measured separately on a machine
-//! of two cores. This benchmark does not run it.
+//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration
+//! of five epochs, rate of samples from peers' memory, and CPU cost of the transfer between two
+//! ranks.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -34,15 +31,8 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 100_000_000;
 const EPOCHS: u64 = 5;
 
-/// Ranks, MiB of memory per rank, NoPFS's origin bytes over the lower bound, NoPFS's seconds for
-/// five epochs.
-const LIMITED_RUNS: [(u32, u64, f64, f64); 5] = [
-    (2, 1024, 1.94, 7.76),
-    (2, 240, 1.54, 6.79),
-    (4, 1024, 1.87, 8.12),
-    (4, 120, 2.06, 9.00),
-    (4, 60, 1.17, 11.68),
-];
+/// Ranks, and MiB of memory per rank.
+const LIMITED_RUNS: [(u32, u64); 5] = [(2, 1024), (2, 240), (4, 1024), (4, 120), (4, 60)];
 
 /// Rounds of the measurements that depend on the machine.
 const ROUNDS: usize = 3;
@@ -102,17 +92,16 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let most =
         |found: &[RankMeasurement], of: fn(&RankMeasurement) -> f64| found.iter().map(of).fold(0.0, f64::max);
     let mut figures = Vec::new();
-    for (ranks, memory, ratio, seconds) in LIMITED_RUNS {
+    for (ranks, memory) in LIMITED_RUNS {
         let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks))?;
         let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
         let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s in total");
         let what = format!("{about}: origin bytes / lower bound");
         let over = sum(&found, |found| found.origin) / lower_bound as f64;
-        figures.push(Figure::new(what, Goal::AtMost(1.01), over, "times").note(format!("NoPFS {ratio}")));
+        figures.push(Figure::new(what, Goal::AtMost(1.01), over, "times"));
         let target = if (ranks, memory) == (4, 120) { Goal::AtMost(5.2) } else { Goal::None };
         let took = most(&found, |found| found.seconds);
-        let note = format!("NoPFS {seconds:.1}");
-        figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s").note(note));
+        figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s"));
     }
     let rate = |memory: u64| -> Result<f64> {
         let mut rates = Vec::new();
@@ -123,9 +112,9 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         Ok(median(rates))
     };
     let what = "4 ranks, no limit, 1024 MiB each: last epoch, all ranks";
-    figures.push(Figure::new(what, Goal::AtLeast(40_000.0), rate(1024)?, "samples/s").note("NoPFS 13,000"));
+    figures.push(Figure::new(what, Goal::AtLeast(40_000.0), rate(1024)?, "samples/s"));
     let what = "4 ranks, no limit, 120 MiB each, most samples from peers: the same";
-    figures.push(Figure::new(what, Goal::None, rate(120)?, "samples/s").note("NoPFS 13,000"));
+    figures.push(Figure::new(what, Goal::None, rate(120)?, "samples/s"));
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
         let wires = [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed];
         let wires = if kind == "unix" { &wires[2..] } else { &wires[..] };
@@ -169,7 +158,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
-    let loader = Loader::builder_with(directory, config).peers(meeting).start()?;
+    let loader = Loader::builder_with(directory, config).together(meeting).start()?;
     let start = Instant::now();
     let before = Usage::since(start);
     for batch in &loader {

@@ -7,27 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use foreread_benches::loaders::record::{Role, SampleFormat, SourceGroup};
 use serde_json::Value;
-
-use crate::sources::SourceGroup;
-
-/// A contender's role in the performance targets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// foreread's loader, which reads every sample again in each epoch.
-    Loader,
-    /// foreread's loader over shards, with memory for all. It reads large blocks where that is
-    /// faster.
-    Shards,
-    /// foreread's loader with memory for all.
-    Memory,
-    /// Another interface of foreread.
-    Variant,
-    /// The lower bound of the cost of every loader.
-    LowerBound,
-    /// Another loader.
-    Peer,
-}
 
 /// A compared loader: one row of the table.
 #[derive(Debug)]
@@ -47,35 +28,13 @@ pub struct Contender {
     bucket: &'static [u32],
 }
 
-/// A format of the samples, which names its directory or bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SampleFormat {
-    Raw,
-    Mds,
-    Chunks,
-    Tar,
-}
-
-impl SampleFormat {
-    pub const ALL: [Self; 4] = [Self::Raw, Self::Mds, Self::Chunks, Self::Tar];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Mds => "mds",
-            Self::Chunks => "chunks",
-            Self::Tar => "tar",
-        }
-    }
-
-    /// The module whose function `convert` makes this format from the raw samples.
-    pub fn converter(self) -> Option<&'static str> {
-        match self {
-            Self::Raw => None,
-            Self::Mds => Some("mosaic"),
-            Self::Chunks => Some("lit"),
-            Self::Tar => Some("web"),
-        }
+/// The module whose function `convert` makes this format from the raw samples.
+pub fn converter(format: SampleFormat) -> Option<&'static str> {
+    match format {
+        SampleFormat::Raw => None,
+        SampleFormat::Mds => Some("mosaic"),
+        SampleFormat::Chunks => Some("lit"),
+        SampleFormat::Tar => Some("web"),
     }
 }
 
@@ -175,6 +134,11 @@ impl LoaderProcesses {
     /// The versions of all packages imported so far and of Python, by name.
     pub fn versions(&self) -> &BTreeMap<String, String> {
         &self.versions
+    }
+
+    /// The modules whose libraries cannot be imported.
+    pub fn unavailable(&self) -> Vec<&'static str> {
+        self.running.iter().filter(|(_, process)| process.is_none()).map(|(module, _)| *module).collect()
     }
 
     /// Whether a module's libraries can be imported. Prints the reason if they cannot.

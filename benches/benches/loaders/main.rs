@@ -1,5 +1,5 @@
 //! The Python package compared with other loaders:
-//! `cargo xtask bench --bench loaders [-- FILE.svg] [GROUPS] [CONTENDERS]`.
+//! `cargo xtask bench --bench loaders [-- [publish] [GROUPS] [CONTENDERS]]`.
 //!
 //! 20,000 samples of 90 to 130 kB in shuffled batches of 64 are delivered as bytes to the training
 //! process, which accesses each sample. The sources are page-cached files (`local`), the tests' S3
@@ -7,43 +7,51 @@
 //! (`ceph`). Arguments select groups by name and contenders by a part of the name.
 //!
 //! Each loader reads the format that its documentation recommends, converted in advance. All
-//! numbers of workers are tried first, and the best one runs the rounds. Contenders are measured in
+//! numbers of workers are tried first, and the best two run the rounds. Contenders are measured in
 //! turns, each in a separate process (`peers/contend.py`). CPU time is that of all threads and
 //! processes of the contender, without the server's.
+//!
+//! `publish` replaces the measured groups in the record, and renders the pages and the plot from
+//! it. Without it the pages of this run are printed and nothing is written.
 //!
 //! `FOREREAD_BENCH_PYTHON_PEERS` is a Python interpreter with the other loaders installed. Modules
 //! that cannot be imported are reported and skipped.
 
 mod contenders;
-mod plot;
+mod machine;
 mod results;
 mod sources;
-mod table;
-mod targets;
 
-use std::path::{Path, PathBuf};
+use anyhow::{Context, Result, bail, ensure};
+use foreread_benches::loaders::pages;
+use foreread_benches::loaders::record::{GroupRecord, Record, SourceGroup};
 
-use anyhow::{Context, Result, bail};
+use crate::contenders::{CONTENDERS, Contender, LoaderProcesses};
+use crate::results::{ContenderRow, RoundResult};
+use crate::sources::{DataSource, DataSources};
 
-use crate::contenders::{CONTENDERS, Contender, LoaderProcesses, Role, SampleFormat};
-use crate::results::{ContenderRow, RoundResult, WorkerSettings};
-use crate::sources::{DataSource, DataSources, SourceGroup};
-
-/// Time limits of an epoch after its first batch, in seconds. A longer epoch is cut short. The
-/// first applies to trials of settings, the second to loaders that read raw samples and cache none.
-/// The third applies to loaders whose warm epochs need the complete cold epoch.
+/// Time limits of an epoch after its first batch, in seconds, in trials of settings and in rounds. A
+/// longer epoch is cut short.
 const TRIAL_LIMIT: f64 = 2.5;
-const EPOCH_LIMIT: f64 = 6.0;
-const COMPLETE_EPOCH_LIMIT: f64 = 20.0;
+const EPOCH_LIMIT: f64 = 20.0;
+
+/// The second-best setting has rounds too, if its trial reached this share of the best one's rate.
+const CLOSE_SECOND: f64 = 0.5;
+
+/// The word that publishes a run.
+const PUBLISH: &str = "publish";
 
 fn main() -> Result<()> {
     // Cargo adds `--bench`.
     let mut words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let file = words.extract_if(.., |word| word.ends_with(".svg")).last();
-    let file = file.map_or_else(|| PathBuf::from("loaders.svg"), PathBuf::from);
+    let publishes = words.extract_if(.., |word| word == PUBLISH).count() > 0;
     let mut groups: Vec<SourceGroup> =
         SourceGroup::ALL.into_iter().filter(|group| words.contains(&group.name())).collect();
     words.retain(|word| SourceGroup::ALL.iter().all(|group| group.name() != *word));
+    ensure!(
+        !publishes || words.is_empty(),
+        "only a run of all contenders can be published, not of {words:?}"
+    );
     if groups.is_empty() {
         groups.extend(SourceGroup::ALL);
     }
@@ -63,27 +71,31 @@ fn main() -> Result<()> {
             eprintln!("{}: skipped, Ceph is not running", group.name());
             continue;
         };
+        let (date, machine) = (machine::today()?, machine::description());
         let rows = measure_contenders(&source, &contenders, &mut libraries)?;
-        table::print(group, &rows);
-        measured.push((group, rows));
+        let rows: Vec<_> = rows.iter().filter_map(ContenderRow::medians).collect();
+        let mut versions = libraries.versions().clone();
+        versions.insert("foreread".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+        measured.push(GroupRecord { group, date, machine, versions, rows });
     }
-    if measured.iter().all(|(_, rows)| rows.is_empty()) {
+    if measured.iter().all(|group| group.rows.is_empty()) {
         bail!("nothing was measured: no contender matches {words:?}");
     }
-    table::versions(libraries.versions());
-    foreread_benches::table::print(
-        &measured.iter().flat_map(|(group, rows)| targets::figures(*group, rows)).collect::<Vec<_>>(),
-    );
-    draw(&file, &measured)
+    if !publishes {
+        println!("{}", pages::summary(&Record { groups: measured }));
+        return Ok(());
+    }
+    let unavailable = libraries.unavailable();
+    ensure!(unavailable.is_empty(), "a published run needs the contenders of {unavailable:?}");
+    let directory = pages::directory();
+    let path = directory.join(pages::RECORD);
+    let mut record = Record::load(&path)?;
+    record.update(measured);
+    record.save(&path)?;
+    pages::write(&directory, &record)
 }
 
-fn draw(file: &Path, measured: &[(SourceGroup, Vec<ContenderRow>)]) -> Result<()> {
-    plot::draw(file, measured).with_context(|| format!("drawing {}", file.display()))?;
-    println!("\nplot: {}", file.display());
-    Ok(())
-}
-
-/// Measures all contenders with one data source: the best setting of each, then rounds in turns.
+/// Measures all contenders with one data source: trials of the settings, then rounds in turns.
 fn measure_contenders(
     source: &DataSource<'_>,
     contenders: &[&'static Contender],
@@ -112,24 +124,28 @@ fn measure_contenders(
                 Err(why) => eprintln!("{}, {setting}: {why}", contender.name),
             }
         }
-        let best = tried.iter().max_by(|one, other| one.1.total_cmp(&other.1)).map(|(setting, _)| *setting);
-        let Some(best) = best.or((settings.len() == 1).then(|| settings[0])) else { continue };
-        rows.push(ContenderRow::new(contender, WorkerSettings { best, tried }));
+        let chosen = if settings.len() == 1 { settings.to_vec() } else { best_settings(&tried) };
+        rows.extend(chosen.into_iter().map(|setting| ContenderRow::new(contender, setting, tried.clone())));
     }
     for round in 1..=source.group.rounds() {
         for row in &mut rows {
-            let cuts = row.has_role(Role::Peer) && row.contender.format == SampleFormat::Raw;
-            let limit = if cuts { EPOCH_LIMIT } else { COMPLETE_EPOCH_LIMIT };
-            let warm = if source.group == SourceGroup::Local { 2 } else { 1 };
-            match source.measure(libraries, row.contender, row.settings.best, limit, warm)? {
+            let later = if source.group == SourceGroup::Local { 2 } else { 1 };
+            match source.measure(libraries, row.contender, row.setting, EPOCH_LIMIT, later)? {
                 Ok(result) => row.results.push(result),
                 Err(why) => eprintln!("{}: {why}", row.contender.name),
             }
         }
         eprintln!("{}: round {round} of {} done", source.group.name(), source.group.rounds());
     }
-    rows.retain(|row| !row.results.is_empty());
     Ok(rows)
+}
+
+/// The best setting of the trials, and the second-best one if it is close.
+fn best_settings(tried: &[(u32, f64)]) -> Vec<u32> {
+    let mut ranked = tried.to_vec();
+    ranked.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let close = ranked.first().map_or(0.0, |best| best.1 * CLOSE_SECOND);
+    ranked.iter().take(2).filter(|(_, rate)| *rate >= close).map(|(setting, _)| *setting).collect()
 }
 
 impl DataSource<'_> {
@@ -140,11 +156,10 @@ impl DataSource<'_> {
         contender: &Contender,
         setting: u32,
         limit: f64,
-        warm: u64,
+        later: u64,
     ) -> Result<std::result::Result<RoundResult, String>> {
         self.reset();
-        let answer =
-            libraries.run_job(contender.module, &self.job(contender.function, setting, limit, warm))?;
+        let answer = libraries.run_job(contender.module, &self.job(contender, setting, limit, later))?;
         let result = answer.and_then(|answer| self.result(&answer));
         if let Ok(result) = &result {
             eprintln!("{}: {} ({setting}): {result}", self.group.name(), contender.name);

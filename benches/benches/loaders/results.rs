@@ -1,14 +1,18 @@
-//! Measurements of contenders, and statistics over their rounds.
+//! Measurements of contenders, and medians over their rounds.
 
 use std::fmt;
 
+use foreread_benches::loaders::record::{EpochFigures, LoaderRow};
 use foreread_benches::median;
 use foreread_tier_testing::store::RequestCounts;
 use serde::Deserialize;
 
-use crate::contenders::{Contender, Role};
+use crate::contenders::Contender;
 
-/// One epoch of a contender.
+/// Samples of a batch (`peers/packing.py`).
+const BATCH: f64 = 64.0;
+
+/// One epoch of a contender, or a part of it.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct EpochTiming {
     pub seconds: f64,
@@ -19,7 +23,7 @@ pub struct EpochTiming {
     pub cut: bool,
 }
 
-/// One round of a contender: a cold epoch, then warm ones.
+/// One round of a contender: a first epoch, then later ones.
 #[derive(Clone, Debug)]
 pub struct RoundResult {
     pub epochs: Vec<EpochTiming>,
@@ -31,129 +35,87 @@ pub struct RoundResult {
     pub requests: Option<RequestCounts>,
 }
 
-/// The best number of workers or threads, and the samples/s of each tried number.
-#[derive(Clone, Debug)]
-pub struct WorkerSettings {
-    pub best: u32,
-    pub tried: Vec<(u32, f64)>,
-}
-
-/// A contender and all its rounds.
+/// A contender with one setting, and its rounds.
 #[derive(Debug)]
 pub struct ContenderRow {
     pub contender: &'static Contender,
-    pub settings: WorkerSettings,
+    /// The number of workers or threads.
+    pub setting: u32,
+    /// The samples/s of each tried number.
+    pub tried: Vec<(u32, f64)>,
     pub results: Vec<RoundResult>,
 }
 
-/// A metric of one round.
-pub type Metric = fn(&RoundResult) -> f64;
-
-fn rate(epochs: &[EpochTiming]) -> f64 {
-    sum(epochs, |epoch| epoch.samples) / sum(epochs, |epoch| epoch.seconds)
+fn figures(epochs: &[EpochTiming]) -> EpochFigures {
+    let sum = |of: fn(&EpochTiming) -> f64| -> f64 { epochs.iter().map(of).sum() };
+    let samples = sum(|epoch| epoch.samples);
+    EpochFigures { rate: samples / sum(|epoch| epoch.seconds), cpu: sum(|epoch| epoch.cpu) * 1e6 / samples }
 }
 
-fn cpu(epochs: &[EpochTiming]) -> f64 {
-    sum(epochs, |epoch| epoch.cpu) * 1e6 / sum(epochs, |epoch| epoch.samples)
-}
-
-fn sum(epochs: &[EpochTiming], of: fn(&EpochTiming) -> f64) -> f64 {
-    epochs.iter().map(of).sum()
+fn medians(rounds: &[EpochFigures]) -> Option<EpochFigures> {
+    let of = |value: fn(&EpochFigures) -> f64| median(rounds.iter().map(value));
+    (!rounds.is_empty()).then(|| EpochFigures { rate: of(|round| round.rate), cpu: of(|round| round.cpu) })
 }
 
 impl RoundResult {
-    /// Samples per second of the first epoch, startup included.
-    pub fn cold(&self) -> f64 {
-        rate(&self.epochs[..1])
+    /// The first epoch, startup included.
+    pub fn first_epoch(&self) -> EpochFigures {
+        figures(&self.epochs[..1])
     }
 
-    /// Samples per second of the later epochs.
-    pub fn warm(&self) -> f64 {
-        rate(&self.epochs[1..])
+    /// The later epochs, if there were any.
+    pub fn later_epochs(&self) -> Option<EpochFigures> {
+        (self.epochs.len() > 1).then(|| figures(&self.epochs[1..]))
     }
 
-    /// CPU microseconds per sample in the first epoch.
-    pub fn cold_cpu(&self) -> f64 {
-        cpu(&self.epochs[..1])
-    }
-
-    /// CPU microseconds per sample in the later epochs.
-    pub fn warm_cpu(&self) -> f64 {
-        cpu(&self.epochs[1..])
-    }
-
-    /// The rate that ranks settings: the warm rate, or the cold rate without startup if none.
+    /// The rate that ranks settings: that of later epochs, or of the first one from its first batch
+    /// on.
     pub fn steady(&self) -> f64 {
-        match self.epochs.as_slice() {
-            [cold] => cold.samples / (cold.seconds - self.first).max(f64::MIN_POSITIVE),
-            _ => self.warm(),
-        }
-    }
-
-    /// Whether the time limit ended an epoch early.
-    pub fn is_cut(&self) -> bool {
-        self.epochs.iter().any(|epoch| epoch.cut)
+        let first = self.epochs[0];
+        self.later_epochs().map_or_else(
+            || (first.samples - BATCH).max(0.0) / (first.seconds - self.first).max(f64::MIN_POSITIVE),
+            |later| later.rate,
+        )
     }
 }
 
 impl fmt::Display for RoundResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cold {:.0}/s {:.1} us", self.cold(), self.cold_cpu())?;
-        if self.epochs.len() > 1 {
-            write!(f, ", warm {:.0}/s {:.1} us", self.warm(), self.warm_cpu())?;
+        let first = self.first_epoch();
+        write!(f, "first epoch {:.0}/s {:.1} us", first.rate, first.cpu)?;
+        if let Some(later) = self.later_epochs() {
+            write!(f, ", later {:.0}/s {:.1} us", later.rate, later.cpu)?;
         }
-        write!(f, ", first batch after {:.3} s", self.first)
+        write!(f, ", first batch after {:.3} s", self.first)?;
+        if let Some(requests) = self.requests {
+            let (get, list) = (requests.get, requests.list);
+            write!(f, "; {get} GET, {list} LIST, {:.2} GB", requests.bytes as f64 / 1e9)?;
+        }
+        Ok(())
     }
 }
 
 impl ContenderRow {
-    pub fn new(contender: &'static Contender, settings: WorkerSettings) -> Self {
-        Self { contender, settings, results: Vec::new() }
+    pub fn new(contender: &'static Contender, setting: u32, tried: Vec<(u32, f64)>) -> Self {
+        Self { contender, setting, tried, results: Vec::new() }
     }
 
-    /// The median of a metric over the rounds.
-    pub fn median(&self, metric: Metric) -> f64 {
-        median(self.results.iter().map(metric))
-    }
-
-    /// The median over the rounds of the ratio to another row. Rounds are paired, so noise affects
-    /// both.
-    pub fn ratio(&self, other: &Self, metric: Metric) -> f64 {
-        median(self.results.iter().zip(&other.results).map(|(ours, theirs)| metric(ours) / metric(theirs)))
-    }
-
-    /// The best measured cold rate, and the setting of its trial if it is not from the rounds.
-    pub fn best_cold(&self) -> (Option<u32>, f64) {
-        let rounds = (None, self.median(RoundResult::cold));
-        let trials = self.settings.tried.iter().map(|(setting, rate)| (Some(*setting), *rate));
-        trials
-            .filter(|(setting, _)| *setting != Some(self.settings.best))
-            .fold(rounds, |best, other| if other.1 > best.1 { other } else { best })
-    }
-
-    /// Whether the warm figures show a steady state. An epoch cut short does not, if it is slower
-    /// than the complete cold epoch with its startup.
-    pub fn has_warm(&self) -> bool {
-        !(self.results.iter().any(RoundResult::is_cut)
-            && self.median(RoundResult::warm) < self.median(RoundResult::cold))
-    }
-
-    /// Whether the contender has this role.
-    pub fn has_role(&self, role: Role) -> bool {
-        self.contender.role == role
-    }
-
-    /// The contender's name with its best setting.
-    pub fn label(&self) -> String {
-        self.label_of(self.settings.best)
-    }
-
-    /// The contender's name with this setting.
-    pub fn label_of(&self, setting: u32) -> String {
-        match self.contender.unit {
-            "" => self.contender.name.to_owned(),
-            unit if setting == 1 => format!("{}, 1 {}", self.contender.name, unit.trim_end_matches('s')),
-            unit => format!("{}, {setting} {unit}", self.contender.name),
-        }
+    /// The medians over the rounds. `None` if no round succeeded.
+    pub fn medians(&self) -> Option<LoaderRow> {
+        let rounds = || self.results.iter();
+        let sent: Vec<f64> = rounds().filter_map(|result| result.since_sent).collect();
+        Some(LoaderRow {
+            name: self.contender.name.to_owned(),
+            role: self.contender.role,
+            format: self.contender.format,
+            unit: self.contender.unit.to_owned(),
+            setting: self.setting,
+            tried: self.tried.clone(),
+            first: medians(&rounds().map(RoundResult::first_epoch).collect::<Vec<_>>())?,
+            later: medians(&rounds().filter_map(RoundResult::later_epochs).collect::<Vec<_>>()),
+            first_batch: median(rounds().map(|result| result.first)),
+            since_sent: (!sent.is_empty()).then(|| median(sent)),
+            is_cut: rounds().any(|result| result.epochs.iter().any(|epoch| epoch.cut)),
+        })
     }
 }

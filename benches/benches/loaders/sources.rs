@@ -6,60 +6,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use foreread_benches::files::SyntheticSamples;
+use foreread_benches::loaders::record::{SampleFormat, SourceGroup};
 use foreread_tier_testing::store::HttpStore;
 use serde_json::{Value, json};
 
-use crate::contenders::{Contender, LoaderProcesses, SampleFormat};
+use crate::contenders::{Contender, LoaderProcesses, converter};
 use crate::results::{EpochTiming, RoundResult};
 
-/// Number of samples, and their lengths. Ceph holds its objects in memory, in four formats, and is
-/// slow, so it has fewer.
-const SAMPLES: usize = 20_000;
-const SAMPLES_IN_CEPH: usize = 5_000;
+/// Lengths of the samples.
 const LENGTHS: (u64, u64) = (90_000, 130_000);
 
 /// Samples are slices of this many bytes of noise, more than a processor's cache holds.
 const SPREAD: usize = 64 << 20;
-
-/// A kind of data source, which is a group of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceGroup {
-    Local,
-    /// The tests' S3 server with this latency in milliseconds.
-    Store(u64),
-    Ceph,
-}
-
-impl SourceGroup {
-    pub const ALL: [Self; 4] = [Self::Local, Self::Store(0), Self::Store(40), Self::Ceph];
-
-    pub fn name(self) -> String {
-        match self {
-            Self::Local => "local".to_owned(),
-            Self::Store(latency_ms) => format!("s3-{latency_ms}ms"),
-            Self::Ceph => "ceph".to_owned(),
-        }
-    }
-
-    pub fn title(self) -> String {
-        match self {
-            Self::Local => format!("{SAMPLES} page-cached files"),
-            Self::Store(latency_ms) => {
-                format!("{SAMPLES} objects, own S3 store over loopback, {latency_ms} ms latency")
-            }
-            Self::Ceph => format!("{SAMPLES_IN_CEPH} objects, Ceph's S3 gateway over loopback"),
-        }
-    }
-
-    pub fn samples(self) -> usize {
-        if self == Self::Ceph { SAMPLES_IN_CEPH } else { SAMPLES }
-    }
-
-    /// Rounds of each contender, without the trial.
-    pub fn rounds(self) -> usize {
-        if self == Self::Local { 3 } else { 2 }
-    }
-}
 
 /// All data sources of a run.
 pub struct DataSources {
@@ -92,7 +50,7 @@ impl DataSources {
         formats.extend(contenders.iter().map(|contender| contender.format));
         let mut job_template = match group {
             SourceGroup::Local => {
-                let root = self.directories(SAMPLES, &formats, libraries)?;
+                let root = self.directories(group.samples(), &formats, libraries)?;
                 let at = |format: SampleFormat| root.join(format.name());
                 json!({
                     "local": true, "raw": at(SampleFormat::Raw), "mds": at(SampleFormat::Mds),
@@ -101,8 +59,8 @@ impl DataSources {
             }
             SourceGroup::Store(_) => {
                 if self.store.is_none() {
-                    let root = self.directories(SAMPLES, &formats, libraries)?;
-                    self.store = Some(start_store(&root, &formats)?);
+                    let root = self.directories(group.samples(), &formats, libraries)?;
+                    self.store = Some(start_store(&root, group.samples(), &formats)?);
                 }
                 let store = self.store.as_ref().context("the store was started")?;
                 store.set_latency(Duration::ZERO);
@@ -117,8 +75,8 @@ impl DataSources {
                 let mut job_template =
                     bucket(field("/endpoint"), field("/full/access_key"), field("/full/secret_key"));
                 self.release_memory()?;
-                let root = self.directories(SAMPLES_IN_CEPH, &formats, libraries)?;
-                eprintln!("storing {SAMPLES_IN_CEPH} samples in Ceph");
+                let root = self.directories(group.samples(), &formats, libraries)?;
+                eprintln!("storing {} samples in Ceph", group.samples());
                 (job_template["who"], job_template["from"]) = ("upload".into(), json!(root));
                 libraries
                     .run_job("data", &job_template)?
@@ -142,7 +100,7 @@ impl DataSources {
     /// memory.
     fn release_memory(&mut self) -> Result<()> {
         self.store = None;
-        let root = self.root(SAMPLES);
+        let root = self.root(SourceGroup::Local.samples());
         if root.exists() {
             std::fs::remove_dir_all(root)?;
         }
@@ -168,7 +126,7 @@ impl DataSources {
             }
             eprintln!("making {samples} samples, {}", format.name());
             std::fs::create_dir_all(&to)?;
-            let Some(converter) = format.converter() else {
+            let Some(converter) = converter(format) else {
                 SyntheticSamples::new(samples, LENGTHS.0, LENGTHS.1, SPREAD).write(&to)?;
                 continue;
             };
@@ -191,12 +149,12 @@ fn bucket(endpoint: &str, access: &str, secret: &str) -> Value {
 }
 
 /// A store with a bucket for each format. Samples are slices of noise. Shards are read into memory.
-fn start_store(root: &Path, formats: &[SampleFormat]) -> Result<HttpStore> {
+fn start_store(root: &Path, samples: usize, formats: &[SampleFormat]) -> Result<HttpStore> {
     let store = HttpStore::start();
     for format in SampleFormat::ALL.into_iter().filter(|format| formats.contains(format)) {
         store.bucket(format.name());
         if format == SampleFormat::Raw {
-            for (name, sample) in SyntheticSamples::new(SAMPLES, LENGTHS.0, LENGTHS.1, SPREAD).iter() {
+            for (name, sample) in SyntheticSamples::new(samples, LENGTHS.0, LENGTHS.1, SPREAD).iter() {
                 store.put(format.name(), &name, sample);
             }
             continue;
@@ -220,10 +178,12 @@ impl DataSource<'_> {
     }
 
     /// The job of a contender, for `peers/contend.py`.
-    pub fn job(&self, function: &str, setting: u32, limit: f64, warm: u64) -> Value {
+    pub fn job(&self, contender: &Contender, setting: u32, limit: f64, later: u64) -> Value {
         let mut job = self.job_template.clone();
-        (job["who"], job["setting"], job["most"]) = (function.into(), setting.into(), limit.into());
-        (job["warm"], job["home"]) = (warm.into(), json!(self.home));
+        (job["who"], job["setting"]) = (contender.function.into(), setting.into());
+        (job["limit"], job["later"], job["home"]) = (limit.into(), later.into(), json!(self.home));
+        // Loaders of shards keep them on a disk.
+        job["keeps"] = (contender.format != SampleFormat::Raw).into();
         job
     }
 

@@ -124,6 +124,9 @@ pub struct Demo {
     /// The directory for the data, which are removed afterwards [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     pub directory: Option<std::path::PathBuf>,
+    /// Draw when the trainer computes and when it waits, as SVG, into this file
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -322,6 +325,10 @@ pub struct Load {
     /// Write the report as JSON to this file instead of standard output; %r stands for the rank
     #[arg(long, value_name = "FILE")]
     pub report_file: Option<String>,
+    /// Draw rates and stalls over time by tier, as SVG, into this file; %r stands for the rank,
+    /// and without it rank 0 draws its own
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<String>,
     /// Whether ranks share their caches: auto or off [default: auto]. FOREREAD_INTERFACE names
     /// their network interface
     #[arg(long, value_name = "WHEN")]
@@ -338,6 +345,7 @@ impl Load {
             ("state", self.state.clone()),
             ("peers", self.peers.clone()),
             ("report-file", self.report_file.clone()),
+            ("plot", self.plot.clone()),
         ]);
         given
     }

@@ -45,9 +45,9 @@ pub fn run_command(args: &Args) -> Result<bool> {
     let images = workspace.root.join("docs/img");
     fs::create_dir_all(&images).with_context(|| format!("cannot create {}", images.display()))?;
     let wants = |picture| args.only.is_none_or(|only| only == picture);
-    let program = workspace.target.join("release/foreread");
+    let program = workspace.target.join("debug/foreread");
     if [Picture::Demo, Picture::Timeline, Picture::Run].into_iter().any(wants) {
-        ensure!(run(&mut cargo(&workspace, ["build", "--release", "-p", "foreread-cli"]))?, "no command");
+        ensure!(run(&mut cargo(&workspace, ["build", "-p", "foreread-cli"]))?, "no command");
     }
     if wants(Picture::Demo) {
         let outputs = recording::record(&format!("{} demo", program.display()), &workspace.root)?;

@@ -61,9 +61,14 @@ pub enum Down {
 type Point = (i32, i32);
 
 /// A white area in pixels.
-#[derive(Debug)]
 pub struct Canvas<'a> {
     area: DrawingArea<SVGBackend<'a>, Shift>,
+}
+
+impl std::fmt::Debug for Canvas<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Canvas").finish_non_exhaustive()
+    }
 }
 
 impl Canvas<'_> {

@@ -1,12 +1,12 @@
 //! How data flow: from the seed to a batch.
 
-use foreread_plot::colours::{DISK, INK, LOCAL, ORIGIN, PEERS, WHITE};
+use foreread_plot::colours::{DISK, INK, LOCAL, ORIGIN, PEERS};
 use foreread_plot::{Across, Canvas, Colour, Down, paint};
 
 use crate::Result;
 
 const WIDTH: i32 = 720;
-const HEIGHT: i32 = 500;
+const HEIGHT: i32 = 496;
 const PLAIN: Colour = Colour(236, 240, 244);
 
 /// A box: its upper left corner, size and colour, and two lines of text.
@@ -73,9 +73,9 @@ pub fn svg() -> Result<String> {
         tier(2, "peers", "other ranks' caches", PEERS),
         tier(3, "storage", "S3, Lustre, NFS, ...", ORIGIN),
     ];
-    let batch = Node { at: (24, 394), size: (320, 72), edge: INK, name: "batches", note: "read ahead, in order" };
+    let batch = Node { at: (24, 400), size: (320, 72), edge: INK, name: "batches", note: "read ahead, in order" };
     let trainer =
-        Node { at: (400, 394), size: (296, 72), edge: INK, name: "training step", note: "does not wait" };
+        Node { at: (400, 400), size: (296, 72), edge: INK, name: "training step", note: "does not wait" };
     let svg = paint((WIDTH, HEIGHT), |canvas| {
         canvas.bold("From the seed to a batch", (24, 16), 18)?;
         for node in [&seed, &order, &plan, &batch, &trainer].into_iter().chain(&tiers) {
@@ -91,16 +91,15 @@ pub fn svg() -> Result<String> {
             arrow(canvas, &[(tier.top().0, bus), tier.top()])?;
         }
         let label = "each sample from the fastest tier that has it";
-        canvas.rectangle((110, bus - 14), (460, bus + 14), WHITE)?;
-        canvas.text(label, (285, bus), 16, INK, (Across::Middle, Down::Middle))?;
-        let bus = 346;
+        canvas.text(label, (24, bus - 10), 16, INK, (Across::Left, Down::Bottom))?;
+        let bus = 342;
         for tier in &tiers {
             canvas.line(vec![tier.bottom(), (tier.bottom().0, bus)], INK, 2)?;
         }
         canvas.line(vec![(tiers[0].bottom().0, bus), (tiers[3].bottom().0, bus)], INK, 2)?;
         arrow(canvas, &[(batch.top().0, bus), batch.top()])?;
-        canvas.rectangle((330, bus - 14), (560, bus + 14), WHITE)?;
-        canvas.text("before the trainer needs it", (445, bus), 16, INK, (Across::Middle, Down::Middle))?;
+        let label = "before the trainer requests it";
+        canvas.text(label, (tiers[3].bottom().0, bus + 10), 16, INK, (Across::Right, Down::Top))?;
         arrow(canvas, &[batch.right(), trainer.left()])
     })?;
     Ok(svg)

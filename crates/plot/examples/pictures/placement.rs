@@ -19,7 +19,7 @@ const BATCH: u64 = 4;
 const SEED: u64 = 42;
 
 const WIDTH: i32 = 720;
-const HEIGHT: i32 = 520;
+const HEIGHT: i32 = 488;
 const LEFT: i32 = 24;
 const NODE: i32 = 84;
 const CELL: (i32, i32) = (25, 26);
@@ -104,11 +104,11 @@ pub fn svg() -> Result<String> {
             "Epoch 1: another order. {} samples come from the nodes of their colour, {local} are local,",
             SAMPLES as usize - local
         );
-        canvas.text(&title, (LEFT, 252), 15, INK, (Across::Left, Down::Top))?;
-        canvas.text("0 are read from storage", (LEFT, 274), 15, INK, (Across::Left, Down::Top))?;
-        nodes(canvas, 306, &second, &owner)?;
-        let note = "Numbers are sample ids, in order. Outlined: kept by the node that reads them.";
-        canvas.text(note, (LEFT, 480), 15, INK, (Across::Left, Down::Top))
+        canvas.text(&title, (LEFT, 232), 15, INK, (Across::Left, Down::Top))?;
+        canvas.text("0 are read from storage", (LEFT, 254), 15, INK, (Across::Left, Down::Top))?;
+        nodes(canvas, 284, &second, &owner)?;
+        let note = "Numbers are sample ids. Outlined: the node that reads the sample keeps it.";
+        canvas.text(note, (LEFT, 448), 15, INK, (Across::Left, Down::Top))
     })?;
     Ok(svg)
 }

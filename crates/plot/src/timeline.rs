@@ -109,3 +109,37 @@ fn joined(row: &TimelineRow, time: Axis) -> Vec<(i32, i32)> {
     }
     spans
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, wait: f64) -> TimelineRow {
+        let steps = (0..40).map(|step| f64::from(step) * (1.0 + wait));
+        let busy: Vec<(f64, f64)> = steps.map(|from| (from + wait, from + wait + 1.0)).collect();
+        TimelineRow { name: name.to_owned(), epoch_ends: vec![busy[19].1, busy[39].1], busy }
+    }
+
+    #[test]
+    fn timeline_has_rows_shares_and_axis() {
+        let rows = vec![row("a <slow> loader", 3.0), row("a fast one", 0.0)];
+        let timeline = Timeline { title: "title".to_owned(), note: "note".to_owned(), rows };
+        let svg = timeline.svg().unwrap();
+        for text in [
+            "a &lt;slow&gt; loader: 160.0 s, computing 25 % of the time",
+            "a fast one: 40.0 s, computing 100 % of the time",
+            "seconds",
+        ] {
+            assert!(svg.contains(text), "{text}: {svg}");
+        }
+        assert!(!svg.contains("NaN") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        assert!(Timeline::default().svg().unwrap().contains("seconds"));
+    }
+
+    #[test]
+    fn spans_without_a_gap_are_one() {
+        let axis = Axis::from_zero(160.0, 0, 1600);
+        assert_eq!(joined(&row("slow", 3.0), axis).len(), 40);
+        assert_eq!(joined(&row("fast", 0.0), axis), [(0, 400)]);
+    }
+}

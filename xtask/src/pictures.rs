@@ -86,11 +86,21 @@ fn plot_of_a_run(program: &Path, plot: &Path) -> Result<()> {
     for file in 0..FILES {
         let length = LONGEST / 2 + file * 7919 % (LONGEST / 2);
         bytes += length;
-        fs::write(data.join(format!("{file:05}.bin")), vec![file as u8; length]).context("cannot write data")?;
+        fs::write(data.join(format!("{file:05}.bin")), vec![file as u8; length])
+            .context("cannot write data")?;
     }
     let mut load = Command::new(program);
     load.current_dir(directory.path()).args(["load", "train", "--epochs", "3", "--batch-size", "16"]);
-    load.args(["--origin-limit", "20MiB/s", "--compute-ms", "30", "--look-ahead", "8MiB", "--progress", "off"]);
+    load.args([
+        "--origin-limit",
+        "20MiB/s",
+        "--compute-ms",
+        "30",
+        "--look-ahead",
+        "8MiB",
+        "--progress",
+        "off",
+    ]);
     load.arg("--memory").arg((bytes / 2).to_string()).arg("--plot").arg(plot);
     ensure!(run(&mut load)?, "the run failed");
     Ok(())

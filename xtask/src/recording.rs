@@ -94,7 +94,9 @@ impl Screen {
                     let mut number = String::new();
                     let end = loop {
                         match letters.next() {
-                            Some(digit) if digit.is_ascii_digit() || "?;".contains(digit) => number.push(digit),
+                            Some(digit) if digit.is_ascii_digit() || "?;".contains(digit) => {
+                                number.push(digit)
+                            }
                             end => break end,
                         }
                     };
@@ -191,7 +193,11 @@ pub fn svg(command: &str, outputs: &[Output]) -> String {
     let mut add = |text: &str, row: usize, class: &str| {
         let y = BAR + MARGIN + (row as f64 + 0.75) * LINE;
         let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
-        let _ = writeln!(body, "<text x=\"{MARGIN}\" y=\"{y:.1}\"{class} xml:space=\"preserve\">{}</text>", escaped(text));
+        let _ = writeln!(
+            body,
+            "<text x=\"{MARGIN}\" y=\"{y:.1}\"{class} xml:space=\"preserve\">{}</text>",
+            escaped(text)
+        );
     };
     add(&format!("$ {command}"), 0, "");
     for (index, shown) in texts.iter().enumerate() {

@@ -234,8 +234,7 @@ mod tests {
     }
 
     fn sums(history: &History) -> ([u64; 4], Duration) {
-        let bytes =
-            ReadSource::ALL.map(|source| history.slots().iter().map(|slot| slot.bytes(source)).sum());
+        let bytes = ReadSource::ALL.map(|source| history.slots().iter().map(|slot| slot.bytes(source)).sum());
         (bytes, history.slots().iter().map(HistorySlot::stall).sum())
     }
 

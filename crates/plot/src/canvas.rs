@@ -149,10 +149,7 @@ fn position((across, down): (Across, Down)) -> Pos {
 ///
 /// # Errors
 /// If `draw` fails.
-pub fn paint(
-    (width, height): (i32, i32),
-    draw: impl FnOnce(&Canvas<'_>) -> Result<()>,
-) -> Result<String> {
+pub fn paint((width, height): (i32, i32), draw: impl FnOnce(&Canvas<'_>) -> Result<()>) -> Result<String> {
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (width as u32, height as u32)).into_drawing_area();

@@ -214,9 +214,7 @@ fn rates(canvas: &Canvas<'_>, time: Axis, columns: &[Column]) -> Result<()> {
         let edge = |heights: &[f64]| -> Vec<(i32, i32)> {
             let steps = columns.iter().zip(heights);
             steps
-                .flat_map(|(column, height)| {
-                    [column.from, column.to].map(|x| (time.at(x), axis.at(*height)))
-                })
+                .flat_map(|(column, height)| [column.from, column.to].map(|x| (time.at(x), axis.at(*height))))
                 .collect()
         };
         let mut points = edge(&above);
@@ -334,7 +332,8 @@ mod tests {
             // One in the legend, and at least one in a panel.
             assert!(fills.iter().filter(|it| **it == fill).count() > 1, "{fill}: {fills:?}");
         }
-        for text in ["&lt;b&gt; &amp; &quot;quotes&quot;", "first &amp; last", "seconds", "epoch 0", "KiB/s"] {
+        for text in ["&lt;b&gt; &amp; &quot;quotes&quot;", "first &amp; last", "seconds", "epoch 0", "KiB/s"]
+        {
             assert!(texts.iter().any(|it| it == text), "{text}: {texts:?}");
         }
     }

@@ -73,7 +73,7 @@ pub fn bars(name: &str, headline: &str, outcomes: &[SimulationOutcome]) -> Resul
             let end = axis.at(f.seconds);
             if served == 0.0 {
                 // The lower bound reads nothing.
-                    canvas.outline((LEFT, y + 5), (end, y + ROW - 5), BOUND)?;
+                canvas.outline((LEFT, y + 5), (end, y + ROW - 5), BOUND)?;
             }
             let value = value_of(f.seconds);
             canvas.text(&value, (end + 6, middle), 12, INK, (Across::Left, Down::Middle))?;

@@ -73,7 +73,8 @@ pub fn svg() -> Result<String> {
         tier(2, "peers", "other ranks' caches", PEERS),
         tier(3, "storage", "S3, Lustre, NFS, ...", ORIGIN),
     ];
-    let batch = Node { at: (24, 400), size: (320, 72), edge: INK, name: "batches", note: "read ahead, in order" };
+    let batch =
+        Node { at: (24, 400), size: (320, 72), edge: INK, name: "batches", note: "read ahead, in order" };
     let trainer =
         Node { at: (400, 400), size: (296, 72), edge: INK, name: "training step", note: "does not wait" };
     let svg = paint((WIDTH, HEIGHT), |canvas| {

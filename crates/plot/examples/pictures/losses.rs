@@ -28,7 +28,8 @@ pub fn svg(table: &str) -> Result<String> {
     let losses = Axis::from_zero(most * 1.05, BOTTOM, TOP);
     let svg = paint((WIDTH, HEIGHT), |canvas| {
         canvas.bold("One training on 1, 2, 4 and 8 ranks: the losses are the same", (24, 16), 18)?;
-        let note = format!("Equal global batches. Losses of a step differ by at most {apart:.1e} (rounding).");
+        let note =
+            format!("Equal global batches. Losses of a step differ by at most {apart:.1e} (rounding).");
         canvas.text(&note, (24, 44), 15, INK, (Across::Left, Down::Top))?;
         for tick in steps.ticks() {
             let x = steps.at(tick);

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
+use foreread_planner::{CacheStore, Cluster, ClusterPlan, Level, Ranks, plan_cluster};
 use foreread_plot::colours::INK;
 use foreread_plot::{Across, Canvas, Colour, Down, paint};
-use foreread_planner::{CacheStore, Cluster, ClusterPlan, Level, Ranks, plan_cluster};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes, StoreId};
 
 use crate::Result;

@@ -20,9 +20,9 @@ use foreread::dataset::IndexOptions;
 use foreread::order::sampler;
 use foreread::size::ByteSize;
 use foreread::{Config, Loader, Memory, Registry, SamplerKind};
+use foreread_layers::{Bandwidth, Stack};
 #[cfg(feature = "plot")]
 use foreread_plot::TimelineRow;
-use foreread_layers::{Bandwidth, Stack};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::stream;

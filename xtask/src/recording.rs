@@ -214,14 +214,19 @@ pub fn svg(command: &str, outputs: &[Output]) -> String {
     style.push_str("@media(prefers-reduced-motion:reduce){text{animation:none!important}}");
     let played = if speed > 1.0 { format!("  (played {speed:.0} times as fast)") } else { String::new() };
     let title = format!("{command}{played}");
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" viewBox=\"0 0 \
-         {width:.0} {height:.0}\" role=\"img\">\n<title>Recording of {0}</title>\n<style>{style}</style>\n<rect \
-         width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n<rect width=\"100%\" height=\"{BAR}\" \
-         rx=\"8\" fill=\"#21262d\"/>\n<text x=\"50%\" y=\"20\" text-anchor=\"middle\">{1}</text>\n{body}</svg>\n",
-        escaped(command),
-        escaped(&title)
-    )
+    let mut svg =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\"");
+    let _ = writeln!(svg, " viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\">");
+    let _ = writeln!(svg, "<title>Recording of {}</title>\n<style>{style}</style>", escaped(command));
+    let frame = |height: &str, colour| {
+        format!("<rect width=\"100%\" height=\"{height}\" rx=\"8\" fill=\"{colour}\"/>\n")
+    };
+    svg += &frame("100%", "#0d1117");
+    svg += &frame(&BAR.to_string(), "#21262d");
+    let _ = writeln!(svg, "<text x=\"50%\" y=\"20\" text-anchor=\"middle\">{}</text>", escaped(&title));
+    svg += &body;
+    svg += "</svg>\n";
+    svg
 }
 
 fn escaped(text: &str) -> String {

@@ -94,7 +94,8 @@ pub fn run(options: &Demo) -> Result<()> {
     let computing = SAMPLES.div_ceil(BATCH) as f64 * COMPUTE.as_secs_f64();
     writeln!(
         out,
-        "\nComputation alone takes {computing:.2} s per epoch. The same seed gave the same order every time.\n"
+        "\nComputation alone takes {computing:.2} s per epoch. The same seed gave the same order every \
+         time.\n"
     )?;
     chart::write(&mut out, &rows)?;
     if let Some(path) = &options.plot {

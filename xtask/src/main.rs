@@ -14,7 +14,9 @@ mod install;
 mod lines;
 mod needs;
 mod package;
+mod pictures;
 mod python;
+mod recording;
 mod results;
 mod seed;
 mod service;
@@ -50,6 +52,8 @@ enum Command {
     Bench(bench::Args),
     /// The lines of code of each package, without tests, comments and blanks
     Lines,
+    /// Makes the pictures of the documents again, into docs/img
+    Pictures(pictures::Args),
     /// Ceph's S3 gateway for use by hand, until Ctrl-C. Prints the variables to export
     Ceph,
 }
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
         Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Lines => lines::run(),
+        Command::Pictures(args) => pictures::run_command(&args),
         Command::Ceph => ceph::serve(),
     };
     match done {

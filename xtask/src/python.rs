@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::background::StepCommand;
 use crate::cargo::{run, run_tests};
@@ -122,6 +122,14 @@ fn workers(workspace: &Workspace) -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let python = program(workspace, DIRECTORY, "python");
     format!("{}*popen//python='{}' {}", 2 * cores, python.display(), STRICT.join(" "))
+}
+
+/// The environment's Python, with the wheel of this checkout. `cargo xtask test --all` makes the
+/// environment.
+pub fn installed(workspace: &Workspace) -> Result<Command> {
+    let wheel = wheel(workspace, WHEELS, &[])?.context("the wheel cannot be built")?;
+    ensure!(install(workspace, DIRECTORY, &wheel)?, "the wheel cannot be installed");
+    Ok(python(workspace, DIRECTORY))
 }
 
 /// Builds the wheel with additional features into an empty directory below the target directory.

@@ -158,7 +158,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
-    let loader = Loader::builder_with(directory, config).together(meeting).start()?;
+    let loader = Loader::builder_with(directory, config).peers(meeting).start()?;
     let start = Instant::now();
     let before = Usage::since(start);
     for batch in &loader {

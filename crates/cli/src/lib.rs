@@ -10,6 +10,7 @@ mod allocator;
 mod arguments;
 mod commands;
 mod output;
+mod plots;
 mod progress;
 mod settings;
 mod signals;

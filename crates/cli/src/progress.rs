@@ -82,6 +82,18 @@ impl WorkProgress {
         Self { show, bar, label, total, done: 0, part: now, began: now, timer: LineTimer::new() }
     }
 
+    /// Shows the progress of `work`, which reports the batches that are done and their total.
+    pub fn watch<T>(
+        show: ProgressMode,
+        label: String,
+        work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
+    ) -> T {
+        let mut shown: Option<Self> = None;
+        work(&mut |done, total| {
+            shown.get_or_insert_with(|| Self::new(show, label.clone(), total, "batches")).at(done);
+        })
+    }
+
     /// Begins the next part, whose steps count from zero.
     pub fn next(&mut self, label: impl Into<String>, total: u64, unit: &str) {
         self.end();

@@ -22,6 +22,7 @@
 //! | `s3` | buckets: `s3://` |
 //! | `gcs`, `azure` | `gs://`; `az://` and its other names |
 //! | `peer` | ranks that share their caches |
+//! | `plot` | the plot of a run, as SVG |
 //! | `share` | one source for several processes of a machine |
 //! | `hpc` | `peer` |
 //! | `cloud` | `s3` and `peer` |
@@ -44,6 +45,8 @@ mod merged;
 mod node_rank;
 mod origin;
 mod planned;
+#[cfg(feature = "plot")]
+mod plot;
 mod prepared;
 #[cfg(feature = "peer")]
 pub mod ranks;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter};
-use foreread_loader::{Batch, LoadError, LoadErrorKind, RunReport};
+use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use futures::Stream;
@@ -85,6 +85,7 @@ impl Ready {
         Loader {
             inner,
             earlier: RunReport::default(),
+            earlier_history: History::default(),
             assembly,
             catalogs,
             config,
@@ -138,6 +139,8 @@ pub struct Loader {
     inner: foreread_loader::Loader,
     /// The report until the last jump.
     earlier: RunReport,
+    /// The history until the last jump.
+    earlier_history: History,
     assembly: Assembly,
     catalogs: Vec<Catalog>,
     config: Config,
@@ -207,6 +210,12 @@ impl Loader {
         Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
 
+    /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.
+    /// The feature `plot` draws it: `Report::plot`.
+    pub fn history(&self) -> History {
+        self.earlier_history.clone().followed_by(&self.inner.history())
+    }
+
     /// Continues at another position: the beginning of an epoch, or a saved [`State`] of this run.
     /// Prefetched samples are dropped, cached samples stay. After the last epoch no batch is left.
     ///
@@ -227,6 +236,7 @@ impl Loader {
         let run = Run::resume(schedule, old.deal(), old.world_size(), old.rank(), &position)?;
         let plan = self.inner.plan().clone();
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
+        self.earlier_history = self.history();
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
         self.jumped = true;

@@ -17,8 +17,12 @@
 use std::time::Duration;
 
 use foreread_layers::{Decisions, MeterReading};
-use foreread_loader::{LookAhead, PassReport, ReadSource, RunReport, SampleCount};
+use foreread_loader::{LookAhead, PassReport, RunReport, SampleCount};
 use serde::Serialize;
+
+pub use foreread_loader::{EpochStart, History, HistorySlot, ReadSource};
+#[cfg(feature = "plot")]
+pub use foreread_plot::PlotError;
 
 pub use crate::merged::{Merged, MergedEpoch};
 

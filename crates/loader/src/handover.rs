@@ -20,6 +20,7 @@ use crate::account::RunAccount;
 use crate::batch::Batch;
 use crate::core::BATCHING_FRACTION;
 use crate::error::LoadError;
+use crate::history::History;
 use crate::instruments::Instruments;
 use crate::look_ahead::{LookAhead, LookAheadTuner};
 use crate::report::RunReport;
@@ -59,6 +60,7 @@ struct HandoverState {
     batches_taken: u64,
     last: Option<(usize, u64)>,
     account: RunAccount,
+    history: History,
     tuner: LookAheadTuner,
     new_look_ahead: Option<u64>,
     instruments: Instruments,
@@ -76,6 +78,7 @@ impl Handover {
             batches_taken: 0,
             last: None,
             account: RunAccount::default(),
+            history: History::default(),
             tuner: LookAheadTuner::new(look_ahead),
             new_look_ahead: None,
             instruments: Instruments::new(look_ahead),
@@ -172,6 +175,7 @@ impl Handover {
             state.last = Some((batch.pass, batch.index));
             if let Some(pass) = state.run.pass(batch.pass) {
                 state.account.take(&pass, &batch.counts, requested, now);
+                state.history.take(&pass, &batch.counts, requested, now);
             }
             state.instruments.batch(&batch.counts, now.saturating_sub(requested));
             if let Some(reach) = state.tuner.taken(batch.counts.reads.total().bytes, requested, now) {
@@ -243,6 +247,10 @@ impl Handover {
 
     pub(crate) fn report(&self) -> RunReport {
         self.lock().account.report().clone()
+    }
+
+    pub(crate) fn history(&self) -> History {
+        self.lock().history.clone()
     }
 
     pub(crate) fn look_ahead(&self) -> LookAhead {

@@ -23,6 +23,7 @@ use crate::driver::Driver;
 use crate::error::{LoadError, LoadErrorKind};
 use crate::handover::Handover;
 use crate::hedges::Hedges;
+use crate::history::History;
 use crate::look_ahead::LookAhead;
 use crate::peer_group::PeerGroup;
 use crate::ready::ReadySamples;
@@ -159,6 +160,11 @@ impl Loader {
     /// The report so far, by pass.
     pub fn report(&self) -> RunReport {
         self.handover.report()
+    }
+
+    /// The history so far: delivered bytes and stalls over time.
+    pub fn history(&self) -> History {
+        self.handover.history()
     }
 
     /// The pass of the last batch taken, by its index in the run, and the batch's index in it.

@@ -1,5 +1,6 @@
 //! `foreread.Loader`: a run in Python.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,6 +68,7 @@ pub struct PyLoader {
 #[derive(Debug)]
 struct RunFacts {
     catalog: ProcessLocal<Catalog>,
+    url: String,
     samples: u64,
     fingerprint: String,
     labels: Vec<String>,
@@ -214,6 +216,7 @@ impl PyLoader {
         let catalog = &run.catalogs()[0];
         let facts = RunFacts {
             catalog: ProcessLocal::new(catalog.clone()),
+            url: catalog.base_url().to_owned(),
             samples: catalog.len(),
             fingerprint: catalog.fingerprint().to_string(),
             labels: catalog.labels().iter().map(|label| label.to_string()).collect(),
@@ -296,6 +299,20 @@ impl PyLoader {
         let report = self.run()?.report(py).ok_or_else(closed)?;
         logs::drain(py)?;
         self.watch.stats(py, report)
+    }
+
+    /// The run so far as a picture: bytes per second by source, and stalls, over time; also
+    /// available after close(). With `path`, it is written to a file as well.
+    #[pyo3(signature = (path = None))]
+    fn plot<'py>(&self, py: Python<'py>, path: Option<PathBuf>) -> PyResult<Bound<'py, PyAny>> {
+        let (report, history) = self.run()?.course(py).ok_or_else(closed)?;
+        let svg = report.plot(&self.facts.url, &history);
+        let svg = svg.map_err(|error| ExceptionClass::Error.with(error.to_string()))?;
+        let picture = py.import("foreread._outlook")?.call_method1("Picture", (svg,))?;
+        if let Some(path) = path {
+            picture.call_method1("save", (path,))?;
+        }
+        Ok(picture)
     }
 
     /// Notifies rank 0 that this rank has completed the step of its last batch. Cheap.

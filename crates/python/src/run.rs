@@ -10,7 +10,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread::report::Report;
+use foreread::report::{History, Report};
 use foreread::{Error, Jump, Loader};
 use pyo3::Python;
 
@@ -43,8 +43,8 @@ pub(crate) fn register(one: Weak<dyn Closable>) {
 #[derive(Debug)]
 pub(crate) struct RunHandle {
     loader: RwLock<Option<Loader>>,
-    /// The final report of a closed run.
-    last: Mutex<Option<Report>>,
+    /// The final report and history of a closed run.
+    last: Mutex<Option<(Report, History)>>,
 }
 
 impl RunHandle {
@@ -68,7 +68,13 @@ impl RunHandle {
     /// The current report, or the final one of a closed run.
     pub(crate) fn report(&self, py: Python<'_>) -> Option<Report> {
         let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.with(py, Loader::report).or_else(last)
+        self.with(py, Loader::report).or_else(|| last().map(|(report, _)| report))
+    }
+
+    /// The current report and history, or the final ones of a closed run.
+    pub(crate) fn course(&self, py: Python<'_>) -> Option<(Report, History)> {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.with(py, |run| (run.report(), run.history())).or_else(last)
     }
 
     /// Moves the run to another position. `None` if it is closed. Waits for threads that wait for a
@@ -85,11 +91,11 @@ impl Closable for RunHandle {
     /// Ends the run: serves other ranks until they finish, for at most `timeout`, and flushes the
     /// disk tier.
     fn close(&self, timeout: Duration, interrupted: Interrupted) {
-        let store = |report| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        let store = |course| *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(course);
         let taken = self.loader.write().unwrap_or_else(PoisonError::into_inner).take();
         let Some(loader) = taken else { return };
-        let before = loader.report();
-        store(before.clone());
+        let (before, history) = (loader.report(), loader.history());
+        store((before.clone(), history.clone()));
         // The engine has its own thread: neither call is refused, and both fail only after a panic.
         let left = loader.leave_unless(timeout, INTERRUPT_TIMEOUT, move || interrupted.is_set());
         let all_ranks = left.unwrap_or_else(|error| {
@@ -100,7 +106,7 @@ impl Closable for RunHandle {
             tracing::warn!(target: "foreread", %error, "the run was not closed properly");
             before
         });
-        store(Report { all_ranks, ..report });
+        store((Report { all_ranks, ..report }, history));
     }
 }
 

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -63,6 +64,39 @@ def test_stats_cover_the_time_since_the_last_call(directory: Path) -> None:
         assert "200 samples" in line and "memory 100%" in line and "\n" not in line
         with pytest.raises(AttributeError):
             second.samples = 3  # type: ignore[misc]
+
+
+def texts(svg: str) -> list[str]:
+    """The texts of a picture, which must be valid XML without undefined numbers."""
+    root = ElementTree.fromstring(svg)
+    assert root.tag.endswith("svg")
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    assert not any("NaN" in value or "inf" in value for value in values)
+    return [(element.text or "").strip() for element in root.iter() if element.tag.endswith("text")]
+
+
+def test_plot_shows_the_run_and_outlives_it(directory: Path, tmp_path: Path) -> None:
+    with foreread.Loader(directory, batch_size=10, epochs=2, memory="1MiB") as loader:
+        assert "seconds" in texts(loader.plot().svg)
+        for _ in loader:
+            pass
+        picture = loader.plot(tmp_path / "run.svg")
+    assert isinstance(picture, foreread.Picture)
+    shown = texts(picture._repr_svg_())
+    assert "100 samples, 3.8 KiB" in shown and any(text.startswith("storage ") for text in shown)
+    assert any(text.startswith("memory ") for text in shown) and str(directory) in " ".join(shown)
+    assert (tmp_path / "run.svg").read_text() == picture.svg
+    assert texts(loader.plot().svg) == shown
+    with pytest.raises(OSError, match="nowhere"):
+        loader.plot("/nowhere/at/all.svg")
+
+
+def test_plot_of_a_torch_loader(directory: Path, tmp_path: Path) -> None:
+    torch = pytest.importorskip("foreread.torch")
+    with torch.DataLoader(directory, batch_size=10, decode="bytes", collate_fn=len, epochs=1, memory="1MiB") as loader:
+        assert list(loader) == [10] * 10
+        picture = loader.plot(str(tmp_path / "run.svg"))
+    assert "epoch 0" in texts(picture.svg) and (tmp_path / "run.svg").read_text() == picture.svg
 
 
 @pytest.mark.parametrize(

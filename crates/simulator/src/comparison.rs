@@ -8,11 +8,22 @@ use std::fmt::{self, Write as _};
 
 use serde::Serialize;
 
-use crate::plot::{self, PlotError, Sweep};
+#[cfg(feature = "plot")]
+use crate::plot;
 use crate::{Figures, Policy, Scenario, SimulateError, Simulation, SimulationOutcome};
 
 /// The cache sizes of the second plot, as fractions of the dataset.
 const SHARES: [f64; 10] = [0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0];
+
+/// One policy's seconds by cache size, as a fraction of the dataset. Without points if it refused
+/// everywhere.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sweep {
+    /// The policy.
+    pub policy: Policy,
+    /// The caches' fraction of the dataset, and seconds.
+    pub points: Vec<(f64, f64)>,
+}
 
 /// Called with (steps done, total steps) from time to time.
 pub type StepProgress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -149,7 +160,8 @@ impl Comparison {
     ///
     /// # Errors
     /// If the plot cannot be drawn.
-    pub fn bars(&self) -> Result<String, PlotError> {
+    #[cfg(feature = "plot")]
+    pub fn bars(&self) -> Result<String, crate::PlotError> {
         plot::bars(&self.scenario.name, &self.headline(self.seeds), &self.outcomes)
     }
 
@@ -192,7 +204,8 @@ impl Comparison {
     ///
     /// # Errors
     /// If the plot cannot be drawn.
-    pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, PlotError> {
+    #[cfg(feature = "plot")]
+    pub fn against_cache(&self, bound: f64, sweeps: &[Sweep]) -> Result<String, crate::PlotError> {
         plot::against_cache(&self.scenario.name, &self.headline(1), bound, sweeps)
     }
 }

@@ -15,7 +15,8 @@
 //! thread of a worker gets the client's whole share of the file system. The simulator compares
 //! policies and predicts no real machine.
 //!
-//! A [`Comparison`] runs several policies over several seeds, with a table and plots.
+//! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature `plot`,
+//! plots.
 //!
 //! ```
 //! use foreread_simulator::{Policy, Scenario, Simulation};
@@ -41,6 +42,7 @@ mod oracle_run;
 mod outcome;
 mod plan;
 mod planner_decisions;
+#[cfg(feature = "plot")]
 mod plot;
 mod policies;
 mod scenario;
@@ -50,11 +52,12 @@ mod staging;
 mod threads;
 mod workload;
 
-pub use comparison::Comparison;
+pub use comparison::{Comparison, Sweep};
 pub use error::{SimulateError, SimulateErrorKind};
+#[cfg(feature = "plot")]
+pub use foreread_plot::PlotError;
 pub use model::{Curve, Model};
 pub use outcome::{Figures, SimulationOutcome};
-pub use plot::{PlotError, Sweep};
 pub use policies::Policy;
 pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};
 pub use simulation::Simulation;

@@ -21,7 +21,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-types", &[]),
     ("foreread-oracle", &["foreread-types"]),
     ("foreread-planner", &["foreread-types", "foreread-oracle"]),
-    ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner"]),
+    ("foreread-plot", &[]),
+    ("foreread-simulator", &["foreread-types", "foreread-oracle", "foreread-planner", "foreread-plot"]),
     ("foreread-tier", &["foreread-types"]),
     ("foreread-launcher", &["foreread-types"]),
     ("foreread-connection", &["foreread-types", "foreread-tier"]),
@@ -64,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-s3",
             "foreread-opendal",
             "foreread-peer",
+            "foreread-plot",
             "foreread-share",
         ],
     ),
@@ -80,6 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread",
             "foreread-estimate",
             "foreread-layers",
+            "foreread-plot",
             "foreread-settings",
             "foreread-simulator",
         ],
@@ -95,7 +98,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FREE: &[&str] = &["foreread-integration-tests", "foreread-benches"];
 
 /// Packages that compute and never wait: no runtime, directly or through others.
-const PURE: &[&str] = &["foreread-types", "foreread-oracle", "foreread-planner", "foreread-simulator"];
+const PURE: &[&str] =
+    &["foreread-types", "foreread-oracle", "foreread-planner", "foreread-plot", "foreread-simulator"];
 
 /// The package that is for tests only.
 const FOR_TESTS: &str = "foreread-tier-testing";

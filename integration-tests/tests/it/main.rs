@@ -32,6 +32,7 @@ mod needs_torch;
 mod node_sockets;
 mod order;
 mod packed;
+mod plot;
 mod ranks;
 mod s3;
 mod s3_faults;

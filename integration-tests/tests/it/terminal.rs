@@ -59,7 +59,9 @@ fn memory_of_all_ranks_on_a_node_is_printed() {
 
 #[test]
 fn demo_compares_with_eight_readers() {
-    let printed = run(&mut foreread(["demo"])).ok();
+    let directory = tempfile::tempdir().unwrap();
+    let plot = directory.path().join("demo.svg");
+    let printed = run(&mut foreread(["demo", "--plot", plot.to_str().unwrap()])).ok();
     let total = |row: &str| -> f64 {
         let line =
             printed.lines().find(|line| line.starts_with(row)).unwrap_or_else(|| panic!("{row}: {printed}"));
@@ -67,4 +69,16 @@ fn demo_compares_with_eight_readers() {
     };
     assert!(total("8 readers, no plan") < total("plain loop, reads on demand"), "{printed}");
     assert!(total("foreread, memory for all") < total("8 readers, no plan"), "{printed}");
+    // The bars of the chart come after the table, and the next commands at the end.
+    let bar = |row: &str| {
+        let lines = printed.lines().filter(|line| line.starts_with(row));
+        lines.map(|line| line.matches(['#', '.']).count()).max().unwrap()
+    };
+    assert!(bar("foreread, memory for all") < bar("plain loop, reads on demand"), "{printed}");
+    let last = printed.trim_end().lines().last().unwrap();
+    assert!(last.starts_with("  foreread load DIR --plot run.svg"), "{printed}");
+    let svg = std::fs::read_to_string(plot).unwrap();
+    for text in ["8 readers, no plan: ", "foreread, memory for all: ", "waiting for data", "</svg>"] {
+        assert!(svg.contains(text), "{text}: {svg}");
+    }
 }

@@ -145,10 +145,16 @@ knob_set!(
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
         "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration",
-        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state",
+        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state", "plot",
         "progress",
     ],
-    report
+    |option| match option.get_id().as_str() {
+        "plot" => option.help(
+            "Draw rates and stalls over time by tier, as SVG, into this file. %r stands for the rank; \
+             without it, rank 0 draws its own",
+        ),
+        _ => report(option),
+    }
 );
 knob_set!(
     /// `plan`.
@@ -229,8 +235,11 @@ knob_set!(
 knob_set!(
     /// `demo`.
     DemoSet,
-    &["report", "progress"],
-    report
+    &["report", "plot", "progress"],
+    |option| match option.get_id().as_str() {
+        "plot" => option.help("Draw when the trainer computes and when it waits, as SVG, into this file"),
+        _ => report(option),
+    }
 );
 knob_set!(
     /// `cache list` and `cache clean`.

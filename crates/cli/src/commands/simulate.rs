@@ -5,7 +5,7 @@
 //! more runs.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use foreread::calibration::Calibration;
@@ -15,7 +15,7 @@ use foreread_simulator::{Comparison, Curve as Rates, Policy, Scenario, Simulatio
 
 use crate::arguments::Simulate;
 use crate::progress::{ProgressMode, WorkProgress};
-use crate::{output, settings};
+use crate::{output, plots, settings};
 
 /// How figures are printed.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ pub fn run(options: &Simulate) -> Result<()> {
     if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
         return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MAX_SEEDS)).into());
     }
-    let plot = knobs.get("plot").map(|(path, _)| PathBuf::from(path));
+    let plot = plots::file(&knobs)?;
     let mut scenario = read(&options.scenario)?;
     // A file that was only found would change the machines that the scenario describes.
     let calibration = knobs.get("calibration").map(|(path, _)| path);
@@ -41,12 +41,9 @@ pub fn run(options: &Simulate) -> Result<()> {
         let measured = foreread_settings::calibration::read(Path::new(path));
         speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
     }
-    if let Some(plot) = &plot {
-        check_writable(plot)?;
-    }
 
     let name = scenario.name.clone();
-    let compared = watched(show, format!("simulating {name}"), |tell| {
+    let compared = WorkProgress::watch(show, format!("simulating {name}"), |tell| {
         Comparison::run(scenario, &policies, seeds, tell)
     })?;
     for outcome in compared.outcomes() {
@@ -70,17 +67,9 @@ pub fn run(options: &Simulate) -> Result<()> {
     }
     out.flush()?;
     if let Some(path) = plot {
-        draw(show, &path, &compared)?;
+        plots::comparison(&path, &compared, show)?;
     }
     Ok(())
-}
-
-/// Shows the progress of long work.
-fn watched<T>(show: ProgressMode, label: String, work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
-    let mut shown: Option<WorkProgress> = None;
-    work(&mut |done, total| {
-        shown.get_or_insert_with(|| WorkProgress::new(show, label.clone(), total, "batches")).at(done);
-    })
 }
 
 fn figures(knobs: &Knobs) -> ReportFormat {
@@ -132,47 +121,4 @@ fn read(path: &Path) -> Result<Scenario> {
         text => text.with_context(|| format!("{} cannot be read", path.display()))?,
     };
     Ok(Scenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
-}
-
-/// Checks before minutes of work that the plot can be written.
-fn check_writable(path: &Path) -> Result<()> {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let is_there = directory.is_none_or(Path::is_dir);
-    if path.is_dir() || !is_there || path.file_name().is_none() {
-        let message = format!("--plot {}: give a file in a directory that exists", path.display());
-        return Err(Error::new(ErrorKind::Usage, message).into());
-    }
-    Ok(())
-}
-
-/// `FILE.svg` and `FILE-cache.svg`.
-fn cache_plot(path: &Path) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let extension = path.extension().map_or_else(String::new, |text| format!(".{}", text.to_string_lossy()));
-    path.with_file_name(format!("{stem}-cache{extension}"))
-}
-
-fn draw(show: ProgressMode, path: &Path, compared: &Comparison) -> Result<()> {
-    std::fs::write(path, compared.bars()?)
-        .with_context(|| format!("{} cannot be written", path.display()))?;
-    let label = format!("cache sizes of {}", compared.scenario().name);
-    let Some((bound, sweeps)) = watched(show, label, |tell| compared.sweep(tell))? else {
-        output::complain("the scenario has no cache class, so there is no plot of time against cache size");
-        return Ok(());
-    };
-    let svg = compared.against_cache(bound, &sweeps)?;
-    let path = cache_plot(path);
-    std::fs::write(&path, svg).with_context(|| format!("{} cannot be written", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn second_plot_is_next_to_the_first() {
-        for (path, second) in [("a/b.svg", "a/b-cache.svg"), ("b", "b-cache"), ("x.y.svg", "x.y-cache.svg")] {
-            assert_eq!(cache_plot(Path::new(path)), Path::new(second));
-        }
-    }
 }

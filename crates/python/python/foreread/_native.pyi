@@ -7,6 +7,7 @@ from typing import Any, Literal, Self, Unpack, final, overload
 import pandas
 import pyarrow
 
+from ._outlook import Picture
 from ._settings import Path, Settings, Size, Target
 from ._stats import Stats
 
@@ -165,6 +166,9 @@ class Loader:
         """The report so far, as the command's JSON report. Also available after close()."""
     def stats(self) -> Stats:
         """A summary of the run. Rates and shares cover the time since the last call."""
+    def plot(self, path: Path | None = None) -> Picture:
+        """The run so far as a picture: bytes per second by source, and stalls, over time; also available after close().
+        With `path`, it is written to a file as well."""
     def step_done(self) -> None:
         """Notifies rank 0 that this rank has completed the step of its last batch."""
     def leave(self, seconds: float = 600.0) -> dict[str, Any] | None:

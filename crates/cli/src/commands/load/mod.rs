@@ -19,7 +19,7 @@ use self::text::EpochTable;
 use crate::arguments::Load;
 use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
-use crate::{output, progress, settings};
+use crate::{output, plots, progress, settings};
 
 /// How often a wait for a batch checks for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
@@ -51,6 +51,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         builder = builder.resume(state);
     }
     let show = ProgressMode::of(&knobs, rank);
+    let plot = plots::file_of(rank, &knobs)?;
     let ready = builder.prepare_with(progress::listing(show, &options.target))?;
     if let Some(path) = &state {
         keep_out(path, ready.prepared()).map_err(|why| knobs.refuse("state", why))?;
@@ -98,7 +99,11 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     session.state_file.save(&session.loader)?;
     let all = left?;
     let ended = ended.or_else(|| session.state_file.received().filter(|_| together));
+    let (title, history) = (session.loader.catalogs()[0].base_url().to_owned(), session.loader.history());
     let report = Report { all_ranks: all, ..session.end()? };
+    if let Some(path) = plot {
+        plots::run(&path, &title, &report, &history)?;
+    }
     if let Some((path, _)) = knobs.get("report-file") {
         write_report(&path.replace("%r", &rank.to_string()), &report)?;
     } else if json {

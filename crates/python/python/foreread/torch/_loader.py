@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from .._native import MAX_EPOCHS, Batch, Loader, Sample
+from .._outlook import Picture
 from .._stats import TRAINER_BOUND_SHARE, Stats
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
@@ -359,6 +360,10 @@ class DataLoader:
         waited, self._last_stats = (made - self._last_stats[0]) / max(now - self._last_stats[1], 1e-9), (made, now)
         limiting = "transform" if stats.limiting == "trainer" and waited > TRAINER_BOUND_SHARE else stats.limiting
         return replace(stats, limiting=limiting, skipped=stats.skipped + self.skipped)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
+        """The run so far as a picture for notebooks, optionally also written to a file: see ``foreread.Loader.plot``."""
+        return self._native.plot(path)
 
     def close(self) -> None:
         """Ends read-ahead and the threads. Iterating afterwards fails."""

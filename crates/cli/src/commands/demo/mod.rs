@@ -1,8 +1,11 @@
 //! `foreread demo`: the same training run with and without foreread, on generated data and slow
 //! storage.
 //!
-//! The storage is a backend that is registered at run time: a directory with a latency of some
-//! milliseconds per read and a limited bandwidth. All runs read from it.
+//! The storage is a directory with a latency of some milliseconds per read and a limited bandwidth.
+//! All runs read from it. The demo ends with a chart of its rows, and with the next commands.
+
+mod chart;
+mod storage;
 
 use std::fs;
 use std::io::Write;
@@ -12,33 +15,31 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use foreread::backend::{
-    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
-};
+use foreread::backend::{OpenContext, OpenOptions, OriginTier, ReadRequest, Tier};
 use foreread::dataset::IndexOptions;
 use foreread::order::sampler;
 use foreread::size::ByteSize;
 use foreread::{Config, Loader, Memory, Registry, SamplerKind};
 use foreread_layers::{Bandwidth, Stack};
+#[cfg(feature = "plot")]
+use foreread_plot::TimelineRow;
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::{self, BoxStream};
+use futures::stream;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::arguments::Demo;
 use crate::progress::{ProgressMode, WorkProgress};
 use crate::signals::Signals;
-use crate::{output, settings};
+use crate::{output, plots, settings};
+use storage::{LATENCY, SlowBackend};
 
 const SAMPLES: u64 = 600;
 const LONGEST: u64 = 120_000;
 const EPOCHS: u64 = 3;
 const BATCH: u64 = 32;
 const COMPUTE: Duration = Duration::from_millis(25);
-const LATENCY: Duration = Duration::from_millis(8);
 const RATE: NonZeroU64 = NonZeroU64::new(40 << 20).unwrap();
 const LOOK_AHEAD: u64 = 8 << 20;
 /// Readers like the worker processes of a usual loader: each reads a whole batch, sample after
@@ -51,6 +52,7 @@ const SEED: u64 = 42;
 pub fn run(options: &Demo) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let (json, show) = (settings::is_json(&knobs)?, ProgressMode::of(&knobs, 0));
+    let plot = plots::file(&knobs)?;
     let parent = options.directory.clone().unwrap_or_else(std::env::temp_dir);
     let directory = tempfile::Builder::new()
         .prefix("foreread-demo-")
@@ -73,31 +75,43 @@ pub fn run(options: &Demo) -> Result<()> {
         }));
     }
     let mut out = output::stdout();
-    writeln!(
-        out,
-        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency; {EPOCHS} epochs in batches of \
-         {BATCH}, {} ms of computation each.\n",
+    let storage = format!(
+        "{SAMPLES} samples, {}, on storage of {}/s with {} ms of latency",
         ByteSize(bytes),
         ByteSize(RATE.get()),
         LATENCY.as_millis(),
-        COMPUTE.as_millis()
-    )?;
+    );
+    let trainer =
+        format!("{EPOCHS} epochs in batches of {BATCH}, {} ms of computation each", COMPUTE.as_millis());
+    writeln!(out, "{storage}; {trainer}.\n")?;
     out.flush()?;
     let rows = runs(directory.path(), bytes, &signals, show)?;
     write!(out, "{:30}", "seconds per epoch")?;
     (0..EPOCHS).try_for_each(|epoch| write!(out, "{epoch:>8}"))?;
     writeln!(out, "{:>9}{:>10}{:>12}{:>12}", "total", "waiting", "storage", "lower bound")?;
     for run in &rows {
-        let total = run.epochs.iter().sum::<f64>();
+        let (epochs, total) = (run.epochs(), run.seconds());
         write!(out, "{:30}", run.name)?;
-        run.epochs.iter().try_for_each(|seconds| write!(out, "{seconds:>8.2}"))?;
+        epochs.iter().try_for_each(|seconds| write!(out, "{seconds:>8.2}"))?;
         let (origin, floor) = (ByteSize(run.origin_bytes).to_string(), ByteSize(run.floor).to_string());
-        writeln!(out, "{total:>9.2}{:>8.0} %{origin:>12}{floor:>12}", 100.0 * run.waited / total)?;
+        writeln!(out, "{total:>9.2}{:>8.0} %{origin:>12}{floor:>12}", 100.0 * run.waited() / total)?;
     }
     let computing = SAMPLES.div_ceil(BATCH) as f64 * COMPUTE.as_secs_f64();
     writeln!(
         out,
-        "\nComputation alone takes {computing:.2} s per epoch. The same seed gave the same order every time."
+        "\nComputation alone takes {computing:.2} s per epoch. The same seed gave the same order every \
+         time.\n"
+    )?;
+    chart::write(&mut out, &rows)?;
+    if let Some(path) = &plot {
+        let (title, note) = ("foreread demo: when the trainer computes and when it waits", storage);
+        plots::timeline(path, title, &note, &rows)?;
+        writeln!(out, "\n{} has the same over time.", path.display())?;
+    }
+    writeln!(
+        out,
+        "\nNext, with your own data:\n  foreread plan DIR --memory 8GiB      what a cache of this size would \
+         save\n  foreread load DIR --plot run.svg     how fast it is read, and from where"
     )?;
     Ok(out.flush()?)
 }
@@ -118,28 +132,66 @@ fn runs(directory: &Path, bytes: u64, signals: &Signals, show: ProgressMode) -> 
     Ok(runs)
 }
 
+/// A step of the trainer, in seconds since the first request of the run.
+#[derive(Clone, Copy)]
+pub struct Step {
+    epoch: u64,
+    requested: f64,
+    received: f64,
+    computed: f64,
+}
+
+/// The steps of one run.
 #[derive(Default)]
-struct DemoRun {
+pub struct DemoRun {
     name: &'static str,
-    epochs: [f64; EPOCHS as usize],
-    waited: f64,
+    began: Option<Instant>,
+    steps: Vec<Step>,
     origin_bytes: u64,
     floor: u64,
 }
 
 impl DemoRun {
-    /// Counts one step, whose batch was requested at `asked` and received at `got`.
+    /// Computes on a batch that was requested at `asked` and received at `got`.
     fn step(&mut self, epoch: u64, asked: Instant, got: Instant) {
         std::thread::sleep(COMPUTE);
-        self.waited += (got - asked).as_secs_f64();
-        self.epochs[epoch as usize] += asked.elapsed().as_secs_f64();
+        let began = *self.began.get_or_insert(asked);
+        let [requested, received, computed] =
+            [asked, got, Instant::now()].map(|at| (at - began).as_secs_f64());
+        self.steps.push(Step { epoch, requested, received, computed });
+    }
+
+    /// The seconds of each epoch.
+    fn epochs(&self) -> [f64; EPOCHS as usize] {
+        let mut seconds = [0.0; EPOCHS as usize];
+        self.steps.iter().for_each(|step| seconds[step.epoch as usize] += step.computed - step.requested);
+        seconds
+    }
+
+    fn seconds(&self) -> f64 {
+        self.epochs().iter().sum()
+    }
+
+    /// The spans in which the trainer computes, and the epochs' ends.
+    #[cfg(feature = "plot")]
+    pub fn timeline(&self) -> TimelineRow {
+        let last = |epoch| self.steps.iter().rfind(|step| step.epoch == epoch);
+        TimelineRow {
+            name: self.name.to_owned(),
+            busy: self.steps.iter().map(|step| (step.received, step.computed)).collect(),
+            epoch_ends: (0..EPOCHS).filter_map(last).map(|step| step.computed).collect(),
+        }
+    }
+
+    fn waited(&self) -> f64 {
+        self.steps.iter().map(|step| step.received - step.requested).sum()
     }
 
     fn json(&self) -> Value {
         json!({
             "name": self.name,
-            "epoch_seconds": self.epochs,
-            "waiting_seconds": self.waited,
+            "epoch_seconds": self.epochs(),
+            "waiting_seconds": self.waited(),
             "origin_bytes": self.origin_bytes,
             "floor_origin_bytes": self.floor,
         })
@@ -283,69 +335,4 @@ fn generate(directory: &Path, signals: &Signals, show: ProgressMode) -> Result<u
         work.step();
     }
     Ok(sum)
-}
-
-/// Opens `slow://DIR`.
-#[derive(Debug)]
-struct SlowBackend;
-
-#[async_trait::async_trait]
-impl Backend for SlowBackend {
-    fn schemes(&self) -> &[&str] {
-        &["slow"]
-    }
-
-    async fn open(
-        &self,
-        url: &str,
-        options: &OpenOptions,
-        context: &OpenContext,
-    ) -> Result<Arc<dyn OriginTier>, TierError> {
-        let path = url.strip_prefix("slow://").unwrap_or(url);
-        let registry = Registry::with_defaults();
-        let backend = registry.find(path).map_err(|error| {
-            TierError::new(foreread::backend::ErrorKind::Unsupported, "slow").with_detail(error.to_string())
-        })?;
-        Ok(Arc::new(SlowOrigin(backend.open(path, options, context).await?)))
-    }
-}
-
-/// An origin with a latency.
-#[derive(Debug)]
-struct SlowOrigin(Arc<dyn OriginTier>);
-
-impl Tier for SlowOrigin {
-    fn name(&self) -> &str {
-        "slow"
-    }
-
-    fn profile(&self) -> &TierProfile {
-        self.0.profile()
-    }
-
-    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let inner = Arc::clone(&self.0);
-        Box::pin(async move {
-            tokio::time::sleep(LATENCY).await;
-            inner.read(request).await
-        })
-    }
-
-    fn submit(&self) {
-        self.0.submit();
-    }
-}
-
-impl OriginTier for SlowOrigin {
-    fn place(&self) -> &str {
-        self.0.place()
-    }
-
-    fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        self.0.list(prefix, after)
-    }
-
-    fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        self.0.stat(path)
-    }
 }

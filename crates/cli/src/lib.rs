@@ -14,6 +14,7 @@ mod progress;
 mod settings;
 mod signals;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -38,13 +39,19 @@ pub fn run() -> ExitCode {
 /// # }
 /// ```
 pub fn run_with(registry: Registry) -> ExitCode {
+    run_arguments(registry, std::env::args_os())
+}
+
+/// [`run_with`] with these words as the command line, the program's name first: for a process whose
+/// own arguments are not the command's.
+pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
     allocator::set_up();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     // Any value but an empty one counts (no-color.org).
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let colours = std::io::stderr().is_terminal() && !plain;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };

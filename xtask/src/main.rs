@@ -10,6 +10,7 @@ mod background;
 mod bench;
 mod cargo;
 mod ceph;
+mod dist;
 mod emulators;
 mod install;
 mod lines;
@@ -49,6 +50,8 @@ enum Command {
     Soak(soak::Args),
     /// The benchmarks; arguments go to `cargo bench -p foreread-benches`
     Bench(bench::Args),
+    /// The packages of a release in target/dist, with checksums: wheels, binary, image, sources
+    Dist(dist::Args),
     /// The lines of code of each package, without tests, comments and blanks
     Lines,
     /// Ceph's S3 gateway for use by hand, until Ctrl-C; prints the variables to export
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Lines => lines::run(),
         Command::Ceph => ceph::serve(),
     };

@@ -18,8 +18,11 @@ use crate::cargo::answers;
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// Debian's packages of the compiler, and the standard library for both architectures.
-const PACKAGES: &[&str] =
-    &["rustc-web", "libstd-rust-web-dev", "libstd-rust-web-dev:arm64", "libllvm22"];
+const PACKAGES: &[&str] = &["rustc-web", STANDARD_LIBRARY, "libstd-rust-web-dev:arm64"];
+
+/// The package of the standard library. The compiler's own libraries are among its dependencies, and
+/// have their versions in their names.
+const STANDARD_LIBRARY: &str = "libstd-rust-web-dev";
 
 /// The commands for a machine that has neither way.
 const BY_HAND: &str = "rustup target add aarch64-unknown-linux-gnu && cargo xtask dist --only aarch64";
@@ -80,12 +83,10 @@ fn debian_toolchain(release: &Release<'_>) -> Result<Option<Toolchain>> {
     let debs = super::scratch(release.workspace, "debian-rust")?;
     succeed(Command::new("dpkg").args(["--add-architecture", "arm64"]))?;
     succeed(Command::new("apt-get").args(["update", "--quiet"]))?;
-    // The package with the compiler's library has the version in its name.
-    let depends = output_of(Command::new("apt-cache").args(["show", "libstd-rust-web-dev"]))?;
-    let library = depends.lines().find_map(|line| line.strip_prefix("Depends: "));
-    let library = library.and_then(|names| names.split(' ').next()).context("the package is unknown")?;
+    let library = dependency(STANDARD_LIBRARY, "libstd-rust")?;
+    let llvm = dependency(&library, "libllvm")?;
     let mut download = Command::new("apt-get");
-    download.arg("download").args(PACKAGES).arg(library).current_dir(&debs);
+    download.arg("download").args(PACKAGES).args([library, llvm]).current_dir(&debs);
     if !answers(&mut download) {
         return Ok(None);
     }
@@ -94,4 +95,31 @@ fn debian_toolchain(release: &Release<'_>) -> Result<Option<Toolchain>> {
         succeed(Command::new("dpkg").arg("-x").arg(deb.path()).arg(&toolchain.root))?;
     }
     Ok(works(&toolchain).then_some(toolchain))
+}
+
+/// The first dependency of a Debian package whose name starts so.
+fn dependency(package: &str, start: &str) -> Result<String> {
+    let shown = output_of(Command::new("apt-cache").args(["show", package]))?;
+    let found = named(&shown, start).with_context(|| format!("{package} depends on no {start}"))?;
+    Ok(found.to_owned())
+}
+
+/// The same, in the output of `apt-cache show`. The newest version is the first.
+fn named<'a>(shown: &'a str, start: &str) -> Option<&'a str> {
+    let mut lines = shown.lines().filter_map(|line| line.strip_prefix("Depends: "));
+    let names = lines.next()?.split(", ").filter_map(|dependency| dependency.split(' ').next());
+    names.into_iter().find(|name| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn dependency_of_the_newest_version_is_found() {
+        let shown = "Package: a\nDepends: libc6 (>= 2.36), libllvm22 (>= 1:22), zlib1g\nSize: 1\n\n\
+                     Package: a\nDepends: libllvm19\n";
+        assert_eq!(named(shown, "libllvm"), Some("libllvm22"));
+        assert_eq!(named(shown, "libstd-rust"), None);
+    }
 }

@@ -70,7 +70,7 @@ fn only_file(directory: &Path) -> Result<PathBuf> {
 /// The list of all that was compiled into the wheel, with versions and licences. maturin writes it
 /// in CycloneDX's format. The other packages contain a part of the same.
 pub fn bill_of_materials(release: &Release<'_>) -> Result<Part> {
-    let wheel = wheel_for(release, std::env::consts::ARCH);
+    let wheel = wheel_for(release, "x86_64");
     let Some(wheel) = wheel else {
         return Ok(Part::Skipped("needs the wheel: `cargo xtask dist`".to_owned()));
     };

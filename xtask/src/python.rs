@@ -83,11 +83,8 @@ fn find_needs(of: &TestRun<'_>) -> Result<(), String> {
 }
 
 const TYPES: &[&str] = &["pyproject.toml", "-p", "foreread"];
-const STUBS: &[&str] = &[
-    "--mypy-config-file=pyproject.toml",
-    "--allowlist=crates/python/stubtest.txt",
-    "foreread._native",
-];
+const STUBS: &[&str] =
+    &["--mypy-config-file=pyproject.toml", "--allowlist=crates/python/stubtest.txt", "foreread._native"];
 
 /// Python's options for tests: development mode, and warnings are errors.
 const STRICT: &[&str] = &["-X", "dev", "-W", "error"];

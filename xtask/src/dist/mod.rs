@@ -102,7 +102,8 @@ fn make(workspace: &Workspace, only: Option<&str>) -> Result<(String, bool)> {
     let output = workspace.target.join("dist");
     std::fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
     let release = Release { workspace, version: env!("CARGO_PKG_VERSION").to_owned(), output };
-    let chosen: Vec<_> = PARTS.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
+    let chosen: Vec<_> =
+        PARTS.iter().filter(|(name, _)| only.is_none_or(|only| name.contains(only))).collect();
     if chosen.is_empty() {
         let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
         bail!("no part's name contains what was given; they are: {}", names.join("; "));
@@ -145,7 +146,8 @@ fn table(made: &[(&str, Part)], sums: &[String]) -> Result<String> {
     for (name, part) in made {
         match part {
             Part::Made(file, note) => {
-                let size = std::fs::metadata(file).with_context(|| format!("{} is gone", file.display()))?.len();
+                let size =
+                    std::fs::metadata(file).with_context(|| format!("{} is gone", file.display()))?.len();
                 let sum = sums.next().map(String::as_str).unwrap_or_default();
                 let shown = file.file_name().unwrap_or_default().to_string_lossy();
                 writeln!(text, "{name:22}{:>7.1} MB  {shown}: {note}", size as f64 / 1e6)?;

@@ -17,6 +17,9 @@ use crate::workspace::Workspace;
 const LOADERS: &str = "loaders";
 const CEPH: &str = "ceph";
 
+/// The bench whose tools read symbols and line tables, which the release profile leaves out.
+const INSTRUCTIONS: &str = "instructions";
+
 /// Where the bench finds the package, and Ceph.
 const PACKAGE: &str = "FOREREAD_BENCH_PACKAGE";
 const GATEWAY: &str = "FOREREAD_BENCH_CEPH";
@@ -42,6 +45,9 @@ pub fn run(args: &Args) -> Result<bool> {
         return against(&workspace, commit);
     }
     let mut bench = cargo::cargo(&workspace, ["bench", "-p", "foreread-benches"]);
+    if args.args.iter().any(|arg| arg == INSTRUCTIONS) {
+        bench.args(["--profile", "profiling"]);
+    }
     bench.args(&args.args);
     let mut service = None;
     // Other benches do not need it.

@@ -9,6 +9,7 @@ mod background;
 mod bench;
 mod cargo;
 mod ceph;
+mod dist;
 mod emulators;
 mod install;
 mod lines;
@@ -50,6 +51,8 @@ enum Command {
     Soak(soak::Args),
     /// The benchmarks. Arguments go to `cargo bench -p foreread-benches`
     Bench(bench::Args),
+    /// The packages of a release in target/dist, with checksums: wheels, binary, image, sources
+    Dist(dist::Args),
     /// The lines of code of each package, without tests, comments and blanks
     Lines,
     /// Makes the pictures of the documents again, into docs/img
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Dist(args) => dist::run(&args),
         Command::Lines => lines::run(),
         Command::Pictures(args) => pictures::run_command(&args),
         Command::Ceph => ceph::serve(),

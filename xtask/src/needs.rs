@@ -16,7 +16,7 @@ use anyhow::Result;
 use crate::cargo::{answers, cargo};
 use crate::service::TestServer;
 use crate::workspace::Workspace;
-use crate::{ceph, emulators, package};
+use crate::{ceph, dist, emulators, package};
 
 /// A tool or right that a step or some tests need.
 #[derive(Debug)]
@@ -269,6 +269,17 @@ pub const NEEDS: &[Need] = &[
         tests: None,
         source: package::FRAMEWORKS,
     },
+    Need { name: "tools for wheels", step: dist::STEP, tests: None, source: dist::ENVIRONMENT },
+    Need {
+        name: "buildah and podman",
+        step: dist::STEP,
+        tests: None,
+        source: NeedSource::Programs {
+            // podman's other runtime, crun, refuses machines with both versions of cgroups.
+            programs: &["buildah", "podman", "runc"],
+            packages: &["buildah", "podman", "runc"],
+        },
+    },
     Need {
         name: "cargo-deny",
         step: "deny",
@@ -345,7 +356,10 @@ impl Need {
 
     /// One line for a skipped step: the need and the command that installs it.
     pub fn line(&self) -> String {
-        let getter = if self.step == package::STEP { package::STEP } else { "test --all" };
+        let getter = match self.step {
+            package::STEP | dist::STEP => self.step,
+            _ => "test --all",
+        };
         format!("needs {}: `{}`, or let `cargo xtask {getter}` get it", self.name, self.how_to_get())
     }
 }

@@ -85,12 +85,9 @@ fn find_needs(of: &TestRun<'_>) -> Result<(), String> {
     missing.map_or(Ok(()), |missing| Err(missing.line()))
 }
 
-const TYPES: &[&str] = &["crates/python/pyproject.toml", "-p", "foreread"];
-const STUBS: &[&str] = &[
-    "--mypy-config-file=crates/python/pyproject.toml",
-    "--allowlist=crates/python/stubtest.txt",
-    "foreread._native",
-];
+const TYPES: &[&str] = &["pyproject.toml", "-p", "foreread"];
+const STUBS: &[&str] =
+    &["--mypy-config-file=pyproject.toml", "--allowlist=crates/python/stubtest.txt", "foreread._native"];
 
 /// Python's options for tests: development mode, and warnings are errors.
 const STRICT: &[&str] = &["-X", "dev", "-W", "error"];
@@ -113,7 +110,7 @@ pub fn tests(of: &TestRun<'_>, environment: &str) -> Command {
     let mut tests = python(of.workspace, environment);
     tests.args(STRICT).args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
     of.seed.export(&mut tests);
-    tests.arg("--config-file=pyproject.toml").current_dir(of.workspace.root.join(PACKAGE));
+    tests.arg("--config-file=../../pyproject.toml").current_dir(of.workspace.root.join(PACKAGE));
     tests
 }
 

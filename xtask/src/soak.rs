@@ -15,6 +15,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::cargo::{self, run_tests};
+use crate::dist;
 use crate::package::SOAKS;
 use crate::seed::Seed;
 use crate::steps::{TestRun, prepare, suites};
@@ -176,7 +177,7 @@ pub fn run(args: &Args) -> Result<bool> {
         .into_iter()
         .chain(LONG.iter().map(|long| long.name))
         .chain(SOAKS.iter().map(|soak| soak.name))
-        .chain([LARGE])
+        .chain([LARGE, dist::SOAK])
         .collect();
     let count = names.iter().filter(|name| chosen(name)).count();
     if count == 0 {
@@ -227,6 +228,9 @@ pub fn run(args: &Args) -> Result<bool> {
             let example = ["run", "--package", "foreread-oracle", "--example", "torch_large_vector"];
             Ok(StepOutcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
         });
+    }
+    if chosen(dist::SOAK) {
+        summary.step(&heading(dist::SOAK), |results| dist::check(&of, results));
     }
     print!("\n{}", summary.summary(seed));
     Ok(summary.succeeded())

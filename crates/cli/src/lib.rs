@@ -16,6 +16,7 @@ mod settings;
 mod signals;
 mod version;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -40,8 +41,14 @@ pub fn run() -> ExitCode {
 /// # }
 /// ```
 pub fn run_with(registry: Registry) -> ExitCode {
+    run_arguments(registry, std::env::args_os())
+}
+
+/// [`run_with`] with these words as the command line, the program's name first: for a process whose
+/// own arguments are not the command's.
+pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
     allocator::set_up();
-    let parsed = command(&registry).try_get_matches();
+    let parsed = command(&registry).try_get_matches_from(words);
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),

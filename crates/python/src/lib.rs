@@ -19,6 +19,7 @@
 mod allocator;
 mod batch;
 mod catalog;
+mod command;
 mod errors;
 mod files;
 mod interrupt;
@@ -52,6 +53,8 @@ mod _native {
 
     #[pymodule_export]
     use super::catalog::index;
+    #[pymodule_export]
+    use super::command::run_command;
     #[pymodule_export]
     use super::files::{catalog_of, hidden_file, modified};
     #[pymodule_export]

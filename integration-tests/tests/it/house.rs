@@ -89,7 +89,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "foreread-python",
-        &["foreread-types", "foreread", "foreread-estimate", "foreread-settings", "foreread-simulator"],
+        &[
+            "foreread-types",
+            "foreread",
+            "foreread-cli",
+            "foreread-estimate",
+            "foreread-settings",
+            "foreread-simulator",
+        ],
     ),
     ("xtask", &[]),
 ];

@@ -33,6 +33,7 @@ __all__ = [
     "modified",
     "plan_of",
     "render_metrics",
+    "run_command",
     "set_log_level",
 ]
 
@@ -388,6 +389,9 @@ def plan_of(target: Target, **settings: Unpack[Settings]) -> tuple[str, str]: ..
 def compare(scenario: Path, *, policies: Sequence[str] | None = None, seeds: int = 1) -> Compared: ...
 def enable_metrics() -> None: ...
 def render_metrics() -> str: ...
+def run_command(words: Sequence[str]) -> int:
+    """Runs the `foreread` command with these words, the program's name first, and returns the exit code."""
+
 def set_log_level(level: int) -> None:
     """Disables log lines of the library below `level` (one of logging's numbers)."""
 

@@ -1,8 +1,8 @@
 //! The table of all settings (*knobs*), and of the environment variables that are no settings.
 //!
 //! Decision: names, defaults, possible values and help texts are in one table. The checks of values
-//! from any source, the command's help and completions, and docs/settings.md come from it. The price:
-//! a help text is the same in every command that has the option.
+//! from any source, the command's help and completions, and docs/settings.md come from it. The
+//! price: a help text is the same in every command that has the option.
 
 use std::fmt::Write as _;
 

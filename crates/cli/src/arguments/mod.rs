@@ -1,10 +1,10 @@
 //! The command line.
 //!
 //! Decision: options that are settings come from the table of settings ([`settings`]): names, help
-//! texts, possible values. Only what a single command has is declared here. Values stay text, because
-//! they may also come from the environment or a file; one place converts them and reports a bad value
-//! with its source. The price: help texts of settings are the same in all commands, apart from the few
-//! in [`settings`].
+//! texts, possible values. Only what a single command has is declared here. Values stay text,
+//! because they may also come from the environment or a file. One place converts them, and reports
+//! a bad value with its source. The price: help texts of settings are the same in all commands,
+//! apart from the few in [`settings`].
 
 mod settings;
 mod texts;

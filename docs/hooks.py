@@ -1,11 +1,12 @@
-"""Puts documents from outside of `docs` into the site, and corrects links that lead out of `docs` or into it.
+"""Puts documents from outside of `docs` into the site, and corrects the links between both.
 
-The README is the first page. Documents of the project get the names by which others link them. Other linked files
-(examples) are added as they are.
+The README is the first page, and documents of the project keep their paths. What these documents link (more documents,
+pictures, examples) is added too.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -14,37 +15,55 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 
-#: Documents of the project, with their names in the site.
-PAGES = {
-    "README.md": "index.md",
-    "benches/README.md": "benches.md",
-} | {f"{name}.md": f"{name}.md" for name in ["ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY", "SEMANTICS", "SEMANTICS-tests"]}
+#: The documents of the project that the navigation names.
+PAGES = ["README", "ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY", "SEMANTICS"]
+
+#: Documents whose page has another name.
+NAMES = {"README.md": "index.md", "benches/README.md": "benches.md"}
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)([)#])")
 
 
-def corrected(link: str, document: Path) -> str:
-    """A link of a document, as a link of its page, which is at the site's root."""
-    path = (document.parent / link).resolve()
-    if not path.is_relative_to(ROOT):
-        return link
-    name = path.relative_to(ROOT).as_posix()
-    return PAGES.get(name, name.removeprefix("docs/"))
+def site_name(name: str) -> str:
+    """The path in the site of a file of the repository."""
+    return NAMES.get(name, name.removeprefix("docs/"))
+
+
+def source(page: str) -> str:
+    """The file of a page."""
+    known = {site: name for name, site in NAMES.items()}.get(page)
+    return known or (f"docs/{page}" if (ROOT / "docs" / page).exists() else page)
+
+
+def linked(name: str) -> list[str]:
+    """The files of the repository that a document links."""
+    found = [(ROOT / name).parent / link for _, link, _ in LINK.findall((ROOT / name).read_text())]
+    return [path.resolve().relative_to(ROOT).as_posix() for path in found if path.is_file()]
 
 
 def on_files(files: Files, config: Any) -> Files:
-    sources = [*PAGES, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
-    for name, page in PAGES.items():
-        files.append(File.generated(config, page, content=(ROOT / name).read_text()))
-    for name in sources:
-        for _, link, _ in LINK.findall((ROOT / name).read_text()):
-            path = (ROOT / name).parent / link
-            if path.is_file() and path.suffix != ".md" and files.get_file_from_path(corrected(link, ROOT / name)) is None:
-                files.append(File.generated(config, corrected(link, ROOT / name), abs_src_path=str(path.resolve())))
+    pending = [f"{page}.md" for page in PAGES] + [f"docs/{file.src_uri}" for file in files.documentation_pages()]
+    seen = set(pending)
+    while pending:
+        name = pending.pop()
+        if files.get_file_from_path(site_name(name)) is None:
+            files.append(File.generated(config, site_name(name), abs_src_path=str(ROOT / name)))
+        if name.endswith(".md"):
+            more = set(linked(name)) - seen
+            seen |= more
+            pending += more
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    names = {site: name for name, site in PAGES.items()}
-    document = ROOT / names.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return LINK.sub(lambda found: found[1] + corrected(found[2], document) + found[3], markdown)
+    here = page.file.src_uri
+    document = (ROOT / source(here)).parent
+
+    def corrected(found: re.Match[str]) -> str:
+        path = (document / found[2]).resolve()
+        if not path.is_relative_to(ROOT):
+            return found[0]
+        link = posixpath.relpath(site_name(path.relative_to(ROOT).as_posix()), posixpath.dirname(here) or ".")
+        return found[1] + link + found[3]
+
+    return LINK.sub(corrected, markdown)

@@ -163,7 +163,7 @@ def test_spelling() -> None:
 
 
 def test_site_is_built(tmp_path: Path) -> None:
-    command = [tool("mkdocs"), "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [tool("mkdocs"), "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     pages = {path.parent.name for path in (tmp_path / "site").rglob("index.html")}

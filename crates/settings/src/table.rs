@@ -228,8 +228,8 @@ pub const COMMAND_KNOBS: &[Knob] = &[
         Value("FILE"),
         None,
         Report,
-        "The file of the run's state: read at the start if it exists, written after each epoch, on SIGTERM or \
-         SIGINT, and at the end",
+        "The file of the run's state: read at the start if it exists, written after each epoch, on SIGTERM \
+         or SIGINT, and at the end",
     ),
     knob(
         "peers",

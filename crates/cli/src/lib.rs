@@ -48,10 +48,11 @@ pub fn run_with(registry: Registry) -> ExitCode {
 /// own arguments are not the command's.
 pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
     allocator::set_up();
-    let parsed = command(&registry).try_get_matches_from(words);
+    let words: Vec<OsString> = words.into_iter().collect();
+    let parsed = command(&registry).try_get_matches_from(&words);
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
-        Err(error) => return usage(&error),
+        Err(error) => return usage(&error, &words),
     };
     let filter = EnvFilter::try_from_default_env();
     let filter = filter.unwrap_or_else(|_| EnvFilter::new(arguments.verbosity.filter()));
@@ -88,14 +89,17 @@ fn command(registry: &Registry) -> clap::Command {
 }
 
 /// Prints the argument parser's output: help and version as they are, an error as one line.
-fn usage(error: &clap::Error) -> ExitCode {
+fn usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
     if !error.use_stderr() || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
         // Help that cannot be printed has no other place.
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
-    output::complain(&one_line(&error.render().to_string(), std::env::args().skip(1)));
+    output::complain(&one_line(
+        &error.render().to_string(),
+        words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()),
+    ));
     ExitCode::from(2)
 }
 

@@ -1,8 +1,8 @@
 //! The `foreread` command in the process of Python.
 //!
 //! Decision: the wheel's command is a Python entry point that calls the command's code in this
-//! module. A second executable in the wheel would have the whole library once more, and double the
-//! wheel's size. The price is the start of an interpreter, about 50 ms.
+//! module. A second executable in the wheel would contain the whole library once more. The price is
+//! the start of an interpreter.
 
 use std::ffi::OsString;
 use std::io::Write;

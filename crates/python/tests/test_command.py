@@ -61,18 +61,19 @@ def test_missing_dataset_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     assert "missing" in errors
 
 
-def test_file_names_need_not_be_text(directory: Path, tmp_path: Path) -> None:
+def test_argument_that_is_no_text_is_wrong_usage(directory: Path, tmp_path: Path) -> None:
     catalog = tmp_path / os.fsdecode(b"\xff.foreread")
-    code, _, errors = finish("index", str(directory), "--output", str(catalog))
-    assert (code, catalog.exists()) == (0, True), errors
+    code, out, errors = finish("index", str(directory), "--output", str(catalog))
+    assert (code, out, errors.count("\n"), catalog.exists()) == (2, "", 1, False), errors
+    assert "UTF-8" in errors
 
 
 def test_closed_pipe_ends_the_command_with_141(directory: Path) -> None:
-    child = start("load", str(directory), "--epochs", "50", "--compute-ms", "10")
-    assert child.stdout is not None
-    assert len(child.stdout.read(20)) == 20
-    child.stdout.close()
-    assert child.wait(HANG) == 141
+    with start("load", str(directory), "--epochs", "50", "--compute-ms", "10") as child:
+        assert child.stdout is not None
+        assert len(child.stdout.read(20)) == 20
+        child.stdout.close()
+        assert child.wait(HANG) == 141
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -84,7 +84,9 @@ def test_plot_shows_the_run_and_outlives_it(directory: Path, tmp_path: Path) -> 
     assert isinstance(picture, foreread.Picture)
     shown = texts(picture._repr_svg_())
     assert "100 samples, 3.8 KiB" in shown and any(text.startswith("storage ") for text in shown)
-    assert any(text.startswith("memory ") for text in shown) and str(directory) in " ".join(shown)
+    assert any(text.startswith("memory ") for text in shown)
+    # A long name is cut at its beginning.
+    assert str(directory)[-40:] in " ".join(shown)
     assert (tmp_path / "run.svg").read_text() == picture.svg
     assert texts(loader.plot().svg) == shown
     with pytest.raises(OSError, match="nowhere"):

@@ -1,10 +1,10 @@
 //! Records a command in a terminal, and plays it as an animated SVG.
 //!
 //! `script` (util-linux) runs the command in a pseudo-terminal and writes its output with times. A
-//! small terminal replays the output, and each text that was on a line for a while becomes a text
-//! of the SVG, shown by CSS for that time. Decision: text and CSS instead of a GIF, so that it can
-//! be selected and is small. A viewer without CSS animation shows the end. The price is that only
-//! the sequences which progress bars use are understood.
+//! small terminal replays the output. Each text that was on a line for a while becomes a text of
+//! the SVG. CSS shows it for that time. Decision: text and CSS instead of a GIF, so that it can be
+//! selected and is small. A viewer without CSS animation shows the end. The price is that only the
+//! sequences which progress bars use are understood.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

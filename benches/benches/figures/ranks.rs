@@ -1,6 +1,6 @@
-//! Several ranks on one node, each a process: origin bytes compared with the lower bound, duration
-//! of five epochs, rate of samples from peers' memory, and CPU cost of the transfer between two
-//! ranks.
+//! Several ranks on one node, each a process: origin bytes compared with the lower bound, and the
+//! duration of five epochs. Also the rate of samples from peers' memory, and the CPU cost of the
+//! transfer between two ranks.
 
 use std::io::{Read, Write};
 use std::path::Path;

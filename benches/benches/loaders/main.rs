@@ -30,8 +30,8 @@ use crate::contenders::{CONTENDERS, Contender, LoaderProcesses};
 use crate::results::{ContenderRow, RoundResult};
 use crate::sources::{DataSource, DataSources};
 
-/// Time limits of an epoch after its first batch, in seconds, in trials of settings and in rounds. A
-/// longer epoch is cut short.
+/// Time limits of an epoch after its first batch, in seconds, in trials of settings and in rounds.
+/// A longer epoch is cut short.
 const TRIAL_LIMIT: f64 = 2.5;
 const EPOCH_LIMIT: f64 = 20.0;
 

@@ -187,7 +187,8 @@ fn raw_tables(record: &Record) -> String {
         "# Measurements of Python loaders\n\n\
          <!-- Generated from loaders.json by the bench `loaders`. Do not edit. -->\n\n\
          [The benchmarks page](../README.md) explains the method and compares the best rows.\n\
-         Rates are samples/s. CPU is in microseconds per sample, of all threads and processes of the loader.\n\
+         Rates are samples/s. CPU is in microseconds per sample, of all threads and processes of the \
+         loader.\n\
          The last column has the rates of short trials with other settings.\n",
     );
     for group in &record.groups {

@@ -11,6 +11,7 @@ const FEATURES: &[(&str, bool)] = &[
     ("opendal-huggingface", cfg!(feature = "opendal-huggingface")),
     ("opendal-sftp", cfg!(feature = "opendal-sftp")),
     ("peer", cfg!(feature = "peer")),
+    ("plot", cfg!(feature = "plot")),
     ("s3", cfg!(feature = "s3")),
 ];
 

@@ -22,7 +22,8 @@ pub(crate) fn run_command(py: Python<'_>, words: Vec<OsString>) -> u8 {
     py.detach(|| {
         let run = || number(foreread_cli::run_arguments(Registry::with_defaults(), words));
         let code = catch_unwind(AssertUnwindSafe(run)).unwrap_or(PANICKED);
-        // A Rust program does so at its end, a library does not. A closed pipe was reported already.
+        // A Rust program does so at its end, a library does not. A closed pipe was reported
+        // already.
         let _ = std::io::stdout().flush();
         code
     })

@@ -15,8 +15,8 @@
 //! thread of a worker gets the client's whole share of the file system. The simulator compares
 //! policies and predicts no real machine.
 //!
-//! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature `plot`,
-//! plots.
+//! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature
+//! `plot`, plots.
 //!
 //! ```
 //! use foreread_simulator::{Policy, Scenario, Simulation};

@@ -70,8 +70,9 @@ pub enum When {
     Chance(f64),
 }
 
-/// A tier with faults by rules. Reads without a fault pass to the inner tier. All reads are counted.
-/// A request starts when it is read, and is in flight until it is answered or its future is dropped.
+/// A tier with faults by rules. Reads without a fault pass to the inner tier. All reads are
+/// counted. A request starts when it is read, and is in flight until it is answered or its future
+/// is dropped.
 ///
 /// Listings, lookups and reservations always pass.
 #[derive(Debug)]

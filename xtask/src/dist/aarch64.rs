@@ -1,10 +1,10 @@
 //! The Python wheel for aarch64, cross-compiled.
 //!
-//! Two ways, in this order: the toolchain in use, if it has the standard library for aarch64
-//! (`rustup target add`), or Debian's packages of Rust for both architectures, unpacked below the
-//! target directory. The second way is for machines that reach Debian's archive and not rustup's. It
-//! takes the compiler and the standard library from Debian, because both must be of one version. zig
-//! compiles C and links in both.
+//! There are two ways. The first is the toolchain in use, if it has the standard library for
+//! aarch64 (`rustup target add`). The second is Debian's packages of Rust for both architectures,
+//! unpacked below the target directory. It is for machines that reach Debian's archive and not
+//! rustup's. It takes the compiler and the standard library from Debian, because both must be of
+//! one version. zig compiles C and links in both.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,8 +20,8 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Debian's packages of the compiler, and the standard library for both architectures.
 const PACKAGES: &[&str] = &["rustc-web", STANDARD_LIBRARY, "libstd-rust-web-dev:arm64"];
 
-/// The package of the standard library. The compiler's own libraries are among its dependencies, and
-/// have their versions in their names.
+/// The package of the standard library. The compiler's own libraries are among its dependencies,
+/// and have their versions in their names.
 const STANDARD_LIBRARY: &str = "libstd-rust-web-dev";
 
 /// The commands for a machine that has neither way.

@@ -1,8 +1,9 @@
 //! The static command: one file for every Linux of the architecture, without a libc to be there.
 //!
-//! Decision: glibc, linked statically, because it is what all tests run with. It looks up host names
-//! in `/etc/hosts` and by DNS itself, from version 2.34 on. The price: sources of names that are
-//! plug-ins (`nsswitch.conf` with LDAP, SSS, mDNS) are only found where the same glibc is installed.
+//! Decision: glibc, linked statically, because it is what all tests run with. It looks up host
+//! names in `/etc/hosts` and by DNS itself, from version 2.34 on. The price: sources of names that
+//! are plug-ins (`nsswitch.conf` with LDAP, SSS, mDNS) are only found where the same glibc is
+//! installed.
 
 use std::process::Command;
 

@@ -19,7 +19,8 @@ const CERTIFICATES: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// Options that work without a daemon, namespaces or overlay mounts.
 const STORAGE: &[&str] = &["--storage-driver", "vfs"];
 
-/// Builds the image from the static command, as an archive that `docker load` and `podman load` read.
+/// Builds the image from the static command, as an archive that `docker load` and `podman load`
+/// read.
 pub fn make(release: &Release<'_>) -> Result<Part> {
     let skipped = |why: &str| Ok(Part::Skipped(why.to_owned()));
     if !answers(Command::new("buildah").arg("--version")) {

@@ -2,8 +2,8 @@
 //!
 //! Decision: every part is one command of a usual tool (maturin, Cargo, git, buildah), so that a
 //! release can be repeated by hand. A part whose tool is missing is skipped with the command that
-//! makes it, and the others are still made. The price is that only a look at the table shows whether
-//! a release is complete; `--all` refuses an incomplete one.
+//! makes it, and the others are still made. The price is that only a look at the table shows
+//! whether a release is complete; `--all` refuses an incomplete one.
 
 mod aarch64;
 mod binary;

@@ -1,9 +1,9 @@
 //! The source archive with all dependencies: it builds without a network.
 //!
-//! Decision: what the last commit holds, and what `cargo vendor` fetches for its lock file. Packages
-//! that no Linux build compiles (Windows, macOS, browsers) keep their manifests and lose their
-//! files: Cargo reads the manifests of all, and they are two thirds of the bytes. The price is an
-//! archive for Linux alone.
+//! Decision: what the last commit holds, and what `cargo vendor` fetches for its lock file.
+//! Packages that no Linux build compiles (Windows, macOS, browsers) keep their manifests and lose
+//! their files: Cargo reads the manifests of all, and they are two thirds of the bytes. The price
+//! is an archive for Linux alone.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -58,7 +58,8 @@ fn vendor(release: &Release<'_>, tree: &Path) -> Result<()> {
     std::fs::write(&path, text).context("cannot write the archive's .cargo/config.toml")
 }
 
-/// Empties the packages that no platform of ours compiles. How many were kept, and how many emptied.
+/// Empties the packages that no platform of ours compiles. How many were kept, and how many
+/// emptied.
 fn prune(tree: &Path) -> Result<(usize, usize)> {
     let mut used = BTreeSet::new();
     for platform in PLATFORMS {

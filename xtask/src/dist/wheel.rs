@@ -1,8 +1,9 @@
 //! The Python wheel for this machine's architecture, and its bill of materials.
 //!
-//! Decision: zig is the linker, with the symbols of glibc 2.17. That is the oldest glibc that Rust's
-//! standard library supports, and the one of CentOS 7. So one wheel serves every Linux since 2014,
-//! without a build container. The price is a C compiler (clang) other than the one of the tests.
+//! Decision: zig is the linker, with the symbols of glibc 2.17. That is the oldest glibc that
+//! Rust's standard library supports, and the one of CentOS 7. So one wheel serves every Linux since
+//! 2014, without a build container. The price is a C compiler (clang) other than the one of the
+//! tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -511,7 +511,7 @@ mod tests {
             (document("hush-old", PAST), 1, "InvalidGrantException (400)"),
             (ended, 0, "has expired"),
             (alone, 0, "has expired"),
-            (json!({"accessToken": "hush"}), 0, "holds no token"),
+            (json!({"accessToken": "hush"}), 0, "contains no token"),
         ] {
             let home = Home::new(&document, "hush-new", Box::new(refused));
             let failure = home.role().await.unwrap_err();

@@ -146,7 +146,7 @@ async fn redirect_of_webdav_is_an_error() {
     let first = redirecting(directory.path(), &format!("http://{}", target.address)).await;
     let origin = open(&format!("webdav://{}", first.address), &[]).await;
     let error = read(&*origin, sample.whole(1)).await;
-    assert!(error.to_string().contains("a redirect that is not followed"), "{error}");
+    assert!(error.to_string().contains("a redirect, which is not followed"), "{error}");
     assert!(!error.is_retryable() && target.take_requests().is_empty(), "{error}");
 }
 
@@ -165,6 +165,6 @@ async fn redirects_are_five_at_most() {
     hops[0].take_requests();
     let through_six = open(&format!("http://{}", hops[6].address), &[]).await;
     let error = read(&*through_six, sample.whole(1)).await;
-    assert!(error.to_string().contains("a redirect that is not followed"), "{error}");
+    assert!(error.to_string().contains("a redirect, which is not followed"), "{error}");
     assert!(hops[0].take_requests().is_empty());
 }

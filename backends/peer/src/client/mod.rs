@@ -535,7 +535,7 @@ mod tests {
         assert_eq!(sample(&mut machine, 1, 5 * MS), ["1 true"]);
         let mut actions = Vec::new();
         machine.resume(800 * MS, &mut actions);
-        assert_eq!(shown(&actions), ["Ask", "Cancel [1]"]);
+        assert_eq!(shown(&actions), ["Request", "Cancel [1]"]);
         assert_eq!(sample(&mut machine, 1, 900 * MS), [""; 0], "answered on the first connection");
         assert_eq!(sample(&mut machine, 0, 900 * MS), ["0 true"]);
         // Unacknowledged samples get a new second. The 30 seconds count from the first request.

@@ -417,7 +417,7 @@ fn nonsense(key: SampleKey, wire: WireProtection) -> [(&'static str, Frames); 6]
             Box::new(move |raw, request| answer(raw, request, 0, other, &[7; 1000])),
         ),
         (
-            "unexpected frame Ask from a server",
+            "unexpected frame Request from a server",
             Box::new(|raw, request| raw.frame(header(frame::FrameKind::Request, request), None, &[])),
         ),
         ("of another run", Box::new(move |raw, request| raw.frame(other_run(request), None, &[]))),

@@ -40,7 +40,8 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
         // Such ranks advance separately, and do not know the lowest step that all have completed.
-        let why = "ranks that do not work together cannot agree on one; see --peers";
+        let why = "these ranks do not work together and cannot agree on one; start them with torchrun, mpirun \
+                   or srun, or set FOREREAD_MEET to a directory that all ranks see, without --peers off";
         return Err(knobs.refuse("state", why).into());
     }
     // In a group, rank 0 reports for all.
@@ -104,13 +105,15 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     if let Some(path) = plot {
         plots::run(&path, &title, &report, &history)?;
     }
-    if let Some((path, _)) = knobs.get("report-file") {
-        write_report(&path.replace("%r", &rank.to_string()), &report)?;
-    } else if json {
+    let file = knobs.get("report-file").map(|(path, _)| path.replace("%r", &rank.to_string()));
+    if let Some(path) = &file {
+        write_report(path, &report)?;
+    }
+    if !json && first {
+        text::total(&mut out, &report)?;
+    } else if json && file.is_none() {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
-    } else if first {
-        text::total(&mut out, &report)?;
     }
     out.flush()?;
     // The option to skip is for a few unreadable samples, and not for all of them.

@@ -40,8 +40,9 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let (mut builder, together) = ranks::gather(builder, &config, &knobs)?;
     if state.is_some() && world_size > 1 && !together {
         // Such ranks advance separately, and do not know the lowest step that all have completed.
-        let why = "these ranks do not work together and cannot agree on one; start them with torchrun, mpirun \
-                   or srun, or set FOREREAD_MEET to a directory that all ranks see, without --peers off";
+        let why = "these ranks do not work together and cannot agree on one; start them with torchrun, \
+                   mpirun or srun, or set FOREREAD_MEET to a directory that all ranks see, without \
+                   --peers off";
         return Err(knobs.refuse("state", why).into());
     }
     // In a group, rank 0 reports for all.

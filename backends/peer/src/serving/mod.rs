@@ -1,6 +1,6 @@
 //! The serving end of a connection between ranks, as a state machine.
 //!
-//! Input is events and the time. FrameOutput is a queue of frames and [`ServerAction`]s for the
+//! Input is events and the time. Output is a queue of frames and [`ServerAction`]s for the
 //! engine. There is no clock, I/O, channel or hash order, so a simulation can play any
 //! interleaving. [`PeerConnection`] owns the stream, the timer, the budget and the engine's
 //! replies. A connection's memory is bounded:

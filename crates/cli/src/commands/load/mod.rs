@@ -103,9 +103,6 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let ended = ended.or_else(|| session.state_file.received().filter(|_| together));
     let (title, history) = (session.loader.catalogs()[0].base_url().to_owned(), session.loader.history());
     let report = Report { all_ranks: all, ..session.end()? };
-    if let Some(path) = plot {
-        plots::run(&path, &title, &report, &history)?;
-    }
     let file = knobs.get("report-file").map(|(path, _)| path.replace("%r", &rank.to_string()));
     if let Some(path) = &file {
         write_report(path, &report)?;
@@ -117,6 +114,10 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         writeln!(out)?;
     }
     out.flush()?;
+    // After the report, which a plot that cannot be written must not cost.
+    if let Some(path) = plot {
+        plots::run(&path, &title, &report, &history)?;
+    }
     // The option to skip is for a few unreadable samples, and not for all of them.
     let delivered = report.epochs.iter().map(|epoch| epoch.samples).sum::<u64>();
     if ended.is_none() && delivered == 0 && report.skipped > 0 {

@@ -61,9 +61,10 @@ impl LocalOrigin {
             errno => from_errno(errno, &name),
         })?;
         let cached = is_on_this_machine(directory.as_fd());
-        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
+        let patience = (!cached).then_some(config.patience);
+        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached).with_patience(patience);
         let place = DirectoryPlace::of(directory.as_fd(), root);
-        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism);
+        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism, patience);
         Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 
@@ -181,6 +182,10 @@ impl OriginTier for LocalOrigin {
 
     fn place(&self) -> &str {
         &self.place.place
+    }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
     }
 }
 

@@ -24,6 +24,7 @@
 mod backend;
 mod config;
 mod core;
+mod descriptors;
 pub mod disk;
 mod error;
 mod file_reader;
@@ -32,6 +33,7 @@ mod list_retry;
 mod lister;
 mod place;
 mod pool;
+mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};

@@ -508,6 +508,10 @@ mod tests {
             let error = TierError::new(ErrorKind::NotFound, "listed").with_object(path);
             Box::pin(std::future::ready(Err(error)))
         }
+
+        fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            None
+        }
     }
 
     async fn index(paths: &[&'static str], options: IndexOptions) -> Result<Vec<String>, DatasetError> {

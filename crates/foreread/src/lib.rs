@@ -163,8 +163,9 @@ pub mod backend {
     #[cfg(feature = "s3")]
     pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
-        Backend, Buffers, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier,
-        ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version, check_path,
+        Backend, Buffers, ErrorKind, HeapBuffers, LayoutsFuture, ListRange, Object, ObjectLayout,
+        OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Span, StorageServer, Tier, TierError,
+        TierProfile, Version, check_path,
     };
 }
 

@@ -79,7 +79,8 @@ impl Ready {
             "starting"
         );
         let others = group.as_ref().map(|group| group.others());
-        let Config { look_ahead, on_error, retry, .. } = config;
+        let Config { look_ahead, on_error, .. } = config;
+        let retry = config.retry_policy();
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
         let inner = assembly.start(run, plan, workers.handle());
         Loader {

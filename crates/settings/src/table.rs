@@ -183,6 +183,14 @@ pub const KNOBS: &[Knob] = &[
         "The most reads from storage at once. auto: found by measuring while it reads",
     ),
     knob(
+        "patience",
+        Value("auto|SECONDS"),
+        Some("auto"),
+        Storage,
+        "How long failed reads of storage are repeated, and how long a silent file server is waited for. \
+         auto: 120 s, and 1200 s on network file systems",
+    ),
+    knob(
         "calibration",
         Value("auto|off|FILE"),
         Some("auto"),
@@ -417,8 +425,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_22_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 22);
+    fn names_are_unique_and_23_are_settable_outside() {
+        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 23);
         let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
         assert_eq!(names.len(), all_knobs().count());
     }

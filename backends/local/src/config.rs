@@ -8,6 +8,7 @@ use std::time::Duration;
 use foreread_tier::{OpenOptions, TierError};
 
 use crate::error::{NAME, invalid};
+use crate::lister::ListThreads;
 
 /// Default number of concurrent reads: enough for a disk or a file server. It costs nothing where
 /// the page cache answers, because threads start only when others block.
@@ -25,11 +26,13 @@ pub struct LocalConfig {
     /// How long a silent file server is waited for, on network file systems. 20 minutes by default:
     /// Lustre's recovery takes five to fifteen.
     pub patience: Duration,
+    /// How threads share the listing of a directory.
+    pub list_threads: ListThreads,
 }
 
 impl Default for LocalConfig {
     fn default() -> Self {
-        Self { parallelism: PARALLELISM, patience: PATIENCE }
+        Self { parallelism: PARALLELISM, patience: PATIENCE, list_threads: ListThreads::default() }
     }
 }
 
@@ -45,6 +48,7 @@ impl LocalConfig {
         Ok(Self {
             parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM),
             patience: options.patience.unwrap_or(PATIENCE),
+            list_threads: ListThreads::default(),
         })
     }
 
@@ -58,6 +62,12 @@ impl LocalConfig {
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
+    }
+
+    /// Sets how threads share the listing of a directory.
+    #[must_use]
+    pub fn with_list_threads(self, list_threads: ListThreads) -> Self {
+        Self { list_threads, ..self }
     }
 }
 

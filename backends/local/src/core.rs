@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
 use crate::file_reader::{FileReader, check_path};
+use crate::lister::ListSettings;
 use crate::place::{self, ChangeTimes, DirectoryPlace};
 use crate::pool::ReadPool;
 
@@ -142,8 +143,9 @@ impl OriginTier for LocalOrigin {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         match root {
             Ok(root) => {
-                let times = self.place.times;
-                crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
+                let (parallelism, threads) = (self.config.parallelism, self.config.list_threads);
+                let settings = ListSettings { parallelism, threads, times: self.place.times };
+                crate::lister::list(root, prefix, after, settings).boxed()
             }
             Err(error) => {
                 let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);

@@ -39,4 +39,5 @@ pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
 pub use disk::{DiskConfig, DiskTier};
+pub use lister::ListThreads;
 pub use place::ChangeTimes;

@@ -45,7 +45,7 @@ pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use layout::{LayoutsFuture, ObjectLayout, StorageServer};
 pub use path::{ListRange, check_path};
-pub use peers::{PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
+pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};

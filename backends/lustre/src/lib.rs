@@ -1,0 +1,20 @@
+//! Files of a Lustre file system: which of its servers has which part of a file.
+//!
+//! A Lustre file has its data on one or more OSTs (object storage targets), its names and, if
+//! small, its data on an MDT (metadata target). Every file has a layout that states it, readable
+//! by any user as the extended attribute `lustre.lov`. [`read_layout`] reads it, and [`Layout`]
+//! answers.
+//!
+//! Decision: layouts are hints. They choose and explain, and no byte is read by them, because a
+//! file may move at any time (`lfs migrate`, `lfs hsm_release`). So whatever the parser does not
+//! understand is [`Target::Unknown`] and never an error. The price is that a damaged layout is not
+//! reported.
+//!
+//! All of it was written from Lustre's source and tested against a file system that behaves like
+//! Lustre. Nothing was tried on a real one.
+
+mod layout;
+mod xattr;
+
+pub use layout::{Layout, LayoutTargets, Target};
+pub use xattr::read_layout;

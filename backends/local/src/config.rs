@@ -28,11 +28,18 @@ pub struct LocalConfig {
     pub patience: Duration,
     /// How threads share the listing of a directory.
     pub list_threads: ListThreads,
+    /// The origin's name in messages and metrics. `local` by default.
+    pub name: &'static str,
 }
 
 impl Default for LocalConfig {
     fn default() -> Self {
-        Self { parallelism: PARALLELISM, patience: PATIENCE, list_threads: ListThreads::default() }
+        Self {
+            parallelism: PARALLELISM,
+            patience: PATIENCE,
+            list_threads: ListThreads::default(),
+            name: NAME,
+        }
     }
 }
 
@@ -48,7 +55,7 @@ impl LocalConfig {
         Ok(Self {
             parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM),
             patience: options.patience.unwrap_or(PATIENCE),
-            list_threads: ListThreads::default(),
+            ..Self::default()
         })
     }
 
@@ -62,6 +69,12 @@ impl LocalConfig {
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
+    }
+
+    /// Sets the origin's name in messages and metrics.
+    #[must_use]
+    pub fn with_name(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 
     /// Sets how threads share the listing of a directory.

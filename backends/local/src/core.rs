@@ -65,13 +65,19 @@ impl LocalOrigin {
         let patience = (!cached).then_some(config.patience);
         let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached).with_patience(patience);
         let place = DirectoryPlace::of(directory.as_fd(), root);
-        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism, patience);
+        let pool =
+            ReadPool::new(FileReader::new(directory, buffers), config.name, config.parallelism, patience);
         Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 
     /// The directory as it was given.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The open directory.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.pool.reader().root()
     }
 }
 

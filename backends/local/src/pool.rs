@@ -118,6 +118,8 @@ impl<R: BlockingRead> fmt::Debug for ReadPool<R> {
 
 struct PoolShared<R> {
     reader: R,
+    /// The tier's name.
+    name: &'static str,
     /// The limit of computing threads: the number of cores, for readers that compute.
     cores: usize,
     /// The limit of threads.
@@ -230,8 +232,9 @@ impl PoolState {
 }
 
 impl<R: BlockingRead> ReadPool<R> {
-    /// A pool of at most `bound` threads. With a `patience` it watches for silent servers.
-    pub(crate) fn new(reader: R, bound: usize, patience: Option<Duration>) -> Self {
+    /// A pool of at most `bound` threads for the tier `name`. With a `patience` it watches for silent
+    /// servers.
+    pub(crate) fn new(reader: R, name: &'static str, bound: usize, patience: Option<Duration>) -> Self {
         let bound = bound.max(1);
         let cores = match R::ALWAYS_WAITS {
             true => bound,
@@ -239,14 +242,14 @@ impl<R: BlockingRead> ReadPool<R> {
         };
         let queue = match patience {
             None => ReadQueue::Fifo(JobQueue::default()),
-            Some(patience) => ReadQueue::Watched(Box::new(ServerWatch::new(R::NAME, patience, bound))),
+            Some(patience) => ReadQueue::Watched(Box::new(ServerWatch::new(name, patience, bound))),
         };
         let (threads, computing, idle, turns, closed, is_watched) = (0, 0, 0, 0, false, false);
         let state = PoolState { queue, threads, computing, idle, turns, closed, is_watched };
         let (burst, wakes, state, wake, watch) =
             (Burst::default(), Arc::default(), Mutex::new(state), Condvar::new(), Condvar::new());
         let started = patience.map(|_| Instant::now());
-        Self(Arc::new(PoolShared { reader, cores, bound, burst, wakes, state, wake, watch, started }))
+        Self(Arc::new(PoolShared { reader, name, cores, bound, burst, wakes, state, wake, watch, started }))
     }
 
     pub(crate) fn reader(&self) -> &R {
@@ -350,6 +353,7 @@ impl<R: BlockingRead> PoolShared<R> {
             waited = steps.waited;
             let (result, file) = read.unwrap_or_else(|_| (Err(panicked::<R>(job.request())), OpenFile::None));
             self.follow(&job, ReadStep::Checking);
+            let result = result.map_err(|error| error.with_tier(self.name));
             deferred.answer(Arc::clone(&job), result);
             if self.started.is_some() && waited {
                 // Closing the file may block.

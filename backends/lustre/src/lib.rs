@@ -13,8 +13,15 @@
 //! All of it was written from Lustre's source and tested against a file system that behaves like
 //! Lustre. Nothing was tried on a real one.
 
+mod backend;
 mod layout;
+mod origin;
 mod xattr;
 
+/// The tier's name.
+pub(crate) const NAME: &str = "lustre";
+
+pub use backend::LustreBackend;
 pub use layout::{Layout, LayoutTargets, Target};
+pub use origin::LustreOrigin;
 pub use xattr::read_layout;

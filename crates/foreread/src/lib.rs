@@ -24,7 +24,8 @@
 //! | `peer` | ranks that share their caches |
 //! | `plot` | the plot of a run, as SVG |
 //! | `share` | one source for several processes of a machine |
-//! | `hpc` | `peer` |
+//! | `lustre` | directories on Lustre: which server has which sample |
+//! | `hpc` | `lustre` and `peer` |
 //! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
@@ -93,7 +94,8 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, forget_listing,
+        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, ServerShare, ServerShares,
+        forget_listing,
     };
     pub use foreread_types::DatasetId;
 }

@@ -29,7 +29,8 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             notes.extend(text::memory_off(ready.prepared()));
             notes.extend(text::calibration(&knobs, ready.prepared()));
             // This command joins no group of ranks.
-            PlanReport::of(ready.prepared(), ready.prepared().blocks())?
+            let report = PlanReport::of(ready.prepared(), ready.prepared().blocks())?;
+            report.with_servers(ready.prepared().catalogs().next())
         }
         None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None)?,
     };

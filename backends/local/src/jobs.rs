@@ -85,7 +85,7 @@ enum JobAnswer {
 }
 
 impl ReadJob {
-    fn new(request: Arc<ReadRequest>) -> Arc<Self> {
+    pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
         let (dropped, answer) = (AtomicBool::new(false), Mutex::new(JobAnswer::Waiting(None)));
         Arc::new(Self { request, dropped, answer, progress: ReadProgress::default() })
     }
@@ -101,6 +101,11 @@ impl ReadJob {
     /// Whether the future was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Cancels the read, as dropping its future does.
+    pub(crate) fn cancel(&self) {
+        self.dropped.store(true, Ordering::Relaxed);
     }
 
     /// Stores the answer for the future's next poll. Returns the waker. A later answer is dropped:
@@ -313,6 +318,6 @@ impl<W: ReadWorkers> Future for QueuedRead<W> {
 
 impl<W> Drop for QueuedRead<W> {
     fn drop(&mut self) {
-        self.job.dropped.store(true, Ordering::Relaxed);
+        self.job.cancel();
     }
 }

@@ -376,3 +376,241 @@ fn expired(tier: &'static str, job: &ReadJob, key: &ServerKey, silence: Duration
     );
     TierError::new(ErrorKind::Other, tier).with_object(&*job.request().object.path).with_detail(detail)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use foreread_tier::{Object, Span};
+    use foreread_types::{DatasetId, SampleId, SampleKey};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const PATIENCE: Duration = Duration::from_secs(1200);
+
+    fn watch(threads: usize) -> ServerWatch {
+        ServerWatch::new("test", PATIENCE, threads)
+    }
+
+    /// A read of the file `id`, on a server or on an unknown one.
+    fn job(id: u64, due: u64, server: Option<u32>) -> Arc<ReadJob> {
+        let object = Object { path: format!("file-{id}").into(), size: 100, version: None };
+        let key = SampleKey::new(DatasetId(0), SampleId(id));
+        let server = server.map(StorageServer::Data);
+        ReadJob::new(Arc::new(ReadRequest {
+            server,
+            ..ReadRequest::new(key, object, Span::Whole, Tick(due))
+        }))
+    }
+
+    fn id(job: &ReadJob) -> u64 {
+        job.request().key.id.0
+    }
+
+    /// Threads that read for `seconds`, at most `threads` at once. A read of server `hung` never
+    /// ends, another takes `latency`. Returns the reads that ended, and the most in flight at once
+    /// of the hung server and of all others.
+    struct Simulated {
+        ended: BTreeSet<u64>,
+        most_hung: usize,
+        most_others: usize,
+    }
+
+    fn simulate(
+        watch: &mut ServerWatch,
+        threads: usize,
+        is_hung: impl Fn(&ReadJob) -> bool,
+        latency: Duration,
+    ) -> Simulated {
+        let mut running: Vec<(Duration, u64, Arc<ReadJob>)> = Vec::new();
+        let mut hung: Vec<u64> = Vec::new();
+        let mut simulated = Simulated { ended: BTreeSet::new(), most_hung: 0, most_others: 0 };
+        for step in 0..40_000u32 {
+            let now = step * MS;
+            let (done, rest): (Vec<_>, Vec<_>) = running.into_iter().partition(|(until, ..)| *until <= now);
+            running = rest;
+            for (_, number, job) in done {
+                job.progress().begin(ReadStep::Checking, now);
+                watch.end(number, now);
+                simulated.ended.insert(id(&job));
+            }
+            while running.len() + hung.len() < threads
+                && let Some((number, job)) = watch.next(now)
+            {
+                match is_hung(&job) {
+                    true => hung.push(number),
+                    false => running.push((now + latency, number, job)),
+                }
+            }
+            simulated.most_hung = simulated.most_hung.max(hung.len());
+            simulated.most_others = simulated.most_others.max(running.len());
+        }
+        simulated
+    }
+
+    #[test]
+    // semantics: HPC-2
+    fn hung_server_takes_four_threads_and_others_flow() {
+        let mut watch = watch(32);
+        (0..1600).for_each(|id| watch.push(job(id, id, Some((id % 16) as u32))));
+        let of_three = |job: &ReadJob| job.request().server == Some(StorageServer::Data(3));
+        let seen = simulate(&mut watch, 32, of_three, 5 * MS);
+        assert_eq!((seen.ended.len(), seen.most_hung), (1500, 4));
+        assert_eq!(watch.held.len(), 96);
+    }
+
+    #[test]
+    // semantics: HPC-2
+    fn hang_in_the_middle_takes_what_was_in_flight() {
+        let mut watch = watch(32);
+        (0..6400).for_each(|id| watch.push(job(id, id, Some((id % 16) as u32))));
+        let of_three = |job: &ReadJob| job.request().server == Some(StorageServer::Data(3)) && id(job) > 3200;
+        let seen = simulate(&mut watch, 32, of_three, 5 * MS);
+        assert_eq!(seen.ended.len(), 6000 + 200);
+        assert!(seen.most_hung <= 6, "{}", seen.most_hung);
+    }
+
+    #[test]
+    fn server_that_answers_has_no_bound() {
+        let mut watch = watch(32);
+        (0..1000).for_each(|id| watch.push(job(id, id, Some(0))));
+        let seen = simulate(&mut watch, 32, |_| false, 5 * MS);
+        assert_eq!((seen.ended.len(), seen.most_others), (1000, 32));
+    }
+
+    #[test]
+    fn slow_server_is_not_bounded() {
+        let mut watch = watch(32);
+        (0..1000).for_each(|id| watch.push(job(id, id, Some(0))));
+        let seen = simulate(&mut watch, 32, |_| false, 900 * MS);
+        assert_eq!((seen.ended.len(), seen.most_others), (1000, 32));
+    }
+
+    #[test]
+    // semantics: HPC-2
+    fn silent_files_take_half_of_the_threads() {
+        let mut watch = watch(32);
+        // Whole files without a layout: each is a server to itself.
+        (0..400).for_each(|id| watch.push(job(id, id, None)));
+        let seen = simulate(&mut watch, 32, |job| id(job) % 8 == 0, 100 * MS);
+        // Sixteen are silent. Reads in flight when the last of them became silent may be as well.
+        assert!((16..=20).contains(&seen.most_hung), "{}", seen.most_hung);
+        assert!(watch.servers.len() <= seen.most_hung, "{}", watch.servers.len());
+    }
+
+    #[test]
+    fn held_reads_are_queued_in_the_order_of_need() {
+        let mut watch = watch(8);
+        (0..8).for_each(|id| watch.push(job(id, 100 - id, Some(1))));
+        let started: Vec<_> = std::iter::from_fn(|| watch.next(MS)).collect();
+        assert_eq!(started.iter().map(|(_, job)| id(job)).collect::<Vec<_>>(), [7, 6, 5, 4]);
+        assert_eq!((watch.len(), watch.held.len()), (0, 4));
+        started[0].1.progress().begin(ReadStep::Checking, 3 * MS);
+        watch.end(started[0].0, 3 * MS);
+        assert_eq!(watch.next(4 * MS).map(|(_, job)| id(&job)), Some(3));
+    }
+
+    #[test]
+    // semantics: HPC-1
+    fn silent_server_is_reported_and_its_reads_expire() {
+        let mut watch = watch(8);
+        (0..6).for_each(|id| watch.push(job(id, id, Some(7))));
+        let started: Vec<_> = std::iter::from_fn(|| watch.next(MS)).collect();
+        started[0].1.progress().begin(ReadStep::Reading, 2 * MS);
+        assert!(watch.check(Duration::from_secs(29)).warnings.is_empty());
+        let report = watch.check(Duration::from_secs(31));
+        let [warning] = &report.warnings[..] else { panic!("{report:?}") };
+        assert!(warning.starts_with("no answer from OST 7 for 30 s while opening file-"), "{warning}");
+        assert!(warning.contains("4 of its reads wait and 2 more are held back"), "{warning}");
+        assert!(watch.check(Duration::from_secs(200)).warnings.is_empty(), "not again so soon");
+        assert_eq!(watch.check(Duration::from_secs(332)).warnings.len(), 1);
+        let expired = watch.check(Duration::from_secs(1201)).expired;
+        let mut ids: Vec<_> = expired.iter().map(|(job, _)| id(job)).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
+        let text = expired[0].1.to_string();
+        assert!(text.contains("no answer from OST 7 in 12") && text.contains("patience"), "{text}");
+        assert!(!expired[0].1.is_retryable());
+        assert!(watch.check(Duration::from_secs(1300)).expired.is_empty(), "once");
+        // The kernel releases a thread.
+        started[0].1.progress().begin(ReadStep::Checking, Duration::from_secs(1400));
+        watch.end(started[0].0, Duration::from_secs(1400));
+        assert_eq!(watch.check(Duration::from_secs(1401)).warnings, ["OST 7 answers again, after 1399 s"]);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Event {
+        Push { due: u64, server: Option<u32> },
+        Next,
+        End(usize),
+        Drop(usize),
+        Wait(u32),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let event = prop_oneof![
+            4 => (0u64..50, proptest::option::of(0u32..4)).prop_map(|(due, server)| Event::Push { due, server }),
+            4 => Just(Event::Next),
+            3 => any::<usize>().prop_map(Event::End),
+            1 => any::<usize>().prop_map(Event::Drop),
+            2 => (0u32..3000).prop_map(Event::Wait),
+        ];
+        proptest::collection::vec(event, 0..300)
+    }
+
+    proptest! {
+        /// Every read is started, held back, queued or expired, exactly once, and silent reads are
+        /// bounded.
+        #[test]
+        // semantics: HPC-2
+        fn watch_loses_and_repeats_no_read(events in events(), threads in 1usize..16) {
+            let mut watch = watch(threads);
+            let (mut now, mut pushed, mut dropped) = (Duration::ZERO, 0u64, BTreeSet::new());
+            let mut jobs: Vec<Arc<ReadJob>> = Vec::new();
+            let (mut running, mut seen) = (Vec::<(u64, Arc<ReadJob>)>::new(), BTreeSet::new());
+            for event in events {
+                match event {
+                    Event::Push { due, server } => {
+                        jobs.push(job(pushed, due, server));
+                        watch.push(Arc::clone(&jobs[pushed as usize]));
+                        pushed += 1;
+                    }
+                    Event::Next if running.len() < threads => {
+                        if let Some((number, job)) = watch.next(now) {
+                            prop_assert!(seen.insert(id(&job)), "started twice");
+                            prop_assert!(!dropped.contains(&id(&job)), "a dropped read started");
+                            running.push((number, job));
+                        }
+                        // Any thread may read from a server that has answered just now.
+                        let of = |key: &ServerKey| running.iter().filter(|(_, job)| ServerKey::of(job.request()) == *key).count();
+                        for (key, server) in &watch.servers {
+                            prop_assert_eq!(server.in_flight, of(key));
+                            prop_assert!(server.answered.is_some() || server.in_flight <= MAX_UNANSWERED);
+                        }
+                    }
+                    Event::End(which) if !running.is_empty() => {
+                        let (number, job) = running.swap_remove(which % running.len());
+                        job.progress().begin(ReadStep::Checking, now);
+                        watch.end(number, now);
+                    }
+                    Event::Drop(which) if !jobs.is_empty() => {
+                        let job = &jobs[which % jobs.len()];
+                        if !seen.contains(&id(job)) {
+                            job.cancel();
+                            dropped.insert(id(job));
+                        }
+                    }
+                    Event::Wait(milliseconds) => now += milliseconds * MS,
+                    _ => {}
+                }
+            }
+            let left: Vec<u64> = watch.take_all().iter().map(|job| id(job)).collect();
+            for id in left {
+                prop_assert!(seen.insert(id), "queued and started");
+            }
+            prop_assert!((0..pushed).all(|id| seen.contains(&id) || dropped.contains(&id)), "lost");
+        }
+    }
+}

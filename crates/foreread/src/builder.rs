@@ -292,6 +292,14 @@ impl Builder {
         self
     }
 
+    /// Restores files that the storage has moved to an archive, in the background and in the order
+    /// of their first use. Without it their first reads wait for it.
+    #[must_use]
+    pub fn recall(mut self, recall: bool) -> Self {
+        self.config.recall = recall;
+        self
+    }
+
     /// The timeout of reads from the origin, after which they are retried. `None`: none. Default:
     /// 30 s plus eight times the transfer time of its bytes at the recent throughput.
     #[must_use]

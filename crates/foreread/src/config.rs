@@ -173,6 +173,8 @@ pub struct Config {
     /// How long failed reads are retried, with any number of attempts, and how long a silent server
     /// of a network file system is waited for. `None`: as `retry` says, and 20 minutes.
     pub patience: Option<Duration>,
+    /// Whether files that the storage has moved to an archive are restored in the background.
+    pub recall: bool,
     /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no
     /// timeout.
     pub deadline: Option<DeadlinePolicy>,
@@ -219,6 +221,7 @@ impl Default for Config {
             origin_parallelism: None,
             retry: RetryPolicy::default(),
             patience: None,
+            recall: false,
             deadline: Some(DeadlinePolicy::default()),
             hedge: Some(HedgePolicy::default()),
             storage_options: StorageOptions::default(),

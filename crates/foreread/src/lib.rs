@@ -52,6 +52,7 @@ mod prepared;
 #[cfg(feature = "peer")]
 pub mod ranks;
 mod registry;
+mod released;
 pub mod report;
 mod runtime;
 pub mod size;

@@ -36,6 +36,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.origin_parallelism = origin_parallelism(knobs)?;
     config.patience =
         knobs.parse::<AutoSetting<u64>>("patience")?.and_then(|most| most.0).map(Duration::from_secs);
+    config.recall = knobs.parse("recall")?.unwrap_or(config.recall);
     config.calibration = calibration(knobs)?;
     config.format = format(knobs)?;
     config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);

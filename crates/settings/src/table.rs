@@ -278,6 +278,13 @@ pub const ARGUMENT_KNOBS: &[Knob] = &[
     ),
     knob("seconds", Value("S"), Some("30"), Storage, "The time limit, without listing the dataset"),
     knob("origin-bytes", Value("SIZE"), Some("1GiB"), Storage, "The most bytes to read from storage"),
+    knob(
+        "recall",
+        Flag,
+        Some("false"),
+        Storage,
+        "Restore files that the storage has moved to an archive, in the background",
+    ),
     knob("policy", Value("NAME"), Some("all"), Order, "The policy to simulate"),
     knob(
         "seeds",

@@ -45,6 +45,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
+    // The one exception: a directory on Lustre is read as any other.
+    ("foreread-lustre", &["foreread-local", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
@@ -62,6 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-loader",
             "foreread-memory",
             "foreread-local",
+            "foreread-lustre",
             "foreread-s3",
             "foreread-opendal",
             "foreread-peer",

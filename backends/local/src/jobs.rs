@@ -171,10 +171,6 @@ impl JobQueue {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Answers all remaining reads with an error.
     pub(crate) fn refuse<R: BlockingRead>(self, kind: ErrorKind, why: &str) {
         self.0.iter().for_each(|job| job.refuse::<R>(kind, why));

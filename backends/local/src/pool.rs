@@ -77,8 +77,8 @@ pub(crate) trait ReadSteps {
 /// The file of a read, which is closed after the answer: closing asks a file server, too.
 pub(crate) enum OpenFile {
     None,
-    Own(#[expect(dead_code, reason = "dropped after the answer")] OwnedFd),
-    Kept(#[expect(dead_code, reason = "dropped after the answer")] Arc<KeptFile>),
+    Own(OwnedFd),
+    Kept(Arc<KeptFile>),
 }
 
 /// From this length on, a read is preceded by the deferred wake-ups.

@@ -62,12 +62,8 @@ impl Prepared {
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
-        let mut released = Vec::new();
-        for (number, dataset) in (0..).zip(&opened) {
-            let options = shared.options(&targets.storage);
-            let found = released::check((DatasetId(number), dataset), &config, registry, options, context);
-            released.extend(found.await?);
-        }
+        let options = shared.options(&targets.storage);
+        let released = released::check(&opened, &config, registry, &options, context).await?;
         let disk = disk::open(&config, config.on_node(), &opened, context).await?;
         let place = RunEnvironment {
             kernel_cached,

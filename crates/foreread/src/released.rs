@@ -43,12 +43,28 @@ pub(crate) struct ReleasedFiles {
     origin: Arc<dyn OriginTier>,
 }
 
-/// Warns about released files of a dataset. Returns them if they are to be restored.
+/// Warns about released files of the datasets. Returns them if they are to be restored. `options`
+/// are those that the datasets were opened with.
 pub(crate) async fn check(
+    opened: &[OpenDataset],
+    config: &Config,
+    registry: &Registry,
+    options: &OpenOptions,
+    context: &OpenContext,
+) -> Result<Vec<ReleasedFiles>> {
+    let mut released = Vec::new();
+    for (number, dataset) in (0..).zip(opened) {
+        let dataset = (DatasetId(number), dataset);
+        released.extend(check_one(dataset, config, registry, options.clone(), context).await?);
+    }
+    Ok(released)
+}
+
+async fn check_one(
     (dataset, of): (DatasetId, &OpenDataset),
     config: &Config,
     registry: &Registry,
-    options: OpenOptions,
+    mut options: OpenOptions,
     context: &OpenContext,
 ) -> Result<Option<ReleasedFiles>> {
     let catalog = of.catalog.clone();
@@ -80,7 +96,7 @@ pub(crate) async fn check(
     if !config.recall {
         return Ok(None);
     }
-    let options = OpenOptions { parallelism: Some(RECALLS), patience: Some(RECALL_PATIENCE), ..options };
+    (options.parallelism, options.patience) = (Some(RECALLS), Some(RECALL_PATIENCE));
     let url = of.catalog.base_url();
     let origin = registry.find(url)?.open(url, &options, context).await?;
     Ok(Some(ReleasedFiles { dataset, files, origin }))

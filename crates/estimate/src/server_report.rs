@@ -192,7 +192,10 @@ mod tests {
     fn many_small_files_are_to_be_packed() {
         let even = &shares(20_000, &[(0, 1 << 30), (1, 1 << 30)]);
         let text = ServerReport::new(even, false, 2 << 30).to_string();
-        assert!(text.contains("pack the files: 8 tar shards of 256.0 MiB need 16 metadata requests"), "{text}");
+        assert!(
+            text.contains("pack the files: 8 tar shards of 256.0 MiB need 16 metadata requests"),
+            "{text}"
+        );
         assert!(!text.contains("times the mean:"), "{text}");
         let few = &shares(100, &[(0, 1 << 30), (1, 1 << 30)]);
         assert!(!ServerReport::new(few, false, 2 << 30).to_string().contains("advice"));

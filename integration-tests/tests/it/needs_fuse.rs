@@ -86,7 +86,8 @@ fn hung_server_that_recovers_costs_time_only() {
     let samples = files(640, 20_000);
     let options = by_number(StandInOptions::new(OSTS).with_latency(Duration::from_millis(2)));
     let Some(stand_in) = mounted(&samples, options) else { return };
-    let arguments = ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "40"];
+    let arguments =
+        ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "40"];
     let job = job(4, &stand_in, &samples, &arguments);
     stand_in.hang(HUNG);
     let ranks = job.all();
@@ -122,7 +123,15 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
     let arguments = [
-        "--epochs", "1", "--batch-size", "4", "--patience", "5", "--compute-ms", "50", "--state",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "4",
+        "--patience",
+        "5",
+        "--compute-ms",
+        "50",
+        "--state",
         state.to_str().unwrap(),
     ];
     let job = job(1, &stand_in, &samples, &arguments);
@@ -140,7 +149,11 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     let finished = rank.wait();
     let error = finished.fails(1);
     assert!(error.contains("no answer from OST 7") && error.contains("cannot end before"), "{error}");
-    assert!(fs::read_to_string(&state).unwrap().contains("consumed"), "{}", fs::read_to_string(&state).unwrap());
+    assert!(
+        fs::read_to_string(&state).unwrap().contains("consumed"),
+        "{}",
+        fs::read_to_string(&state).unwrap()
+    );
 }
 
 #[test]
@@ -167,7 +180,8 @@ fn eviction_is_retried() {
 fn released_files_are_named_and_recalled() {
     let samples = files(64, 3000);
     let released = |path: &str| number_of(path) % 8 == 0;
-    let options = StandInOptions::new(4).with_layout(move |path, _| LayoutSpec::on([number_of(path) % 4], 1 << 20));
+    let options =
+        StandInOptions::new(4).with_layout(move |path, _| LayoutSpec::on([number_of(path) % 4], 1 << 20));
     let Some(stand_in) = mounted(&samples, options) else { return };
     samples.each_file(|path, _| {
         if released(path) {
@@ -176,9 +190,14 @@ fn released_files_are_named_and_recalled() {
     });
     let target = stand_in.root().to_str().unwrap();
     let finished = run(&mut foreread(["plan", target]));
-    assert!(finished.stderr.contains("8 files (23.4 KiB) were released to an archive: "), "{}", finished.stderr);
+    assert!(
+        finished.stderr.contains("8 files (23.4 KiB) were released to an archive: "),
+        "{}",
+        finished.stderr
+    );
     assert!(finished.stderr.contains("lfs hsm_restore"), "{}", finished.stderr);
-    let finished = run(&mut foreread(["load", target, "--epochs", "1", "--recall", "--report", "json", "--digest"]));
+    let finished =
+        run(&mut foreread(["load", target, "--epochs", "1", "--recall", "--report", "json", "--digest"]));
     assert!(finished.stderr.contains("they are restored in the background"), "{}", finished.stderr);
     assert_digests(&samples, &[finished.json()]);
     assert_eq!(stand_in.counts().recalls, 8);

@@ -48,8 +48,24 @@ impl Mounted {
         self.stand_in.root().join(name)
     }
 
+    /// The OST hangs until the result is dropped.
+    pub fn hang(&self, ost: u32) -> Finally<impl FnMut()> {
+        self.stand_in.hang(ost);
+        Finally(move || self.stand_in.resume(ost))
+    }
+
     pub fn open(&self, name: &str) -> fs::File {
         fs::File::open(self.path(name)).unwrap()
+    }
+}
+
+/// Runs at the end of its scope, also after a panic. A scope that panics waits for its threads first,
+/// so what they wait for has to end.
+pub struct Finally<F: FnMut()>(pub F);
+
+impl<F: FnMut()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        (self.0)();
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Node {
     /// Below the root, by the latest lookup.
     pub path: Arc<str>,
     /// Without what a release changes.
-    pub layout: Option<Arc<LayoutSpec>>,
+    pub layout: Option<LayoutSpec>,
     /// Whether the client has its attributes, and so needs no request for the layout.
     pub is_seen: bool,
     /// The OSTs of whose objects the client has a lock.

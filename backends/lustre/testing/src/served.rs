@@ -182,15 +182,11 @@ impl Served {
 
     /// The layout of a file as it is now.
     pub fn layout(&self, node: INodeNo, path: &str, size: u64) -> LayoutSpec {
-        let mut nodes = self.nodes.lock();
-        let layout = match nodes.get_mut(&node.0) {
-            Some(node) => {
-                Arc::clone(node.layout.get_or_insert_with(|| Arc::new((self.options.layout)(path, size))))
-            }
-            None => Arc::new((self.options.layout)(path, size)),
+        let new = || (self.options.layout)(path, size);
+        let layout = match self.nodes.lock().get_mut(&node.0) {
+            Some(node) => node.layout.get_or_insert_with(new).clone(),
+            None => new(),
         };
-        drop(nodes);
-        let layout = Arc::unwrap_or_clone(layout);
         if locked(&self.released).contains_key(path) { layout.released() } else { layout }
     }
 

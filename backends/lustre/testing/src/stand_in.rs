@@ -52,9 +52,11 @@ impl StandIn {
     /// If there is no FUSE, no right to mount or no such directory.
     pub fn mount(backing: &Path, options: StandInOptions) -> io::Result<StandIn> {
         let root = tempfile::Builder::new().prefix("stand-in-").tempdir()?.keep();
-        let mounted = StandIn::mount_at(backing, &root, options);
-        match mounted {
-            Ok(stand_in) => Ok(StandIn { is_temporary: true, ..stand_in }),
+        match StandIn::mount_at(backing, &root, options) {
+            Ok(mut stand_in) => {
+                stand_in.is_temporary = true;
+                Ok(stand_in)
+            }
             Err(error) => {
                 // The directory is empty, and the first error is the one to report.
                 let _ = fs::remove_dir(&root);

@@ -12,7 +12,7 @@ use foreread_lustre::read_layout;
 use foreread_lustre_testing::{Counts, EvictedFrom, LayoutSpec, Recall, StandInOptions};
 use rustix::io::Errno;
 
-use super::{KIB, Mounted, assert_range, is_mounted, mounted};
+use super::{Finally, KIB, Mounted, assert_range, is_mounted, mounted};
 
 /// `ost-2` is on OST 2, and so on.
 fn by_name() -> StandInOptions {
@@ -39,8 +39,8 @@ fn read(file: &File) -> io::Result<usize> {
 fn hung_ost_answers_when_it_resumes() {
     let Some(mounted) = mounted(by_name(), FILES) else { return };
     let file = mounted.open("ost-1");
-    mounted.stand_in.hang(1);
     thread::scope(|scope| {
+        let hung = mounted.hang(1);
         let reader = scope.spawn(|| {
             let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             assert_range(&file, "ost-1", 500, 1000);
@@ -56,7 +56,7 @@ fn hung_ost_answers_when_it_resumes() {
         assert_eq!(mounted.open("ost-1").metadata().unwrap().len(), 64 << 10);
         let thread = waiting()[0];
         assert!(!reader.is_finished());
-        mounted.stand_in.resume(1);
+        drop(hung);
         assert_eq!(reader.join().unwrap(), thread);
         wait_until("the thread is no longer counted", || waiting().is_empty());
     });
@@ -91,13 +91,13 @@ fn unmounting_ends_readers_of_a_hung_ost() {
 fn queue_before_a_hung_ost_is_answered_in_order() {
     let Some(mounted) = mounted(by_name(), FILES) else { return };
     let file = mounted.open("ost-0");
-    mounted.stand_in.hang(0);
     thread::scope(|scope| {
+        let hung = mounted.hang(0);
         let readers: Vec<_> = (0..20).map(|_| scope.spawn(|| assert_range(&file, "ost-0", 0, 1000))).collect();
         wait_until("all wait", || mounted.stand_in.waiting_threads(0).len() == 20);
         let ost = mounted.stand_in.counts().by_ost[0];
         assert_eq!((ost.in_flight, ost.unanswered), (8, 20));
-        mounted.stand_in.resume(0);
+        drop(hung);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
     assert_eq!(mounted.stand_in.counts().by_ost[0].max_in_flight, 8);
@@ -176,6 +176,7 @@ fn released_file_is_restored_by_its_first_read() {
 
     mounted.stand_in.release("ost-2", Recall::OnDemand);
     thread::scope(|scope| {
+        let _recalled = Finally(|| mounted.stand_in.recalled("ost-2"));
         let reader = scope.spawn(|| read(&file).unwrap());
         wait_until("the restore begins", || mounted.stand_in.counts().recalls == 4);
         thread::sleep(Duration::from_millis(20));
@@ -202,6 +203,7 @@ fn commands_of_another_process_are_obeyed() {
     assert_eq!(obey("reset\nhang 1\nslow 1 1\n"), ["ok"; 3]);
     assert_eq!(mounted.stand_in.counts(), Counts { by_ost: vec![Default::default(); 4], ..Default::default() });
     thread::scope(|scope| {
+        let _resumed = Finally(|| mounted.stand_in.resume(1));
         let reader = scope.spawn(|| read(&file).unwrap());
         wait_until("the reader waits", || obey(&format!("waiting {}", std::process::id())) == ["[0, 1, 0, 0]"]);
         assert_eq!(obey("resume 1"), ["ok"]);

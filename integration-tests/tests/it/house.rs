@@ -49,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-lustre", &["foreread-local", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
+    ("foreread-lustre-testing", &["foreread-types"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
     (

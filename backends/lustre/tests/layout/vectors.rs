@@ -51,10 +51,14 @@ fn assert_targets(layout: &Layout, expected: &[(u64, Target)]) {
 fn stripes_alternate_between_their_osts() {
     let layout = Layout::parse(&bytes(STRIPED));
     let (three, seven) = (Target::Ost(3), Target::Ost(7));
-    assert_targets(&layout, &[(0, three), (MIB - 1, three), (MIB, seven), (2 * MIB, three), (3 * MIB, seven)]);
+    assert_targets(
+        &layout,
+        &[(0, three), (MIB - 1, three), (MIB, seven), (2 * MIB, three), (3 * MIB, seven)],
+    );
     assert_eq!(layout.stripe_run(0), Some(0..MIB));
     assert_eq!(layout.stripe_run(MIB + 5), Some(MIB..2 * MIB));
-    let targets = LayoutTargets { stripe_count: 2, stripe_size: MIB as u32, mirror_count: 1, ..Default::default() };
+    let targets =
+        LayoutTargets { stripe_count: 2, stripe_size: MIB as u32, mirror_count: 1, ..Default::default() };
     assert_eq!(layout.targets(), &targets);
     assert!(!layout.released());
 }
@@ -86,7 +90,10 @@ fn overstriped_layout_has_the_same_map() {
 #[test]
 fn pool_of_a_v3_layout_has_its_name() {
     let layout = Layout::parse(&bytes(POOL));
-    assert_targets(&layout, &[(0, Target::Ost(12)), (4 * MIB, Target::Ost(12)), (u64::MAX - 1, Target::Ost(12))]);
+    assert_targets(
+        &layout,
+        &[(0, Target::Ost(12)), (4 * MIB, Target::Ost(12)), (u64::MAX - 1, Target::Ost(12))],
+    );
     assert_eq!(layout.stripe_run(9), Some(0..u64::MAX), "one stripe is one run");
     assert_eq!(layout.targets().pool.as_deref(), Some("flash"));
     assert_eq!((layout.targets().stripe_count, layout.targets().stripe_size), (1, 4 << 20));

@@ -91,7 +91,8 @@ fn number<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let milliseconds: f64 = number(text)?;
-    Duration::try_from_secs_f64(milliseconds / 1000.0).map_err(|error| format!("invalid time '{text}': {error}"))
+    Duration::try_from_secs_f64(milliseconds / 1000.0)
+        .map_err(|error| format!("invalid time '{text}': {error}"))
 }
 
 impl StandIn {
@@ -170,7 +171,8 @@ mod tests {
 
     #[test]
     fn arguments_set_options_and_layouts() {
-        let arguments = ["from", "--osts=3", "--read-ms=2.5", "on", "--stripe-count=3", "--dom=65536", "--locks"];
+        let arguments =
+            ["from", "--osts=3", "--read-ms=2.5", "on", "--stripe-count=3", "--dom=65536", "--locks"];
         let parsed = parse(&arguments).unwrap();
         assert_eq!((parsed.backing.to_str(), parsed.mount_point.to_str()), (Some("from"), Some("on")));
         let options = parsed.options;

@@ -94,7 +94,8 @@ pub(crate) struct Engine {
 impl Engine {
     pub fn start(servers: Vec<ServerQueue<Arc<WaitingCall>>>) -> io::Result<Engine> {
         let threads = servers.iter().map(|_| BTreeMap::new()).collect();
-        let state = EngineState { is_closed: false, servers, threads, due: BinaryHeap::new(), next_number: 0 };
+        let state =
+            EngineState { is_closed: false, servers, threads, due: BinaryHeap::new(), next_number: 0 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let start = |number: usize| {
             let shared = Arc::clone(&shared);
@@ -199,7 +200,12 @@ impl EngineState {
     }
 
     /// A request's time has come. Its call's answer, if that was the last part.
-    fn end(&mut self, now: Instant, server: usize, request: QueuedRequest<Arc<WaitingCall>>) -> Option<Answer> {
+    fn end(
+        &mut self,
+        now: Instant,
+        server: usize,
+        request: QueuedRequest<Arc<WaitingCall>>,
+    ) -> Option<Answer> {
         let (ended, next) = self.servers[server].end(now, request);
         if let Some(ending) = next {
             self.add_ending(server, ending);

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyXattr, Request,
+    Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyStatfs, ReplyXattr, Request,
 };
 
 use crate::counts::RequestKind;
@@ -209,7 +209,14 @@ impl Filesystem for FuseServer {
         });
     }
 
-    fn readdir(&self, request: &Request, node: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
         let Some(Handle::Directory(entries)) = self.0.handle(handle) else {
             return reply.error(Errno::EBADF);
         };
@@ -267,7 +274,8 @@ impl Filesystem for FuseServer {
                 Ok(value) => reply.data(&value),
             }
         };
-        let known = self.0.nodes.lock().get(&node.0).filter(|node| node.is_seen).map(|node| Arc::clone(&node.path));
+        let known =
+            self.0.nodes.lock().get(&node.0).filter(|node| node.is_seen).map(|node| Arc::clone(&node.path));
         match known {
             Some(path) => {
                 self.0.count(RequestKind::Getxattr, &path, request.pid(), None);

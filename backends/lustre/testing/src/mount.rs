@@ -43,7 +43,9 @@ impl Mounted {
 
     /// Ends all waiting calls and unmounts. It returns when the threads have ended.
     pub fn end(&self) {
-        let Some(session) = self.session.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(session) = self.session.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return;
+        };
         if self.abort() {
             // What ended the threads is of no interest now.
             let _ = session.join();

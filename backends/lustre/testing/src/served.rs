@@ -305,7 +305,8 @@ impl Served {
         if let Some(errno) = evicted {
             return read.reply.error(errno);
         }
-        let parts: Vec<_> = bytes.into_iter().map(|(server, bytes)| self.part(file.node, server, bytes)).collect();
+        let parts: Vec<_> =
+            bytes.into_iter().map(|(server, bytes)| self.part(file.node, server, bytes)).collect();
         let answer = move || {
             let mut data = vec![0; size as usize];
             match read_whole(&read.file.file, &mut data, offset) {
@@ -320,8 +321,7 @@ impl Served {
         match server {
             DataServer::Mdt => Part { server: self.mdt_data(), bytes, round_trips: 1 },
             DataServer::Ost(ost) => {
-                let is_first =
-                    self.nodes.lock().get_mut(&node.0).is_some_and(|node| node.locks.insert(ost));
+                let is_first = self.nodes.lock().get_mut(&node.0).is_some_and(|node| node.locks.insert(ost));
                 if is_first {
                     locked(&self.tally).counts.locks += 1;
                 }

@@ -218,8 +218,7 @@ mod tests {
     fn range_is_divided_at_stripes() {
         let spec = LayoutSpec::on([3, 7], 64 << 10).with_dom(64 << 10);
         let servers = spec.servers(10 * KIB..200 * KIB);
-        let (mdt, three, seven) =
-            (Some(DataServer::Mdt), Some(DataServer::Ost(3)), Some(DataServer::Ost(7)));
+        let (mdt, three, seven) = (Some(DataServer::Mdt), Some(DataServer::Ost(3)), Some(DataServer::Ost(7)));
         let expected = [
             (mdt, 10 * KIB..64 * KIB),
             (seven, 64 * KIB..128 * KIB),

@@ -1,5 +1,6 @@
 //! The mounted file system, as a test holds it.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,9 @@ impl StandIn {
     /// How many threads of a process wait for each OST.
     pub fn waiting_threads_by_ost(&self, process: u32) -> Vec<usize> {
         let of_process = |thread: &u32| process_of(*thread) == Some(process);
-        (0..self.osts()).map(|ost| self.waiting_threads(ost).iter().filter(|thread| of_process(thread)).count()).collect()
+        (0..self.osts())
+            .map(|ost| self.waiting_threads(ost).iter().filter(|thread| of_process(thread)).count())
+            .collect()
     }
 
     /// The number of OSTs.
@@ -163,6 +166,12 @@ impl StandIn {
     /// A file is restored.
     pub fn recalled(&self, path: &str) {
         self.served.recalled(path);
+    }
+}
+
+impl fmt::Debug for StandIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StandIn").field("root", &self.root).finish_non_exhaustive()
     }
 }
 

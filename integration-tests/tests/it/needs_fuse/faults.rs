@@ -80,6 +80,7 @@ fn unmounting_ends_readers_of_a_hung_ost() {
     let start = Instant::now();
     drop(stand_in);
     let errno = Errno::from_io_error(&reader.join().unwrap());
+    println!("ERRNO {errno:?}");
     assert!([Some(Errno::NOTCONN), Some(Errno::CONNABORTED)].contains(&errno), "{errno:?}");
     assert!(!child.wait().unwrap().success());
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -93,7 +94,8 @@ fn queue_before_a_hung_ost_is_answered_in_order() {
     let file = mounted.open("ost-0");
     thread::scope(|scope| {
         let hung = mounted.hang(0);
-        let readers: Vec<_> = (0..20).map(|_| scope.spawn(|| assert_range(&file, "ost-0", 0, 1000))).collect();
+        let readers: Vec<_> =
+            (0..20).map(|_| scope.spawn(|| assert_range(&file, "ost-0", 0, 1000))).collect();
         wait_until("all wait", || mounted.stand_in.waiting_threads(0).len() == 20);
         let ost = mounted.stand_in.counts().by_ost[0];
         assert_eq!((ost.in_flight, ost.unanswered), (8, 20));
@@ -201,11 +203,16 @@ fn commands_of_another_process_are_obeyed() {
     let counts: serde_json::Value = serde_json::from_str(&obey("counts\n")[0]).unwrap();
     assert_eq!((&counts["evicted"], &counts["by_ost"][1]["requests"]), (&1.into(), &1.into()));
     assert_eq!(obey("reset\nhang 1\nslow 1 1\n"), ["ok"; 3]);
-    assert_eq!(mounted.stand_in.counts(), Counts { by_ost: vec![Default::default(); 4], ..Default::default() });
+    assert_eq!(
+        mounted.stand_in.counts(),
+        Counts { by_ost: vec![Default::default(); 4], ..Default::default() }
+    );
     thread::scope(|scope| {
         let _resumed = Finally(|| mounted.stand_in.resume(1));
         let reader = scope.spawn(|| read(&file).unwrap());
-        wait_until("the reader waits", || obey(&format!("waiting {}", std::process::id())) == ["[0, 1, 0, 0]"]);
+        wait_until("the reader waits", || {
+            obey(&format!("waiting {}", std::process::id())) == ["[0, 1, 0, 0]"]
+        });
         assert_eq!(obey("resume 1"), ["ok"]);
         reader.join().unwrap();
     });

@@ -382,8 +382,12 @@ impl<R: BlockingRead> PoolShared<R> {
         if waited {
             state.computing += 1;
         }
-        if let (Some(number), ReadQueue::Watched(watch)) = (ended, &mut state.queue) {
-            watch.end(number, elapsed(self.started));
+        if let (Some(number), ReadQueue::Watched(watch)) = (ended, &mut state.queue)
+            && let Some(recovered) = watch.end(number, elapsed(self.started))
+        {
+            drop(state);
+            tracing::warn!("{recovered}");
+            state = lock(&self.state);
         }
         loop {
             // Other threads have all turns, so the next jobs are theirs.

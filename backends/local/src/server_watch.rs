@@ -166,7 +166,6 @@ pub(crate) struct ServerWatch {
     running: HashMap<u64, RunningRead>,
     started: u64,
     usual: Option<Duration>,
-    recovered: Vec<String>,
 }
 
 impl ServerWatch {
@@ -183,7 +182,6 @@ impl ServerWatch {
             running: HashMap::new(),
             started: 0,
             usual: None,
-            recovered: Vec::new(),
         }
     }
 
@@ -241,9 +239,11 @@ impl ServerWatch {
         None
     }
 
-    /// Records the end of a read, and queues the reads that were held back.
-    pub(crate) fn end(&mut self, number: u64, now: Duration) {
-        let Some(read) = self.running.remove(&number) else { return };
+    /// Records the end of a read, and queues the reads that were held back. Returns a message if its
+    /// server was reported as silent.
+    pub(crate) fn end(&mut self, number: u64, now: Duration) -> Option<String> {
+        let read = self.running.remove(&number)?;
+        let mut recovered = None;
         let answered = read.job.progress().answered().min(now);
         let took = answered.saturating_sub(read.started);
         let mean = |old: Option<Duration>| Some(old.map_or(took, |old| (old * 15 + took) / 16));
@@ -261,7 +261,7 @@ impl ServerWatch {
                 server.warned = Some(now);
                 let seconds = now.saturating_sub(read.started).as_secs();
                 let name = read.key.name();
-                self.recovered.push(format!("{name} answers again, after {seconds} s"));
+                recovered = Some(format!("{name} answers again, after {seconds} s"));
             }
             // One entry per file would fill the memory.
             if server.in_flight == 0 && !is_busy && matches!(read.key, ServerKey::File(_)) {
@@ -270,11 +270,12 @@ impl ServerWatch {
         }
         let held = std::mem::take(&mut self.held);
         self.queue.extend(held.into_iter().map(|(place, held)| (place, held.job)));
+        recovered
     }
 
     /// Finds the reads to report and to end.
     pub(crate) fn check(&mut self, now: Duration) -> WatchReport {
-        let mut report = WatchReport { warnings: std::mem::take(&mut self.recovered), ..Default::default() };
+        let mut report = WatchReport::default();
         let warn_after = WARN_AFTER.min(self.patience / 2);
         let mut silent: BTreeMap<ServerKey, (Duration, Arc<ReadJob>)> = BTreeMap::new();
         for read in self.running.values_mut() {
@@ -541,8 +542,9 @@ mod tests {
         assert!(watch.check(Duration::from_secs(1300)).expired.is_empty(), "once");
         // The kernel releases a thread.
         started[0].1.progress().begin(ReadStep::Checking, Duration::from_secs(1400));
-        watch.end(started[0].0, Duration::from_secs(1400));
-        assert_eq!(watch.check(Duration::from_secs(1401)).warnings, ["OST 7 answers again, after 1399 s"]);
+        let recovered = watch.end(started[0].0, Duration::from_secs(1400));
+        assert_eq!(recovered.as_deref(), Some("OST 7 answers again, after 1399 s"));
+        assert!(watch.check(Duration::from_secs(1401)).warnings.is_empty(), "not again so soon");
     }
 
     #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 
 mod faults;
 mod lustre;
+mod origin;
 mod requests;
 
 use std::fs;

@@ -73,7 +73,9 @@ fn index_on_lustre_names_servers_and_changes_nothing_else() {
     assert_eq!(servers.len(), OSTS as usize, "{report}");
     assert!(servers.iter().all(|server| server["samples"] == 10), "{report}");
     assert_eq!(report["storage"]["metadata_requests"], 320);
-    let plain = index(samples.path());
+    // The same files at the same place, without layouts.
+    let options = StandInOptions::new(OSTS).with_layout(|_, _| LayoutSpec::none());
+    let plain = index(StandIn::mount(samples.path(), options).unwrap().root());
     assert_eq!((&report["fingerprint"], &plain["storage"]), (&plain["fingerprint"], &Value::Null));
     let text = run(&mut foreread(["plan", stand_in.root().to_str().unwrap(), "--memory", "1MB"])).ok();
     assert!(text.contains("servers: 16 hold") && text.contains("metadata: 320 requests"), "{text}");
@@ -147,7 +149,8 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     }
     drop(stand_in);
     let finished = rank.wait();
-    let error = finished.fails(1);
+    let error = finished.stderr;
+    assert_eq!(finished.code, Some(1), "{error}");
     assert!(error.contains("no answer from OST 7") && error.contains("cannot end before"), "{error}");
     assert!(
         fs::read_to_string(&state).unwrap().contains("consumed"),

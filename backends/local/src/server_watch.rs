@@ -11,8 +11,8 @@
 //! reads of one hanging server would take all threads within seconds.
 //!
 //! 1. At most [`MAX_UNANSWERED`] reads of a server start after its last answer, if it has not
-//!    answered yet or one of its reads is late. A read is late after [`LATE_FACTOR`] times the usual
-//!    time of its server. A server that answers, however slowly, has all threads.
+//!    answered yet or one of its reads is late. A read is late after [`LATE_FACTOR`] times the
+//!    usual time of its server. A server that answers, however slowly, has all threads.
 //! 2. Late reads take at most half of the threads. From then on only servers that answer are read.
 //! 3. While reads of several servers are in flight, one server has at most half of the threads.
 //!

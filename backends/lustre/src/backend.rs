@@ -1,7 +1,7 @@
 //! Opens directories by path or URL, and detects Lustre.
 //!
-//! A directory is on Lustre if its file system says so, or if it is no local file system and a file
-//! in it has a valid layout. The second covers clients that reach Lustre through another file
+//! A directory is on Lustre if its file system says so. It also is if it is on no local file system
+//! and a file in it has a valid layout. That covers clients that reach Lustre through another file
 //! system. The price is some requests when such a directory is opened.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

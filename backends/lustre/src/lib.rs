@@ -1,9 +1,11 @@
 //! Files of a Lustre file system: which of its servers has which part of a file.
 //!
-//! A Lustre file has its data on one or more OSTs (object storage targets), its names and, if
-//! small, its data on an MDT (metadata target). Every file has a layout that states it, readable
+//! OSTs (object storage targets) hold the data of Lustre's files. An MDT (metadata target) holds
+//! their names, and the data of small files. Every file has a layout that states it, readable
 //! by any user as the extended attribute `lustre.lov`. [`read_layout`] reads it, and [`Layout`]
 //! answers.
+//!
+//! [`LustreBackend`] opens directories, and [`LustreOrigin`] reads them as any other directory.
 //!
 //! Decision: layouts are hints. They choose and explain, and no byte is read by them, because a
 //! file may move at any time (`lfs migrate`, `lfs hsm_release`). So whatever the parser does not

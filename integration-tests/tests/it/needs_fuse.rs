@@ -23,19 +23,24 @@ pub struct Mounted {
     pub backing: TempDir,
 }
 
-/// Mounts files of these names and sizes. `None` where FUSE is not to be used.
-pub fn mounted(options: StandInOptions, files: &[(&str, usize)]) -> Option<Mounted> {
+/// Mounts a directory. `None` where FUSE is not to be used.
+pub fn mount(backing: &Path, options: StandInOptions) -> Option<StandIn> {
     if std::env::var_os("FOREREAD_TEST_FUSE").is_none() {
         println!("skipped: FOREREAD_TEST_FUSE does not state that FUSE may be used");
         return None;
     }
+    Some(StandIn::mount(backing, options).unwrap())
+}
+
+/// Mounts files of these names and sizes. `None` where FUSE is not to be used.
+pub fn mounted(options: StandInOptions, files: &[(&str, usize)]) -> Option<Mounted> {
     let backing = tempfile::tempdir().unwrap();
     for (name, size) in files {
         let path = backing.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content(name, *size)).unwrap();
     }
-    let stand_in = StandIn::mount(backing.path(), options).unwrap();
+    let stand_in = mount(backing.path(), options)?;
     Some(Mounted { stand_in, backing })
 }
 

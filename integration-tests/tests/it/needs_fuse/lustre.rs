@@ -12,20 +12,12 @@ use foreread_lustre_testing::{EvictedFrom, LayoutSpec, Recall, StandIn, StandInO
 use rustix::io::Errno;
 use serde_json::Value;
 
+use super::mount;
 use crate::ranks::{Rank, RankJob, assert_digests};
 use crate::support::{Samples, foreread, load, number, run};
 
 /// The number of OSTs.
 const OSTS: u32 = 16;
-
-/// A mounted stand-in over samples, or `None` where FUSE cannot be used.
-fn mounted(samples: &Samples, options: StandInOptions) -> Option<StandIn> {
-    if std::env::var_os("FOREREAD_TEST_FUSE").is_none() {
-        println!("skipped: FOREREAD_TEST_FUSE does not allow mounts");
-        return None;
-    }
-    Some(StandIn::mount(samples.path(), options).expect("a mount"))
-}
 
 /// Files of `bytes` bytes, one on each OST in turn.
 fn files(count: u64, bytes: u64) -> Samples {
@@ -61,7 +53,7 @@ fn waiting(stand_in: &StandIn, ranks: &[Rank], ost: u32) -> Vec<usize> {
 // semantics: HPC-6
 fn index_on_lustre_names_servers_and_changes_nothing_else() {
     let samples = files(160, 5000);
-    let Some(stand_in) = mounted(&samples, by_number(StandInOptions::new(OSTS))) else { return };
+    let Some(stand_in) = mount(samples.path(), by_number(StandInOptions::new(OSTS))) else { return };
     let directory = tempfile::tempdir().unwrap();
     let catalog = directory.path().join("x.foreread");
     let index = |target: &Path| {
@@ -82,12 +74,12 @@ fn index_on_lustre_names_servers_and_changes_nothing_else() {
 }
 
 #[test]
-// semantics: HPC-1 HPC-2 HPC-4
+// semantics: HPC-1, HPC-2, HPC-4
 fn hung_server_that_recovers_costs_time_only() {
     const HUNG: u32 = 3;
     let samples = files(640, 20_000);
     let options = by_number(StandInOptions::new(OSTS).with_latency(Duration::from_millis(2)));
-    let Some(stand_in) = mounted(&samples, options) else { return };
+    let Some(stand_in) = mount(samples.path(), options) else { return };
     let arguments =
         ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "40"];
     let job = job(4, &stand_in, &samples, &arguments);
@@ -121,7 +113,7 @@ fn hung_server_that_recovers_costs_time_only() {
 fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     let samples = files(320, 20_000);
     let options = by_number(StandInOptions::new(OSTS).with_latency(Duration::from_millis(2)));
-    let Some(stand_in) = mounted(&samples, options) else { return };
+    let Some(stand_in) = mount(samples.path(), options) else { return };
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
     let arguments = [
@@ -164,7 +156,7 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
 fn eviction_is_retried() {
     let samples = files(160, 20_000);
     let options = by_number(StandInOptions::new(OSTS).with_latency(Duration::from_millis(1)));
-    let Some(stand_in) = mounted(&samples, options) else { return };
+    let Some(stand_in) = mount(samples.path(), options) else { return };
     let job = job(1, &stand_in, &samples, &["--epochs", "1", "--digest", "--compute-ms", "20"]);
     for errno in [Errno::NOTCONN, Errno::SHUTDOWN] {
         let rank = job.start(0);
@@ -185,7 +177,7 @@ fn released_files_are_named_and_recalled() {
     let released = |path: &str| number_of(path) % 8 == 0;
     let options =
         StandInOptions::new(4).with_layout(move |path, _| LayoutSpec::on([number_of(path) % 4], 1 << 20));
-    let Some(stand_in) = mounted(&samples, options) else { return };
+    let Some(stand_in) = mount(samples.path(), options) else { return };
     samples.each_file(|path, _| {
         if released(path) {
             stand_in.release(path, Recall::After(Duration::from_millis(300)));
@@ -212,7 +204,7 @@ fn released_files_are_named_and_recalled() {
 // semantics: HPC-6
 fn order_and_bytes_are_those_of_a_local_directory() {
     let samples = files(200, 10_000);
-    let Some(stand_in) = mounted(&samples, by_number(StandInOptions::new(OSTS))) else { return };
+    let Some(stand_in) = mount(samples.path(), by_number(StandInOptions::new(OSTS))) else { return };
     let arguments = ["--epochs", "2", "--digest", "--memory", "1MB"];
     let local = load(&samples, &arguments);
     let all = [&["load", stand_in.root().to_str().unwrap(), "--report", "json"][..], &arguments].concat();

@@ -1,9 +1,9 @@
 //! Files of a Lustre file system: which of its servers has which part of a file.
 //!
-//! A Lustre file has its data on one or more OSTs (object storage targets), its names and, if
-//! small, its data on an MDT (metadata target). Every file has a layout that states it, readable
-//! by any user as the extended attribute `lustre.lov`. [`read_layout`] reads it, and [`Layout`]
-//! answers.
+//! A Lustre file has its name on an MDT (metadata target). Its data is on one or more OSTs (object
+//! storage targets). The first bytes may be on the MDT instead. Every file has a layout that states
+//! it. Any user can read it as the extended attribute `lustre.lov`: by [`read_layout`], as a
+//! [`Layout`].
 //!
 //! Decision: layouts are hints. They choose and explain, and no byte is read by them, because a
 //! file may move at any time (`lfs migrate`, `lfs hsm_release`). So whatever the parser does not

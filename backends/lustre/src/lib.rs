@@ -1,9 +1,9 @@
 //! Files of a Lustre file system: which of its servers has which part of a file.
 //!
-//! OSTs (object storage targets) hold the data of Lustre's files. An MDT (metadata target) holds
-//! their names, and the data of small files. Every file has a layout that states it, readable
-//! by any user as the extended attribute `lustre.lov`. [`read_layout`] reads it, and [`Layout`]
-//! answers.
+//! A Lustre file has its name on an MDT (metadata target). Its data is on one or more OSTs (object
+//! storage targets). The first bytes may be on the MDT instead. Every file has a layout that states
+//! it. Any user can read it as the extended attribute `lustre.lov`: by [`read_layout`], as a
+//! [`Layout`].
 //!
 //! [`LustreBackend`] opens directories, and [`LustreOrigin`] reads them as any other directory.
 //!

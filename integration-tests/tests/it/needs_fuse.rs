@@ -66,8 +66,8 @@ impl Mounted {
     }
 }
 
-/// Runs at the end of its scope, also after a panic. A scope that panics waits for its threads first,
-/// so what they wait for has to end.
+/// Runs at the end of its scope, also after a panic. A scope that panics waits for its threads
+/// first, so what they wait for has to end.
 pub struct Finally<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for Finally<F> {

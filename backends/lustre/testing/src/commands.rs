@@ -96,11 +96,11 @@ fn milliseconds(text: &str) -> Result<Duration, String> {
 }
 
 impl StandIn {
-    /// Obeys commands until the input ends. Each is answered by one line.
+    /// Runs commands until the input ends. Each is answered by one line.
     ///
     /// # Errors
     /// Those of the input and output.
-    pub fn obey(&self, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
+    pub fn run_commands(&self, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
         for line in input.lines() {
             let answer = self.command(&line?).unwrap_or_else(|error| format!("error: {error}"));
             writeln!(output, "{answer}")?;

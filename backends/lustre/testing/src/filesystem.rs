@@ -3,8 +3,8 @@
 //! Decision: attributes and names are valid for no time, so the kernel sends each `stat` here. It
 //! answers `statx` with `AT_STATX_DONT_SYNC` from its cache all the same, which is what a Lustre
 //! client does. Files bypass the page cache, so that each read arrives, in parts of at most 1 MiB.
-//! The price is a path lookup for each name of each path. It costs no request here, because the real
-//! client sends the name with the open or the `stat`.
+//! The price is a path lookup for each name of each path. It costs no request here, because the
+//! real client sends the name with the open or the `stat`.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ use crate::nodes::{attributes, join};
 use crate::served::{DirectoryEntries, Handle, OpenFile, Served, WaitingRead};
 use crate::stand_in::EvictedFrom;
 
-/// Attributes and names are valid for no time.
+/// The kernel requests attributes and names again at every use.
 const NOT_CACHED: Duration = Duration::ZERO;
 
 const LAYOUT: &[u8] = b"lustre.lov";
@@ -70,8 +70,8 @@ impl Served {
         Ok(self.open_handle(Handle::Directory(Arc::new(entries))))
     }
 
-    /// A request to the MDT about a node. It ends with an error if the client was evicted or the node
-    /// is gone, and with the path otherwise, once the MDT has answered.
+    /// A request to the MDT about a node. It ends with an error if the client was evicted or the
+    /// node is gone, and with the path otherwise, once the MDT has answered.
     fn ask(
         self: &Arc<Self>,
         kind: RequestKind,

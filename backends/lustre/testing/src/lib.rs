@@ -1,10 +1,11 @@
 //! For tests only: a file system that behaves like Lustre, over a directory of a local disk.
 //!
-//! [`StandIn`] mounts the directory read-only by FUSE. Every file has a layout, which is readable as
+//! [`StandIn`] mounts the directory read-only by FUSE. Every file has a layout, which is readable
+//! as
 //! `lustre.lov`. An open, a close and a `stat` are requests to the MDT. A read is a request to each
-//! OST that has a part of the range. Servers have a latency, a bandwidth and, as in a Lustre client,
-//! a number of requests in flight. They can hang, be slow, and evict the client, and files can be
-//! released to an archive. Every request is [counted](Counts).
+//! OST that has a part of the range. Servers have a latency, a bandwidth and, as in a Lustre
+//! client, a number of requests in flight. They can hang, be slow, and evict the client, and files
+//! can be released to an archive. Every request is [counted](Counts).
 //!
 //! | call | requests |
 //! |---|---|
@@ -19,14 +20,14 @@
 //! | listing a directory | one for the open, one for the entries |
 //!
 //! Decision: requests are timers of one [engine](StandIn), not threads, so that thousands may wait.
-//! Data comes from the page cache of the local disk. The price: the file system is one client of its
-//! own servers. Two mounts do not share the bandwidth of an OST.
+//! Data comes from the page cache of the local disk. The price: the file system is one client of
+//! its own servers. Two mounts do not share the bandwidth of an OST.
 //!
 //! # Readers in the same process
-//! A thread that reads from a hung OST cannot be killed until its file system is unmounted or ended.
-//! A process that ends while its own thread waits never ends, because the FUSE device stays open
-//! until that thread ends. So drop [`StandIn`] before the process ends, as unwinding does, or let
-//! another process read.
+//! A thread that reads from a hung OST cannot be killed until its file system is unmounted or
+//! ended. A process that ends while its own thread waits never ends, because the FUSE device stays
+//! open until that thread ends. So drop [`StandIn`] before the process ends, as unwinding does, or
+//! let another process read.
 
 mod commands;
 mod counts;

@@ -1,8 +1,8 @@
 //! The files and directories that the kernel has seen, and their attributes.
 //!
 //! Decision: the number of a file in the backing directory is its number here. Hard links and
-//! renames then behave as they do there. The price is that the backing directory must be on one file
-//! system. Files are never forgotten, which takes some hundred bytes each.
+//! renames then behave as they do there. The price is that the backing directory must be on one
+//! file system. Files are never forgotten, which takes some hundred bytes each.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::Metadata;

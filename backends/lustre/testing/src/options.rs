@@ -30,8 +30,8 @@ pub struct StandInOptions {
     pub read_slots: usize,
     /// Whether the first read of an object takes one read latency more, for its lock.
     pub lock_latency: bool,
-    /// Whether a full `stat` asks each OST of which the client has no lock for the object's size, as
-    /// Lustre does.
+    /// Whether a full `stat` asks each OST of which the client has no lock for the object's size,
+    /// as Lustre does.
     pub glimpses: bool,
     /// The layout of each file.
     pub layout: LayoutOf,

@@ -190,7 +190,8 @@ impl Served {
         if locked(&self.released).contains_key(path) { layout.released() } else { layout }
     }
 
-    /// The OSTs whose part of the file's size the client does not know. A `stat` requests them.
+    /// The requests of a full `stat` to the OSTs whose part of the file's size the client does not
+    /// know.
     pub fn glimpses(&self, node: INodeNo, path: &str, size: u64) -> Vec<Part> {
         if !self.options.glimpses {
             return Vec::new();

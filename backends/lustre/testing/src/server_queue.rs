@@ -1,8 +1,8 @@
 //! One server as a client sees it: slots, a queue in front of them, a latency, a link.
 //!
 //! Pure: the time is an argument, and the caller waits. A request that begins takes a slot. Its
-//! bytes take their turn on the server's link and then the latency. A hung server keeps the requests
-//! that would end, with their slots, so the queue grows as in a client of a dead server.
+//! bytes take their turn on the server's link and then the latency. A hung server keeps the
+//! requests that would end, with their slots, so the queue grows as in a client of a dead server.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

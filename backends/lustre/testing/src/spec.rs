@@ -19,7 +19,8 @@ pub struct LayoutSpec {
     pub pool: Option<String>,
     /// Bytes from the begin that are on the MDT. With some the layout is a composite.
     pub dom_size: u64,
-    /// Whether the data is in an archive only, as after [`StandIn::release`](crate::StandIn::release).
+    /// Whether the data is in an archive only, as after
+    /// [`StandIn::release`](crate::StandIn::release).
     pub is_released: bool,
 }
 

@@ -117,8 +117,8 @@ impl StandIn {
         self.served.engine.resume(self.server(ost));
     }
 
-    /// An OST takes `factor` times its latency and sends at that fraction of its bandwidth. 1 for as
-    /// usual. A factor without a latency and a bandwidth has no effect.
+    /// An OST takes `factor` times its latency and sends at that fraction of its bandwidth. 1 for
+    /// as usual. A factor without a latency and a bandwidth has no effect.
     pub fn slow(&self, ost: u32, factor: f64) {
         self.served.engine.slow(self.server(ost), factor);
     }
@@ -157,8 +157,8 @@ impl StandIn {
         self.served.reconnect();
     }
 
-    /// Releases a file, by its path below the root. Its first read begins the restore, and reads wait
-    /// for it.
+    /// Releases a file, by its path below the root. Its first read begins the restore, and reads
+    /// wait for it.
     pub fn release(&self, path: &str, recall: Recall) {
         self.served.release(path, recall);
     }

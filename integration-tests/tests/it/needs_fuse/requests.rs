@@ -196,7 +196,7 @@ fn server_takes_as_many_requests_as_it_has_slots() {
     let took = in_parallel(14, |_| drop(mounted.open("a")));
     assert!((4 * latency..12 * latency).contains(&took), "{took:?}");
     // Stats have other slots.
-    let took = in_parallel(16, |_| drop(fs::metadata(mounted.path("a")).unwrap()));
+    let took = in_parallel(16, |_| assert!(fs::metadata(mounted.path("a")).is_ok()));
     assert!((2 * latency..8 * latency).contains(&took), "{took:?}");
 }
 

@@ -1,5 +1,5 @@
 //! `stand-in BACKING MOUNT_POINT [options]`: the file system for tests and benches in other
-//! processes. It prints `ready`, obeys the commands of its input (`foreread_lustre_testing`), and
+//! processes. It prints `ready`, runs the commands of its input (`foreread_lustre_testing`), and
 //! ends when that closes, or at SIGTERM or SIGINT. Then it unmounts.
 
 use std::io::{self, Read};
@@ -36,10 +36,10 @@ fn run(arguments: StandInArguments) -> io::Result<()> {
     let stand_in = Arc::new(StandIn::mount_at(&backing, &mount_point, options)?);
     println!("ready");
     let (ended, end) = mpsc::channel();
-    let (obeying, input_ended) = (Arc::downgrade(&stand_in), ended.clone());
+    let (commanded, input_ended) = (Arc::downgrade(&stand_in), ended.clone());
     std::thread::spawn(move || {
-        let result = match obeying.upgrade() {
-            Some(stand_in) => stand_in.obey(io::stdin().lock(), io::stdout()),
+        let result = match commanded.upgrade() {
+            Some(stand_in) => stand_in.run_commands(io::stdin().lock(), io::stdout()),
             None => Ok(()),
         };
         // The receiver is gone if a signal came first.

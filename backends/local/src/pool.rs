@@ -232,8 +232,8 @@ impl PoolState {
 }
 
 impl<R: BlockingRead> ReadPool<R> {
-    /// A pool of at most `bound` threads for the tier `name`. With a `patience` it watches for silent
-    /// servers.
+    /// A pool of at most `bound` threads for the tier `name`. With a `patience` it watches for
+    /// silent servers.
     pub(crate) fn new(reader: R, name: &'static str, bound: usize, patience: Option<Duration>) -> Self {
         let bound = bound.max(1);
         let cores = match R::ALWAYS_WAITS {

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use foreread_tier::{ErrorKind, ReadRequest, StorageServer, TierError};
 use foreread_types::Tick;
-use metrics::{Counter, Gauge};
+use metrics::{Counter, Gauge, Label};
 
 use crate::jobs::{ReadJob, ReadStep};
 
@@ -124,11 +124,11 @@ struct ServerMetrics {
 
 impl ServerMetrics {
     fn new(tier: &'static str, server: StorageServer) -> Self {
-        let server = server.to_string();
+        let labels = [Label::from_static_parts("tier", tier), Label::new("server", server.to_string())];
         Self {
-            reads: metrics::counter!("foreread_tier_server_reads_total", "tier" => tier, "server" => server.clone()),
-            bytes: metrics::counter!("foreread_tier_server_bytes_total", "tier" => tier, "server" => server.clone()),
-            in_flight: metrics::gauge!("foreread_tier_server_reads_in_flight", "tier" => tier, "server" => server),
+            reads: metrics::counter!("foreread_tier_server_reads_total", labels.iter()),
+            bytes: metrics::counter!("foreread_tier_server_bytes_total", labels.iter()),
+            in_flight: metrics::gauge!("foreread_tier_server_reads_in_flight", labels.iter()),
         }
     }
 }
@@ -239,8 +239,8 @@ impl ServerWatch {
         None
     }
 
-    /// Records the end of a read, and queues the reads that were held back. Returns a message if its
-    /// server was reported as silent.
+    /// Records the end of a read, and queues the reads that were held back. Returns a message if
+    /// its server was reported as silent.
     pub(crate) fn end(&mut self, number: u64, now: Duration) -> Option<String> {
         let read = self.running.remove(&number)?;
         let mut recovered = None;
@@ -328,8 +328,8 @@ impl ServerWatch {
         let step = describe(job.progress().step());
         let more = if held > 0 { format!(" and {held} more are held back") } else { String::new() };
         format!(
-            "no answer from {} for {} s while {step} {path}; {reads} of its reads wait{more}. The file system \
-             repeats the request. Reads fail after {} s without an answer",
+            "no answer from {} for {} s while {step} {path}; {reads} of its reads wait{more}. The file \
+             system repeats the request. Reads fail after {} s without an answer",
             key.name(),
             silence.as_secs(),
             self.patience.as_secs(),
@@ -375,8 +375,8 @@ fn describe(step: ReadStep) -> &'static str {
 /// The error of a read that has waited for its server in vain.
 fn expired(tier: &'static str, job: &ReadJob, key: &ServerKey, silence: Duration) -> TierError {
     let detail = format!(
-        "no answer from {} in {:.1} s; see the file system's state (for Lustre: `lfs check servers`), or set a \
-         longer patience. This process cannot end before the kernel ends the read",
+        "no answer from {} in {:.1} s; see the file system's state (for Lustre: `lfs check servers`), or \
+         set a longer patience. This process cannot end before the kernel ends the read",
         key.name(),
         silence.as_secs_f64(),
     );
@@ -558,7 +558,8 @@ mod tests {
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
         let event = prop_oneof![
-            4 => (0u64..50, proptest::option::of(0u32..4)).prop_map(|(due, server)| Event::Push { due, server }),
+            4 => (0u64..50, proptest::option::of(0u32..4))
+                .prop_map(|(due, server)| Event::Push { due, server }),
             4 => Just(Event::Next),
             3 => any::<usize>().prop_map(Event::End),
             1 => any::<usize>().prop_map(Event::Drop),
@@ -590,7 +591,9 @@ mod tests {
                             prop_assert!(!dropped.contains(&id(&job)), "a dropped read started");
                             running.push((number, job));
                         }
-                                                let of = |key: &ServerKey| running.iter().filter(|(_, job)| ServerKey::of(job.request()) == *key).count();
+                        let key = |(_, job): &(u64, Arc<ReadJob>)| ServerKey::of(job.request());
+                        let keys: Vec<_> = running.iter().map(key).collect();
+                        let of = |key: &ServerKey| keys.iter().filter(|of| *of == key).count();
                         for (key, server) in &watch.servers {
                             prop_assert_eq!(server.in_flight, of(key));
                             prop_assert!(server.unanswered <= server.in_flight);

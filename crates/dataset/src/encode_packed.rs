@@ -63,8 +63,8 @@ fn field_columns() -> Fields {
     ])
 }
 
-/// The bytes of the catalog file. `shards` are sorted by path and none is empty. `layouts` are those
-/// of the shards that have one.
+/// The bytes of the catalog file. `shards` are sorted by path and none is empty. `layouts` are
+/// those of the shards that have one.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,

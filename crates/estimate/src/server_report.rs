@@ -89,7 +89,7 @@ fn advice(shares: &ServerShares, is_packed: bool, bytes: u64) -> Vec<String> {
     if !is_packed && objects >= MANY_FILES && bytes / objects < SMALL_FILE {
         let shards = bytes.div_ceil(SHARD).max(1);
         advice.push(format!(
-            "pack the files: {shards} tar shards of {} need {} metadata requests per run instead of {} per epoch",
+            "pack the files: {shards} tar shards of {} need {} metadata requests per run, the files {} per epoch",
             ByteSize(SHARD),
             2 * shards,
             2 * objects
@@ -146,7 +146,8 @@ impl fmt::Display for ServerReport {
         if self.released_samples > 0 {
             writeln!(
                 out,
-                "released to an archive: {} samples, {}; restore them with `lfs hsm_restore FILE`, or load with --recall",
+                "released to an archive: {} samples, {}; restore them with `lfs hsm_restore FILE`, or load \
+                 with --recall",
                 self.released_samples,
                 ByteSize(self.released_bytes)
             )?;

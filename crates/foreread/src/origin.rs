@@ -77,8 +77,8 @@ impl OriginPolicy {
     /// returns the limit on parallel reads.
     ///
     /// Directories find their own parallelism, because their threads report waits. One in the page
-    /// cache does not answer late, and is read at memory's speed. One on a network file system waits
-    /// for its servers itself.
+    /// cache does not answer late, and is read at memory's speed. One on a network file system
+    /// waits for its servers itself.
     pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
         let TierProfile { kernel_cached, patience, .. } = *origin.profile();
         if !kernel_cached && patience.is_none() {

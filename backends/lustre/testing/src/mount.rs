@@ -3,8 +3,8 @@
 //! Decision: the connection is aborted first, by a forced unmount, or for users through the
 //! kernel's control file system. Every call that waits then ends with an error, and so do the
 //! threads that serve. A plain unmount would wait for them. The price: without root and without
-//! `/sys/fs/fuse/connections`, a busy mount is only detached, and its threads stay until the process
-//! ends.
+//! `/sys/fs/fuse/connections`, a busy mount is only detached, and its threads stay until the
+//! process ends.
 
 use std::fs;
 use std::io;

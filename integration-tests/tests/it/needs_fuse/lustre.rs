@@ -1,5 +1,5 @@
-//! Datasets of the command on a file system that behaves like Lustre (`foreread-lustre-testing`): silent, slow and
-//! evicting servers, and the reports about them.
+//! Datasets of the command on a file system that behaves like Lustre (`foreread-lustre-testing`):
+//! silent, slow and evicting servers, and the reports about them.
 //!
 //! The command reads in other processes. So a thread that waits for a hung server ends with the
 //! mount, and not with this process.

@@ -174,7 +174,7 @@ fn eviction_is_retried() {
 // semantics: HPC-5
 fn released_files_are_named_and_recalled() {
     let samples = files(64, 3000);
-    let released = |path: &str| number_of(path) % 8 == 0;
+    let released = |path: &str| number_of(path).is_multiple_of(8);
     let options =
         StandInOptions::new(4).with_layout(move |path, _| LayoutSpec::on([number_of(path) % 4], 1 << 20));
     let Some(stand_in) = mount(samples.path(), options) else { return };

@@ -1,7 +1,6 @@
 //! The Lustre origin on the stand-in: the conformance suite, and the requests of each sample.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 

@@ -62,7 +62,8 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 DAEMONS = """
 directory=$1
 shift
-munged --foreground --socket "$directory/munge.socket" --key-file "$directory/munge.key" \\
+# By force, because users other than root cannot reach its socket in a private directory.
+munged --foreground --force --socket "$directory/munge.socket" --key-file "$directory/munge.key" \\
     --pid-file "$directory/munge.pid" --log-file "$directory/munge.log" --seed-file "$directory/munge.seed" &
 slurmctld -D -f "$directory/slurm.conf" >"$directory/slurmctld.log" 2>&1 &
 for node; do

@@ -120,6 +120,7 @@ def samples(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+# semantics: PY-2
 def test_requeued_job_delivers_each_sample_once(
     variables: dict[str, str], interpreter: str, samples: Path, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
     slurm_cluster.py DIRECTORY        runs a cluster until Ctrl-C, and prints the variable that selects it
 
-All files are in one directory, and all daemons listen on loopback addresses. The machine's own Slurm and munge are not used.
+All files are in one directory, with a key of its own. The machine's own Slurm and munge are not used.
 
 Decision: the daemons run in a PID namespace, whose first process ends with this one. So no job outlives a test, however the
 test ends. The price is that only root can start it. The nodes are called 127.0.0.1 and 127.0.0.2, because a node's name must
@@ -36,7 +36,6 @@ CONFIGURATION = """
 ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={ports[0]}
-CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={directory}/munge.socket
@@ -47,6 +46,7 @@ SlurmctldPidFile={directory}/slurmctld.pid
 SlurmdPidFile={directory}/%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
+MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
@@ -95,7 +95,8 @@ def configure(directory: Path) -> None:
     # Jobs of two clusters have different numbers, on which ports depend.
     text = CONFIGURATION.format(directory=directory, ports=ports, first=1 + secrets.randbelow(1 << 20))
     (directory / "slurm.conf").write_text(text)
-    (directory / "gres.conf").write_text("Name=gpu Count=4\n")
+    # Devices that every machine has, in the place of GPUs: Slurm counts them, and opens none.
+    (directory / "gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero,/dev/full,/dev/urandom\n")
     key = directory / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o400)

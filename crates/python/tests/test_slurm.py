@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import subprocess
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ import slurm_cluster
 from documents import ROOT
 
 # The deadline of a hang, not a measure of speed.
-HANG = 300
+HANG = 120
 
 SAMPLES, EPOCHS, RANKS, BATCH = 192, 2, 4, 4
 
@@ -106,6 +107,8 @@ class Job:
     def start_again(self) -> None:
         """Waits until Slurm has put the job back into the queue, and starts it without Slurm's delay."""
         self.wait(lambda: self.field("JobState") == "PENDING" and self.field("Restarts") == "1")
+        # Nodes compare in seconds, and refuse a start in the second in which they ended the last one.
+        time.sleep(2)
         self.run("scontrol", "update", f"JobId={self.id}", "StartTime=now")
 
 
@@ -140,8 +143,9 @@ def test_requeued_job_delivers_each_sample_once(
     digests = {line.split()[1] for line in job.delivered()}
     assert len(digests) == SAMPLES
     assert Counter(job.delivered()) == Counter(f"{epoch} {digest}" for epoch in range(EPOCHS) for digest in digests)
-    # Two starts, and one listing.
-    assert job.log().count("\n# ") == 2 and (tmp_path / "job" / "train.foreread").exists()
+    # The second start reads what the first has left on the disk.
+    first_requests, second_requests = map(int, re.findall(r"^# .* (\d+) requests", job.log(), re.MULTILINE))
+    assert second_requests < first_requests
 
 
 def test_signalled_job_is_requeued_and_cancelled_job_is_not(

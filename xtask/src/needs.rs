@@ -278,6 +278,19 @@ pub const NEEDS: &[Need] = &[
         source: crate::python::ENVIRONMENT,
     },
     Need {
+        name: "Slurm",
+        step: "python",
+        tests: None,
+        source: NeedSource::Ways {
+            // In a PID namespace, so that no job outlives a test.
+            ways: &["unshare --pid --mount-proc --fork --kill-child"],
+            script: "munged --version && slurmctld -V && slurmd -V && command -v sbatch",
+            packages: &["munge", "slurm-client", "slurmctld", "slurmd"],
+            remedy: "sudo apt-get install munge slurm-client slurmctld slurmd && \
+                     sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
         name: "the newest PyTorch, and frameworks",
         step: package::STEP,
         tests: None,

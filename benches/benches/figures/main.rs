@@ -8,6 +8,7 @@ mod catalog;
 mod disk_tier;
 mod faults;
 mod local_directory;
+mod lustre;
 mod memory_tier;
 mod network;
 mod object_store;
@@ -30,13 +31,14 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, MeasureFn); 13] = [
+const ALL: [(&str, MeasureFn); 14] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
     ("local_directory", local_directory::figures),
+    ("lustre", |_| lustre::figures()),
     ("throttled_origin", throttled_origin::figures),
     ("disk_tier", disk_tier::figures),
     ("object_store", |_| object_store::figures()),

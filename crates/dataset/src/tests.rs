@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
-use crate::packed::{Columns, IndexedShard, SampleRows};
+use crate::packed::{FormatColumns, IndexedShard, SampleRows};
 use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleField};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
@@ -48,7 +48,7 @@ fn files_are_found_by_their_paths() {
 
 /// Two shards, with properties that each format has and with ones that it has not.
 fn packed() -> Vec<IndexedShard> {
-    let mut rows = SampleRows::new(Columns { keys: true, crc32c: true, fields: true });
+    let mut rows = SampleRows::new(FormatColumns { keys: true, crc32c: true, fields: true });
     rows.push("a/1", 512, 0, 7);
     rows.push_field("jpg", 512, 100);
     rows.push_field("cls", 1536, 1);

@@ -34,7 +34,7 @@ impl TextList {
 
 /// The columns that a format has, in addition to the extents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Columns {
+pub(crate) struct FormatColumns {
     /// Names of samples.
     pub(crate) keys: bool,
     /// Checksums of samples.
@@ -43,7 +43,7 @@ pub(crate) struct Columns {
     pub(crate) fields: bool,
 }
 
-impl Columns {
+impl FormatColumns {
     pub(crate) const TAR: Self = Self { keys: true, crc32c: false, fields: true };
     pub(crate) const TFRECORD: Self = Self { keys: false, crc32c: true, fields: false };
     pub(crate) const ZIP: Self = Self { keys: true, crc32c: false, fields: false };
@@ -67,7 +67,7 @@ pub(crate) struct SampleRows {
 
 impl SampleRows {
     /// An empty table with these columns.
-    pub(crate) fn new(columns: Columns) -> Self {
+    pub(crate) fn new(columns: FormatColumns) -> Self {
         Self {
             keys: columns.keys.then(TextList::default),
             crc32c: columns.crc32c.then(Vec::new),
@@ -106,8 +106,8 @@ impl SampleRows {
     }
 
     /// The columns that exist.
-    pub(crate) fn columns(&self) -> Columns {
-        Columns {
+    pub(crate) fn columns(&self) -> FormatColumns {
+        FormatColumns {
             keys: self.keys.is_some(),
             crc32c: self.crc32c.is_some(),
             fields: self.field_ends.is_some(),

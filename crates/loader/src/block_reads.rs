@@ -116,7 +116,7 @@ impl Driver {
         let most = self.store_budget.limit().max(extent.bytes.end - extent.bytes.start);
         let has_room = self.store_budget.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
-        let Some(room) = room else { return count_skip(&*cache) };
+        let Some(room) = room else { return count_skip(&*cache, key) };
         sample.recharge(self.store_budget.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });
     }

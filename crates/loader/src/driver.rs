@@ -490,7 +490,7 @@ impl Driver {
         let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
-            return count_skip(&*cache);
+            return count_skip(&*cache, key);
         };
         if sample.charged() > sample.len() as u64 {
             return self.copies.begin((level, cache), room, key, sample);
@@ -519,13 +519,14 @@ pub(crate) async fn store_sample(cache: &dyn CacheTier, room: Charge, key: Sampl
     match cache.store(room, key, sample).await {
         Ok(()) => {}
         // Too much is on its way already. The next use will store it.
-        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache),
+        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache, key),
         Err(error) => log_store_error(cache, key, &error),
     }
 }
 
-/// Counts a store that was skipped because the cache had no room or too much on its way.
-pub(crate) fn count_skip(cache: &dyn CacheTier) {
+/// Counts a store that was left out because the cache had no room or too much on its way.
+pub(crate) fn count_skip(cache: &dyn CacheTier, key: SampleKey) {
+    tracing::debug!(tier = cache.name(), %key, "a sample was not cached, because there was no room");
     metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
 }
 

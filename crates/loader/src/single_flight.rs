@@ -156,7 +156,7 @@ impl SingleFlight {
         let Some(cache) = self.cache_of(key) else { return };
         match cache.reserve(cache.footprint().of(bytes.len() as u64)) {
             Some(room) => store_sample(&**cache, room, key, Sample::uncharged(bytes)).await,
-            None => count_skip(&**cache),
+            None => count_skip(&**cache, key),
         }
     }
 

@@ -201,7 +201,7 @@ pub struct DiskCounts {
     pub written: u64,
     /// Sum of the footprints of written samples, in bytes.
     pub written_bytes: u64,
-    /// Samples that were not stored because the write queue was full.
+    /// Stores that were left out because the write queue was full.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,

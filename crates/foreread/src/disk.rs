@@ -123,6 +123,8 @@ pub(crate) async fn open(
             bytes: dataset.catalog.total_bytes(),
         })
         .collect();
+    let location = |dataset: &OpenDataset| (dataset.identity, dataset.catalog.base_url().to_owned());
+    let locations = opened.iter().map(location).collect();
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may remove old caches.
     let configured = config.disk.clone();
@@ -130,7 +132,8 @@ pub(crate) async fn open(
         let directories = configured
             .iter()
             .map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
-        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)));
+        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)))
+            .with_locations(locations);
         let tier = DiskTier::open(parts, &datasets, buffers)?;
         let count = datasets.len() as u32;
         let (capacity, warm) = (tier.capacity(), held(&tier, count));

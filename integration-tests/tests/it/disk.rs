@@ -172,7 +172,9 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
     let listed = run(&mut foreread(["cache", "list", path])).ok();
     assert_eq!(listed.lines().count(), 2, "{listed}");
-    assert!(listed.contains("none"), "{listed}");
+    // With the place of its data.
+    let end = format!("  none            {}\n", samples.path().display());
+    assert!(listed.ends_with(&end), "{listed}");
 
     let target = samples.path().to_str().unwrap();
     let mut user = foreread(["load", target, "--epochs=10000", "--compute-ms=20", &all])

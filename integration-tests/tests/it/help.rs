@@ -131,6 +131,7 @@ fn every_command_reports_json() {
     let listed = json(&["cache", "list", caches]);
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
     assert_eq!(listed[0]["in_use"], false);
+    assert_eq!(listed[0]["location"], samples.path().to_str().unwrap());
     let removed = json(&["cache", "clean", caches, "--all"]);
     assert_eq!(removed["removed"][0]["dataset"], listed[0]["dataset"]);
     assert_eq!(removed["dry_run"], false);
@@ -179,6 +180,7 @@ fn cleaning_needs_a_selection_and_can_be_tried() {
     let listed = run(&mut foreread(["cache", "list", path])).ok();
     let tried = run(&mut foreread(["cache", "clean", path, "--all", "--dry-run"])).ok();
     assert!(tried.starts_with("would remove "), "{tried}");
+    assert_eq!(run(&mut foreread(["cache", "clean", path, "--dry-run"])).ok(), tried);
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok(), listed);
     let young = run(&mut foreread(["cache", "clean", path, "--older-than", "3", "--dry-run"])).ok();
     assert!(young.starts_with("skipped ") && young.contains("not 3"), "{young}");

@@ -26,6 +26,8 @@ pub struct Settings<S: KnobSet> {
     pub given: Vec<(&'static str, String)>,
     /// Whether to print each setting with its source, and stop.
     pub explain: bool,
+    /// Whether only errors are printed on standard error.
+    pub quiet: bool,
     set: PhantomData<S>,
 }
 
@@ -68,11 +70,11 @@ impl<S: KnobSet> FromArgMatches for Settings<S> {
         };
         let mut given: Vec<_> = S::NAMES.iter().filter_map(value).collect();
         // `-q` is an option of all commands.
-        let is_quiet = matches!(matches.try_get_one::<bool>("quiet"), Ok(Some(true)));
-        if is_quiet && S::NAMES.contains(&"progress") && given.iter().all(|(name, _)| *name != "progress") {
+        let quiet = matches!(matches.try_get_one::<bool>("quiet"), Ok(Some(true)));
+        if quiet && S::NAMES.contains(&"progress") && given.iter().all(|(name, _)| *name != "progress") {
             given.push(("progress", "off".to_owned()));
         }
-        Ok(Self { given, explain: matches.get_flag(EXPLAIN), set: PhantomData })
+        Ok(Self { given, explain: matches.get_flag(EXPLAIN), quiet, set: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

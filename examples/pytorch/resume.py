@@ -1,7 +1,7 @@
 """Training that survives preemption: model, optimizer and loader in one checkpoint.
 
     python resume.py /data/train --checkpoint run.pt
-    torchrun --nproc-per-node 4 resume.py s3://bucket/train --checkpoint run.pt --memory 8GiB
+    torchrun --nproc_per_node 4 resume.py s3://bucket/train --checkpoint run.pt --memory 8GiB
     srun python resume.py train.foreread --checkpoint run.pt --disk /local/scratch=400GB
 
 The checkpoint is written after each epoch, and on SIGTERM after the current step. The script then ends with status

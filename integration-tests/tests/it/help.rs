@@ -139,6 +139,20 @@ fn every_command_reports_json() {
 }
 
 #[test]
+fn fingerprints_are_printed_only_with_v() {
+    let samples = Samples::awkward(5, 100);
+    let scratch = tempfile::tempdir().unwrap();
+    let (data, catalog) = (samples.path().to_str().unwrap(), scratch.path().join("c.foreread"));
+    for command in [&["plan", data][..], &["index", data, "-o", catalog.to_str().unwrap()]] {
+        let printed = run(&mut foreread(command)).ok();
+        assert!(!printed.contains("fingerprint"), "{printed}");
+        let printed = run(foreread(command).arg("-v")).ok();
+        let found = printed.lines().find_map(|line| line.strip_prefix("fingerprint  ")).expect(&printed);
+        assert!(found.len() == 32 && found.bytes().all(|byte| byte.is_ascii_hexdigit()), "{printed}");
+    }
+}
+
+#[test]
 fn demo_reports_every_row_as_json() {
     let report = json(&["demo"]);
     let runs = report["runs"].as_array().unwrap();

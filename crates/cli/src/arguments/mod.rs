@@ -33,7 +33,8 @@ pub struct Arguments {
 /// How much is logged.
 #[derive(Debug, Args)]
 pub struct Verbosity {
-    /// More messages on standard error: -v what is decided (info), -vv debug, -vvv trace
+    /// More messages on standard error: -v what is decided (info), -vv debug, -vvv trace. `index`
+    /// and `plan` then print fingerprints
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Only errors on standard error: neither warnings nor progress

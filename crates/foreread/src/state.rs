@@ -272,11 +272,8 @@ mod tests {
         std::os::unix::fs::symlink(&path, &link).unwrap();
         for name in [&path, &link] {
             let error = State::lock(name).unwrap_err().to_string();
-            let start = format!(
-                "{} is the state of another run, process {} on ",
-                name.display(),
-                std::process::id()
-            );
+            let start =
+                format!("{} is the state of another run, process {} on ", name.display(), std::process::id());
             assert!(error.starts_with(&start), "{error}");
             assert!(error.ends_with("; wait for its end, or name another file"), "{error}");
         }

@@ -119,8 +119,7 @@ fn second_run_with_a_state_file_is_refused() {
     let state = directory.path().join("state.json");
     let mut first = started(&mut command(&samples, &validation, &state, &["--compute-ms=5000"]), &state);
     let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
-    let expected =
-        format!("{} is the state of another run, process {} on ", state.display(), first.id());
+    let expected = format!("{} is the state of another run, process {} on ", state.display(), first.id());
     assert!(line.contains(&expected) && line.ends_with("; wait for its end, or name another file"), "{line}");
     let other = directory.path().join("other.json");
     run(&mut command(&samples, &validation, &other, &[])).ok();

@@ -63,9 +63,7 @@ impl FileLock {
         // Only for the order of removal.
         let _ = self.file.set_modified(SystemTime::now());
     }
-}
 
-impl FileLock {
     /// Writes the location of the cache's dataset into its lock, unless it is there.
     pub(super) fn write_location(&self, location: &str) {
         let location = location.as_bytes();

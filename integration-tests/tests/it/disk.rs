@@ -213,9 +213,9 @@ fn size_beyond_the_free_space_is_one_warning() {
     let samples = Samples::awkward(8, 100);
     let (target, directory) = (samples.path().to_str().unwrap(), tempfile::tempdir().unwrap());
     let load = |bytes: u64| run(&mut foreread(["load", target, &disk(directory.path(), bytes)]));
-    let printed = load(1 << 60).stderr;
+    let printed = load(1 << 50).stderr;
     assert_eq!(printed.lines().count(), 1, "{printed}");
-    let line = "the disk cache may take 1.0 EiB, but its file system has only ";
+    let line = "the disk cache may take 1024.0 TiB, but its file system has only ";
     assert!(printed.contains(line) && printed.contains(directory.path().to_str().unwrap()), "{printed}");
     assert_eq!(load(20_000_000).stderr, "");
 }

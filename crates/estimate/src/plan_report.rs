@@ -114,6 +114,11 @@ impl PlanReport {
     pub fn with_servers(self, catalog: Option<&Catalog>) -> Self {
         Self { storage: catalog.and_then(ServerReport::of), ..self }
     }
+
+    /// The fingerprint of all decisions and predictions, equal on all ranks. Not in the text.
+    pub fn fingerprint(&self) -> &str {
+        &self.plan.fingerprint
+    }
 }
 
 /// Corrects the first epoch's requests and bytes if it reads `blocks` instead of samples.
@@ -238,10 +243,7 @@ impl fmt::Display for PlanReport {
         if let Some(together) = &self.together {
             self.cluster_text(out, together)?;
         }
-        if let Some(storage) = &self.storage {
-            write!(out, "{storage}")?;
-        }
-        writeln!(out, "fingerprint  {}", plan.fingerprint)
+        self.storage.as_ref().map_or(Ok(()), |storage| write!(out, "{storage}"))
     }
 }
 

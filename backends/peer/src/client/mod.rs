@@ -590,7 +590,7 @@ mod tests {
     // semantics: HPC-4
     fn announced_sample_is_waited_for() {
         let mut machine = requesting(3);
-        let mut reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
+        let reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
             let header = FrameHeader::new(FrameKind::Reading, 7, 1);
             let small = ClientEvent::Small { header, bytes: encode_tags(tags) };
             machine.on(ClientEvent::BytesArrived, at * MS, &mut Vec::new()).unwrap();

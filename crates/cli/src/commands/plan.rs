@@ -29,9 +29,10 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             notes.extend(text::memory_off(ready.prepared()));
             notes.extend(text::calibration(&knobs, ready.prepared()));
             // This command joins no group of ranks.
-            PlanReport::of(ready.prepared(), ready.prepared().blocks())?
+            let prepared = ready.prepared();
+            PlanReport::of(prepared, prepared.blocks(), prepared.catalogs().next())?
         }
-        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None)?,
+        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None, None)?,
     };
     if json {
         return settings::print_json(&report);

@@ -29,7 +29,7 @@ pub(crate) struct BlockReads {
     pub(crate) blocks: Blocks,
     /// The budget of blocks in flight that this rank's uses need.
     pub(crate) own: Budget,
-    /// The budget of blocks in flight that only other ranks need.
+    /// The budget of blocks in flight that other ranks need.
     pub(crate) peers: Budget,
     /// The budget of their samples on the way into caches.
     pub(crate) stores: Budget,
@@ -103,23 +103,18 @@ impl Driver {
                     None if used == 0 || is_needed && used < limit => budget.charge(bytes),
                     None => break,
                 };
-                self.begin_block(reader, (id, due), charge, turn);
+                self.begin_block(reader, id, charge, turn);
             }
         }
     }
 
     /// Reads the next block of `reader`.
-    fn begin_block(
-        &mut self,
-        reader: BlockReader,
-        (id, due): (BlockId, Tick),
-        charge: Charge,
-        turn: &mut Turn,
-    ) {
+    fn begin_block(&mut self, reader: BlockReader, id: BlockId, charge: Charge, turn: &mut Turn) {
         let blocks = &mut self.block_reads.blocks;
         let (Some(extent), Some(queued)) = (blocks.extent(id).cloned(), blocks.take_next(reader)) else {
             return;
         };
+        let due = queued.due();
         let waited: HashSet<SampleKey> = queued.uses.iter().map(|waiting| waiting.key).collect();
         let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
         let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);

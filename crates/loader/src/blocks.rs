@@ -19,9 +19,9 @@
 //! discarded, at most a fifth of a block.
 //!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
-//! blocks wait in order of need. Blocks that only other ranks need have a part of the budget for
-//! other ranks. So neither waits for the other, and both wait for the origin alone: two ranks cannot
-//! deadlock. Samples on their way into caches have a further budget, so that a slow or hanging disk
+//! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget for
+//! other ranks. A block that both need is charged to the first budget with room. So neither waits
+//! for the other, and both wait for the origin alone: two ranks cannot deadlock. Samples on their way into caches have a further budget, so that a slow or hanging disk
 //! delays no block. Samples that the disk does not accept at once are read by their extents at their
 //! first use. Whether blocks pay at all is decided by the planner (`foreread_planner::block_bytes`,
 //! `cluster_block_bytes`).
@@ -198,12 +198,12 @@ impl BlockTable {
 /// A dataset and the index of a block in it.
 pub(crate) type BlockId = (DatasetId, usize);
 
-/// Whose uses need a block. Uses of this rank take precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Whose uses need a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockReader {
     /// This rank.
     Own,
-    /// Only other ranks.
+    /// Other ranks.
     Peers,
 }
 
@@ -218,8 +218,15 @@ pub(crate) struct QueuedBlock {
     pub(crate) uses: Vec<PendingRead>,
     /// Dropped when its reads have begun, or do not come. Other ranks wait for that.
     pub(crate) started: watch::Sender<()>,
-    due: Tick,
-    reader: BlockReader,
+    /// The first use that needs it, by reader.
+    due: [Option<Tick>; 2],
+}
+
+impl QueuedBlock {
+    /// The first use that needs it.
+    pub(crate) fn due(&self) -> Tick {
+        self.due.iter().flatten().copied().min().unwrap_or_default()
+    }
 }
 
 #[derive(Debug)]
@@ -240,7 +247,7 @@ pub(crate) struct Blocks {
     tables: Vec<BlockTable>,
     /// The blocks that a use has needed.
     states: HashMap<BlockId, BlockState>,
-    /// The blocks that are to be read, in order of need, by their readers.
+    /// The blocks that are to be read, in order of need, by reader. A block may be in both.
     queues: [BTreeSet<(Tick, BlockId)>; 2],
 }
 
@@ -295,13 +302,20 @@ impl Blocks {
     /// Queues a block, or moves it forward in the queue. `None` if its reads have begun.
     fn queue(&mut self, id: BlockId, due: Tick, reader: BlockReader) -> Option<&mut QueuedBlock> {
         let state = self.states.entry(id).or_insert_with(|| {
-            let started = watch::Sender::new(());
-            BlockState::Queued(QueuedBlock { uses: Vec::new(), started, due: Tick(u64::MAX), reader })
+            BlockState::Queued(QueuedBlock {
+                uses: Vec::new(),
+                started: watch::Sender::new(()),
+                due: [None; 2],
+            })
         });
         let BlockState::Queued(queued) = state else { return None };
-        self.queues[queued.reader as usize].remove(&(queued.due, id));
-        (queued.due, queued.reader) = (queued.due.min(due), queued.reader.min(reader));
-        self.queues[queued.reader as usize].insert((queued.due, id));
+        let (queue, first) = (&mut self.queues[reader as usize], &mut queued.due[reader as usize]);
+        if first.is_none_or(|first| due < first) {
+            if let Some(later) = first.replace(due) {
+                queue.remove(&(later, id));
+            }
+            queue.insert((due, id));
+        }
         Some(queued)
     }
 
@@ -312,13 +326,16 @@ impl Blocks {
         Some((id, self.extent(id)?, due))
     }
 
-    /// Removes the next block from the queue. The block is done unless it is [begun](Self::begin).
+    /// Removes the next block from the queues. The block is done unless it is [begun](Self::begin).
     pub(crate) fn take_next(&mut self, reader: BlockReader) -> Option<QueuedBlock> {
-        let (_, id) = self.queues[reader as usize].pop_first()?;
-        match self.states.insert(id, BlockState::Done) {
-            Some(BlockState::Queued(queued)) => Some(queued),
-            _ => None,
+        let &(_, id) = self.queues[reader as usize].first()?;
+        let Some(BlockState::Queued(queued)) = self.states.insert(id, BlockState::Done) else { return None };
+        for (queue, due) in self.queues.iter_mut().zip(queued.due) {
+            if let Some(due) = due {
+                queue.remove(&(due, id));
+            }
         }
+        Some(queued)
     }
 
     /// Marks `samples` of a block as being read, under `charge`. Returns the uses whose samples are
@@ -404,7 +421,7 @@ mod tests {
 
     #[test]
     // semantics: RANK-38
-    fn soonest_needed_block_is_next_and_own_uses_go_first() {
+    fn soonest_needed_block_is_next_for_each_reader() {
         let budget = Budget::new(0);
         let mut blocks = blocks(4);
         let next = |blocks: &Blocks| {
@@ -416,12 +433,15 @@ mod tests {
         assert_eq!(next(&blocks), [None, Some((1, 60))]);
         assert!(blocks.request(key(11), Tick(50)).is_some());
         assert_eq!(next(&blocks), [None, Some((2, 50))]);
-        // A later use of this rank takes the block, and keeps the time of the first.
+        // This rank needs a block later, and another one.
         blocks.wait(PendingRead::new(Tick(90), key(10), 100, budget.charge(0))).unwrap();
         blocks.wait(PendingRead::new(Tick(65), key(12), 100, budget.charge(0))).unwrap();
-        assert_eq!(next(&blocks), [Some((2, 50)), Some((1, 60))]);
-        assert!(blocks.take_next(BlockReader::Own).is_some());
+        assert_eq!(next(&blocks), [Some((3, 65)), Some((2, 50))]);
+        let taken = blocks.take_next(BlockReader::Peers).unwrap();
+        assert_eq!((taken.due(), taken.uses.len()), (Tick(50), 1));
         assert_eq!(next(&blocks), [Some((3, 65)), Some((1, 60))]);
+        assert!(blocks.take_next(BlockReader::Own).is_some());
+        assert_eq!(next(&blocks), [None, Some((1, 60))]);
         assert!(blocks.request(key(8), Tick(1)).is_none(), "it was read");
         assert!(blocks.request(key(16), Tick(1)).is_none(), "it is in no block");
     }

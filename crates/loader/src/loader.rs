@@ -38,7 +38,7 @@ use crate::wait_timer::WaitTimer;
 /// way into caches have as much.
 const BLOCK_BUDGET_PART: u64 = 4;
 
-/// The budget of blocks that only other ranks need is the budget for other ranks divided by this.
+/// The budget of blocks that other ranks need is the budget for other ranks divided by this.
 const PEER_BLOCKS_PART: u64 = 2;
 
 /// The longest sleep of a blocking wait.

@@ -309,6 +309,22 @@ fn owner_of_blocks_that_ends_costs_reads_and_no_sample() {
     });
 }
 
+/// The first batches take seconds, because they need most blocks. Owners deliver one sample per
+/// block, which looks slow.
+#[test]
+// semantics: RANK-18, RANK-38
+fn long_waits_for_blocks_of_a_narrow_store_are_not_hedged() {
+    runtime().block_on(async {
+        let data = Sharded::new(4, records(64, 80, 4_000)).await;
+        data.job.origin.set_bandwidth(3_000_000);
+        let (delivered, seconds) = data.run(None).await;
+        assert_eq!(delivered, data.expected());
+        let ((requests, _), (blocks, _)) = (data.reads(), data.blocks());
+        assert!(requests * 10 <= blocks * 11, "{requests} requests for {blocks} blocks");
+        assert!((6.8..8.0).contains(&seconds), "{seconds} s for 20.5 MB");
+    });
+}
+
 /// The caches of all ranks hold less than the data.
 #[test]
 // semantics: PLAN-10

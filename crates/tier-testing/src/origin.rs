@@ -453,6 +453,16 @@ mod tests {
         assert_eq!(slow.counts().tally().peak_in_flight, 4);
     }
 
+    #[tokio::test]
+    async fn given_contents_are_read_by_range() {
+        let origin = FakeOrigin::of_contents([("a", Bytes::from("0123456789"))]);
+        let whole = origin.request(SampleId(0), Tick(0));
+        assert_eq!(origin.read(Arc::new(whole.clone())).await.unwrap(), "0123456789");
+        let part = ReadRequest { span: Span::Range(3..6), ..whole };
+        assert_eq!(origin.read(Arc::new(part)).await.unwrap(), "345");
+        assert_eq!(origin.counts().tally().bytes, 13);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn latency_bandwidth_and_parallelism_are_simulated() {
         let origin = FakeOrigin::uniform(100, 1_000_000).with_latency(Duration::from_millis(50));

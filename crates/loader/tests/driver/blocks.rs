@@ -240,6 +240,35 @@ async fn each_byte_is_read_once_in_few_requests() {
     }
 }
 
+#[tokio::test]
+async fn blocks_keep_to_the_stripe_in_which_their_samples_begin() {
+    const STRIPE: u64 = 6_000;
+    let (_, catalog) = Objects::shards().await;
+    let stripe = |_: &str, offset: u64| {
+        let start = offset / STRIPE * STRIPE;
+        Some(start..start + STRIPE)
+    };
+    let striped = BlockTable::of_all(&catalog, BLOCK, stripe).unwrap();
+    let place = |id: u64| {
+        let entry = catalog.entry(SampleId(id)).unwrap();
+        let Span::Range(range) = entry.span else { panic!("a record is a range") };
+        (entry.object.path, range.start / STRIPE)
+    };
+    let mut id = 0;
+    for block in striped.ranges() {
+        // Of a stripe with one sample there is no block.
+        while id < block.start {
+            assert!(id == 0 || place(id) != place(id - 1), "sample {id}");
+            assert_ne!(place(id), place(id + 1), "sample {id}");
+            id += 1;
+        }
+        assert!(block.clone().all(|id| place(id) == place(block.start)), "{block:?}");
+        assert!(block.end == catalog.len() || place(block.end) != place(block.start), "{block:?}");
+        id = block.end;
+    }
+    assert!(striped.samples() > catalog.len() * 9 / 10);
+}
+
 #[tokio::test(start_paused = true)]
 async fn disk_cache_is_filled_by_blocks() {
     let disk: Arc<dyn CacheTier> = Arc::new(StoredCache::new(1 << 20));

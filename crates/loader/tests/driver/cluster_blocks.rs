@@ -12,7 +12,7 @@ use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Schedule, Shuffle};
 use foreread_planner::{
     BlockRanges, CacheStore, Cluster, ClusterPlan, Level, LocalPlan, Ranks, plan_cluster_in_blocks,
 };
-use foreread_tier::{CacheTier, PeerRequest, PeerService};
+use foreread_tier::{CacheTier, PeerRequest};
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::StreamExt;

@@ -128,6 +128,9 @@ impl Driver {
             let reads = samples.iter().map(read).collect();
             let (given_back, started) = self.block_reads.blocks.begin(id, &samples, queued, charge);
             turn.blocks.push((reads, started));
+            if self.peer_group.is_some() {
+                self.hedges.block_begins(id);
+            }
             given_back
         };
         if !given_back.is_empty() {
@@ -162,7 +165,11 @@ impl Driver {
         result: Result<Sample, TierError>,
         events: &mut Vec<CoreEvent>,
     ) {
-        match (self.block_reads.blocks.sample_done(id, key), result) {
+        let waiting = self.block_reads.blocks.sample_done(id, key);
+        if self.block_reads.blocks.is_done(id) {
+            self.hedges.block_ends(id);
+        }
+        match (waiting, result) {
             (Some(PendingRead { tick, key, charge, .. }), Ok(sample)) => {
                 sample.recharge(charge);
                 self.on_result(

@@ -358,6 +358,11 @@ impl Blocks {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
     }
 
+    /// Whether the reads of a block have ended.
+    pub(crate) fn is_done(&self, id: BlockId) -> bool {
+        matches!(self.states.get(&id), Some(BlockState::Done))
+    }
+
     /// Ends the read of one sample and returns the use that waits for it. The last sample ends the
     /// block.
     pub(crate) fn sample_done(&mut self, id: BlockId, key: SampleKey) -> Option<PendingRead> {

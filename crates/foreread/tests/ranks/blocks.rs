@@ -154,6 +154,7 @@ impl Sharded {
             taken.push(of_rank);
             seconds = seconds.max(report.epochs[0].seconds);
             requests += report.origin_requests;
+            eprintln!("DBG {} requests, hedged {}, retried {}", report.origin_requests, report.hedged, report.retried);
         }
         if self.validation.is_none() {
             assert_eq!(requests, self.job.origin.counts().tally().requests);
@@ -239,7 +240,9 @@ fn blocks_of_padded_tar_shards_serve_any_number_of_ranks() {
             let (delivered, _) = data.run(None).await;
             assert_eq!(delivered, data.expected());
             let ((requests, bytes), (blocks, block_bytes)) = (data.reads(), data.blocks());
-            assert_eq!((requests, bytes), (blocks, block_bytes), "{ranks} ranks");
+            assert_eq!(requests, blocks, "{ranks} ranks");
+            // Dropped samples may be at the end of a block.
+            assert!(bytes <= block_bytes && (drop_last || bytes == block_bytes), "{bytes}, {block_bytes}");
             assert_eq!(validation.counts().tally().requests, 41, "{ranks} ranks");
         });
     }

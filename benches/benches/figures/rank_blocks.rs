@@ -35,7 +35,8 @@ pub fn figures() -> Result<Vec<Figure>> {
     let store = HttpStore::start();
     store.bucket("train");
     for shard in 0..SHARDS {
-        let archive = Archive::new(NumberedObjects::named(SAMPLES_PER_SHARD, SIZE, |id| format!("{id:06}.bin")));
+        let archive =
+            Archive::new(NumberedObjects::named(SAMPLES_PER_SHARD, SIZE, |id| format!("{id:06}.bin")));
         ensure!(archive.size() <= 8 << 20, "a shard is one block");
         store.put_content("train", &format!("shards/{shard:03}.tar"), Arc::new(archive));
     }
@@ -47,15 +48,19 @@ pub fn figures() -> Result<Vec<Figure>> {
         for _ in 0..ROUNDS {
             let [blocks, extents] = [run(&store, ranks, "blocks")?, run(&store, ranks, "extents")?];
             let sum = |of: fn(&Measurement) -> f64| blocks.iter().map(of).sum::<f64>();
-            let seconds =
-                |found: &[Measurement]| found.iter().map(|found| found.seconds).fold(0.0, f64::max);
+            let seconds = |found: &[Measurement]| found.iter().map(|found| found.seconds).fold(0.0, f64::max);
             requests = requests.max(sum(|found| found.requests) / SHARDS as f64);
             bytes = bytes.max(sum(|found| found.bytes) / blocks[0].dataset);
             ratios.push(seconds(&blocks) / seconds(&extents));
             times.push((seconds(&blocks), seconds(&extents)));
         }
         let about = format!("{ranks} ranks, {SHARDS} tar shards, cold, memory for all, 5 ms per request");
-        figures.push(Figure::new(format!("{about}: requests / blocks"), Goal::AtMost(1.1), requests, "times"));
+        figures.push(Figure::new(
+            format!("{about}: requests / blocks"),
+            Goal::AtMost(1.1),
+            requests,
+            "times",
+        ));
         let what = format!("{about}: storage bytes / samples' bytes");
         figures.push(Figure::new(what, Goal::None, bytes, "times").note("tar headers are 2.5 %"));
         let what = format!("{about}: first epoch in blocks / by extents");

@@ -383,11 +383,8 @@ mod tests {
 
     /// Blocks of four samples of 100 bytes each.
     fn blocks(count: u64) -> Blocks {
-        let block = |at| BlockExtent {
-            samples: at * 4..(at + 1) * 4,
-            bytes: at * 400..(at + 1) * 400,
-            waste: 0,
-        };
+        let block =
+            |at| BlockExtent { samples: at * 4..(at + 1) * 4, bytes: at * 400..(at + 1) * 400, waste: 0 };
         Blocks::new(vec![BlockTable { blocks: (0..count).map(block).collect() }])
     }
 

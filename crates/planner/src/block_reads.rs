@@ -73,10 +73,9 @@ pub fn cluster_block_bytes(
     measured: bool,
 ) -> Option<u64> {
     let mut phases = run.schedule().phases.iter().filter(|phase| phase.dataset == dataset);
-    let reads_all =
-        phases.next().is_some_and(|phase| {
-            phase.sampler.is_distinct() && phase.sampler.len() == phase.sampler.population()
-        }) && phases.next().is_none();
+    let reads_all = phases.next().is_some_and(|phase| {
+        phase.sampler.is_distinct() && phase.sampler.len() == phase.sampler.population()
+    }) && phases.next().is_none();
     let reads_again = run.passes().filter(|pass| pass.dataset == dataset).nth(1).is_some();
     if reads_all && reads_again { choose(sizes, cluster, run.world_size(), measured) } else { None }
 }

@@ -595,8 +595,9 @@ mod tests {
             });
             let cluster =
                 Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
-            let [rule, table] =
-                [0, u64::MAX].map(|most| planned(&run, &sizes, (&cluster, BlockRanges::default()), false, most).unwrap().0);
+            let [rule, table] = [0, u64::MAX].map(|most| {
+                planned(&run, &sizes, (&cluster, BlockRanges::default()), false, most).unwrap().0
+            });
             assert!(rule.owners().is_rule() && !table.owners().is_rule());
             let kept = |plan: &ClusterPlan| {
                 let keys = (0..2u32).flat_map(|dataset| {

@@ -175,7 +175,10 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
         run(&mut at(&store, &arguments)).ok()
     };
     let plan = planned(&["--world-size", "2"]);
-    assert!(plan.contains("reads shards in 4 blocks") && plan.contains(": 4 requests instead of 200"), "{plan}");
+    assert!(
+        plan.contains("reads shards in 4 blocks") && plan.contains(": 4 requests instead of 200"),
+        "{plan}"
+    );
     let json: Value = serde_json::from_str(&planned(&["--world-size", "2", "--report", "json"])).unwrap();
     assert_eq!(number(&json, "/together/block_epoch_requests"), 4);
     store.reset();

@@ -154,7 +154,10 @@ impl Sharded {
             taken.push(of_rank);
             seconds = seconds.max(report.epochs[0].seconds);
             requests += report.origin_requests;
-            eprintln!("DBG {} requests, hedged {}, retried {}", report.origin_requests, report.hedged, report.retried);
+            eprintln!(
+                "DBG {} requests, hedged {}, retried {}",
+                report.origin_requests, report.hedged, report.retried
+            );
         }
         if self.validation.is_none() {
             assert_eq!(requests, self.job.origin.counts().tally().requests);

@@ -162,6 +162,20 @@ pub const NEEDS: &[Need] = &[
         },
     },
     Need {
+        name: "FUSE, and the right to mount with it",
+        step: "test",
+        tests: Some(Tests { module: "needs_fuse", variable: "FOREREAD_TEST_FUSE", server: None }),
+        source: NeedSource::Ways {
+            // As root, or by the program that mounts for users.
+            ways: &["unshare --mount", "env"],
+            script: "exec 3<>/dev/fuse && mkdir on && { mount -i -t fuse -o \
+                     fd=3,rootmode=40000,user_id=0,group_id=0 probe on || { test $(id -u) != 0 && command -v \
+                     fusermount3; }; }",
+            packages: &["fuse3"],
+            remedy: "sudo apt-get install fuse3",
+        },
+    },
+    Need {
         name: "Ceph's S3 gateway",
         step: "test",
         tests: Some(Tests {
@@ -262,6 +276,19 @@ pub const NEEDS: &[Need] = &[
         step: "python",
         tests: None,
         source: crate::python::ENVIRONMENT,
+    },
+    Need {
+        name: "Slurm",
+        step: "python",
+        tests: None,
+        source: NeedSource::Ways {
+            // In a PID namespace, so that no job outlives a test.
+            ways: &["unshare --pid --mount-proc --fork --kill-child"],
+            script: "munged --version && slurmctld -V && slurmd -V && command -v sbatch",
+            packages: &["munge", "slurm-client", "slurmctld", "slurmd"],
+            remedy: "sudo apt-get install munge slurm-client slurmctld slurmd && \
+                     sudo --preserve-env cargo xtask test --all",
+        },
     },
     Need {
         name: "the newest PyTorch, and frameworks",

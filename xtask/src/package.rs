@@ -101,13 +101,11 @@ impl Soak {
     /// Builds and installs the wheel and runs the tests. `variable` selects long runs.
     pub fn run(&self, of: &TestRun<'_>, variable: &str, results: &mut Results) -> Result<StepOutcome> {
         let missing = || {
-            let mut needs = NEEDS.iter().filter(|need| match need.source {
-                NeedSource::Environment { directory, .. } => {
-                    [python::DIRECTORY, self.environment].contains(&directory)
-                }
-                _ => need.step == python::DIRECTORY,
+            let own = NEEDS.iter().filter(|need| match need.source {
+                NeedSource::Environment { directory, .. } => directory == self.environment,
+                _ => false,
             });
-            needs.find(|need| need.find(of.workspace).is_none())
+            python::needs_of_environment().chain(own).find(|need| need.find(of.workspace).is_none())
         };
         if missing().is_some_and(|need| need.step == STEP) {
             // A failed installation is detected below.

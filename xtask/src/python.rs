@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::background::StepCommand;
 use crate::cargo::{run, run_tests};
-use crate::needs::{self, NeedSource};
+use crate::needs::{self, Need, NeedSource};
 use crate::results::Results;
 use crate::steps::TestRun;
 use crate::summary::StepOutcome;
@@ -72,6 +72,13 @@ pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> 
 pub fn wheel_command(of: &TestRun<'_>) -> StepCommand {
     find_needs(of)?;
     Ok(build_wheel(of.workspace, &of.workspace.target.join(WHEELS), &[]))
+}
+
+/// What the package's tests import, and what builds the wheel: all needs of the step but the rights
+/// and servers of single tests. Soaks need these too.
+pub fn needs_of_environment() -> impl Iterator<Item = &'static Need> {
+    let needs = needs::NEEDS.iter().filter(|need| need.step == "python");
+    needs.filter(|need| !matches!(need.source, NeedSource::Ways { .. }))
 }
 
 /// Fails with the first missing tool of the step. Without `--all`, always fails with all of them.

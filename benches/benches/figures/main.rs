@@ -8,6 +8,7 @@ mod catalog;
 mod disk_tier;
 mod faults;
 mod local_directory;
+mod lustre;
 mod memory_tier;
 mod network;
 mod object_store;
@@ -38,6 +39,7 @@ const ALL: [(&str, MeasureFn); 14] = [
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
     ("local_directory", local_directory::figures),
+    ("lustre", |_| lustre::figures()),
     ("throttled_origin", throttled_origin::figures),
     ("disk_tier", disk_tier::figures),
     ("object_store", |_| object_store::figures()),

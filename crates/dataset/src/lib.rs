@@ -44,6 +44,7 @@ mod listing_journal;
 mod names;
 mod packed;
 mod replace;
+mod servers;
 mod shard_journal;
 mod stored;
 
@@ -57,6 +58,7 @@ pub use format::Format;
 pub use index::{IndexOptions, IndexProgress};
 pub use listing_journal::forget_listing;
 pub use replace::replace_file;
+pub use servers::{ServerShare, ServerShares};
 
 /// The name of a catalog that is stored next to its data, where it is found and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";

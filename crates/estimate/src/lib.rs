@@ -24,6 +24,8 @@ mod measure;
 mod memory;
 mod plan_report;
 mod probe;
+mod server_report;
 
 pub use crate::measure::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
 pub use crate::plan_report::{PlanReport, level_text};
+pub use crate::server_report::ServerReport;

@@ -14,6 +14,8 @@ use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Result};
 use serde::Serialize;
 
+use crate::ServerReport;
+
 /// The additional cache whose value the report has: a GB.
 const MORE: u64 = 1_000_000_000;
 
@@ -43,6 +45,9 @@ pub struct PlanReport {
     /// If there are several ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     together: Option<ClusterReport>,
+    /// If the catalog of the training data names its servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage: Option<ServerReport>,
 }
 
 /// The run as a cluster that shares its caches.
@@ -101,7 +106,14 @@ impl PlanReport {
             forecast: epochs(&forecast),
             one_more_gigabyte: planned.capacity_gain(MORE)?,
             together,
+            storage: None,
         })
+    }
+
+    /// The same with the servers of the training data, if `catalog` names them.
+    #[must_use]
+    pub fn with_servers(self, catalog: Option<&Catalog>) -> Self {
+        Self { storage: catalog.and_then(ServerReport::of), ..self }
     }
 }
 
@@ -218,6 +230,9 @@ impl fmt::Display for PlanReport {
         }
         if let Some(together) = &self.together {
             self.cluster_text(out, together)?;
+        }
+        if let Some(storage) = &self.storage {
+            write!(out, "{storage}")?;
         }
         writeln!(out, "fingerprint  {}", plan.fingerprint)
     }

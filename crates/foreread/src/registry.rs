@@ -33,6 +33,8 @@ impl Registry {
         #[cfg(feature = "opendal")]
         let registry = registry.register(foreread_opendal::OpendalBackend::new());
         let registry = registry.register(foreread_local::LocalBackend::new());
+        #[cfg(feature = "lustre")]
+        let registry = registry.register(foreread_lustre::LustreBackend::new());
         #[cfg(feature = "s3")]
         let registry = registry.register(foreread_s3::S3Backend::new());
         registry

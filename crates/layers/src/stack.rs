@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
+    Buffers, ErrorKind, HeapBuffers, LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Tier,
+    TierError, TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -194,6 +194,10 @@ impl OriginTier for LayeredOrigin {
 
     fn place(&self) -> &str {
         self.layers.origin.place()
+    }
+
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        self.layers.origin.layouts(paths)
     }
 }
 

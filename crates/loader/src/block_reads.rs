@@ -80,8 +80,9 @@ impl Driver {
 
     /// The read of a sample. Its bytes are checked where the catalog has a checksum.
     pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> PendingRead {
-        let crc32c = self.datasets[key.dataset.0 as usize].catalog.crc32c(key.id);
-        PendingRead::new(due, key, self.bytes(key), charge).checked(crc32c)
+        let catalog = &self.datasets[key.dataset.0 as usize].catalog;
+        let read = PendingRead::new(due, key, self.bytes(key), charge);
+        read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id))
     }
 
     /// Reads the next blocks while their budgets have room. One block of each reader is always read.

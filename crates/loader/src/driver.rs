@@ -179,7 +179,7 @@ impl Driver {
         }
         if trainer.waiting {
             events.push(CoreEvent::Waiting);
-            if self.peer_group.is_some() {
+            if self.peer_group.is_some() && self.hedges_owners() {
                 self.wait_timer.begin();
             }
         }
@@ -192,6 +192,12 @@ impl Driver {
             let Some(answer) = self.reads.next().now_or_never().flatten() else { break };
             self.on_result(answer, events);
         }
+    }
+
+    /// Whether samples of slow owners are read from the origin, too. Not where an origin waits for
+    /// silent servers itself: the owner may be waiting for one, and so would this rank.
+    fn hedges_owners(&self) -> bool {
+        self.datasets.iter().all(|dataset| dataset.origin.profile().patience.is_none())
     }
 
     pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<CoreEvent>) {

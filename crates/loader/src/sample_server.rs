@@ -16,21 +16,22 @@
 //! In a first epoch in [blocks](crate::blocks), the driver reads the block of a missing sample. Its
 //! bytes have a separate part of the budget, so both parts wait for the origin alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    CacheTier, ErrorKind, Lookup, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, Sample,
-    TierError,
+    ANNOUNCE_INTERVAL, CacheTier, ErrorKind, Lookup, PeerReplies, PeerReply, PeerRequest, PeerService,
+    ReadRequest, Sample, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
 
 use crate::dataset::Dataset;
 use crate::locate::location_by_key;
@@ -101,13 +102,15 @@ impl SampleServer {
         let (answers, receiver) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
+            let mut announcements = Announcements::of(&flights, &wanted);
             for PeerRequest { tag, key, due } in wanted {
                 let mut waiting = std::pin::pin!(budget.take(kib(flights.bytes(key), budget.share)));
                 let permit = loop {
                     // Reads in flight free permits only if they are polled.
                     tokio::select! {
                         permit = &mut waiting => break permit,
-                        Some(()) = reads.next() => {}
+                        Some(tag) = reads.next() => announcements.end(tag),
+                        () = announcements.due() => announcements.send(&answers),
                     }
                 };
                 if answers.is_closed() {
@@ -123,9 +126,18 @@ impl SampleServer {
                     };
                     // A closed receiver has left. The sample is cached all the same.
                     let _ = answers.send(answer);
+                    tag
                 });
             }
-            while reads.next().await.is_some() {}
+            loop {
+                tokio::select! {
+                    read = reads.next() => match read {
+                        Some(tag) => announcements.end(tag),
+                        None => break,
+                    },
+                    () = announcements.due() => announcements.send(&answers),
+                }
+            }
         });
         receiver
     }
@@ -144,6 +156,45 @@ impl SampleServer {
             Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Absent,
             Lookup::Absent => Availability::Owned,
         }
+    }
+}
+
+/// The samples of a burst that are announced as being read again and again: those of origins that
+/// wait for silent servers themselves. Another rank that read such a sample directly would wait for
+/// the same server.
+struct Announcements {
+    open: BTreeSet<u32>,
+    next: Instant,
+}
+
+impl Announcements {
+    fn of(flights: &SingleFlight, wanted: &[PeerRequest]) -> Self {
+        let waits = |requested: &&PeerRequest| {
+            let dataset = Dataset::find(&flights.datasets, requested.key);
+            dataset.is_some_and(|(dataset, _)| dataset.origin.profile().patience.is_some())
+        };
+        let open = wanted.iter().filter(waits).map(|requested| requested.tag).collect();
+        Self { open, next: Instant::now() + ANNOUNCE_INTERVAL }
+    }
+
+    /// Waits for the next announcement. Never ends without open samples.
+    async fn due(&self) {
+        match self.open.is_empty() {
+            true => std::future::pending().await,
+            false => sleep_until(self.next).await,
+        }
+    }
+
+    fn send(&mut self, answers: &UnboundedSender<PeerReply>) {
+        self.next = Instant::now() + ANNOUNCE_INTERVAL;
+        for &tag in &self.open {
+            // A closed receiver has left.
+            let _ = answers.send(PeerReply::Reading { tag });
+        }
+    }
+
+    fn end(&mut self, tag: u32) {
+        self.open.remove(&tag);
     }
 }
 

@@ -30,7 +30,8 @@ pub(crate) fn plan_of(
     let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
         let ready = builder.prepare()?;
         let prepared = ready.prepared();
-        PlanReport::of(prepared, prepared.blocks(), prepared.catalogs().next())
+        let train = prepared.catalogs().next();
+        Ok(PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train))
     })?;
     let outlook = planned.map_err(|error| errors::raised(&error))?;
     Ok((text(&outlook)?, outlook.to_string()))

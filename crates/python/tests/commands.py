@@ -34,6 +34,7 @@ PLACES = {
     "--nnodes 2 --node-rank $N": "--nnodes 1 --node-rank 0",
     "--master-addr node0": "--master-addr 127.0.0.1",
     "/cache=": "{scratch}/cache=",
+    "FOREREAD_INTERFACE=ib0": "FOREREAD_INTERFACE=lo",
 }
 
 #: Documents whose commands are run elsewhere: by `cargo xtask dist`, and where the settings are defined.
@@ -115,7 +116,7 @@ def srun(words: list[str]) -> int:
 
 
 def sbatch(words: list[str]) -> int:
-    job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NTASKS": str(RANKS)}
+    job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "localhost", "SLURM_NTASKS": str(RANKS), "SLURM_CPUS_PER_TASK": "2"}
     return together([(["bash", *words], job)])
 
 
@@ -123,6 +124,14 @@ def scontrol(words: list[str]) -> int:
     assert words[:2] == ["show", "hostnames"] or words[0] == "requeue", words
     print("127.0.0.1")
     return 0
+
+
+def apptainer(words: list[str]) -> int:
+    """Runs the command without an image."""
+    assert words[:2] == ["exec", "--nv"], words
+    options = 4 if words[2] == "--bind" else 2
+    assert words[options].endswith("foreread.sif"), words
+    return together([(words[options + 1 :], {})])
 
 
 def mpirun(words: list[str]) -> int:
@@ -192,6 +201,10 @@ def cargo(words: list[str]) -> int:
         package, example = words[words.index("-p") + 1], words[words.index("--example") + 1]
         assert (ROOT / "crates" / package.removeprefix("foreread-") / "examples" / f"{example}.rs").exists(), words
         return 0
+    if words[:3] == ["xtask", "dist", "--only"]:
+        parts = (ROOT / "xtask" / "src" / "dist" / "mod.rs").read_text()
+        assert re.search(rf'^    \("{words[3]}', parts, re.MULTILINE), words
+        return 0
     assert words == ["xtask", "test"] and "Test(" in (ROOT / "xtask" / "src" / "main.rs").read_text(), words
     return 0
 
@@ -202,7 +215,8 @@ def pip(words: list[str]) -> int:
 
 
 STAND_INS = {
-    stand_in.__name__: stand_in for stand_in in [srun, sbatch, scontrol, mpirun, torchrun, python, kubectl, cargo, pip]
+    stand_in.__name__: stand_in
+    for stand_in in [srun, sbatch, scontrol, apptainer, mpirun, torchrun, python, kubectl, cargo, pip]
 }
 
 

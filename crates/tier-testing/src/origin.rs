@@ -435,6 +435,10 @@ impl OriginTier for FakeOrigin {
         }
         .boxed()
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 #[cfg(test)]

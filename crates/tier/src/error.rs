@@ -120,6 +120,12 @@ impl TierError {
         Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
     }
 
+    /// Sets the tier's name, for a tier that another one is built on.
+    #[must_use]
+    pub fn with_tier(self, tier: &str) -> Self {
+        if self.0.tier == tier { self } else { self.edit(|error| tier.clone_into(&mut error.tier)) }
+    }
+
     fn edit(mut self, change: impl FnOnce(&mut ErrorDetails)) -> Self {
         change(Arc::make_mut(&mut self.0));
         self

@@ -45,8 +45,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     // another backend.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
+    // The one exception: a directory on Lustre is read as any other.
+    ("foreread-lustre", &["foreread-local", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
+    ("foreread-lustre-testing", &["foreread-types"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
     (
@@ -62,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-loader",
             "foreread-memory",
             "foreread-local",
+            "foreread-lustre",
             "foreread-s3",
             "foreread-opendal",
             "foreread-peer",

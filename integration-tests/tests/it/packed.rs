@@ -21,7 +21,7 @@ fn made(name: &str) -> Vec<u8> {
     fs::read(files.join(name)).unwrap()
 }
 
-fn record(data: &[u8]) -> Vec<u8> {
+pub fn record(data: &[u8]) -> Vec<u8> {
     let sum = |bytes: &[u8]| crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes();
     let length = (data.len() as u64).to_le_bytes();
     [&length[..], &sum(&length), data, &sum(data)].concat()

@@ -163,8 +163,7 @@ fn table(made: &[(&str, Part)], sums: &[String]) -> Result<String> {
 pub fn check(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> {
     let (table, _) = make(of.workspace, None)?;
     print!("\n{table}");
-    let missing = NEEDS.iter().find(|need| need.step == "python" && need.find(of.workspace).is_none());
-    if let Some(need) = missing {
+    if let Some(need) = python::needs_of_environment().find(|need| need.find(of.workspace).is_none()) {
         return Ok(StepOutcome::Skipped(need.line()));
     }
     let mut tests = python::tests(of, python::DIRECTORY);

@@ -144,9 +144,9 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
-        "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "calibration",
-        "on-error", "rank", "world-size", "peers", "report", "report-file", "digest", "ids", "state", "plot",
-        "progress",
+        "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
+        "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
+        "digest", "ids", "state", "plot", "progress",
     ],
     |option| match option.get_id().as_str() {
         "plot" => option.help(

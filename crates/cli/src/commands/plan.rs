@@ -30,7 +30,8 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             notes.extend(text::calibration(&knobs, ready.prepared()));
             // This command joins no group of ranks.
             let prepared = ready.prepared();
-            PlanReport::of(prepared, prepared.blocks(), prepared.catalogs().next())?
+            let train = prepared.catalogs().next();
+            PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train)
         }
         None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None, None)?,
     };

@@ -62,6 +62,7 @@ use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
+use crate::released;
 use crate::runtime::ended;
 use crate::state::State;
 use crate::target::TargetSpec;
@@ -161,6 +162,14 @@ impl GroupRun<'_> {
         let (config, context) = (&self.config, self.context);
         let shared = OriginPolicy::new(config, context);
         let (description, opened) = self.datasets(joining, &shared, resume, progress).await?;
+        // One rank restores for all.
+        let released = match config.rank {
+            0 => {
+                let options = shared.options(&self.targets.storage);
+                released::check(&opened, config, self.registry, &options, context).await?
+            }
+            _ => Vec::new(),
+        };
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let words = self.words(&description, &catalogs).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
@@ -217,7 +226,7 @@ impl GroupRun<'_> {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        Ok((Prepared { planned, opened, caches, disk, shared, blocks, group: None }, words))
+        Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group: None }, words))
     }
 
     /// The datasets. Rank 0 lists them for all.

@@ -148,19 +148,16 @@ impl Sharded {
                 (taken, loader.report())
             })
         });
-        let (mut taken, mut seconds, mut requests) = (Vec::new(), 0f64, 0);
+        let (mut taken, mut seconds, mut requests, mut hedged) = (Vec::new(), 0f64, 0, 0);
         for rank in ranks.collect::<Vec<_>>() {
             let (of_rank, report) = rank.await.unwrap();
             taken.push(of_rank);
             seconds = seconds.max(report.epochs[0].seconds);
             requests += report.origin_requests;
-            eprintln!(
-                "DBG {} requests, hedged {}, retried {}",
-                report.origin_requests, report.hedged, report.retried
-            );
+            hedged += report.hedged;
         }
         if self.validation.is_none() {
-            assert_eq!(requests, self.job.origin.counts().tally().requests);
+            assert_eq!(requests, self.job.origin.counts().tally().requests, "{hedged} were hedged");
         }
         (taken, seconds)
     }

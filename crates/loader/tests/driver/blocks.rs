@@ -105,6 +105,10 @@ impl OriginTier for Objects {
         let error = TierError::new(ErrorKind::NotFound, "objects").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 pub const SHARDS: usize = 4;

@@ -212,6 +212,10 @@ mod tests {
         fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
             self.0.stat(path)
         }
+
+        fn layouts(&self, paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            self.0.layouts(paths)
+        }
     }
 
     #[tokio::test]

@@ -1,0 +1,165 @@
+"""The batch script of examples/hpc under Slurm: signals, restarts, cancellation."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+Image = pytest.importorskip("PIL.Image")
+
+import commands
+import recorded
+import slurm_cluster
+from documents import ROOT
+
+# The deadline of a hang, not a measure of speed.
+HANG = 120
+
+SAMPLES, EPOCHS, RANKS, BATCH = 192, 2, 4, 4
+
+#: A task that saves nothing and ends on SIGTERM as resume.py does.
+TASK = """#!/bin/sh
+trap 'exit 143' TERM
+echo "task $SLURM_PROCID has started"
+sleep 300 &
+wait
+"""
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of a cluster."""
+    if (why := slurm_cluster.missing()) is not None:
+        pytest.skip(why)
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm") / "cluster") as found:
+        yield found
+
+
+class Job:
+    """The example, submitted with two tasks on each of two nodes."""
+
+    def __init__(self, directory: Path, variables: dict[str, str], python: str, data: Path, *options: object) -> None:
+        self.directory = directory
+        (directory / "bin").mkdir()
+        (directory / "bin" / "python").write_text(python)
+        (directory / "bin" / "python").chmod(0o755)
+        (directory / "delivered").mkdir()
+        (directory / "scratch").mkdir()
+        (directory / "examples").symlink_to(ROOT / "examples")
+        found = commands.command()
+        assert found is not None
+        (directory / "bin" / "foreread").symlink_to(found)
+        launched = ("RANK", "WORLD", "LOCAL_", "MASTER", "SLURM", "OMPI", "PMI", "FOREREAD", "PYTHONPATH")
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+        self.environment |= variables | {
+            "PATH": f"{directory / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "DISK": f"{directory / 'scratch'}=100MB",
+            "FOREREAD_INTERFACE": "lo",
+            "FOREREAD_TEST_DELIVERED": str(directory / "delivered"),
+            "FOREREAD_TEST_STEP": "0.25",
+            "OMP_NUM_THREADS": "1",
+        }
+        script = "examples/hpc/train.sbatch"
+        self.id = self.run("sbatch", "--parsable", "--ntasks-per-node=2", script, data, *options).strip()
+
+    def run(self, *command: object) -> str:
+        """The output of one of Slurm's commands."""
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=self.directory,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def field(self, name: str) -> str:
+        """A field of `scontrol show job`."""
+        fields = self.run("scontrol", "show", "job", "--oneliner", self.id).split()
+        return next(field.removeprefix(f"{name}=") for field in fields if field.startswith(f"{name}="))
+
+    def log(self) -> str:
+        log = self.directory / f"slurm-{self.id}.out"
+        return log.read_text() if log.exists() else ""
+
+    def delivered(self) -> list[str]:
+        """The epoch and digest of each delivered sample."""
+        return [line for file in (self.directory / "delivered").iterdir() for line in file.read_text().splitlines()]
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + HANG
+        while not ready():
+            assert time.monotonic() < deadline and self.field("JobState") != "FAILED", self.log()
+            time.sleep(0.2)
+
+    def start_again(self) -> None:
+        """Waits until Slurm has put the job back into the queue, and starts it without Slurm's delay."""
+        self.wait(lambda: self.field("JobState") == "PENDING" and self.field("Restarts") == "1")
+        # Nodes compare in seconds, and refuse a start in the second in which they ended the last one.
+        time.sleep(2)
+        self.run("scontrol", "update", f"JobId={self.id}", "StartTime=now")
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Path:
+    """Images of five classes, a multiple of the samples of a step."""
+    draw = random.Random(2)
+    for number in range(SAMPLES):
+        path = tmp_path / "data" / f"class{number % 5}" / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.frombytes("RGB", (16, 16), draw.randbytes(16 * 16 * 3)).save(path)
+    return tmp_path / "data"
+
+
+# semantics: PY-2
+def test_requeued_job_delivers_each_sample_once(
+    variables: dict[str, str], interpreter: str, samples: Path, tmp_path: Path
+) -> None:
+    python = f'#!/bin/sh\nexec {interpreter} {recorded.__file__} "$@"\n'
+    options = ["--classes", 5, "--epochs", EPOCHS, "--batch-size", BATCH, "--memory", 0]
+    (tmp_path / "job").mkdir()
+    job = Job(tmp_path / "job", variables, python, samples, *options)
+    job.wait(lambda: "epoch 0 step 4 " in job.log())
+    job.run("scancel", "--signal=TERM", "--batch", job.id)
+    job.start_again()
+    first = job.delivered()
+    assert (tmp_path / "job" / "run.pt").exists()
+    assert len(first) % (RANKS * BATCH) == 0 and 0 < len(first) < SAMPLES, job.log()
+
+    job.wait(lambda: job.field("JobState") == "COMPLETED")
+    assert job.field("Restarts") == "1" and job.field("ExitCode") == "0:0", job.log()
+    digests = {line.split()[1] for line in job.delivered()}
+    assert len(digests) == SAMPLES
+    assert Counter(job.delivered()) == Counter(f"{epoch} {digest}" for epoch in range(EPOCHS) for digest in digests)
+    # The second start reads what the first has left on the disk.
+    first_requests, second_requests = map(int, re.findall(r"^# .* (\d+) requests", job.log(), re.MULTILINE))
+    assert second_requests < first_requests
+
+
+def test_signalled_job_is_requeued_and_cancelled_job_is_not(
+    variables: dict[str, str], samples: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job").mkdir()
+    job = Job(tmp_path / "job", variables, TASK, samples)
+    started = "task 3 has started"
+    job.wait(lambda: started in job.log())
+    # As at the time limit: to the tasks only.
+    job.run("scancel", "--signal=TERM", job.id)
+    job.start_again()
+    job.wait(lambda: job.log().count(started) == 2)
+    job.run("scancel", job.id)
+    job.wait(lambda: job.field("JobState") == "CANCELLED")
+    time.sleep(2)
+    assert job.field("JobState") == "CANCELLED" and job.field("Restarts") == "1", job.log()

@@ -34,6 +34,7 @@ mod assembly;
 mod builder;
 pub mod calibration;
 mod cluster;
+mod cluster_blocks;
 mod cluster_forecast;
 mod config;
 mod disk;
@@ -131,7 +132,7 @@ pub mod plan {
     };
     pub use foreread_types::Sizes;
 
-    pub use crate::cluster_forecast::ClusterForecast;
+    pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
 }

@@ -23,10 +23,10 @@ use crate::rig::{Custom, mixed, next};
 
 /// All ranks of a run in this process, connected directly.
 #[derive(Debug, Default)]
-struct FakeNetwork {
-    serving: Vec<OnceLock<Weak<dyn PeerService>>>,
+pub struct FakeNetwork {
+    pub serving: Vec<OnceLock<Weak<dyn PeerService>>>,
     /// Ranks that answer no request.
-    unresponsive: Mutex<Vec<u32>>,
+    pub unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
     requested: Mutex<Vec<(Rank, u32)>>,
@@ -34,10 +34,17 @@ struct FakeNetwork {
     cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
 
+impl FakeNetwork {
+    pub fn new(world_size: u32) -> Arc<Self> {
+        let serving = (0..world_size).map(|_| OnceLock::new()).collect();
+        Arc::new(Self { serving, ..Self::default() })
+    }
+}
+
 #[derive(Debug)]
-struct FakePeers {
-    network: Arc<FakeNetwork>,
-    rank: Rank,
+pub struct FakePeers {
+    pub network: Arc<FakeNetwork>,
+    pub rank: Rank,
 }
 
 #[derive(Debug)]
@@ -125,8 +132,6 @@ struct ClusterJob {
 
 impl ClusterJob {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
-        let serving = (0..world_size).map(|_| OnceLock::new()).collect();
-        let network = Arc::new(FakeNetwork { serving, ..FakeNetwork::default() });
         Self {
             fake,
             world_size,
@@ -137,7 +142,7 @@ impl ClusterJob {
             budget: 10_000,
             catalog: None,
             origin: None,
-            network,
+            network: FakeNetwork::new(world_size),
         }
     }
 

@@ -102,6 +102,11 @@ impl PlanReport {
             together,
         })
     }
+
+    /// The fingerprint of all decisions and predictions, equal on all ranks. Not in the text.
+    pub fn fingerprint(&self) -> &str {
+        &self.plan.fingerprint
+    }
 }
 
 /// Corrects the first epoch's requests and bytes if it reads `blocks` instead of samples.
@@ -226,7 +231,7 @@ impl fmt::Display for PlanReport {
         if let Some(together) = &self.together {
             self.cluster_text(out, together)?;
         }
-        writeln!(out, "fingerprint  {}", plan.fingerprint)
+        Ok(())
     }
 }
 

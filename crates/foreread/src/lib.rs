@@ -71,7 +71,7 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
-pub use crate::state::State;
+pub use crate::state::{State, StateLock};
 pub use crate::storage::StorageOptions;
 #[doc(hidden)]
 pub use crate::text::read as read_text;

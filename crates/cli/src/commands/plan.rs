@@ -41,6 +41,9 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     for note in notes {
         writeln!(out, "{note}")?;
     }
+    if options.settings.verbose {
+        writeln!(out, "fingerprint  {}", report.fingerprint())?;
+    }
     Ok(out.flush()?)
 }
 

@@ -32,7 +32,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, MeasureFn); 14] = [
+const ALL: [(&str, MeasureFn); 15] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),

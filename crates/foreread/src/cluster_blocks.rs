@@ -4,7 +4,6 @@
 //! catalog has the extents. So this module reads every entry of the catalog of a dataset in shards,
 //! which takes some tenths of a second for a million samples. All ranks compute the same.
 
-use std::ops::Range;
 
 use foreread_dataset::Catalog;
 use foreread_loader::BlockTable;
@@ -45,7 +44,7 @@ pub(crate) fn plan_cluster(
     if let (Some(ShardedData { catalog, measured }), Some(train)) = (shards, sizes.first()) {
         blocks.bytes = cluster_block_bytes(run, (TRAIN, train), cluster, measured);
         if let Some(bytes) = blocks.bytes {
-            blocks.table = BlockTable::of_all(catalog, bytes, unknown_layout)?;
+            blocks.table = BlockTable::of_all(catalog, bytes)?;
         }
     }
     let ranges = BlockRanges { dataset: TRAIN, ranges: &blocks.table.ranges() };
@@ -54,9 +53,4 @@ pub(crate) fn plan_cluster(
         blocks = ClusterBlocks::default();
     }
     Ok((plan, blocks))
-}
-
-/// The stripe of an object around an offset. Catalogs do not contain layouts.
-fn unknown_layout(_object: &str, _offset: u64) -> Option<Range<u64>> {
-    None
 }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use foreread_dataset::{Catalog, DatasetError};
 use foreread_planner::{Amount, ClusterPlan, Plan};
-use foreread_tier::{Charge, Span};
+use foreread_tier::{Charge, Span, StorageServer};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::sync::watch;
 
@@ -88,35 +88,28 @@ impl BlockTable {
     /// A damaged entry.
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
         let is_placed = |id| plan.placement().level(SampleKey::new(dataset, id)).is_some();
-        Self::cut(catalog, bytes, is_placed, |_, _| None)
+        Self::cut(catalog, bytes, is_placed)
     }
 
     /// The blocks of all samples, whatever a plan does with them. Ranks that share their caches
     /// choose the owners of these blocks, and each then reads [its own](Self::owned).
     ///
-    /// `stripe` returns the range of an object around an offset that one server of a parallel file
-    /// system stores. A block has only samples that begin in one such range. `None` where the
-    /// layout is unknown.
-    ///
     /// # Errors
     /// A damaged entry.
-    pub fn of_all(
-        catalog: &Catalog,
-        bytes: u64,
-        stripe: impl Fn(&str, u64) -> Option<Range<u64>>,
-    ) -> Result<Self, DatasetError> {
-        Self::cut(catalog, bytes, |_| true, stripe)
+    pub fn of_all(catalog: &Catalog, bytes: u64) -> Result<Self, DatasetError> {
+        Self::cut(catalog, bytes, |_| true)
     }
 
+    /// A block has only samples of one storage server, where the catalog names servers: a stripe,
+    /// or a part of one.
     fn cut(
         catalog: &Catalog,
         bytes: u64,
         is_placed: impl Fn(SampleId) -> bool,
-        stripe: impl Fn(&str, u64) -> Option<Range<u64>>,
     ) -> Result<Self, DatasetError> {
         let mut blocks: Vec<BlockExtent> = Vec::new();
-        // The object of the last block, and the end of its stripe, if samples may still join it.
-        let mut open: Option<(Arc<str>, u64)> = None;
+        // The object and the server of the last block, if samples may still join it.
+        let mut open: Option<(Arc<str>, Option<StorageServer>)> = None;
         for id in (0..catalog.len()).map(SampleId) {
             let entry = catalog.entry(id)?;
             let range = match entry.span {
@@ -127,14 +120,14 @@ impl BlockTable {
                 }
             };
             let path = &entry.object.path;
-            let joins = open.as_ref().is_some_and(|(of, end)| of == path && range.start < *end);
+            let server = catalog.server(id);
+            let joins = open.as_ref().is_some_and(|(of, on)| of == path && *on == server);
             if joins && blocks.last_mut().is_some_and(|block| block.take(&range, bytes)) {
                 continue;
             }
             open = None;
             if range.end - range.start <= bytes {
-                let end = stripe(path, range.start).map_or(u64::MAX, |stripe| stripe.end);
-                open = Some((Arc::clone(path), end));
+                open = Some((Arc::clone(path), server));
                 blocks.push(BlockExtent { samples: id.0..id.0 + 1, bytes: range, waste: 0 });
             }
         }

@@ -107,7 +107,7 @@ impl Sharded {
 
     /// The number of blocks, and their bytes.
     fn blocks(&self) -> (u64, u64) {
-        let table = BlockTable::of_all(&self.catalog, BLOCK, |_, _| None).unwrap();
+        let table = BlockTable::of_all(&self.catalog, BLOCK).unwrap();
         (table.len() as u64, self.catalog.total_bytes() + table.waste())
     }
 

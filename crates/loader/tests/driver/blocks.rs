@@ -1,6 +1,7 @@
 //! Shards that the first epoch reads in blocks: each byte once, with any fault.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Plan, plan};
 use foreread_tier::{
-    Buffers, CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
-    TierError, TierProfile,
+    Buffers, CacheTier, ErrorKind, HeapBuffers, LayoutsFuture, Object, ObjectLayout, OriginTier, ReadFuture,
+    ReadRequest, Span, StorageServer, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
@@ -38,13 +39,39 @@ pub struct Objects {
     pub no_blocks: Arc<AtomicBool>,
     /// Whether it answers no request.
     pub silent: Arc<AtomicBool>,
+    /// The length of stripes, if two servers hold them in turn.
+    stripe: Option<u64>,
+}
+
+/// Stripes of this length on two servers in turn.
+#[derive(Debug)]
+struct Stripes(u64);
+
+impl ObjectLayout for Stripes {
+    fn server(&self, offset: u64) -> Option<StorageServer> {
+        Some(StorageServer::Data((offset / self.0 % 2) as u32))
+    }
+
+    fn run(&self, offset: u64) -> Option<Range<u64>> {
+        let start = offset / self.0 * self.0;
+        Some(start..start + self.0)
+    }
+
+    fn is_released(&self) -> bool {
+        false
+    }
 }
 
 impl Objects {
     /// Four shards of fifty records, with their catalog.
     pub async fn shards() -> (Self, Catalog) {
+        Self::striped(None).await
+    }
+
+    /// The same in stripes of this length.
+    async fn striped(stripe: Option<u64>) -> (Self, Catalog) {
         let held = (0..SHARDS).map(|at| (format!("{at}.tfrecord").into(), shard(at))).collect();
-        let origin = Self { held, ..Self::default() };
+        let origin = Self { held, stripe, ..Self::default() };
         let catalog = Catalog::index(&origin, "objects://", &IndexOptions::default(), |_| ()).await.unwrap();
         assert_eq!(catalog.len(), (SHARDS * RECORDS) as u64);
         for counter in [&origin.requests, &origin.bytes, &origin.requested] {
@@ -106,8 +133,11 @@ impl OriginTier for Objects {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
-        None
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        let stripe = self.stripe?;
+        let layout = || Some(Box::new(Stripes(stripe)) as Box<dyn ObjectLayout>);
+        let layouts = paths.iter().map(|_| layout()).collect();
+        Some(Box::pin(std::future::ready(layouts)))
     }
 }
 
@@ -247,12 +277,8 @@ async fn each_byte_is_read_once_in_few_requests() {
 #[tokio::test]
 async fn blocks_keep_to_the_stripe_in_which_their_samples_begin() {
     const STRIPE: u64 = 6_000;
-    let (_, catalog) = Objects::shards().await;
-    let stripe = |_: &str, offset: u64| {
-        let start = offset / STRIPE * STRIPE;
-        Some(start..start + STRIPE)
-    };
-    let striped = BlockTable::of_all(&catalog, BLOCK, stripe).unwrap();
+    let (_, catalog) = Objects::striped(Some(STRIPE)).await;
+    let striped = BlockTable::of_all(&catalog, BLOCK).unwrap();
     let place = |id: u64| {
         let entry = catalog.entry(SampleId(id)).unwrap();
         let Span::Range(range) = entry.span else { panic!("a record is a range") };

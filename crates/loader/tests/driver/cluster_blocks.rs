@@ -69,7 +69,7 @@ impl BlockJob {
 
     /// The plan, and the blocks of all ranks.
     fn plan(&self, rank: u32, level: &Level) -> (ClusterPlan, BlockTable) {
-        let blocks = BlockTable::of_all(&self.catalog, BLOCK, |_, _| None).unwrap();
+        let blocks = BlockTable::of_all(&self.catalog, BLOCK).unwrap();
         assert_eq!(blocks.len() as u64, BLOCKS);
         let stores = (0..self.world_size).map(|id| CacheStore::new(StoreId(id), vec![level.clone()]));
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };

@@ -4,7 +4,6 @@
 //! catalog has the extents. So this module reads every entry of the catalog of a dataset in shards,
 //! which takes some tenths of a second for a million samples. All ranks compute the same.
 
-
 use foreread_dataset::Catalog;
 use foreread_loader::BlockTable;
 use foreread_oracle::Run;

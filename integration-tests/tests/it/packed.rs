@@ -183,9 +183,9 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
     assert_eq!(number(&json, "/together/block_epoch_requests"), 4);
     store.reset();
     let meeting = tempfile::tempdir().unwrap();
-    let load = ["load", catalog, "--report", "json", "--digest"];
+    let of_rank = ["load", catalog, "--report", "json", "--digest"];
     let start = |rank: u32| {
-        let mut command = at(&store, &load.iter().chain(&memory).copied().collect::<Vec<_>>());
+        let mut command = at(&store, &of_rank.iter().chain(&memory).copied().collect::<Vec<_>>());
         command.env("FOREREAD_MEET", meeting.path()).env("WORLD_SIZE", "2").env("RANK", rank.to_string());
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };

@@ -162,6 +162,20 @@ pub const NEEDS: &[Need] = &[
         },
     },
     Need {
+        name: "FUSE, and the right to mount with it",
+        step: "test",
+        tests: Some(Tests { module: "needs_fuse", variable: "FOREREAD_TEST_FUSE", server: None }),
+        source: NeedSource::Ways {
+            // As root, or by the program that mounts for users.
+            ways: &["unshare --mount", "env"],
+            script: "exec 3<>/dev/fuse && mkdir on && { mount -i -t fuse -o \
+                     fd=3,rootmode=40000,user_id=0,group_id=0 probe on || { test $(id -u) != 0 && command -v \
+                     fusermount3; }; }",
+            packages: &["fuse3"],
+            remedy: "sudo apt-get install fuse3",
+        },
+    },
+    Need {
         name: "Ceph's S3 gateway",
         step: "test",
         tests: Some(Tests {

@@ -3,14 +3,19 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use foreread_tier::{OpenOptions, TierError};
 
 use crate::error::{NAME, invalid};
+use crate::lister::ListThreads;
 
 /// Default number of concurrent reads: enough for a disk or a file server. It costs nothing where
 /// the page cache answers, because threads start only when others block.
 const PARALLELISM: usize = 32;
+
+/// Default patience with a silent file server.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
 /// Settings of a directory origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +23,23 @@ const PARALLELISM: usize = 32;
 pub struct LocalConfig {
     /// Limit of concurrent reads. 32 by default.
     pub parallelism: usize,
+    /// How long a silent file server is waited for, on network file systems. 20 minutes by default:
+    /// Lustre's recovery takes five to fifteen.
+    pub patience: Duration,
+    /// How threads share the listing of a directory.
+    pub list_threads: ListThreads,
+    /// The origin's name in messages and metrics. `local` by default.
+    pub name: &'static str,
 }
 
 impl Default for LocalConfig {
     fn default() -> Self {
-        Self { parallelism: PARALLELISM }
+        Self {
+            parallelism: PARALLELISM,
+            patience: PATIENCE,
+            list_threads: ListThreads::default(),
+            name: NAME,
+        }
     }
 }
 
@@ -35,13 +52,35 @@ impl LocalConfig {
         if let Some(name) = options.settings.keys().next() {
             return Err(invalid(name, "directories have no such setting; remove it"));
         }
-        Ok(Self { parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM) })
+        Ok(Self {
+            parallelism: options.checked_parallelism(NAME)?.unwrap_or(PARALLELISM),
+            patience: options.patience.unwrap_or(PATIENCE),
+            ..Self::default()
+        })
     }
 
     /// Sets the limit of concurrent reads. 0 counts as 1.
     #[must_use]
     pub fn with_parallelism(self, parallelism: usize) -> Self {
-        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM) }
+        Self { parallelism: parallelism.clamp(1, OpenOptions::MAX_PARALLELISM), ..self }
+    }
+
+    /// Sets how long a silent file server is waited for.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Sets the origin's name in messages and metrics.
+    #[must_use]
+    pub fn with_name(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
+    /// Sets how threads share the listing of a directory.
+    #[must_use]
+    pub fn with_list_threads(self, list_threads: ListThreads) -> Self {
+        Self { list_threads, ..self }
     }
 }
 

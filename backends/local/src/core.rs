@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use crate::LocalConfig;
 use crate::error::{NAME, from_errno};
 use crate::file_reader::{FileReader, check_path};
+use crate::lister::ListSettings;
 use crate::place::{self, ChangeTimes, DirectoryPlace};
 use crate::pool::ReadPool;
 
@@ -61,15 +62,22 @@ impl LocalOrigin {
             errno => from_errno(errno, &name),
         })?;
         let cached = is_on_this_machine(directory.as_fd());
-        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached);
+        let patience = (!cached).then_some(config.patience);
+        let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached).with_patience(patience);
         let place = DirectoryPlace::of(directory.as_fd(), root);
-        let pool = ReadPool::new(FileReader::new(directory, buffers), config.parallelism);
+        let pool =
+            ReadPool::new(FileReader::new(directory, buffers), config.name, config.parallelism, patience);
         Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 
     /// The directory as it was given.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The open directory.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.pool.reader().root()
     }
 }
 
@@ -141,8 +149,9 @@ impl OriginTier for LocalOrigin {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         match root {
             Ok(root) => {
-                let times = self.place.times;
-                crate::lister::list(root, prefix, after, self.config.parallelism, times).boxed()
+                let (parallelism, threads) = (self.config.parallelism, self.config.list_threads);
+                let settings = ListSettings { parallelism, threads, times: self.place.times };
+                crate::lister::list(root, prefix, after, settings).boxed()
             }
             Err(error) => {
                 let error = from_errno(Errno::from_io_error(&error).unwrap_or(Errno::IO), prefix);
@@ -181,6 +190,10 @@ impl OriginTier for LocalOrigin {
 
     fn place(&self) -> &str {
         &self.place.place
+    }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
     }
 }
 

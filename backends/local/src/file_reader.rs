@@ -19,12 +19,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadRequest, TierError, Version, unix_nanoseconds};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version, unix_nanoseconds};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
+use crate::descriptors::KeptFiles;
 use crate::error::{NAME, changed, from_errno, from_read, invalid};
-use crate::pool::BlockingRead;
+use crate::jobs::ReadStep;
+use crate::pool::{BlockingRead, OpenFile, ReadSteps};
 
 /// From this length the file is checked before memory is allocated. So a wrong catalog costs an
 /// error and not the process.
@@ -42,29 +44,19 @@ pub(crate) struct FileReader {
     buffers: Arc<dyn Buffers>,
     /// Whether kernel and file system support cached-only calls. Cleared at the first refusal.
     tries_cache: AtomicBool,
-}
-
-/// Called once, before the first step that may block.
-struct Notice<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> Notice<F> {
-    fn give(&mut self) {
-        if let Some(notice) = self.0.take() {
-            notice();
-        }
-    }
+    kept: KeptFiles,
 }
 
 impl FileReader {
     pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
-        Self { root, buffers, tries_cache: AtomicBool::new(true) }
+        Self { root, buffers, tries_cache: AtomicBool::new(true), kept: KeptFiles::new() }
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    fn open(&self, path: &str, notice: &mut Notice<impl FnOnce()>) -> Result<OwnedFd, Errno> {
+    fn open(&self, path: &str, steps: &mut impl ReadSteps) -> Result<OwnedFd, Errno> {
         if self.tries_cache.load(Ordering::Relaxed) {
             match rustix::fs::openat2(&self.root, path, FLAGS, Mode::empty(), ResolveFlags::CACHED) {
                 Ok(file) => return Ok(file),
@@ -76,13 +68,87 @@ impl FileReader {
                 Err(_) => {}
             }
         }
-        notice.give();
+        steps.wait(ReadStep::Opening);
         loop {
             match rustix::fs::openat(&self.root, path, FLAGS, Mode::empty()) {
                 Err(Errno::INTR) => {}
                 result => return result,
             }
         }
+    }
+}
+
+impl FileReader {
+    /// The open file of a request. A file with many samples stays open.
+    fn file(&self, request: &ReadRequest, steps: &mut impl ReadSteps) -> Result<OpenFile, TierError> {
+        let path = &*request.object.path;
+        let failed = |errno| from_errno(errno, path);
+        if matches!(request.span, Span::Whole) {
+            return self.open(path, steps).map(OpenFile::Own).map_err(failed);
+        }
+        if let Some(kept) = self.kept.get(&request.object) {
+            if !kept.is_due() {
+                return Ok(OpenFile::Kept(kept));
+            }
+            steps.wait(ReadStep::Checking);
+            match rustix::fs::fstat(&kept.file) {
+                Ok(stat) if stat.st_nlink > 0 && compare(request, &stat).is_ok() => {
+                    return Ok(OpenFile::Kept(kept));
+                }
+                // It was removed or written to. Its name may lead to another file.
+                _ => self.kept.forget(&request.object),
+            }
+        }
+        let file = self.open(path, steps).map_err(failed)?;
+        compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_read(errno, path, file.as_fd()))?)?;
+        // Each read is of another sample. Reading ahead would read bytes that are not requested.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        let (kept, closed) = self.kept.keep(&request.object, file);
+        drop(closed);
+        Ok(OpenFile::Kept(kept))
+    }
+
+    /// Reads the bytes of a request from its open file, and checks the file.
+    fn read_from(
+        &self,
+        request: &ReadRequest,
+        (offset, length): (u64, usize),
+        file: BorrowedFd<'_>,
+        steps: &mut impl ReadSteps,
+    ) -> Result<Bytes, TierError> {
+        let path = &*request.object.path;
+        let failed = |errno| from_read(errno, path, file);
+        if length >= CHECK_FIRST {
+            check(request, file, steps)?;
+        }
+        let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
+            let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
+            error.with_detail(format!("there is no memory for its {length} bytes"))
+        })?;
+        if length > 0 && self.tries_cache.load(Ordering::Relaxed) {
+            match buffer.fill(|empty| read_cached(file, empty, offset)) {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
+                    self.tries_cache.store(false, Ordering::Relaxed);
+                }
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        // Bytes that are not cached, and the rest of a read of more than 2 GiB.
+        while buffer.filled() < length {
+            steps.wait(ReadStep::Reading);
+            let from = offset + buffer.filled() as u64;
+            match buffer.fill(|empty| rustix::io::pread(file, empty, from).map(|(done, _)| done)) {
+                Ok(0) => break,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        check(request, file, steps)?;
+        if buffer.filled() < length {
+            return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
+        }
+        Ok(buffer.freeze())
     }
 }
 
@@ -95,45 +161,54 @@ impl BlockingRead for FileReader {
         request.object.path.to_string()
     }
 
-    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        let path = &*request.object.path;
-        let (offset, length) = extent(request)?;
-        check_path(path)?;
-        let mut notice = Notice(Some(about_to_wait));
-        let file = self.open(path, &mut notice).map_err(|errno| from_errno(errno, path))?;
-        let failed = |errno| from_read(errno, path, file.as_fd());
-        if length >= CHECK_FIRST {
-            compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
-        }
-        let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
-            let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
-            error.with_detail(format!("there is no memory for its {length} bytes"))
-        })?;
-        if length > 0 && self.tries_cache.load(Ordering::Relaxed) {
-            match buffer.fill(|empty| read_cached(file.as_fd(), empty, offset)) {
-                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL | Errno::PERM) => {
-                    self.tries_cache.store(false, Ordering::Relaxed);
+    fn read(
+        &self,
+        request: &ReadRequest,
+        steps: &mut impl ReadSteps,
+    ) -> (Result<Bytes, TierError>, OpenFile) {
+        let opened = extent(request).and_then(|bytes| {
+            check_path(&request.object.path)?;
+            Ok((bytes, self.file(request, steps)?))
+        });
+        match opened {
+            Err(error) => (Err(error), OpenFile::None),
+            Ok((bytes, file)) => {
+                let result = match &file {
+                    OpenFile::Own(file) => self.read_from(request, bytes, file.as_fd(), steps),
+                    OpenFile::Kept(kept) => self.read_from(request, bytes, kept.file.as_fd(), steps),
+                    OpenFile::None => Err(invalid(&request.object.path, "it is not open")),
+                };
+                // The next read opens it again: a server may have forgotten a stale file.
+                if result.is_err() && matches!(file, OpenFile::Kept(_)) {
+                    self.kept.forget(&request.object);
                 }
-                Err(errno) => return Err(failed(errno)),
+                (result, file)
             }
         }
-        // Bytes that are not cached, and the rest of a read of more than 2 GiB.
-        while buffer.filled() < length {
-            notice.give();
-            let from = offset + buffer.filled() as u64;
-            match buffer.fill(|empty| rustix::io::pread(&file, empty, from).map(|(done, _)| done)) {
-                Ok(0) => break,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(failed(errno)),
-            }
-        }
-        compare(request, &rustix::fs::fstat(&file).map_err(failed)?)?;
-        if buffer.filled() < length {
-            return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
-        }
-        Ok(buffer.freeze())
     }
+}
+
+/// Checks that an open file is still the indexed one. The attributes that the client has cached are
+/// compared first, which costs no request to a file server. Only fresh ones prove a change, because
+/// cached ones may be older than the catalog.
+fn check(request: &ReadRequest, file: BorrowedFd<'_>, steps: &mut impl ReadSteps) -> Result<(), TierError> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
+    if let Ok(cached) = rustix::fs::statx(file, c"", flags, wanted)
+        && u64::from(cached.stx_mask) & u64::from(wanted.bits()) == u64::from(wanted.bits())
+    {
+        let state = FileState {
+            mode: cached.stx_mode.into(),
+            size: cached.stx_size,
+            modified: unix_nanoseconds(cached.stx_mtime.tv_sec, cached.stx_mtime.tv_nsec),
+        };
+        if compare_state(request, &state).is_ok() {
+            return Ok(());
+        }
+    }
+    steps.wait(ReadStep::Checking);
+    let path = &*request.object.path;
+    compare(request, &rustix::fs::fstat(file).map_err(|errno| from_read(errno, path, file))?)
 }
 
 /// Reads the bytes at `offset` that are in the page cache.
@@ -178,20 +253,31 @@ pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
     foreread_tier::check_path(path).map_err(|why| invalid(&path.replace('\0', "\\0"), why))
 }
 
+/// What identifies one state of a file.
+struct FileState {
+    mode: u32,
+    size: u64,
+    modified: i64,
+}
+
 /// Checks that the file is still the indexed one.
 fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
+    let modified = unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32);
+    compare_state(request, &FileState { mode: stat.st_mode, size: stat.st_size as u64, modified })
+}
+
+fn compare_state(request: &ReadRequest, state: &FileState) -> Result<(), TierError> {
     let object = &request.object;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if FileType::from_raw_mode(state.mode) != FileType::RegularFile {
         return Err(changed(&object.path, "no longer a file"));
     }
-    let size = stat.st_size as u64;
-    if size != object.size {
-        return Err(changed(&object.path, format!("{size} bytes instead of {}", object.size)));
+    if state.size != object.size {
+        return Err(changed(&object.path, format!("{} bytes instead of {}", state.size, object.size)));
     }
     match &object.version {
         None => Ok(()),
         Some(Version::Modified(then) | Version::Written { modified: then, .. })
-            if *then == unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32) =>
+            if *then == state.modified =>
         {
             Ok(())
         }

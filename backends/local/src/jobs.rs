@@ -6,9 +6,10 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadRequest, TierError};
@@ -34,6 +35,45 @@ pub(crate) struct ReadJob {
     /// The future was dropped. A read that has not started is skipped.
     dropped: AtomicBool,
     answer: Mutex<JobAnswer>,
+    progress: ReadProgress,
+}
+
+/// The last step of a read that a thread executes. Only set in pools that watch for silent servers.
+#[derive(Debug, Default)]
+pub(crate) struct ReadProgress {
+    /// When the kernel last answered, in milliseconds of the pool's clock.
+    answered: AtomicU64,
+    /// The current [`ReadStep`].
+    step: AtomicU8,
+}
+
+/// What a read waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadStep {
+    Opening,
+    Reading,
+    Checking,
+}
+
+impl ReadProgress {
+    /// Begins a step, because the kernel has answered the one before.
+    pub(crate) fn begin(&self, step: ReadStep, now: Duration) {
+        self.answered.store(now.as_millis() as u64, Ordering::Relaxed);
+        self.step.store(step as u8, Ordering::Relaxed);
+    }
+
+    /// When the kernel last answered.
+    pub(crate) fn answered(&self) -> Duration {
+        Duration::from_millis(self.answered.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn step(&self) -> ReadStep {
+        match self.step.load(Ordering::Relaxed) {
+            0 => ReadStep::Opening,
+            1 => ReadStep::Reading,
+            _ => ReadStep::Checking,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -45,9 +85,13 @@ enum JobAnswer {
 }
 
 impl ReadJob {
-    fn new(request: Arc<ReadRequest>) -> Arc<Self> {
+    pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
         let (dropped, answer) = (AtomicBool::new(false), Mutex::new(JobAnswer::Waiting(None)));
-        Arc::new(Self { request, dropped, answer })
+        Arc::new(Self { request, dropped, answer, progress: ReadProgress::default() })
+    }
+
+    pub(crate) fn progress(&self) -> &ReadProgress {
+        &self.progress
     }
 
     pub(crate) fn request(&self) -> &ReadRequest {
@@ -59,9 +103,18 @@ impl ReadJob {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Stores the answer for the future's next poll. Returns the waker.
+    /// Cancels the read, as dropping its future does.
+    pub(crate) fn cancel(&self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+
+    /// Stores the answer for the future's next poll. Returns the waker. A later answer is dropped:
+    /// that of a read which was given up, and whose thread the kernel has released since.
     fn put(&self, result: Result<Bytes, TierError>) -> Option<Waker> {
         let mut answer = lock(&self.answer);
+        if !matches!(*answer, JobAnswer::Waiting(_)) {
+            return None;
+        }
         match std::mem::replace(&mut *answer, JobAnswer::Done(result)) {
             JobAnswer::Waiting(waker) => waker,
             JobAnswer::Done(_) | JobAnswer::Taken => None,
@@ -70,7 +123,11 @@ impl ReadJob {
 
     /// Answers with an error.
     pub(crate) fn refuse<R: BlockingRead>(&self, kind: ErrorKind, why: &str) {
-        let error = TierError::new(kind, R::NAME).with_object(R::describe(&self.request)).with_detail(why);
+        self.fail(TierError::new(kind, R::NAME).with_object(R::describe(&self.request)).with_detail(why));
+    }
+
+    /// Answers with `error` and wakes the future's task.
+    pub(crate) fn fail(&self, error: TierError) {
         if let Some(waker) = self.put(Err(error)) {
             waker.wake();
         }
@@ -112,10 +169,6 @@ impl JobQueue {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Answers all remaining reads with an error.
@@ -261,6 +314,6 @@ impl<W: ReadWorkers> Future for QueuedRead<W> {
 
 impl<W> Drop for QueuedRead<W> {
     fn drop(&mut self) {
-        self.job.dropped.store(true, Ordering::Relaxed);
+        self.job.cancel();
     }
 }

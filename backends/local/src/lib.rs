@@ -24,6 +24,7 @@
 mod backend;
 mod config;
 mod core;
+mod descriptors;
 pub mod disk;
 mod error;
 mod file_reader;
@@ -32,9 +33,11 @@ mod list_retry;
 mod lister;
 mod place;
 mod pool;
+mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
 pub use disk::{DiskConfig, DiskTier};
+pub use lister::ListThreads;
 pub use place::ChangeTimes;

@@ -9,6 +9,10 @@
 //! as for a million files. Only a tree that is both wide and deep fills the stack. Results go
 //! through a bounded channel: a slow consumer slows the walk, and dropping the stream ends it.
 //!
+//! Lustre reads attributes ahead for a thread that asks for them in the order of the directory, and
+//! stops if other threads ask too. So there one thread works on each directory
+//! ([`ListThreads::OnePerDirectory`]).
+//!
 //! Symbolic links are followed, as by `torchvision.datasets.ImageFolder`. A directory that is its
 //! own ancestor (by device and inode) is an error. A directory with two paths is listed twice,
 //! because its samples have two paths.
@@ -47,19 +51,36 @@ const MAX_THREADS: usize = 16;
 
 type ListResult = Result<Object, TierError>;
 
+/// How threads share a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListThreads {
+    /// All threads stat the names of one directory.
+    #[default]
+    Shared,
+    /// The thread that reads a directory stats all of its names, in its order.
+    OnePerDirectory,
+}
+
+/// How a directory is listed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListSettings {
+    pub(crate) parallelism: usize,
+    pub(crate) threads: ListThreads,
+    pub(crate) times: ChangeTimes,
+}
+
 /// The objects below `prefix`, a directory relative to `root`, whose paths are greater than
 /// `after`.
 pub(crate) fn list(
     root: OwnedFd,
     prefix: &str,
     after: Option<&str>,
-    parallelism: usize,
-    times: ChangeTimes,
+    settings: ListSettings,
 ) -> impl Stream<Item = ListResult> + Send + 'static {
     let (out, mut found) = mpsc::channel(16);
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
     match if prefix.is_empty() { Ok(()) } else { check_path(prefix) } {
-        Ok(()) => DirectoryWalk::start((root, times), prefix, after, parallelism, out),
+        Ok(()) => DirectoryWalk::start(root, settings, prefix, after, out),
         // The channel is new and has space.
         Err(error) => drop(out.try_send(vec![Err(error)])),
     }
@@ -81,7 +102,7 @@ enum WalkTask {
 
 struct DirectoryWalk {
     root: OwnedFd,
-    times: ChangeTimes,
+    settings: ListSettings,
     prefix: String,
     after: Option<String>,
     bound: usize,
@@ -102,16 +123,17 @@ struct WalkState {
 
 impl DirectoryWalk {
     fn start(
-        (root, times): (OwnedFd, ChangeTimes),
+        root: OwnedFd,
+        settings: ListSettings,
         prefix: &str,
         after: Option<&str>,
-        parallelism: usize,
         out: mpsc::Sender<Vec<ListResult>>,
     ) {
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
-        let bound = parallelism.clamp(1, MAX_THREADS);
+        let bound = settings.parallelism.clamp(1, MAX_THREADS);
         let (state, wanted, list_retry) = (Mutex::default(), Condvar::new(), ListRetry::default());
-        let walk = Self { root, times, prefix: prefix.clone(), after, bound, out, list_retry, state, wanted };
+        let walk =
+            Self { root, settings, prefix: prefix.clone(), after, bound, out, list_retry, state, wanted };
         let walk = Arc::new(walk);
         walk.add(WalkTask::Directory { path: prefix, parent: None });
     }
@@ -304,6 +326,9 @@ impl DirectoryWalk {
     ) -> bool {
         match self.is_full() {
             None => return false,
+            _ if self.settings.threads == ListThreads::OnePerDirectory => {
+                return self.stat_names(directory.as_fd(), of, &names, nested);
+            }
             Some(true) => return self.stat_names(directory.as_fd(), of, &names, nested),
             Some(false) => {}
         }
@@ -342,7 +367,7 @@ impl DirectoryWalk {
                     if self.after.as_ref().is_some_and(|after| path <= *after) {
                         continue;
                     }
-                    let version = Some(self.times.version(&stat));
+                    let version = Some(self.settings.times.version(&stat));
                     found.push(Ok(Object { path: path.into(), size: stat.stx_size, version }));
                 }
                 FileType::Directory => {
@@ -414,7 +439,11 @@ mod tests {
         let (out, mut found) = mpsc::channel(1000);
         let walk = Arc::new(DirectoryWalk {
             root: std::fs::File::open(made.path()).unwrap().into(),
-            times: ChangeTimes::default(),
+            settings: ListSettings {
+                parallelism: 2,
+                threads: ListThreads::Shared,
+                times: ChangeTimes::default(),
+            },
             prefix: String::new(),
             after: None,
             bound: 2,

@@ -36,16 +36,19 @@
 //! another thread has freed to the kernel time and again. That alone costs up to 18 us more.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
 
+use crate::descriptors::KeptFile;
 use crate::jobs::{
-    Burst, CLOSED, DeferredWakes, JobQueue, QueuedRead, ReadJob, ReadWorkers, WakeQueue, lock,
+    Burst, CLOSED, DeferredWakes, JobQueue, QueuedRead, ReadJob, ReadStep, ReadWorkers, WakeQueue, lock,
 };
+use crate::server_watch::ServerWatch;
 
 /// How a pool's threads execute a request.
 pub(crate) trait BlockingRead: fmt::Debug + Send + Sync + 'static {
@@ -60,8 +63,22 @@ pub(crate) trait BlockingRead: fmt::Debug + Send + Sync + 'static {
     /// The requested object for messages.
     fn describe(request: &ReadRequest) -> String;
 
-    /// Reads one sample. Calls `about_to_wait` before the first system call that may block.
-    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError>;
+    /// Reads one sample. Calls [`ReadSteps::wait`] before each system call that may block.
+    fn read(&self, request: &ReadRequest, steps: &mut impl ReadSteps)
+    -> (Result<Bytes, TierError>, OpenFile);
+}
+
+/// Follows the steps of a read.
+pub(crate) trait ReadSteps {
+    /// The thread is about to make a system call that may block.
+    fn wait(&mut self, step: ReadStep);
+}
+
+/// The file of a read, which is closed after the answer: closing asks a file server, too.
+pub(crate) enum OpenFile {
+    None,
+    Own(OwnedFd),
+    Kept(Arc<KeptFile>),
 }
 
 /// From this length on, a read is preceded by the deferred wake-ups.
@@ -76,10 +93,12 @@ pub(crate) fn guarded<R: BlockingRead, T>(
     request: &ReadRequest,
     read: impl FnOnce() -> Result<T, TierError>,
 ) -> Result<T, TierError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        let error = TierError::new(ErrorKind::Other, R::NAME).with_object(R::describe(request));
-        Err(error.with_detail("the read panicked"))
-    })
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(panicked::<R>(request)))
+}
+
+fn panicked<R: BlockingRead>(request: &ReadRequest) -> TierError {
+    let error = TierError::new(ErrorKind::Other, R::NAME).with_object(R::describe(request));
+    error.with_detail("the read panicked")
 }
 
 /// The threads of one tier. Dropping it answers queued reads with [`ErrorKind::Closed`] and ends
@@ -99,6 +118,8 @@ impl<R: BlockingRead> fmt::Debug for ReadPool<R> {
 
 struct PoolShared<R> {
     reader: R,
+    /// The tier's name.
+    name: &'static str,
     /// The limit of computing threads: the number of cores, for readers that compute.
     cores: usize,
     /// The limit of threads.
@@ -107,18 +128,79 @@ struct PoolShared<R> {
     wakes: Arc<WakeQueue>,
     state: Mutex<PoolState>,
     wake: Condvar,
+    /// Wakes the thread that watches for silent servers.
+    watch: Condvar,
+    /// The start of the pool's clock, for pools that watch.
+    started: Option<Instant>,
 }
 
 /// Every thread is in one of three states: computing (it has a turn), blocked, or idle.
-#[derive(Default)]
 struct PoolState {
-    queue: JobQueue,
+    queue: ReadQueue,
     threads: usize,
     computing: usize,
     idle: usize,
     /// Turns of idle threads that have not woken up yet. They are already counted in `computing`.
     turns: usize,
     closed: bool,
+    /// Whether a thread watches for silent servers.
+    is_watched: bool,
+}
+
+/// The waiting reads.
+enum ReadQueue {
+    /// First in, first out.
+    Fifo(JobQueue),
+    /// In the order of need, bounded by server.
+    Watched(Box<ServerWatch>),
+}
+
+/// A read that a thread executes. `number` is that of the watch.
+struct TakenRead {
+    job: Arc<ReadJob>,
+    number: Option<u64>,
+}
+
+impl ReadQueue {
+    fn extend(&mut self, jobs: Vec<Arc<ReadJob>>) {
+        match self {
+            Self::Fifo(queue) => queue.extend(jobs),
+            Self::Watched(watch) => jobs.into_iter().for_each(|job| watch.push(job)),
+        }
+    }
+
+    fn next(&mut self, started: Option<Instant>) -> Option<TakenRead> {
+        match self {
+            Self::Fifo(queue) => queue.next().map(|job| TakenRead { job, number: None }),
+            Self::Watched(watch) => {
+                let (number, job) = watch.next(elapsed(started))?;
+                Some(TakenRead { job, number: Some(number) })
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Fifo(queue) => queue.len(),
+            Self::Watched(watch) => watch.len(),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes all reads that have not started.
+    fn take(&mut self) -> JobQueue {
+        match self {
+            Self::Fifo(queue) => std::mem::take(queue),
+            Self::Watched(watch) => watch.take_all().into(),
+        }
+    }
+}
+
+fn elapsed(started: Option<Instant>) -> Duration {
+    started.map_or(Duration::ZERO, |started| started.elapsed())
 }
 
 enum Recruit {
@@ -150,15 +232,24 @@ impl PoolState {
 }
 
 impl<R: BlockingRead> ReadPool<R> {
-    pub(crate) fn new(reader: R, bound: usize) -> Self {
+    /// A pool of at most `bound` threads for the tier `name`. With a `patience` it watches for
+    /// silent servers.
+    pub(crate) fn new(reader: R, name: &'static str, bound: usize, patience: Option<Duration>) -> Self {
         let bound = bound.max(1);
         let cores = match R::ALWAYS_WAITS {
             true => bound,
             false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
         };
-        let (burst, wakes) = (Burst::default(), Arc::default());
-        let (state, wake) = (Mutex::default(), Condvar::new());
-        Self(Arc::new(PoolShared { reader, cores, bound, burst, wakes, state, wake }))
+        let queue = match patience {
+            None => ReadQueue::Fifo(JobQueue::default()),
+            Some(patience) => ReadQueue::Watched(Box::new(ServerWatch::new(name, patience, bound))),
+        };
+        let (threads, computing, idle, turns, closed, is_watched) = (0, 0, 0, 0, false, false);
+        let state = PoolState { queue, threads, computing, idle, turns, closed, is_watched };
+        let (burst, wakes, state, wake, watch) =
+            (Burst::default(), Arc::default(), Mutex::new(state), Condvar::new(), Condvar::new());
+        let started = patience.map(|_| Instant::now());
+        Self(Arc::new(PoolShared { reader, name, cores, bound, burst, wakes, state, wake, watch, started }))
     }
 
     pub(crate) fn reader(&self) -> &R {
@@ -194,6 +285,9 @@ impl<R: BlockingRead> ReadWorkers for PoolShared<R> {
                 return JobQueue::from(jobs).refuse::<R>(ErrorKind::Closed, CLOSED);
             }
             state.queue.extend(jobs);
+            if self.started.is_some() && !state.is_watched {
+                state.is_watched = self.start_watching();
+            }
         }
         for _ in 0..count.min(self.cores) {
             self.help();
@@ -206,9 +300,10 @@ impl<R: BlockingRead> Drop for ReadPool<R> {
         let queue = {
             let mut state = lock(&self.0.state);
             state.closed = true;
-            std::mem::take(&mut state.queue)
+            state.queue.take()
         };
         self.0.wake.notify_all();
+        self.0.watch.notify_all();
         JobQueue::from(self.0.burst.take()).refuse::<R>(ErrorKind::Closed, CLOSED);
         queue.refuse::<R>(ErrorKind::Closed, CLOSED);
     }
@@ -234,7 +329,7 @@ impl<R: BlockingRead> PoolShared<R> {
             state.threads -= 1;
             state.computing -= 1;
             // A remaining thread empties the queue. Without any, it would wait for ever.
-            if state.threads > 0 { JobQueue::default() } else { std::mem::take(&mut state.queue) }
+            if state.threads > 0 { JobQueue::default() } else { state.queue.take() }
         };
         tracing::warn!(%error, "no thread for reading files could be started");
         queue.refuse::<R>(ErrorKind::Transient, "no thread could be started; raise `ulimit -u`");
@@ -243,9 +338,9 @@ impl<R: BlockingRead> PoolShared<R> {
     /// The thread's main loop.
     fn work(self: Arc<Self>) {
         let mut deferred = DeferredWakes::new(Arc::clone(&self.wakes));
-        let mut waited = false;
-        while let Some(job) = self.take(waited, &mut deferred) {
-            waited = false;
+        let (mut waited, mut ended) = (false, None);
+        while let Some(TakenRead { job, number }) = self.take(waited, ended, &mut deferred) {
+            (waited, ended) = (false, number);
             if job.is_dropped() {
                 continue;
             }
@@ -253,32 +348,51 @@ impl<R: BlockingRead> PoolShared<R> {
             if R::ALWAYS_WAITS || request.len() >= LARGE_READ {
                 deferred.wake_now();
             }
-            let result = self.read(request, || {
+            let mut steps = PoolSteps { pool: &self, job: &job, deferred: &mut deferred, waited: false };
+            let read = catch_unwind(AssertUnwindSafe(|| self.reader.read(request, &mut steps)));
+            waited = steps.waited;
+            let (result, file) = read.unwrap_or_else(|_| (Err(panicked::<R>(job.request())), OpenFile::None));
+            self.follow(&job, ReadStep::Checking);
+            let result = result.map_err(|error| error.with_tier(self.name));
+            deferred.answer(Arc::clone(&job), result);
+            if self.started.is_some() && waited {
+                // Closing the file may block.
                 deferred.wake_now();
-                waited = true;
-                lock(&self.state).computing -= 1;
-                self.help();
-            });
-            deferred.answer(job, result);
+            }
+            drop(file);
         }
     }
 
-    /// Executes one read.
-    fn read(&self, request: &ReadRequest, about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        guarded::<R, _>(request, || self.reader.read(request, about_to_wait))
+    /// Records that the kernel has answered, and what the read waits for next.
+    fn follow(&self, job: &ReadJob, step: ReadStep) {
+        if self.started.is_some() {
+            job.progress().begin(step, elapsed(self.started));
+        }
     }
 
     /// The next job, or `None` when the thread has to end. `waited` means that the thread has given
-    /// up its turn.
-    fn take(&self, waited: bool, deferred: &mut DeferredWakes) -> Option<Arc<ReadJob>> {
+    /// up its turn. `ended` is the number of its last read.
+    fn take(
+        self: &Arc<Self>,
+        waited: bool,
+        ended: Option<u64>,
+        deferred: &mut DeferredWakes,
+    ) -> Option<TakenRead> {
         let mut state = lock(&self.state);
         if waited {
             state.computing += 1;
         }
+        if let (Some(number), ReadQueue::Watched(watch)) = (ended, &mut state.queue)
+            && let Some(recovered) = watch.end(number, elapsed(self.started))
+        {
+            drop(state);
+            tracing::warn!("{recovered}");
+            state = lock(&self.state);
+        }
         loop {
             // Other threads have all turns, so the next jobs are theirs.
             if state.computing <= self.cores
-                && let Some(job) = state.queue.next()
+                && let Some(job) = state.queue.next(self.started)
             {
                 return Some(job);
             }
@@ -308,5 +422,65 @@ impl<R: BlockingRead> PoolShared<R> {
             }
             state.turns -= 1;
         }
+    }
+
+    /// Starts the thread that watches for silent servers. `false` if it could not be started: then
+    /// the next burst tries again.
+    fn start_watching(self: &Arc<Self>) -> bool {
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("foreread-watch".into()).spawn(move || shared.watch());
+        if let Err(error) = &thread {
+            tracing::warn!(%error, "no thread could be started that watches for silent file servers");
+        }
+        thread.is_ok()
+    }
+
+    /// Reports and ends silent reads. Ends after some idle time, or with the pool.
+    fn watch(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        let mut idle = Duration::ZERO;
+        loop {
+            let now = elapsed(self.started);
+            let ReadQueue::Watched(watch) = &mut state.queue else { return };
+            let interval = watch.interval();
+            idle = if watch.is_idle() { idle + interval } else { Duration::ZERO };
+            let report = watch.check(now);
+            if state.closed || idle >= IDLE_TIMEOUT {
+                state.is_watched = false;
+                return;
+            }
+            if !report.expired.is_empty() || !report.warnings.is_empty() {
+                drop(state);
+                for warning in report.warnings {
+                    tracing::warn!("{warning}");
+                }
+                for (job, error) in report.expired {
+                    job.fail(error);
+                }
+                state = lock(&self.state);
+            }
+            (state, _) = self.watch.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// The steps of a read on one of the pool's threads.
+struct PoolSteps<'a, R> {
+    pool: &'a Arc<PoolShared<R>>,
+    job: &'a ReadJob,
+    deferred: &'a mut DeferredWakes,
+    /// The thread has given up its turn.
+    waited: bool,
+}
+
+impl<R: BlockingRead> ReadSteps for PoolSteps<'_, R> {
+    fn wait(&mut self, step: ReadStep) {
+        self.pool.follow(self.job, step);
+        if std::mem::replace(&mut self.waited, true) {
+            return;
+        }
+        self.deferred.wake_now();
+        lock(&self.pool.state).computing -= 1;
+        self.pool.help();
     }
 }

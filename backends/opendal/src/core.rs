@@ -96,4 +96,8 @@ impl OriginTier for OpendalOrigin {
     fn place(&self) -> &str {
         &self.place
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }

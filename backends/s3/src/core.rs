@@ -151,6 +151,10 @@ impl OriginTier for ObjectStoreOrigin {
     fn place(&self) -> &str {
         &self.place
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 /// Polls the stream in the context of `runtime`. Connections start tasks and set timers, and the

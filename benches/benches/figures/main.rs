@@ -8,12 +8,14 @@ mod catalog;
 mod disk_tier;
 mod faults;
 mod local_directory;
+mod lustre;
 mod memory_tier;
 mod network;
 mod object_store;
 mod oracle;
 mod planner;
 mod predictions;
+mod rank_blocks;
 mod ranks;
 mod resume;
 mod throttled_origin;
@@ -30,19 +32,21 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, MeasureFn); 13] = [
+const ALL: [(&str, MeasureFn); 15] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
     ("resume", |_| resume::figures()),
     ("memory_tier", |_| memory_tier::figures()),
     ("local_directory", local_directory::figures),
+    ("lustre", |_| lustre::figures()),
     ("throttled_origin", throttled_origin::figures),
     ("disk_tier", disk_tier::figures),
     ("object_store", |_| object_store::figures()),
     ("faults", |_| faults::figures()),
     ("predictions", |_| predictions::figures()),
     ("ranks", ranks::figures),
+    ("rank_blocks", |_| rank_blocks::figures()),
     ("network", network::figures),
 ];
 
@@ -78,6 +82,7 @@ fn part(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "ranks" => ranks::part(rest),
+        Some((name, rest)) if name == "rank_blocks" => rank_blocks::part(rest),
         Some((name, rest)) if name == "object_store" => object_store::part(rest),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),

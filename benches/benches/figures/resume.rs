@@ -58,6 +58,10 @@ impl OriginTier for Zeros {
         let error = TierError::new(foreread_tier::ErrorKind::NotFound, "bench").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 #[derive(Debug)]

@@ -48,6 +48,10 @@ impl OriginTier for Echo {
     fn place(&self) -> &str {
         "echo"
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 const BATCH: u32 = 64;

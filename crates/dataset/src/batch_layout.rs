@@ -3,7 +3,8 @@
 //! Two tables are supported. Version 1 is of files: a row contains the name of its object, and is
 //! the whole object. Version 2 is of shards. Its rows contain their object's number in a
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
-//! Names, fields and checksums are columns if the format has them.
+//! Names, fields and checksums are columns if the format has them, and servers if the storage has
+//! several.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
+use crate::servers;
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -60,6 +62,7 @@ pub(crate) struct BatchLayout {
     pub(crate) etag_number: Option<NumberColumn>,
     pub(crate) fields: Option<FieldsColumn>,
     pub(crate) crc32c: Option<NumberColumn>,
+    pub(crate) server: Option<NumberColumn>,
 }
 
 /// The values of the column that begins at `values`.
@@ -149,6 +152,7 @@ pub(crate) struct ColumnSet {
     etag: bool,
     fields: bool,
     crc32c: bool,
+    pub(crate) server: bool,
 }
 
 impl ColumnSet {
@@ -171,12 +175,13 @@ impl ColumnSet {
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
         let etag = !packed && next("etag", text).is_some();
         let has_fields = packed && next("fields", is_fields).is_some();
-        let crc32c = packed && next("crc32c", is_checksum).is_some();
+        let crc32c = packed && next("crc32c", is_narrow).is_some();
+        let server = next(servers::COLUMN, is_narrow).is_some();
         if !extent || !place || fields.next().is_some() {
             return Err(corrupt("its columns are not those of a catalog"));
         }
         let key = packed && named;
-        Ok(Self { packed, label, object, etags, key, modified, etag, fields: has_fields, crc32c })
+        Ok(Self { packed, label, object, etags, key, modified, etag, fields: has_fields, crc32c, server })
     }
 }
 
@@ -193,7 +198,7 @@ fn is_length(field: &Field<'_>) -> bool {
     is_unsigned(field, 64)
 }
 
-fn is_checksum(field: &Field<'_>) -> bool {
+fn is_narrow(field: &Field<'_>) -> bool {
     is_unsigned(field, 32)
 }
 
@@ -365,6 +370,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<B
         etag_number: columns.etags.map(|_| parts.numbers(4)).transpose()?,
         fields: columns.fields.then(|| parts.fields()).transpose()?,
         crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
+        server: columns.server.then(|| parts.numbers(4)).transpose()?,
     })
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arrow_schema::ArrowError;
 use bytes::Bytes;
-use foreread_tier::{Object, Span, Version};
+use foreread_tier::{Object, Span, StorageServer, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -28,6 +28,7 @@ use crate::encode::{CatalogHeader, CatalogSample, encode, hash_text};
 use crate::listing::Listing;
 use crate::names::{MAX_TEXT, SplitName, compare, refuse};
 use crate::packed::IndexedShard;
+use crate::servers::{self, Layouts};
 use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -103,7 +104,7 @@ impl Catalog {
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
     ) -> Result<Self, DatasetError> {
-        Self::of_files(base_url, None, objects)
+        Self::of_files(base_url, None, objects, &Layouts::new())
     }
 
     /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data.
@@ -111,6 +112,7 @@ impl Catalog {
         base_url: &str,
         place_name: Option<&str>,
         objects: impl IntoIterator<Item = Object>,
+        layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
         let invalid = |path: &str, why: &str| {
             let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
@@ -127,7 +129,9 @@ impl Catalog {
             }
             let sum = total.checked_add(object.size);
             total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
-            samples.push(CatalogSample { cut: SplitName::of(&object.path), object });
+            let layout = layouts.get(&object.path);
+            let server = layout.and_then(|layout| servers::encode(&**layout, 0));
+            samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server });
         }
         if samples.is_empty() {
             return Err(DatasetError::new(
@@ -154,13 +158,14 @@ impl Catalog {
         place_name: Option<&str>,
         format: Format,
         mut shards: Vec<IndexedShard>,
+        layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
         shards.retain(|shard| shard.rows.len() > 0);
         shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
         let listing = Listing::of(shards.iter().map(|shard| &shard.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode_packed::encode(head, format.name(), &shards);
+        let bytes = encode_packed::encode(head, format.name(), &shards, layouts);
         drop(shards);
         Self::of_image(base_url, bytes)
     }
@@ -435,6 +440,27 @@ impl Catalog {
     /// The CRC-32C of a sample's bytes, if its format has one (TFRecord).
     pub fn crc32c(&self, id: SampleId) -> Option<u32> {
         self.0.image.crc32c(id.0)
+    }
+
+    /// The storage server that holds a sample's first byte, if the storage has several and the
+    /// catalog names it. A hint, because files may move.
+    pub fn server(&self, id: SampleId) -> Option<StorageServer> {
+        self.0.image.server(id.0).and_then(servers::decode)
+    }
+
+    /// Whether a sample was released to an archive when the dataset was indexed.
+    pub fn is_released(&self, id: SampleId) -> bool {
+        self.0.image.server(id.0).is_some_and(servers::is_released)
+    }
+
+    /// The number of objects: the samples, or their shards.
+    pub fn objects(&self) -> u64 {
+        self.0.image.objects()
+    }
+
+    /// Whether the catalog names the servers of samples.
+    pub fn has_servers(&self) -> bool {
+        self.0.image.has_servers()
     }
 
     /// A sample's label: the first directory of its path. `None` for a file at the top, and if

@@ -264,6 +264,25 @@ impl CatalogFile {
         batch.crc32c.as_ref()?.get(row).map(|sum| sum as u32)
     }
 
+    /// The row's value in the column of servers.
+    pub(crate) fn server(&self, row: u64) -> Option<u32> {
+        let (batch, row) = self.find(row)?;
+        batch.server.as_ref()?.get(row).map(|server| server as u32)
+    }
+
+    /// Whether the catalog has a column of servers.
+    pub(crate) fn has_servers(&self) -> bool {
+        self.parts.batches.iter().any(|batch| batch.server.is_some())
+    }
+
+    /// The number of objects.
+    pub(crate) fn objects(&self) -> u64 {
+        match self.parts.tables.objects.len() as u64 {
+            0 => self.parts.rows,
+            shards => shards,
+        }
+    }
+
     /// The row's label, by its number.
     pub(crate) fn label(&self, row: u64) -> Option<u32> {
         let (batch, row) = self.find(row)?;

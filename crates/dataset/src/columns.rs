@@ -291,6 +291,7 @@ pub(crate) struct BatchColumns {
     pub(crate) etag_number: Option<NullableIntegers>,
     pub(crate) fields: Option<FieldLists>,
     pub(crate) crc32c: Option<NullableIntegers>,
+    pub(crate) server: Option<NullableIntegers>,
 }
 
 /// Reads batches, one after another.
@@ -391,6 +392,7 @@ impl BatchDecoder {
             etag: texts(&batch.etag)?,
             etag_number: known(&batch.etag_number, &self.tables.etags, "has an unknown ETag")?,
             crc32c: batch.crc32c.as_ref().map(|sums| nullable(sums, narrow(sums)?)).transpose()?,
+            server: batch.server.as_ref().map(|servers| nullable(servers, narrow(servers)?)).transpose()?,
             fields: match &batch.fields {
                 Some(fields) => Some(decode_fields(fields, bytes, &lengths, &mut self.names, bad)?),
                 None => None,

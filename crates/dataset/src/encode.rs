@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
 use arrow_array::{
-    ArrayRef, DictionaryArray, Int32Array, RecordBatch, StringArray, TimestampNanosecondArray, UInt64Array,
+    ArrayRef, DictionaryArray, Int32Array, RecordBatch, StringArray, TimestampNanosecondArray, UInt32Array,
+    UInt64Array,
 };
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{ArrowError, DataType, Field, Schema, TimeUnit};
@@ -23,6 +24,7 @@ use crate::catalog_file::{
 };
 use crate::listing::Listing;
 use crate::names::SplitName;
+use crate::servers;
 
 /// Rows per batch. A million samples take few batches, and the text of a batch is far below the
 /// 31-bit limit of its length.
@@ -32,6 +34,8 @@ pub(crate) const ROWS: usize = 65_536;
 pub(crate) struct CatalogSample {
     pub(crate) object: Object,
     pub(crate) cut: SplitName,
+    /// The value of the column of servers.
+    pub(crate) server: Option<u32>,
 }
 
 impl CatalogSample {
@@ -127,6 +131,10 @@ pub(crate) fn encode(
     if etag {
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
+    let server = samples.iter().any(|sample| sample.server.is_some());
+    if server {
+        fields.push(Field::new(servers::COLUMN, DataType::UInt32, true));
+    }
     let (schema, mut writer) = begin(fields, VERSION, head, format, fingerprint(samples))?;
     for rows in samples.chunks(ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
@@ -140,6 +148,9 @@ pub(crate) fn encode(
         }
         if etag {
             columns.push(Arc::new(rows.iter().map(CatalogSample::etag).collect::<StringArray>()));
+        }
+        if server {
+            columns.push(Arc::new(rows.iter().map(|sample| sample.server).collect::<UInt32Array>()));
         }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
     }

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::catalog_file::VERSION_PACKED;
 use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
 use crate::packed::{IndexedShard, SampleRows};
+use crate::servers::{self, Layouts};
 
 /// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
 /// fields and checksum of each sample.
@@ -62,11 +63,13 @@ fn field_columns() -> Fields {
     ])
 }
 
-/// The bytes of the catalog file. `shards` are sorted by path and none is empty.
+/// The bytes of the catalog file. `shards` are sorted by path and none is empty. `layouts` are
+/// those of the shards that have one.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
     shards: &[IndexedShard],
+    layouts: &Layouts,
 ) -> Result<Vec<u8>, ArrowError> {
     let has = |what: fn(&SampleRows) -> bool| shards.iter().any(|shard| what(&shard.rows));
     let (keys, fields, sums) = (
@@ -90,6 +93,7 @@ pub(crate) fn encode(
         (!tags.is_empty()).then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
         fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
         sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
+        (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
     ];
     let columns = columns.into_iter().flatten().collect();
     let fingerprint = fingerprint(format, shards);
@@ -126,6 +130,13 @@ pub(crate) fn encode(
         if sums {
             let sums: UInt32Array = rows.iter().map(|at| of(at).rows.crc32c(at.1)).collect();
             arrays.push(Arc::new(sums));
+        }
+        if !layouts.is_empty() {
+            let server = |at: &(usize, usize)| {
+                let layout = layouts.get(&of(at).object.path)?;
+                servers::encode(&**layout, extent(at).0)
+            };
+            arrays.push(Arc::new(rows.iter().map(server).collect::<UInt32Array>()));
         }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
     }

@@ -13,6 +13,7 @@ use crate::format::DetectedFormat;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
 use crate::packed::ResumeState;
+use crate::servers;
 use crate::shard_journal::{self, ShardJournal};
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
@@ -239,7 +240,10 @@ impl Catalog {
             },
         };
         match format.is_packed() {
-            false => Self::of_files(base_url, options.name.as_deref(), found.objects),
+            false => {
+                let layouts = servers::layouts(origin, &found.objects).await;
+                Self::of_files(base_url, options.name.as_deref(), found.objects, &layouts)
+            }
             true => pack(origin, base_url, format, options, found, progress).await,
         }
     }
@@ -395,6 +399,7 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     let count = objects.len();
+    let layouts = servers::layouts(origin, &objects).await;
     let path = options.partial.as_deref().map(shard_journal::next_to);
     let partial = path.map(|path| ShardJournal::open(&path, base_url, format)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
@@ -426,7 +431,7 @@ async fn pack(
         );
         return Err(DatasetError::new(DatasetErrorKind::Empty, message));
     }
-    Catalog::from_shards(base_url, options.name.as_deref(), format, shards)
+    Catalog::from_shards(base_url, options.name.as_deref(), format, shards, &layouts)
 }
 
 fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
@@ -507,6 +512,10 @@ mod tests {
         fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
             let error = TierError::new(ErrorKind::NotFound, "listed").with_object(path);
             Box::pin(std::future::ready(Err(error)))
+        }
+
+        fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            None
         }
     }
 

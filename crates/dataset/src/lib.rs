@@ -41,9 +41,11 @@ mod index;
 mod journal;
 mod listing;
 mod listing_journal;
+mod lock_file;
 mod names;
 mod packed;
 mod replace;
+mod servers;
 mod shard_journal;
 mod stored;
 
@@ -56,7 +58,9 @@ pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, IndexProgress};
 pub use listing_journal::forget_listing;
+pub use lock_file::{LockAttempt, LockFile};
 pub use replace::replace_file;
+pub use servers::{ServerShare, ServerShares};
 
 /// The name of a catalog that is stored next to its data, where it is found and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
-use crate::packed::{IndexedShard, SampleRows};
+use crate::packed::{FormatColumns, IndexedShard, SampleRows};
+use crate::servers::Layouts;
 use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleField};
 
 fn object(path: &str, size: u64, version: Option<Version>) -> Object {
@@ -43,12 +44,15 @@ fn files_are_found_by_their_paths() {
     for path in ["", "a", "a/b", "tops", "zzz", "a/b/10", "/top"] {
         assert_eq!(catalog.find(path), None, "{path}");
     }
-    assert_eq!(Catalog::from_shards("/data", None, Format::Tar, packed()).unwrap().find("a"), None);
+    assert_eq!(
+        Catalog::from_shards("/data", None, Format::Tar, packed(), &Layouts::new()).unwrap().find("a"),
+        None
+    );
 }
 
 /// Two shards, with properties that each format has and with ones that it has not.
 fn packed() -> Vec<IndexedShard> {
-    let mut rows = SampleRows::new(true, true, true);
+    let mut rows = SampleRows::new(FormatColumns { keys: true, crc32c: true, fields: true });
     rows.push("a/1", 512, 0, 7);
     rows.push_field("jpg", 512, 100);
     rows.push_field("cls", 1536, 1);
@@ -70,7 +74,7 @@ fn packed() -> Vec<IndexedShard> {
 fn packed_saved() -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("packed.foreread");
-    Catalog::from_shards("/data", None, Format::Tar, packed()).unwrap().save(&path).unwrap();
+    Catalog::from_shards("/data", None, Format::Tar, packed(), &Layouts::new()).unwrap().save(&path).unwrap();
     (directory, path)
 }
 

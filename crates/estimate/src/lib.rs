@@ -15,7 +15,7 @@
 //! config.epochs = 10;
 //! config.memory = "1GiB".parse()?;
 //! let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-//! assert!(PlanReport::of(&planned, None)?.to_string().starts_with("rank 0 of 1, 10 epochs"));
+//! assert!(PlanReport::of(&planned, None, None)?.to_string().starts_with("rank 0 of 1, 10 epochs"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -24,6 +24,8 @@ mod measure;
 mod memory;
 mod plan_report;
 mod probe;
+mod server_report;
 
 pub use crate::measure::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
 pub use crate::plan_report::{PlanReport, level_text};
+pub use crate::server_report::ServerReport;

@@ -4,7 +4,6 @@
 //! setter. As a setter it would replace all calls before it. The price: the configuration must
 //! exist when the builder is created.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -284,11 +283,20 @@ impl Builder {
     }
 
     /// Retries a failed read from the origin until this time after its first failure, with any
-    /// number of attempts. Set it above the longest outage that the run must survive. Changes the
-    /// patience and the number of attempts of [`retry`](Self::retry), and keeps its waits.
+    /// number of attempts. Set it above the longest outage that the run must survive. Replaces the
+    /// patience and the number of attempts of [`retry`](Self::retry), and keeps its waits. A silent
+    /// server of a network file system is waited for this long, too, instead of 20 minutes.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
-        self.config.retry = self.config.retry.with_patience(patience).with_attempts(NonZeroU32::MAX);
+        self.config.patience = Some(patience);
+        self
+    }
+
+    /// Restores files that the storage has moved to an archive, in the background and in the order
+    /// of their first use. Without it their first reads wait for it.
+    #[must_use]
+    pub fn recall(mut self, recall: bool) -> Self {
+        self.config.recall = recall;
         self
     }
 

@@ -1,6 +1,7 @@
 //! The settings of a run.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -169,6 +170,11 @@ pub struct Config {
     pub origin_parallelism: Option<usize>,
     /// How failed reads from the origin are retried.
     pub retry: RetryPolicy,
+    /// How long failed reads are retried, with any number of attempts, and how long a silent server
+    /// of a network file system is waited for. `None`: as `retry` says, and 20 minutes.
+    pub patience: Option<Duration>,
+    /// Whether files that the storage has moved to an archive are restored in the background.
+    pub recall: bool,
     /// The timeout of reads from the origin. `None`: none. Directories in the page cache have no
     /// timeout.
     pub deadline: Option<DeadlinePolicy>,
@@ -214,6 +220,8 @@ impl Default for Config {
             origin_limit: None,
             origin_parallelism: None,
             retry: RetryPolicy::default(),
+            patience: None,
+            recall: false,
             deadline: Some(DeadlinePolicy::default()),
             hedge: Some(HedgePolicy::default()),
             storage_options: StorageOptions::default(),
@@ -232,6 +240,14 @@ impl Config {
     /// The most epochs. A run with this many has no end: its plan, lower bound and forecast are
     /// those of the next hundred epochs at most.
     pub const MAX_EPOCHS: u64 = 1_000_000;
+
+    /// How failed reads from the origin are retried, for as long as the user has set.
+    pub(crate) fn retry_policy(&self) -> RetryPolicy {
+        match self.patience {
+            Some(patience) => self.retry.with_patience(patience).with_attempts(NonZeroU32::MAX),
+            None => self.retry,
+        }
+    }
 
     /// Checks the settings.
     ///

@@ -24,7 +24,8 @@
 //! | `peer` | ranks that share their caches |
 //! | `plot` | the plot of a run, as SVG |
 //! | `share` | one source for several processes of a machine |
-//! | `hpc` | `peer` |
+//! | `lustre` | directories on Lustre: which server has which sample |
+//! | `hpc` | `lustre` and `peer` |
 //! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
@@ -33,6 +34,7 @@ mod assembly;
 mod builder;
 pub mod calibration;
 mod cluster;
+mod cluster_blocks;
 mod cluster_forecast;
 mod config;
 mod disk;
@@ -51,6 +53,7 @@ mod prepared;
 #[cfg(feature = "peer")]
 pub mod ranks;
 mod registry;
+mod released;
 pub mod report;
 mod runtime;
 pub mod size;
@@ -71,7 +74,7 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
-pub use crate::state::State;
+pub use crate::state::{State, StateLock};
 pub use crate::storage::StorageOptions;
 #[doc(hidden)]
 pub use crate::text::read as read_text;
@@ -93,7 +96,8 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, forget_listing,
+        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, ServerShare, ServerShares,
+        forget_listing,
     };
     pub use foreread_types::DatasetId;
 }
@@ -128,7 +132,7 @@ pub mod plan {
     };
     pub use foreread_types::Sizes;
 
-    pub use crate::cluster_forecast::ClusterForecast;
+    pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
 }
@@ -163,8 +167,9 @@ pub mod backend {
     #[cfg(feature = "s3")]
     pub use foreread_s3::{ObjectStoreOrigin, object_store};
     pub use foreread_tier::{
-        Backend, Buffers, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier,
-        ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile, Version, check_path,
+        Backend, Buffers, ErrorKind, HeapBuffers, LayoutsFuture, ListRange, Object, ObjectLayout,
+        OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Span, StorageServer, Tier, TierError,
+        TierProfile, Version, check_path,
     };
 }
 

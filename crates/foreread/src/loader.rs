@@ -12,6 +12,7 @@ use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use futures::Stream;
+use tokio::task::JoinSet;
 
 use crate::assembly::Assembly;
 use crate::builder::Builder;
@@ -56,7 +57,7 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks, group } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks, released, group } = prepared;
         let Planned { config, run, plan, floor, memory, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
@@ -79,8 +80,13 @@ impl Ready {
             "starting"
         );
         let others = group.as_ref().map(|group| group.others());
-        let Config { look_ahead, on_error, retry, .. } = config;
+        let Config { look_ahead, on_error, .. } = config;
+        let retry = config.retry_policy();
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
+        let mut recalls = JoinSet::new();
+        for files in released {
+            recalls.spawn_on(files.recall(run.clone()), workers.handle());
+        }
         let inner = assembly.start(run, plan, workers.handle());
         Loader {
             inner,
@@ -97,6 +103,7 @@ impl Ready {
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
+            _recalls: recalls,
             workers,
         }
     }
@@ -155,6 +162,8 @@ pub struct Loader {
     left: AtomicBool,
     /// Counted until the loader is dropped.
     _memory: Option<Grant>,
+    /// Files that are restored from an archive, until the loader is dropped.
+    _recalls: JoinSet<()>,
     /// Last: the engine's task is dropped before its threads.
     workers: Workers,
 }

@@ -1,12 +1,13 @@
 //! Opens a dataset: its catalog, and its origin with the layers around it.
 
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
-use foreread_tier::{OpenContext, OpenOptions, OriginTier};
+use foreread_tier::{OpenContext, OpenOptions, OriginTier, TierProfile};
 use foreread_types::DatasetIdentity;
 
 use crate::config::Config;
@@ -25,6 +26,7 @@ pub(crate) struct OriginPolicy {
     parallelism: Option<usize>,
     /// The user's number, for directories.
     fixed: Option<Limit>,
+    patience: Option<Duration>,
 }
 
 impl OriginPolicy {
@@ -44,14 +46,14 @@ impl OriginPolicy {
         let stack = Stack::new(seed)
             .with_bandwidth(config.origin_limit.and_then(NonZeroU64::new).map(Bandwidth::new))
             .with_limit(Some(Limit::adaptive(policy)))
-            .with_retry(config.retry)
+            .with_retry(config.retry_policy())
             .with_deadline(config.deadline)
             .with_hedge(config.hedge)
             .with_hedge_within_limit(most.is_some())
             .with_buffers(Arc::clone(&context.buffers))
             .with_meter(meter.clone());
         let fixed = most.map(Limit::new);
-        Self { meter, stack, parallelism: config.origin_parallelism, fixed }
+        Self { meter, stack, parallelism: config.origin_parallelism, fixed, patience: config.patience }
     }
 
     /// A policy without adaptation and retries, within the user's limits. For measurements of an
@@ -66,29 +68,47 @@ impl OriginPolicy {
     pub(crate) fn options(&self, storage: &StorageOptions) -> OpenOptions {
         let mut options = OpenOptions::default();
         options.parallelism = self.parallelism;
+        options.patience = self.patience;
         options.settings = storage.to_settings();
         options
     }
 
-    /// Wraps `origin` in its layers. `foreread_layers` documents their order and the reasons. A
-    /// directory in the page cache gets only the layers that the user has set. It finds its own
-    /// parallelism, because its threads report waits. It does not answer late, and is read at
-    /// memory's speed. Also returns the limit on parallel reads.
+    /// Wraps `origin` in its layers. `foreread_layers` documents their order and the reasons. Also
+    /// returns the limit on parallel reads.
+    ///
+    /// Directories find their own parallelism, because their threads report waits. One in the page
+    /// cache does not answer late, and is read at memory's speed. One on a network file system
+    /// waits for its servers itself.
     pub(crate) fn wrap(&self, origin: Arc<dyn OriginTier>) -> (Arc<dyn OriginTier>, Option<Limit>) {
-        if !origin.profile().kernel_cached {
+        let TierProfile { kernel_cached, patience, .. } = *origin.profile();
+        if !kernel_cached && patience.is_none() {
             return (self.stack.wrap(origin), self.stack.limit.clone());
         }
-        let stack = self.stack.clone().with_hedge(None).with_deadline(None).with_limit(self.fixed.clone());
+        let stack = self.guarded(origin.profile()).with_limit(self.fixed.clone());
         (stack.wrap(origin), self.fixed.clone())
+    }
+
+    /// The layers without those that a directory must not have.
+    fn guarded(&self, profile: &TierProfile) -> Stack {
+        let stack = self.stack.clone();
+        if !profile.kernel_cached && profile.patience.is_none() {
+            return stack;
+        }
+        let retry = match profile.patience {
+            Some(patience) => {
+                let patience = patience.max(stack.retry.patience);
+                stack.retry.with_patience(patience).with_attempts(NonZeroU32::MAX)
+            }
+            None => stack.retry,
+        };
+        stack.with_hedge(None).with_deadline(None).with_retry(retry)
     }
 
     /// Wraps `origin` for reading the headers in shards. It tolerates failures of the store and
     /// obeys the user's bandwidth limit. Its reads do not count as the run's.
     fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
-        let stack = self.stack.clone().with_meter(Meter::new()).with_limit(None);
-        let cached = origin.profile().kernel_cached;
-        let stack = if cached { stack.with_hedge(None).with_deadline(None) } else { stack };
-        stack.wrap(Arc::clone(origin))
+        let stack = self.guarded(origin.profile());
+        stack.with_meter(Meter::new()).with_limit(None).wrap(Arc::clone(origin))
     }
 }
 

@@ -20,6 +20,7 @@ use crate::memory::Grant;
 use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
+use crate::released::{self, ReleasedFiles};
 use crate::runtime::ended;
 use crate::state::State;
 use crate::target::TargetSpec;
@@ -34,6 +35,8 @@ pub struct Prepared {
     pub(crate) shared: OriginPolicy,
     /// The blocks of training data that the first epoch reads.
     pub(crate) blocks: BlockTable,
+    /// The files in an archive that the run restores, by dataset.
+    pub(crate) released: Vec<ReleasedFiles>,
     /// The group, if ranks share their caches.
     pub(crate) group: Option<Box<dyn GroupMember>>,
 }
@@ -59,6 +62,8 @@ impl Prepared {
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
+        let options = shared.options(&targets.storage);
+        let released = released::check(&opened, &config, registry, &options, context).await?;
         let disk = disk::open(&config, config.on_node(), &opened, context).await?;
         let place = RunEnvironment {
             kernel_cached,
@@ -81,7 +86,7 @@ impl Prepared {
         let planned = planning.await.map_err(ended)??;
         let blocks = blocks(&planned, &opened, context).await?;
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        Ok(Self { blocks, caches, disk, planned, opened, shared, group: None })
+        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.

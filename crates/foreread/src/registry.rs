@@ -33,6 +33,8 @@ impl Registry {
         #[cfg(feature = "opendal")]
         let registry = registry.register(foreread_opendal::OpendalBackend::new());
         let registry = registry.register(foreread_local::LocalBackend::new());
+        #[cfg(feature = "lustre")]
+        let registry = registry.register(foreread_lustre::LustreBackend::new());
         #[cfg(feature = "s3")]
         let registry = registry.register(foreread_s3::S3Backend::new());
         registry
@@ -77,6 +79,7 @@ fn hint(scheme: &str) -> &'static str {
     match scheme {
         "s3" | "s3a" => " without the feature `s3`",
         "gs" => " without the feature `gcs`",
+        "lustre" => " without the feature `lustre`",
         "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure`",
         "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
             " without the feature `opendal`"

@@ -128,6 +128,10 @@ mod tests {
         fn place(&self) -> &str {
             "probe"
         }
+
+        fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            None
+        }
     }
 
     fn request(id: u64, size: u64, due: u64) -> ReadRequest {

@@ -470,6 +470,10 @@ mod tests {
         fn place(&self) -> &str {
             self.inner.place()
         }
+
+        fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            None
+        }
     }
 
     proptest::proptest! {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
+    Buffers, ErrorKind, HeapBuffers, LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Tier,
+    TierError, TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -169,6 +169,9 @@ impl Tier for LayeredOrigin {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        // Names the samples that are read repeatedly. Retries and hedges log their own lines.
+        let (key, object, span) = (request.key, &*request.object.path, &request.span);
+        tracing::trace!(%key, object, ?span, "reading from storage");
         match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
             Some(joins) => joins.read(request),
             None => self.layers.read(request),
@@ -194,6 +197,10 @@ impl OriginTier for LayeredOrigin {
 
     fn place(&self) -> &str {
         self.layers.origin.place()
+    }
+
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        self.layers.origin.layouts(paths)
     }
 }
 

@@ -73,6 +73,10 @@ impl OriginTier for Slow {
     fn place(&self) -> &str {
         self.inner.place()
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 /// It waited for a slot that its separate read held, and no task polled that read.

@@ -205,6 +205,10 @@ impl OriginTier for Cuts {
     fn place(&self) -> &str {
         self.0.place()
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,7 +77,8 @@ impl Dataset {
     /// [checked](Self::checked).
     pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
         let (object, span) = self.located(key).await?;
-        let request = ReadRequest::new(key, object, span, due);
+        let server = self.catalog.server(key.id);
+        let request = ReadRequest { server, ..ReadRequest::new(key, object, span, due) };
         match request.span {
             // An empty range needs no request.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use foreread_tier::{
-    Charge, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, Tier, TierError,
+    Charge, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, StorageServer, Tier,
+    TierError,
 };
 use foreread_types::{SampleKey, Tick};
 use futures::FutureExt;
@@ -33,6 +34,8 @@ pub(crate) struct PendingRead {
     pub(crate) charge: Charge,
     /// The expected checksum, where the sample's format has one and no lower layer has checked it.
     pub(crate) check: Option<Checksum>,
+    /// The storage server of the sample, if the catalog knows it.
+    pub(crate) server: Option<StorageServer>,
     /// Whether a checksum mismatch is an error. Otherwise the sample is read once more.
     pub(crate) is_last_try: bool,
 }
@@ -40,12 +43,17 @@ pub(crate) struct PendingRead {
 impl PendingRead {
     /// A read of a sample of `bytes` bytes.
     pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
-        Self { tick, key, block: None, bytes, charge, check: None, is_last_try: true }
+        Self { tick, key, block: None, bytes, charge, check: None, server: None, is_last_try: true }
     }
 
     /// Adds the expected checksum.
     pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
         Self { check: crc32c.map(|crc32c| Checksum { crc32c, at: 0 }), ..self }
+    }
+
+    /// Sets the storage server of the sample.
+    pub(crate) fn with_server(self, server: Option<StorageServer>) -> Self {
+        Self { server, ..self }
     }
 
     /// The request for the bytes of `object` at the sample's `span`.
@@ -54,12 +62,13 @@ impl PendingRead {
             check.at = range.start;
         }
         let block = self.block.as_ref().map(|(_, block)| Arc::clone(block));
-        Arc::new(ReadRequest { block, ..ReadRequest::new(self.key, object, span, self.tick) })
+        let server = self.server;
+        Arc::new(ReadRequest { block, server, ..ReadRequest::new(self.key, object, span, self.tick) })
     }
 
     /// Checks the tier's result against the request.
     fn finish(self, tier: &str, received: Result<Bytes, TierError>) -> ReadResult {
-        let Self { tick, key, block, bytes, charge, check, is_last_try } = self;
+        let Self { tick, key, block, bytes, charge, check, server: _, is_last_try } = self;
         let data = match received {
             Ok(data) if data.len() as u64 == bytes => match check {
                 Some(check) => check.passed(tier, &data).map(|()| data),
@@ -277,6 +286,7 @@ mod tests {
             bytes: 2,
             charge: budget.charge(2),
             check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            server: None,
             is_last_try: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
@@ -309,6 +319,7 @@ mod tests {
                 bytes: 2,
                 charge: budget.charge(2),
                 check,
+                server: None,
                 is_last_try,
             };
             let locate_reads = locate_reads([pending], |_| {

@@ -12,22 +12,26 @@
 //!
 //! A read continues when its requester has left, because the sample is owned here and will be
 //! requested again.
+//!
+//! In a first epoch in [blocks](crate::blocks), the driver reads the block of a missing sample. Its
+//! bytes have a separate part of the budget, so both parts wait for the origin alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use bytes::Bytes;
 use foreread_tier::{
-    CacheTier, ErrorKind, Lookup, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest, Sample,
-    TierError,
+    ANNOUNCE_INTERVAL, CacheTier, ErrorKind, Lookup, PeerReplies, PeerReply, PeerRequest, PeerService,
+    ReadRequest, Sample, TierError,
 };
 use foreread_types::{Rank, SampleKey, Tick};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
 
 use crate::dataset::Dataset;
 use crate::locate::location_by_key;
@@ -98,13 +102,15 @@ impl SampleServer {
         let (answers, receiver) = unbounded_channel();
         self.runtime.spawn(async move {
             let mut reads = FuturesUnordered::new();
+            let mut announcements = Announcements::of(&flights, &wanted);
             for PeerRequest { tag, key, due } in wanted {
                 let mut waiting = std::pin::pin!(budget.take(kib(flights.bytes(key), budget.share)));
                 let permit = loop {
                     // Reads in flight free permits only if they are polled.
                     tokio::select! {
                         permit = &mut waiting => break permit,
-                        Some(()) = reads.next() => {}
+                        Some(tag) = reads.next() => announcements.end(tag),
+                        () = announcements.due() => announcements.send(&answers),
                     }
                 };
                 if answers.is_closed() {
@@ -120,9 +126,18 @@ impl SampleServer {
                     };
                     // A closed receiver has left. The sample is cached all the same.
                     let _ = answers.send(answer);
+                    tag
                 });
             }
-            while reads.next().await.is_some() {}
+            loop {
+                tokio::select! {
+                    read = reads.next() => match read {
+                        Some(tag) => announcements.end(tag),
+                        None => break,
+                    },
+                    () = announcements.due() => announcements.send(&answers),
+                }
+            }
         });
         receiver
     }
@@ -144,8 +159,54 @@ impl SampleServer {
     }
 }
 
-/// Reads an owned sample from the origin, or joins its flight.
+/// The samples of a burst that are announced as being read again and again: those of origins that
+/// wait for silent servers themselves. Another rank that read such a sample directly would wait for
+/// the same server.
+struct Announcements {
+    open: BTreeSet<u32>,
+    next: Instant,
+}
+
+impl Announcements {
+    fn of(flights: &SingleFlight, wanted: &[PeerRequest]) -> Self {
+        let waits = |requested: &&PeerRequest| {
+            let dataset = Dataset::find(&flights.datasets, requested.key);
+            dataset.is_some_and(|(dataset, _)| dataset.origin.profile().patience.is_some())
+        };
+        let open = wanted.iter().filter(waits).map(|requested| requested.tag).collect();
+        Self { open, next: Instant::now() + ANNOUNCE_INTERVAL }
+    }
+
+    /// Waits for the next announcement. Never ends without open samples.
+    async fn due(&self) {
+        match self.open.is_empty() {
+            true => std::future::pending().await,
+            false => sleep_until(self.next).await,
+        }
+    }
+
+    fn send(&mut self, answers: &UnboundedSender<PeerReply>) {
+        self.next = Instant::now() + ANNOUNCE_INTERVAL;
+        for &tag in &self.open {
+            // A closed receiver has left.
+            let _ = answers.send(PeerReply::Reading { tag });
+        }
+    }
+
+    fn end(&mut self, tag: u32) {
+        self.open.remove(&tag);
+    }
+}
+
+/// Reads an owned sample with its block or alone, or joins its flight.
 async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
+    flights.begin_block(key, due).await;
+    // It may have been stored in the meantime.
+    if let Some(cache) = flights.cache_of(key).filter(|cache| matches!(cache.lookup(key), Lookup::Stored))
+        && let Ok(bytes) = fetch(&**cache, key, flights.bytes(key), due).await
+    {
+        return Ok(bytes);
+    }
     match flights.begin(key) {
         Start::Ready(bytes) => Ok(bytes),
         Start::Join(result) => joined_result(result.await),

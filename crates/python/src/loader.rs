@@ -47,6 +47,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///     look_ahead: how far reads run ahead of the trainer, in bytes. 'auto' is at most 256 MiB.
 ///     origin_limit: the maximum bytes per second read from storage.
 ///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
+///     patience: how many seconds failed reads are repeated and a silent file server is waited for;
+///         'auto': 120, and 1200 on network file systems.
 ///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
 ///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
@@ -188,9 +190,9 @@ impl PyLoader {
         signature = (target, **settings),
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
                           drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
-                          look_ahead=None, origin_limit=None, origin_parallelism=None, calibration=None, \
-                          validate=None, format=None, on_error=None, resume=None, peers=None, \
-                          progress=False)"
+                          look_ahead=None, origin_limit=None, origin_parallelism=None, patience=None, \
+                          calibration=None, validate=None, format=None, on_error=None, resume=None, \
+                          peers=None, progress=False)"
     )]
     fn new(
         py: Python<'_>,

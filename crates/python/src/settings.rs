@@ -86,6 +86,7 @@ impl PythonSettings {
                 "rank" => ("rank", integer(&name, &value)?),
                 "world_size" => ("world-size", integer(&name, &value)?),
                 "origin_parallelism" => ("origin-parallelism", number(&name, &value)?),
+                "patience" => ("patience", number(&name, &value)?),
                 "sampler" => ("sampler", word(&name, &value)?),
                 "deal" => ("deal", word(&name, &value)?),
                 "on_error" => ("on-error", word(&name, &value)?),

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread::calibration::Calibration;
 use foreread::size::{ByteRate, ByteSize};
@@ -33,6 +34,9 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.world_size = knobs.parse("world-size")?.unwrap_or(config.world_size);
     config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
     config.origin_parallelism = origin_parallelism(knobs)?;
+    config.patience =
+        knobs.parse::<AutoSetting<u64>>("patience")?.and_then(|most| most.0).map(Duration::from_secs);
+    config.recall = knobs.parse("recall")?.unwrap_or(config.recall);
     config.calibration = calibration(knobs)?;
     config.format = format(knobs)?;
     config.on_error = knobs.parse::<OnErrorSetting>("on-error")?.map_or(config.on_error, |text| text.0);

@@ -183,6 +183,14 @@ pub const KNOBS: &[Knob] = &[
         "The most reads from storage at once. auto: found by measuring while it reads",
     ),
     knob(
+        "patience",
+        Value("auto|SECONDS"),
+        Some("auto"),
+        Storage,
+        "How long failed reads of storage are repeated, and how long a silent file server is waited for. \
+         auto: 120 s, and 1200 s on network file systems",
+    ),
+    knob(
         "calibration",
         Value("auto|off|FILE"),
         Some("auto"),
@@ -270,6 +278,13 @@ pub const ARGUMENT_KNOBS: &[Knob] = &[
     ),
     knob("seconds", Value("S"), Some("30"), Storage, "The time limit, without listing the dataset"),
     knob("origin-bytes", Value("SIZE"), Some("1GiB"), Storage, "The most bytes to read from storage"),
+    knob(
+        "recall",
+        Flag,
+        Some("false"),
+        Storage,
+        "Restore files that the storage has moved to an archive, in the background",
+    ),
     knob("policy", Value("NAME"), Some("all"), Order, "The policy to simulate"),
     knob(
         "seeds",
@@ -417,8 +432,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_22_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 22);
+    fn names_are_unique_and_23_are_settable_outside() {
+        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 23);
         let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
         assert_eq!(names.len(), all_knobs().count());
     }

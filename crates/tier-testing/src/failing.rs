@@ -238,6 +238,10 @@ impl<T: OriginTier + ?Sized> OriginTier for FailingTier<T> {
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         self.inner.stat(path)
     }
+
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        self.inner.layouts(paths)
+    }
 }
 
 #[async_trait]

@@ -89,6 +89,10 @@ impl OriginTier for Map {
     fn place(&self) -> &str {
         "map://"
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 #[tokio::main]

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 
 use crate::{Buffers, OriginTier, TierError};
 
-/// The resources of a backend, shared by all backends of a run.
+/// The resources of an origin, shared by all origins of a run.
 #[derive(Clone, Debug)]
 pub struct OpenContext {
     /// Allocates memory for samples.
@@ -26,6 +27,9 @@ pub struct OpenContext {
 pub struct OpenOptions {
     /// Concurrent reads. `None` leaves the choice to the backend.
     pub parallelism: Option<usize>,
+    /// How long a silent server of a network file system is waited for. `None` leaves the choice to
+    /// the backend. Other storage ignores it.
+    pub patience: Option<Duration>,
     /// Backend-specific settings by name. Values may be secrets.
     pub settings: BTreeMap<String, String>,
 }
@@ -53,7 +57,11 @@ impl Debug for OpenOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.settings.keys().collect();
         let mut shown = f.debug_struct("OpenOptions");
-        shown.field("parallelism", &self.parallelism).field("settings", &names).finish_non_exhaustive()
+        shown
+            .field("parallelism", &self.parallelism)
+            .field("patience", &self.patience)
+            .field("settings", &names)
+            .finish_non_exhaustive()
     }
 }
 

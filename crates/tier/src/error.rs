@@ -1,6 +1,6 @@
 //! The error of every tier.
 //!
-//! It is opaque and cheap to clone, because one sample may be awaited twice. Backends only
+//! It is opaque and cheap to clone, because one sample may be awaited twice. Tiers only
 //! *classify*: they map their failures to an [`ErrorKind`], and the layers decide from the kind
 //! whether to retry.
 
@@ -118,6 +118,12 @@ impl TierError {
     /// An object that is not the one that was indexed.
     pub fn changed(tier: &str, object: &str, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Changed, tier).with_object(object).with_detail(detail)
+    }
+
+    /// Sets the tier's name, for a tier that another one is built on.
+    #[must_use]
+    pub fn with_tier(self, tier: &str) -> Self {
+        if self.0.tier == tier { self } else { self.edit(|error| tier.clone_into(&mut error.tier)) }
     }
 
     fn edit(mut self, change: impl FnOnce(&mut ErrorDetails)) -> Self {

@@ -22,14 +22,15 @@
 //!   [`Buffers`]. `reserve` and `store` are separate, so that a full write-behind queue is detected
 //!   before any byte is copied.
 //!
-//! The price of a future per read is one boxed future for the layers and one for the backend. A
-//! busy consumer is woken rarely, because backends call the wakers of several answers in a row.
+//! The price of a future per read is one boxed future for the layers and one for the tier. A
+//! busy consumer is woken rarely, because tiers call the wakers of several answers in a row.
 
 mod backend;
 mod budget;
 mod buffers;
 mod cache;
 mod error;
+mod layout;
 mod path;
 mod peers;
 mod recycled;
@@ -42,8 +43,9 @@ pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
+pub use layout::{LayoutsFuture, ObjectLayout, StorageServer};
 pub use path::{ListRange, check_path};
-pub use peers::{PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
+pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};

@@ -14,12 +14,16 @@
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_types::{Rank, SampleKey, StoreId, Tick};
 use futures::stream::BoxStream;
 
 use crate::{Sample, Tier, TierError};
+
+/// How often an owner repeats that it still reads a sample, where it does.
+pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A request of another rank for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +39,9 @@ pub struct PeerRequest {
 /// A reply to a request for a sample.
 #[derive(Clone, Debug)]
 pub enum PeerReply {
-    /// The sample is being read, so waiting is worthwhile. Precedes the answer, at most once.
+    /// The sample is being read, so waiting is worthwhile. Precedes the answer. Repeated every
+    /// [`ANNOUNCE_INTERVAL`] while an owner waits for a silent file server, which a second reader
+    /// would wait for, too.
     Reading {
         /// The tag of the request.
         tag: u32,

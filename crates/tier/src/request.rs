@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use foreread_types::{SampleKey, Tick};
 
+use crate::StorageServer;
+
 /// Identifies one state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -77,7 +79,7 @@ pub enum Span {
 }
 
 /// One read. It has everything that any tier may need, so it can pass through layers to another
-/// tier. Layers and backends share it ([`Arc`]) instead of copying it.
+/// tier. Layers and tiers share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The sample's key in caches and peers.
@@ -91,6 +93,8 @@ pub struct ReadRequest {
     pub due: Tick,
     /// The block that the read belongs to, if any.
     pub block: Option<Arc<ReadBlock>>,
+    /// The server of the storage that holds the first byte, if the catalog knows it. A hint.
+    pub server: Option<StorageServer>,
 }
 
 /// A part of an object that the caller reads in one request, by several reads in one burst. A layer
@@ -104,9 +108,9 @@ pub struct ReadBlock {
 }
 
 impl ReadRequest {
-    /// A read without a block.
+    /// A read without a block, from an unknown server.
     pub const fn new(key: SampleKey, object: Object, span: Span, due: Tick) -> Self {
-        Self { key, object, span, due, block: None }
+        Self { key, object, span, due, block: None, server: None }
     }
 
     /// The length of the answer, in bytes.

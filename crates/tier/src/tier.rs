@@ -2,12 +2,13 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
-use crate::{Object, ReadRequest, TierError};
+use crate::{LayoutsFuture, Object, ReadRequest, TierError};
 
 /// A read in flight. It resolves to exactly the requested bytes in a separate allocation, so that
 /// keeping them keeps nothing else in memory.
@@ -33,12 +34,17 @@ pub struct TierProfile {
     /// Whether a listing returns objects in byte order of their paths, or reports that it cannot.
     /// An interrupted listing in order can resume after its last object.
     pub lists_in_order: bool,
+    /// How long the tier itself waits for a silent server, for tiers that resend requests until the
+    /// server answers (network file systems). A second read of the same bytes would wait with the
+    /// first. So reads of such a tier are never hedged, have no other deadline, and failures that
+    /// may pass are retried for at least this long. `None` for other tiers.
+    pub patience: Option<Duration>,
 }
 
 impl TierProfile {
     /// A profile with the given parallelism and defaults otherwise.
     pub const fn new(parallelism: usize) -> Self {
-        Self { parallelism, kernel_cached: false, lists_in_order: false }
+        Self { parallelism, kernel_cached: false, lists_in_order: false, patience: None }
     }
 
     /// The same, listing in the order of paths or not.
@@ -51,6 +57,12 @@ impl TierProfile {
     #[must_use]
     pub const fn with_kernel_cached(self, cached: bool) -> Self {
         Self { kernel_cached: cached, ..self }
+    }
+
+    /// The same, with the time that the tier itself waits for a silent server.
+    #[must_use]
+    pub const fn with_patience(self, patience: Option<Duration>) -> Self {
+        Self { patience, ..self }
     }
 }
 
@@ -102,6 +114,13 @@ pub trait OriginTier: Tier {
     /// # Cancel safety
     /// Dropping the future frees everything.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
+
+    /// The layouts of objects on the servers of the storage, in the order of `paths`. `None`,
+    /// without any request, if the storage has none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future frees everything.
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture>;
 
     /// Identifies the data's location. It is equal for every path to the same data (a second mount
     /// point, another name of the endpoint), and different for different data.

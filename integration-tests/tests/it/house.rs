@@ -41,12 +41,15 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone (and the launcher's facts), so that none sees the loader or
-    // another backend.
+    // Tiers: types and tier alone (and the launcher's facts), so that none sees the loader or
+    // another tier's crate.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
+    // The one exception: a directory on Lustre is read as any other.
+    ("foreread-lustre", &["foreread-local", "foreread-tier"]),
     ("foreread-s3", &["foreread-types", "foreread-tier"]),
     ("foreread-opendal", &["foreread-types", "foreread-tier"]),
+    ("foreread-lustre-testing", &["foreread-types"]),
     ("foreread-peer", &["foreread-types", "foreread-connection", "foreread-launcher", "foreread-tier"]),
     ("foreread-peer-testing", &["foreread-types", "foreread-peer"]),
     (
@@ -62,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-loader",
             "foreread-memory",
             "foreread-local",
+            "foreread-lustre",
             "foreread-s3",
             "foreread-opendal",
             "foreread-peer",
@@ -198,7 +202,7 @@ fn arrow_outside_the_table_is_found() {
     let metadata = metadata();
     let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
     let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
-    // As if the backend `local` had the loader's dependencies, and an unlisted package had come.
+    // As if the tiers in `local` had the loader's dependencies, and an unlisted package had come.
     let dependencies = loader.dependencies.clone();
     let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
     local.dependencies = dependencies;

@@ -22,6 +22,7 @@ mod needs_bindfs;
 mod needs_btrfs;
 mod needs_ceph;
 mod needs_ext4;
+mod needs_fuse;
 mod needs_moto;
 mod needs_mounts;
 mod needs_mpi;

@@ -33,13 +33,13 @@ impl DiskReaders {
         parallelism: usize,
     ) -> Result<Self, TierError> {
         if wanted == DiskReader::Threads {
-            return Ok(Self::Threads(ReadPool::new(reader, parallelism)));
+            return Ok(Self::Threads(ReadPool::new(reader, NAME, parallelism, None)));
         }
         match RingReaders::new(reader.clone(), parallelism) {
             Ok(rings) => Ok(Self::Ring(rings)),
             Err(error) if wanted == DiskReader::Auto => {
                 tracing::debug!(%error, "no io_uring here; the disk cache is read by threads");
-                Ok(Self::Threads(ReadPool::new(reader, parallelism)))
+                Ok(Self::Threads(ReadPool::new(reader, NAME, parallelism, None)))
             }
             Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object("io_uring")

@@ -17,7 +17,7 @@ use super::file::DirectFile;
 use super::format::{BLOCK, HEADER, RecordPlace, check_record};
 use super::packer::PackJob;
 use super::state::{DiskKey, DiskState};
-use crate::pool::BlockingRead;
+use crate::pool::{BlockingRead, OpenFile, ReadSteps};
 
 /// Prepares and checks reads.
 #[derive(Clone, Debug)]
@@ -70,10 +70,17 @@ impl BlockingRead for RecordReader {
         request.key.to_string()
     }
 
-    fn read(&self, request: &ReadRequest, _about_to_wait: impl FnOnce()) -> Result<Bytes, TierError> {
-        let PreparedRead { record, file, mut buffer, offset } = self.prepare(request)?;
-        let read = file.read(&mut buffer, offset);
-        self.finish(request, &record, buffer, read)
+    fn read(
+        &self,
+        request: &ReadRequest,
+        _steps: &mut impl ReadSteps,
+    ) -> (Result<Bytes, TierError>, OpenFile) {
+        let result = self.prepare(request).and_then(|prepared| {
+            let PreparedRead { record, file, mut buffer, offset } = prepared;
+            let read = file.read(&mut buffer, offset);
+            self.finish(request, &record, buffer, read)
+        });
+        (result, OpenFile::None)
     }
 }
 

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | no byte arrives while a request is open | [`HEARTBEAT_TIMEOUT`], [`CONFIRM_DELAY`] | the connection |
 //! | bytes arrive, and a sample is not acknowledged | [`ACK_TIMEOUT`] | that sample |
-//! | an acknowledged sample does not arrive | [`RESPONSE_TIMEOUT`] after its request | that sample |
+//! | an acknowledged sample does not arrive | [`RESPONSE_TIMEOUT`] after its request, or after the last time that its owner announced that it still reads it | that sample |
 //! | the engine got the sample from the origin (hedge) | at once | that sample |
 //!
 //! When a connection that has delivered bytes falls silent, all open requests are sent again on a
@@ -56,7 +56,7 @@ pub const RECONNECT_JITTER: Duration = Duration::from_millis(200);
 /// How long a sample may stay unacknowledged.
 pub const ACK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long an acknowledged sample may take.
+/// How long an acknowledged sample may take, unless its owner announces again that it reads it.
 pub const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The tier's name.
@@ -141,25 +141,31 @@ enum Status {
 }
 
 #[derive(Debug)]
+struct PendingSample {
+    sample: SampleRequest,
+    status: Status,
+    /// When it was requested, or last announced as being read.
+    announced: Duration,
+}
+
+#[derive(Debug)]
 struct PendingRequest {
-    sample_requests: Vec<(SampleRequest, Status)>,
+    sample_requests: Vec<PendingSample>,
     left: usize,
-    since: Duration,
 }
 
 impl PendingRequest {
-    fn open(&self) -> impl Iterator<Item = (u32, &SampleRequest, Status)> {
-        let all = (0..).zip(&self.sample_requests).map(|(tag, (sample, state))| (tag, sample, *state));
-        all.filter(|(.., state)| *state != Status::Done)
+    fn open(&self) -> impl Iterator<Item = (u32, &PendingSample)> {
+        (0..).zip(&self.sample_requests).filter(|(_, pending)| pending.status != Status::Done)
     }
 
-    fn open_mut(&mut self, tag: u32) -> Option<&mut (SampleRequest, Status)> {
-        self.sample_requests.get_mut(tag as usize).filter(|(_, state)| *state != Status::Done)
+    fn open_mut(&mut self, tag: u32) -> Option<&mut PendingSample> {
+        self.sample_requests.get_mut(tag as usize).filter(|pending| pending.status != Status::Done)
     }
 
     /// Closes a sample. `false` if it is not open.
     fn close(&mut self, tag: u32) -> bool {
-        let was_open = self.open_mut(tag).map(|(_, state)| *state = Status::Done).is_some();
+        let was_open = self.open_mut(tag).map(|pending| pending.status = Status::Done).is_some();
         self.left -= usize::from(was_open);
         was_open
     }
@@ -181,12 +187,14 @@ pub struct ClientMachine {
     silent_until: Option<Duration>,
     /// Acknowledgement deadlines of requests.
     ack_deadlines: VecDeque<(Duration, u64)>,
+    /// Times at which samples of requests may be overdue.
+    response_deadlines: VecDeque<(Duration, u64)>,
 }
 
 impl ClientMachine {
     /// Requests samples of the run with the tag `run` from `rank`.
     pub fn new(rank: Rank, run: u64) -> Self {
-        let (requests, ack_deadlines) = (BTreeMap::new(), VecDeque::new());
+        let (requests, ack_deadlines, response_deadlines) = Default::default();
         Self {
             rank,
             run,
@@ -196,6 +204,7 @@ impl ClientMachine {
             last_byte: Duration::ZERO,
             silent_until: None,
             ack_deadlines,
+            response_deadlines,
         }
     }
 
@@ -212,7 +221,7 @@ impl ClientMachine {
     /// Whether this sample of a request is open.
     pub fn is_open(&self, request: u64, tag: u32) -> bool {
         let slot = self.requests.get(&request).and_then(|request| request.sample_requests.get(tag as usize));
-        slot.is_some_and(|(_, state)| *state != Status::Done)
+        slot.is_some_and(|pending| pending.status != Status::Done)
     }
 
     /// Handles `event` and appends to `actions`.
@@ -230,7 +239,7 @@ impl ClientMachine {
             ClientEvent::Sample { header, result } => {
                 self.answer(header.request, header.tag, result, actions)
             }
-            ClientEvent::Small { header, bytes } => return self.small(&header, &bytes, actions),
+            ClientEvent::Small { header, bytes } => return self.small(&header, &bytes, now, actions),
         }
         Ok(())
     }
@@ -257,11 +266,11 @@ impl ClientMachine {
         }
         self.open += sample_requests.len();
         self.ack_deadlines.push_back((now + ACK_TIMEOUT, request));
-        let (left, sample_requests) = (
-            sample_requests.len(),
-            sample_requests.into_iter().map(|sample| (sample, Status::Unacknowledged)).collect(),
-        );
-        self.requests.insert(request, PendingRequest { sample_requests, left, since: now });
+        self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, request));
+        let left = sample_requests.len();
+        let pending = |sample| PendingSample { sample, status: Status::Unacknowledged, announced: now };
+        let sample_requests = sample_requests.into_iter().map(pending).collect();
+        self.requests.insert(request, PendingRequest { sample_requests, left });
     }
 
     /// A second connection is open: sends all open requests again.
@@ -269,18 +278,18 @@ impl ClientMachine {
         (self.last_byte, self.silent_until) = (now, None);
         self.ack_deadlines.clear();
         for (&number, request) in &mut self.requests {
-            let sample_requests = request.sample_requests.iter().map(|(sample, _)| *sample);
+            let sample_requests = request.sample_requests.iter().map(|pending| pending.sample);
             let payload = SampleRequest::encode(sample_requests);
             actions.push(ClientAction::Send(
                 FrameHeader::new(FrameKind::Request, self.run, number).over(&payload),
                 payload,
             ));
-            let done = (0..).zip(&mut request.sample_requests).filter_map(|(tag, (_, state))| match state {
-                Status::Done => Some(tag),
-                open => {
-                    *open = Status::Unacknowledged;
-                    None
+            let done = (0..).zip(&mut request.sample_requests).filter_map(|(tag, pending)| {
+                if pending.status == Status::Done {
+                    return Some(tag);
                 }
+                pending.status = Status::Unacknowledged;
+                None
             });
             let done: Vec<u32> = done.collect();
             if !done.is_empty() {
@@ -313,7 +322,7 @@ impl ClientMachine {
 
     fn forget(&mut self, key: SampleKey, actions: &mut Actions) {
         let of_request = |(&number, request): (&u64, &PendingRequest)| {
-            let tag = request.open().find(|(_, sample, _)| sample.key == key).map(|(tag, ..)| tag)?;
+            let tag = request.open().find(|(_, pending)| pending.sample.key == key).map(|(tag, _)| tag)?;
             Some((number, tag))
         };
         let found: Vec<(u64, u32)> = self.requests.iter().filter_map(of_request).collect();
@@ -344,7 +353,8 @@ impl ClientMachine {
                 }
                 let known = self.requests.get(&header.request);
                 let slot = known.and_then(|request| request.sample_requests.get(header.tag as usize));
-                let Some((sample, _)) = slot.filter(|(_, state)| *state != Status::Done) else {
+                let Some(PendingSample { sample, .. }) = slot.filter(|slot| slot.status != Status::Done)
+                else {
                     return Ok(ExpectedPayload::Skipped);
                 };
                 if sample.key.id.0 != header.sample {
@@ -368,7 +378,13 @@ impl ClientMachine {
         }
     }
 
-    fn small(&mut self, header: &FrameHeader, bytes: &[u8], actions: &mut Actions) -> Result<(), WireError> {
+    fn small(
+        &mut self,
+        header: &FrameHeader,
+        bytes: &[u8],
+        now: Duration,
+        actions: &mut Actions,
+    ) -> Result<(), WireError> {
         if let Some(kind) = kind_of(header.status).filter(|_| header.kind == FrameKind::Answer) {
             let text = String::from_utf8_lossy(bytes);
             let colon = if text.is_empty() { "" } else { ": " };
@@ -378,10 +394,16 @@ impl ClientMachine {
             return Ok(());
         }
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
+        let mut is_renewed = false;
         for tag in decode_tags(bytes)? {
-            if let Some((_, state)) = request.open_mut(tag) {
-                *state = Status::Acknowledged;
+            let Some(pending) = request.open_mut(tag) else { continue };
+            if pending.status == Status::Acknowledged {
+                (pending.announced, is_renewed) = (now, true);
             }
+            pending.status = Status::Acknowledged;
+        }
+        if is_renewed {
+            self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, header.request));
         }
         Ok(())
     }
@@ -409,21 +431,23 @@ impl ClientMachine {
         busy: bool,
         actions: &mut Actions,
     ) -> Result<Option<Duration>, WireError> {
-        // Requests are numbered in the order of their time.
-        while let Some((&number, oldest)) = self.requests.first_key_value() {
-            if now < oldest.since + RESPONSE_TIMEOUT {
+        while let Some(&(until, number)) = self.response_deadlines.front() {
+            let Some(request) = self.requests.get(&number) else {
+                self.response_deadlines.pop_front();
+                continue;
+            };
+            if now < until {
                 break;
             }
-            let tags: Vec<u32> = oldest.open().map(|(tag, ..)| tag).collect();
-            self.time_out(
-                number,
-                &tags,
-                &format!("it did not arrive within {} s", RESPONSE_TIMEOUT.as_secs()),
-                actions,
-            );
+            self.response_deadlines.pop_front();
+            let overdue = request.open().filter(|(_, pending)| pending.announced + RESPONSE_TIMEOUT <= now);
+            let tags: Vec<u32> = overdue.map(|(tag, _)| tag).collect();
+            let why = format!("it did not arrive within {} s", RESPONSE_TIMEOUT.as_secs());
+            self.time_out(number, &tags, &why, actions);
         }
         if self.open == 0 {
             self.ack_deadlines.clear();
+            self.response_deadlines.clear();
             return Ok(None);
         }
         let mut next = self.last_byte + HEARTBEAT_TIMEOUT;
@@ -450,13 +474,14 @@ impl ClientMachine {
                 break;
             }
             self.ack_deadlines.pop_front();
-            let ack_deadlines = request.open().filter(|(.., state)| *state == Status::Unacknowledged);
-            let ack_deadlines: Vec<u32> = ack_deadlines.map(|(tag, ..)| tag).collect();
+            let unacknowledged =
+                request.open().filter(|(_, pending)| pending.status == Status::Unacknowledged);
+            let ack_deadlines: Vec<u32> = unacknowledged.map(|(tag, _)| tag).collect();
             let why = format!("it was not acknowledged within {} s", ACK_TIMEOUT.as_secs());
             self.time_out(number, &ack_deadlines, &why, actions);
         }
-        if let Some(oldest) = self.requests.values().next() {
-            next = next.min(oldest.since + RESPONSE_TIMEOUT);
+        if let Some((until, _)) = self.response_deadlines.front() {
+            next = next.min(*until);
         }
         Ok((self.open > 0).then_some(next))
     }
@@ -520,6 +545,18 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-17, RANK-19
+    fn silent_connection_ends_after_650_ms() {
+        let mut machine = requesting(1);
+        machine.on(ClientEvent::BytesArrived, 100 * MS, &mut Vec::new()).unwrap();
+        let mut check = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
+        assert_eq!(check(699).unwrap(), Some(700 * MS));
+        assert_eq!(check(700).unwrap(), Some(750 * MS));
+        assert_eq!(check(749).unwrap(), Some(750 * MS));
+        assert_eq!(check(750).unwrap_err().kind(), WireErrorKind::Timeout);
+    }
+
+    #[test]
     fn silence_is_checked_twice() {
         let mut machine = requesting(2);
         let mut look = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
@@ -546,6 +583,29 @@ mod tests {
         machine.on(ClientEvent::BytesArrived, RESPONSE_TIMEOUT, &mut Vec::new()).unwrap();
         assert_eq!(machine.check_timeouts(RESPONSE_TIMEOUT, true, &mut actions).unwrap(), None);
         assert_eq!(shown(&actions), ["2 false", "Cancel [2]"]);
+    }
+
+    /// An owner that waits for a silent file server announces its reads again. Only these wait.
+    #[test]
+    // semantics: HPC-4
+    fn announced_sample_is_waited_for() {
+        let mut machine = requesting(3);
+        let reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
+            let header = FrameHeader::new(FrameKind::Reading, 7, 1);
+            let small = ClientEvent::Small { header, bytes: encode_tags(tags) };
+            machine.on(ClientEvent::BytesArrived, at * MS, &mut Vec::new()).unwrap();
+            machine.on(small, at * MS, &mut Vec::new()).unwrap();
+            let mut actions = Vec::new();
+            machine.check_timeouts(at * MS, true, &mut actions).unwrap();
+            shown(&actions)
+        };
+        assert_eq!(reading(&mut machine, &[0, 1, 2], 10), [""; 0]);
+        assert_eq!(reading(&mut machine, &[1, 2], 20_000), [""; 0]);
+        assert_eq!(reading(&mut machine, &[2], 40_000), ["0 false", "Cancel [0]"]);
+        assert_eq!(reading(&mut machine, &[2], 60_000), ["1 false", "Cancel [1]"]);
+        assert_eq!(reading(&mut machine, &[], 89_999), [""; 0]);
+        assert_eq!(reading(&mut machine, &[], 90_000), ["2 false", "Cancel [2]"]);
+        assert_eq!(machine.open(), 0);
     }
 
     #[test]

@@ -73,11 +73,11 @@ impl EngineChunk {
     }
 
     /// Records a reply. Returns the sample's tag, its key, and how many bytes are no longer
-    /// unacknowledged. `None` if it changes nothing.
+    /// unacknowledged. `None` if it is complete.
     pub(super) fn record(&mut self, position: u32, reading: bool) -> Option<(u32, SampleKey, u64)> {
         let sample = self.samples.get_mut(position as usize)?;
         let state = if reading { ReplyState::Reading } else { ReplyState::Done };
-        if sample.state == ReplyState::Done || sample.state == state {
+        if sample.state == ReplyState::Done {
             return None;
         }
         let freed = if sample.state == ReplyState::None { sample.length } else { 0 };

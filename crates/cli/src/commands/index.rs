@@ -10,6 +10,7 @@ use anyhow::Result;
 use foreread::dataset::{IndexOptions, IndexProgress, forget_listing};
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
+use foreread_estimate::ServerReport;
 use serde::Serialize;
 
 use crate::arguments::Index;
@@ -67,12 +68,16 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
             requests: last.requests,
             members_skipped: last.skipped,
         }),
+        storage: ServerReport::of(&catalog),
     };
     if json {
         return settings::print_json(&report);
     }
     let mut out = output::stdout();
     write!(out, "{report}")?;
+    if options.settings.verbose {
+        writeln!(out, "fingerprint  {}", report.fingerprint)?;
+    }
     Ok(out.flush()?)
 }
 
@@ -91,6 +96,9 @@ struct IndexReport {
     resumed_shards: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     shards: Option<ShardsReport>,
+    /// The servers of the file system that hold the samples, if it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage: Option<ServerReport>,
 }
 
 /// The cost of indexing shards.
@@ -106,12 +114,11 @@ impl fmt::Display for IndexReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
-            "{}: {} samples, {}, {} labels, fingerprint {}",
+            "{}: {} samples, {}, {} labels",
             self.catalog,
             self.samples,
             ByteSize(self.bytes),
-            self.labels,
-            self.fingerprint
+            self.labels
         )?;
         if self.resumed_objects > 0 {
             writeln!(out, "resumed: {} objects were already listed", self.resumed_objects)?;
@@ -119,7 +126,15 @@ impl fmt::Display for IndexReport {
         if self.resumed_shards > 0 {
             writeln!(out, "resumed: {} shards were already indexed", self.resumed_shards)?;
         }
-        let Some(shards) = &self.shards else { return Ok(()) };
+        if let Some(shards) = &self.shards {
+            self.write_shards(out, shards)?;
+        }
+        self.storage.as_ref().map_or(Ok(()), |storage| write!(out, "{storage}"))
+    }
+}
+
+impl IndexReport {
+    fn write_shards(&self, out: &mut fmt::Formatter<'_>, shards: &ShardsReport) -> fmt::Result {
         let skipped = match shards.members_skipped {
             0 => String::new(),
             1 => "; 1 member is not a sample".to_owned(),

@@ -50,6 +50,10 @@ impl OriginTier for One {
         let error = TierError::new(ErrorKind::NotFound, "one").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -154,4 +154,8 @@ impl OriginTier for Held {
         let missing = TierError::new(ErrorKind::NotFound, "held").with_object(path);
         Box::pin(std::future::ready(object.ok_or(missing)))
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }

@@ -189,7 +189,8 @@ impl Ready {
         let memory = memory.collect();
         // An unreadable sample is an error of that request only.
         let blocks = foreread_loader::BlockTable::default();
-        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry);
+        let assembly =
+            Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry_policy());
         let inner = SourceInner {
             catalog,
             cluster,

@@ -346,6 +346,10 @@ impl OriginTier for BrokenStore {
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         self.inner.stat(path)
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 /// A run over a backend that panics in the call `at`.

@@ -78,6 +78,10 @@ impl OriginTier for ShardOrigin {
         let error = TierError::new(ErrorKind::NotFound, "origin").with_object(path);
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+        None
+    }
 }
 
 /// Two epochs in the catalog's order, read from `origin`, which may differ from the indexed one.

@@ -137,6 +137,7 @@ class Loader:
         look_ahead: Size | None = None,
         origin_limit: Size | None = None,
         origin_parallelism: int | Literal["auto"] | None = None,
+        patience: int | Literal["auto"] | None = None,
         calibration: Path | None = None,
         validate: Path | None = None,
         format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,

@@ -50,6 +50,9 @@ class Settings(TypedDict, total=False):
     origin_limit: Size | None
     #: The maximum concurrent reads from storage; "auto" (default): found while reading.
     origin_parallelism: int | Literal["auto"] | None
+    #: How many seconds failed reads are repeated and a silent file server is waited for; "auto" (default): 120, and
+    #: 1200 on network file systems.
+    patience: int | Literal["auto"] | None
     #: The file of measured speeds from `foreread calibrate`; "auto" (default): foreread-calibration.toml in the working
     #: directory, if there is one; "off": none.
     calibration: Path | None

@@ -1,4 +1,4 @@
-//! The contract as functions that a backend's tests call.
+//! The contract as functions that a tier's tests call.
 //!
 //! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
 //!   (which it must not list), and nothing else.
@@ -211,6 +211,10 @@ mod tests {
 
         fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
             self.0.stat(path)
+        }
+
+        fn layouts(&self, paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
+            self.0.layouts(paths)
         }
     }
 

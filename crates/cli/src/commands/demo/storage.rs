@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use foreread::Registry;
 use foreread::backend::{
-    Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
+    Backend, LayoutsFuture, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier,
+    TierError, TierProfile,
 };
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -76,5 +76,9 @@ impl OriginTier for SlowOrigin {
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         self.0.stat(path)
+    }
+
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        self.0.layouts(paths)
     }
 }

@@ -1,0 +1,155 @@
+//! The storage servers of samples: an optional column of a catalog.
+//!
+//! On a file system with several servers, each sample's server is read when the dataset is indexed.
+//! Reports, warnings and the bounds on silent reads use it. It is a hint: files may move to other
+//! servers. So it is not part of the fingerprint, and no read depends on it. The price is one to
+//! four bytes per sample.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use foreread_tier::{Object, ObjectLayout, OriginTier, StorageServer};
+use foreread_types::SampleId;
+
+use crate::Catalog;
+
+/// The column's name: Lustre's word, for readers of catalogs.
+pub(crate) const COLUMN: &str = "ost";
+
+/// The value of samples that the metadata server holds.
+const METADATA: u32 = u32::MAX;
+
+/// The value of samples that were released to an archive.
+const RELEASED: u32 = u32::MAX - 1;
+
+/// Objects whose layouts are requested at once.
+const LAYOUTS_AT_ONCE: usize = 4096;
+
+/// The layouts of objects, by path.
+pub(crate) type Layouts = HashMap<Arc<str>, Box<dyn ObjectLayout>>;
+
+/// The column's value for the byte at `offset` of an object with this layout.
+pub(crate) fn encode(layout: &dyn ObjectLayout, offset: u64) -> Option<u32> {
+    if layout.is_released() {
+        return Some(RELEASED);
+    }
+    match layout.server(offset)? {
+        StorageServer::Metadata => Some(METADATA),
+        StorageServer::Data(index) => Some(index).filter(|index| *index < RELEASED),
+    }
+}
+
+/// The server that a value of the column names.
+pub(crate) fn decode(value: u32) -> Option<StorageServer> {
+    match value {
+        RELEASED => None,
+        METADATA => Some(StorageServer::Metadata),
+        index => Some(StorageServer::Data(index)),
+    }
+}
+
+/// Whether a value of the column means that the sample was released.
+pub(crate) fn is_released(value: u32) -> bool {
+    value == RELEASED
+}
+
+/// Reads the layouts of `objects`. Empty where the storage has none.
+pub(crate) async fn layouts(origin: &dyn OriginTier, objects: &[Object]) -> Layouts {
+    let mut found = Layouts::new();
+    for some in objects.chunks(LAYOUTS_AT_ONCE) {
+        let paths: Vec<_> = some.iter().map(|object| Arc::clone(&object.path)).collect();
+        let Some(layouts) = origin.layouts(paths) else { return found };
+        let layouts = some.iter().zip(layouts.await);
+        found.extend(layouts.filter_map(|(object, layout)| Some((Arc::clone(&object.path), layout?))));
+    }
+    found
+}
+
+/// The samples and bytes of one storage server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerShare {
+    /// Samples whose first byte it holds.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl ServerShare {
+    fn add(&mut self, bytes: u64) {
+        self.samples += 1;
+        self.bytes += bytes;
+    }
+}
+
+/// How a dataset's samples are spread over the servers of its storage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerShares {
+    /// The share of each server.
+    pub servers: BTreeMap<StorageServer, ServerShare>,
+    /// Samples of unknown servers.
+    pub unknown: ServerShare,
+    /// Samples that were released to an archive.
+    pub released: ServerShare,
+    /// The number of objects, each of which is opened and closed once an epoch.
+    pub objects: u64,
+}
+
+impl ServerShares {
+    /// The shares of a catalog's samples. `None` if the catalog names no servers.
+    pub fn of(catalog: &Catalog) -> Option<Self> {
+        if !catalog.has_servers() {
+            return None;
+        }
+        let mut shares = Self { objects: catalog.objects(), ..Self::default() };
+        for id in (0..catalog.len()).map(SampleId) {
+            let share = match (catalog.is_released(id), catalog.server(id)) {
+                (true, _) => &mut shares.released,
+                (false, Some(server)) => shares.servers.entry(server).or_default(),
+                (false, None) => &mut shares.unknown,
+            };
+            share.add(catalog.sizes().bytes(id));
+        }
+        Some(shares)
+    }
+
+    /// The data server with the most bytes, and its bytes relative to the mean of all data servers.
+    /// `None` without data servers.
+    pub fn imbalance(&self) -> Option<(StorageServer, f64)> {
+        let data = || self.servers.iter().filter(|(server, _)| matches!(server, StorageServer::Data(_)));
+        let total: u64 = data().map(|(_, share)| share.bytes).sum();
+        let (server, most) =
+            data().max_by_key(|(server, share)| (share.bytes, std::cmp::Reverse(**server)))?;
+        let mean = total as f64 / data().count() as f64;
+        (mean > 0.0).then(|| (*server, most.bytes as f64 / mean))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_servers_are_decoded() {
+        for (value, server, released) in [
+            (0, Some(StorageServer::Data(0)), false),
+            (700, Some(StorageServer::Data(700)), false),
+            (METADATA, Some(StorageServer::Metadata), false),
+            (RELEASED, None, true),
+        ] {
+            assert_eq!((decode(value), is_released(value)), (server, released));
+        }
+    }
+
+    #[test]
+    fn imbalance_is_that_of_data_servers() {
+        let mut shares = ServerShares::default();
+        assert_eq!(shares.imbalance(), None);
+        for (server, bytes) in
+            [(StorageServer::Data(3), 300), (StorageServer::Data(7), 100), (StorageServer::Metadata, 10_000)]
+        {
+            shares.servers.insert(server, ServerShare { samples: 1, bytes });
+        }
+        assert_eq!(shares.imbalance(), Some((StorageServer::Data(3), 1.5)));
+    }
+}

@@ -1,0 +1,239 @@
+//! Servers that hang, are slow or evict the client, and files in an archive.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foreread_lustre::read_layout;
+use foreread_lustre_testing::{Counts, EvictedFrom, LayoutSpec, Recall, StandInOptions};
+use rustix::io::Errno;
+
+use super::{Finally, KIB, Mounted, assert_range, is_mounted, mounted};
+
+/// `ost-2` is on OST 2, and so on.
+fn by_name() -> StandInOptions {
+    let ost = |path: &str| path.bytes().last().map_or(0, |digit| u32::from(digit - b'0'));
+    StandInOptions::new(4).with_layout(move |path, _| LayoutSpec::on([ost(path)], 1 << 20))
+}
+
+const FILES: &[(&str, usize)] = &[("ost-0", 64 * KIB), ("ost-1", 64 * KIB), ("ost-2", 64 * KIB)];
+
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited for 20 s: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn read(file: &File) -> io::Result<usize> {
+    file.read_at(&mut [0; 100], 0)
+}
+
+#[test]
+fn hung_ost_answers_when_it_resumes() {
+    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let file = mounted.open("ost-1");
+    thread::scope(|scope| {
+        let hung = mounted.hang(1);
+        let reader = scope.spawn(|| {
+            let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+            assert_range(&file, "ost-1", 500, 1000);
+            thread
+        });
+        let waiting = || mounted.stand_in.waiting_threads(1);
+        wait_until("the reader waits", || waiting().len() == 1);
+        let own = mounted.stand_in.waiting_threads_by_ost(std::process::id());
+        assert_eq!(own, [0, 1, 0, 0]);
+        assert_eq!(mounted.stand_in.waiting_threads_by_ost(1), [0; 4]);
+        // Other OSTs and the MDT answer, and so does the MDT for files of the hung one.
+        assert_range(&mounted.open("ost-2"), "ost-2", 0, 5000);
+        assert_eq!(mounted.open("ost-1").metadata().unwrap().len(), 64 << 10);
+        let thread = waiting()[0];
+        assert!(!reader.is_finished());
+        drop(hung);
+        assert_eq!(reader.join().unwrap(), thread);
+        wait_until("the thread is no longer counted", || waiting().is_empty());
+    });
+}
+
+#[test]
+fn unmounting_ends_readers_of_a_hung_ost() {
+    let Some(Mounted { stand_in, backing }) = mounted(by_name(), FILES) else { return };
+    let root = stand_in.root().to_owned();
+    assert!(is_mounted(&root));
+    stand_in.hang(2);
+    let mut child = Command::new("cat").arg(root.join("ost-2")).stderr(Stdio::piped()).spawn().unwrap();
+    let file = File::open(root.join("ost-2")).unwrap();
+    let reader = thread::spawn(move || read(&file).unwrap_err());
+    wait_until("both wait", || stand_in.waiting_threads(2).len() == 2);
+    assert_eq!(stand_in.waiting_threads_by_ost(child.id()), [0, 0, 1, 0]);
+    // The kernel does not let go of a reader that is killed.
+    child.kill().unwrap();
+    thread::sleep(Duration::from_millis(50));
+    assert!(child.try_wait().unwrap().is_none());
+    let start = Instant::now();
+    drop(stand_in);
+    let errno = Errno::from_io_error(&reader.join().unwrap());
+    assert!([Some(Errno::NOTCONN), Some(Errno::CONNABORTED)].contains(&errno), "{errno:?}");
+    assert!(!child.wait().unwrap().success());
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(!is_mounted(&root) && !root.exists());
+    assert!(backing.path().join("ost-2").exists());
+}
+
+#[test]
+fn queue_before_a_hung_ost_is_answered_in_order() {
+    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let file = mounted.open("ost-0");
+    thread::scope(|scope| {
+        let hung = mounted.hang(0);
+        let readers: Vec<_> =
+            (0..20).map(|_| scope.spawn(|| assert_range(&file, "ost-0", 0, 1000))).collect();
+        wait_until("all wait", || mounted.stand_in.waiting_threads(0).len() == 20);
+        let ost = mounted.stand_in.counts().by_ost[0];
+        assert_eq!((ost.in_flight, ost.unanswered), (8, 20));
+        drop(hung);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    assert_eq!(mounted.stand_in.counts().by_ost[0].max_in_flight, 8);
+}
+
+#[test]
+fn slow_ost_is_slower_by_its_factor() {
+    let options = by_name().with_latency(Duration::from_millis(2));
+    let Some(mounted) = mounted(options, FILES) else { return };
+    let files = [mounted.open("ost-0"), mounted.open("ost-1")];
+    mounted.stand_in.slow(1, 20.0);
+    let time = |file: &File| {
+        let start = Instant::now();
+        (0..5).for_each(|_| assert_eq!(read(file).unwrap(), 100));
+        start.elapsed()
+    };
+    let [usual, slow] = [time(&files[0]), time(&files[1])];
+    assert!(slow >= Duration::from_millis(200) && usual < slow / 2, "{usual:?}, {slow:?}");
+    mounted.stand_in.slow(1, 1.0);
+    assert!(time(&files[1]) < Duration::from_millis(100));
+}
+
+#[test]
+fn evicted_client_gets_errors_until_it_reconnects() {
+    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let [zero, one] = [mounted.open("ost-0"), mounted.open("ost-1")];
+    read(&one).unwrap();
+    mounted.stand_in.reset_counts();
+    mounted.stand_in.evict(EvictedFrom::Ost(1), Errno::NOTCONN, Some(2));
+    let errors: Vec<_> = (0..2).map(|_| Errno::from_io_error(&read(&one).unwrap_err())).collect();
+    assert_eq!(errors, [Some(Errno::NOTCONN); 2]);
+    read(&zero).unwrap();
+    read(&one).unwrap();
+    let counts = mounted.stand_in.counts();
+    assert_eq!((counts.evicted, counts.locks), (2, 2), "locks are taken again");
+    mounted.stand_in.evict(EvictedFrom::All, Errno::SHUTDOWN, None);
+    for _ in 0..3 {
+        assert_eq!(Errno::from_io_error(&read(&zero).unwrap_err()), Some(Errno::SHUTDOWN));
+        let open = File::open(mounted.path("ost-2")).unwrap_err();
+        assert_eq!(Errno::from_io_error(&open), Some(Errno::SHUTDOWN));
+        zero.metadata().unwrap_err();
+    }
+    mounted.stand_in.reconnect();
+    read(&zero).unwrap();
+    mounted.stand_in.evict(EvictedFrom::Mdt, Errno::NOTCONN, Some(1));
+    read(&zero).unwrap();
+    zero.metadata().unwrap_err();
+    zero.metadata().unwrap();
+}
+
+#[test]
+fn released_file_is_restored_by_its_first_read() {
+    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let root = File::open(mounted.stand_in.root()).unwrap();
+    let layout = || read_layout(root.as_fd(), "ost-2").unwrap().unwrap();
+    let time = Duration::from_millis(200);
+    mounted.stand_in.release("ost-2", Recall::After(time));
+    assert!(layout().released() && layout().is_known());
+    let file = mounted.open("ost-2");
+    assert_eq!(file.metadata().unwrap().len(), 64 << 10);
+    assert_eq!(mounted.stand_in.counts().recalls, 0, "only a read restores");
+    let start = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| assert_range(&file, "ost-2", 0, 1000));
+        scope.spawn(|| assert_range(&file, "ost-2", 2000, 1000));
+    });
+    assert!(start.elapsed() >= time);
+    assert_eq!(mounted.stand_in.counts().recalls, 1);
+    assert!(!layout().released());
+
+    mounted.stand_in.release("ost-2", Recall::Fails(Duration::from_millis(10)));
+    for _ in 0..2 {
+        assert_eq!(Errno::from_io_error(&read(&file).unwrap_err()), Some(Errno::NODATA));
+    }
+    assert_eq!(mounted.stand_in.counts().recalls, 3);
+
+    mounted.stand_in.release("ost-2", Recall::OnDemand);
+    thread::scope(|scope| {
+        let _recalled = Finally(|| mounted.stand_in.recalled("ost-2"));
+        let reader = scope.spawn(|| read(&file).unwrap());
+        wait_until("the restore begins", || mounted.stand_in.counts().recalls == 4);
+        thread::sleep(Duration::from_millis(20));
+        assert!(!reader.is_finished());
+        mounted.stand_in.recalled("ost-2");
+        assert_eq!(reader.join().unwrap(), 100);
+    });
+}
+
+#[test]
+fn commands_of_another_process_set_faults() {
+    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let run = |lines: &str| {
+        let mut answers = Vec::new();
+        mounted.stand_in.run_commands(lines.as_bytes(), &mut answers).unwrap();
+        String::from_utf8(answers).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let file = mounted.open("ost-1");
+    assert_eq!(run("evict 1 108 1\n"), ["ok"]);
+    assert_eq!(Errno::from_io_error(&read(&file).unwrap_err()), Some(Errno::SHUTDOWN));
+    read(&file).unwrap();
+    let counts: serde_json::Value = serde_json::from_str(&run("counts\n")[0]).unwrap();
+    assert_eq!((&counts["evicted"], &counts["by_ost"][1]["requests"]), (&1.into(), &1.into()));
+    assert_eq!(run("reset\nhang 1\nslow 1 1\n"), ["ok"; 3]);
+    assert_eq!(
+        mounted.stand_in.counts(),
+        Counts { by_ost: vec![Default::default(); 4], ..Default::default() }
+    );
+    thread::scope(|scope| {
+        let _resumed = Finally(|| mounted.stand_in.resume(1));
+        let reader = scope.spawn(|| read(&file).unwrap());
+        wait_until("the reader waits", || {
+            run(&format!("waiting {}", std::process::id())) == ["[0, 1, 0, 0]"]
+        });
+        assert_eq!(run("resume 1"), ["ok"]);
+        reader.join().unwrap();
+    });
+    assert_eq!(run("release ost-1 5\nrelease ost-2 never\nrecalled ost-2\nreconnect\n"), ["ok"; 4]);
+    for (line, error) in [
+        ("hang 4", "error: there is no OST 4"),
+        ("slow 0 -1", "error: invalid factor '-1': expected 0 to 1000000"),
+        ("evict all 0", "error: invalid error number '0'"),
+        ("dance", "error: unknown command 'dance'"),
+    ] {
+        assert_eq!(run(line), [error]);
+    }
+}
+
+/// A mount over a directory that is not there, and on one.
+#[test]
+fn mount_without_a_backing_directory_is_an_error() {
+    let Some(mounted) = mounted(by_name(), &[]) else { return };
+    let absent = mounted.backing.path().join("absent");
+    foreread_lustre_testing::StandIn::mount(&absent, by_name()).err().unwrap();
+    // The mount is read-only.
+    let error = File::create(mounted.path("new")).unwrap_err();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
+    assert!(fs::read_dir(mounted.stand_in.root()).unwrap().next().is_none());
+}

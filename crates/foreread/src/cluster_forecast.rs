@@ -4,7 +4,9 @@
 //! A rank in a group has its group's plan instead, made from the real caches of each rank.
 
 use foreread_oracle::Pass;
-use foreread_planner::{CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, plan_cluster};
+use foreread_planner::{
+    CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, ServerGain, plan_cluster,
+};
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
@@ -27,6 +29,9 @@ pub struct ClusterForecast {
     pub by_locality: bool,
     /// The bandwidth between nodes that the times assume. It is not measured.
     pub assumed_network_bytes_per_second: u64,
+    /// The gain of a placement by storage server. `None` if it ignores them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_gain: Option<ServerGain>,
     /// The time of each epoch, if the origin's speed is known.
     #[serde(skip)]
     pub epochs: Option<Vec<EpochForecast>>,
@@ -60,6 +65,7 @@ impl Planned {
             local_uses,
             by_locality: self.config.locality,
             assumed_network_bytes_per_second: cluster.network.bytes_per_second,
+            server_gain: plan.server_gain(),
             epochs,
         }))
     }

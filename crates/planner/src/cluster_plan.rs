@@ -35,6 +35,7 @@ use crate::placement::{LevelTable, Placement};
 use crate::plan::LevelPlan;
 use crate::readers::{first, repeated};
 use crate::rule::OwnerRule;
+use crate::server_times::ServerGain;
 use crate::slow_levels::{self, SlowLevels};
 
 /// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
@@ -60,7 +61,8 @@ pub struct ClusterPlan {
     floor: LowerBound,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
-    traffic: ClusterTraffic,
+    pub(crate) traffic: ClusterTraffic,
+    pub(crate) server_gain: Option<ServerGain>,
     print: Fingerprint,
 }
 
@@ -168,7 +170,7 @@ fn planned(
         return Err(PlanReason::Samples { samples, most: MAX_SAMPLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
-    planning.table(&demand, LowerBound::of_demand(&demand, narrow(room)))
+    planning.by_server(&demand, LowerBound::of_demand(&demand, narrow(room)))
 }
 
 /// The datasets that a run reads.
@@ -180,18 +182,18 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
 /// The second copies of the rank's own store: a table per dataset, and the content of each level.
 type OwnCopies = (Vec<LevelTable>, [LevelFill; MAX_LEVELS]);
 
-struct ClusterPlanner<'a> {
-    run: &'a Run,
-    sizes: &'a [Sizes],
-    cluster: &'a Cluster,
+pub(crate) struct ClusterPlanner<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) sizes: &'a [Sizes],
+    pub(crate) cluster: &'a Cluster,
     /// The description with the levels that stay empty because the origin is faster, and the list
     /// of those levels.
-    described: &'a Cluster,
-    slower: SlowLevels,
+    pub(crate) described: &'a Cluster,
+    pub(crate) slower: SlowLevels,
     /// By rank.
-    stores: &'a [u16],
+    pub(crate) stores: &'a [u16],
     /// Whether the second copies of all stores are requested.
-    all_copies: bool,
+    pub(crate) all_copies: bool,
 }
 
 impl ClusterPlanner<'_> {
@@ -204,7 +206,11 @@ impl ClusterPlanner<'_> {
         })
     }
 
-    fn table(&self, demand: &Demand, floor: LowerBound) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
+    pub(crate) fn table(
+        &self,
+        demand: &Demand,
+        floor: LowerBound,
+    ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
         let mut datasets = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
             let dataset = DatasetId(dataset as u32);
@@ -435,6 +441,7 @@ impl ClusterPlanner<'_> {
             origin_bytes,
             stores,
             traffic,
+            server_gain: None,
             print: print.finish(),
         }
     }
@@ -495,6 +502,12 @@ impl ClusterPlan {
     /// The content of each store, in the order of the cluster's description.
     pub fn stores(&self) -> &[StorePlan] {
         &self.stores
+    }
+
+    /// The gain of a placement by storage server. `None` if the placement ignores servers: they are
+    /// unknown, less than a tenth would be gained, or a rule assigns the samples.
+    pub fn server_gain(&self) -> Option<ServerGain> {
+        self.server_gain
     }
 
     /// Predicts every epoch of the rest of the run. `cluster` is the description that the plan was

@@ -7,6 +7,7 @@ mod huge;
 mod locality;
 mod long;
 mod owners;
+mod servers;
 mod shapes;
 mod tables;
 

@@ -1,7 +1,7 @@
 """Training that survives preemption: model, optimizer and loader in one checkpoint.
 
     python resume.py /data/train --checkpoint run.pt
-    torchrun --nproc-per-node 4 resume.py s3://bucket/train --checkpoint run.pt --memory 8GiB
+    torchrun --nproc_per_node 4 resume.py s3://bucket/train --checkpoint run.pt --memory 8GiB
     srun python resume.py train.foreread --checkpoint run.pt --disk /local/scratch=400GB
 
 The checkpoint is written after each epoch, and on SIGTERM after the current step. The script then ends with status
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=32, help="per rank")
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--classes", type=int, help="refuse data with another number of classes")
     parser.add_argument("--memory", default="auto", help="per rank, for example 16GiB")
     parser.add_argument("--disk", help="per node, for example /local/scratch=400GB")
     options = parser.parse_args()
@@ -74,13 +74,6 @@ def main() -> None:
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
-    torch.manual_seed(0)
-    model = network(options.classes)
-    model(torch.zeros(1, 3, 32, 32))
-    model = model.to(device)
-    trained: nn.Module = model if world == 1 else nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    loss_of = nn.CrossEntropyLoss()
     loader = DataLoader(
         options.data,
         options.batch_size,
@@ -91,6 +84,16 @@ def main() -> None:
         memory=options.memory,
         disk=options.disk,
     )
+    classes = len(loader.dataset.classes)
+    if options.classes not in (None, classes):
+        parser.error(f"--classes {options.classes}: the data have {classes} classes")
+    torch.manual_seed(0)
+    model = network(classes)
+    model(torch.zeros(1, 3, 32, 32))
+    model = model.to(device)
+    trained: nn.Module = model if world == 1 else nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
 
     def save(epoch: int) -> None:
         """All ranks are at the same step, so that rank 0's state is everybody's."""

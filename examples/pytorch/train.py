@@ -4,7 +4,7 @@
     python train.py /data/train --foreread wrap        # one line more: wrap(loader)
     python train.py /data/train --foreread loader      # foreread's own DataLoader
     python train.py s3://bucket/train --foreread loader --memory 8GiB --disk /local/scratch=100GB
-    torchrun --nproc-per-node 2 train.py /data/train --foreread loader
+    torchrun --nproc_per_node 2 train.py /data/train --foreread loader
 
 All print the same losses, because order and transforms are equal.
 """

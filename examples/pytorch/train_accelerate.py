@@ -3,7 +3,7 @@
     python train_accelerate.py /data/train                        # plain: a prepared DataLoader over ImageFolder
     python train_accelerate.py /data/train --foreread wrap        # one line more
     python train_accelerate.py /data/train --foreread loader      # foreread's own DataLoader, buckets too
-    torchrun --nproc-per-node 2 train_accelerate.py /data/train --foreread wrap
+    torchrun --nproc_per_node 2 train_accelerate.py /data/train --foreread wrap
 
 On one rank all print the same losses. On several, Accelerate deals whole batches to ranks, and foreread's loader deals
 samples like DistributedSampler. So wrap's losses equal the plain ones, and the loader's equal train.py's.

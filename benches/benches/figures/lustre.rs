@@ -41,7 +41,7 @@ pub fn figures() -> Result<Vec<Figure>> {
         std::fs::create_dir_all(&directory)?;
         std::fs::write(directory.join(format!("{id:05}")), vec![id as u8; BYTES])?;
     }
-    figures.extend(dataset("small files", files.path(), 10.0, 2.02)?);
+    figures.extend(dataset("small files", files.path(), 8.9, 2.02)?);
     let shards = tempfile::tempdir()?;
     for shard in 0..SHARDS {
         let records: Vec<u8> = (0..RECORDS).flat_map(|id| record(&vec![id as u8; BYTES])).collect();

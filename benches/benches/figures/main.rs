@@ -15,6 +15,7 @@ mod object_store;
 mod oracle;
 mod planner;
 mod predictions;
+mod rank_blocks;
 mod ranks;
 mod resume;
 mod throttled_origin;
@@ -31,7 +32,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, MeasureFn); 14] = [
+const ALL: [(&str, MeasureFn); 15] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -45,6 +46,7 @@ const ALL: [(&str, MeasureFn); 14] = [
     ("faults", |_| faults::figures()),
     ("predictions", |_| predictions::figures()),
     ("ranks", ranks::figures),
+    ("rank_blocks", |_| rank_blocks::figures()),
     ("network", network::figures),
 ];
 
@@ -80,6 +82,7 @@ fn part(args: &[String]) -> Result<()> {
         Some((name, rest)) if name == "planner" => planner::part(rest),
         Some((name, _)) if name == "memory_tier" => memory_tier::part(),
         Some((name, rest)) if name == "ranks" => ranks::part(rest),
+        Some((name, rest)) if name == "rank_blocks" => rank_blocks::part(rest),
         Some((name, rest)) if name == "object_store" => object_store::part(rest),
         Some((name, rest)) if name == "local_directory" => local_directory::part(rest),
         Some((name, rest)) if name == "throttled_origin" => throttled_origin::part(rest),

@@ -26,9 +26,18 @@ pub fn fail(error: &anyhow::Error) -> ExitCode {
 /// Prints one line on standard error.
 pub fn complain(message: &str) {
     // File names may have line breaks.
-    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    note(&format!("foreread: {}", one_line(message)));
+}
+
+/// A text with spaces in place of line breaks and other control characters.
+pub fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Prints a line on standard error as one write, because several ranks may share it.
+pub fn note(line: &str) {
     // If this cannot be written, there is no other place for it.
-    let _ = writeln!(io::stderr(), "foreread: {line}");
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// An error and its causes, each printed once.

@@ -12,7 +12,7 @@ use foreread::size::ByteSize;
 use foreread_settings::Knobs;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::settings;
+use crate::{output, settings};
 
 /// The wait before the first line without a terminal.
 const FIRST: Duration = Duration::from_secs(60);
@@ -110,8 +110,8 @@ impl WorkProgress {
         } else if self.show == ProgressMode::Lines && self.timer.is_due(self.began.elapsed()) {
             let rate = done as f64 / self.part.elapsed().as_secs_f64();
             match self.total {
-                0 => eprintln!("{}: {done}, {rate:.0}/s", self.label),
-                total => eprintln!("{}: {done} of {total}, {rate:.0}/s", self.label),
+                0 => output::note(&format!("{}: {done}, {rate:.0}/s", self.label)),
+                total => output::note(&format!("{}: {done} of {total}, {rate:.0}/s", self.label)),
             }
         }
     }

@@ -6,6 +6,7 @@ use foreread::Registry;
 const FEATURES: &[(&str, bool)] = &[
     ("azure", cfg!(feature = "azure")),
     ("gcs", cfg!(feature = "gcs")),
+    ("lustre", cfg!(feature = "lustre")),
     ("opendal", cfg!(feature = "opendal")),
     ("opendal-hdfs", cfg!(feature = "opendal-hdfs")),
     ("opendal-huggingface", cfg!(feature = "opendal-huggingface")),

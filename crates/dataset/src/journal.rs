@@ -7,20 +7,16 @@
 //! ends with an error. Where a file system has no locks (Lustre without `flock`, some NFS), only
 //! the checksums protect the file.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::lock_file::{LockOutcome, lock, this_process};
 use crate::{DatasetError, DatasetErrorKind};
-
-/// The number of times that a file is opened again because it was removed while it was opened.
-const ATTEMPTS: usize = 10;
 
 /// The process that writes the file. Each process begins with this record.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,9 +26,7 @@ struct JournalWriter {
 
 impl JournalWriter {
     fn this() -> Self {
-        let system = rustix::system::uname();
-        let host = system.nodename().to_string_lossy();
-        Self { writer: format!("process {} on {host}", std::process::id()) }
+        Self { writer: this_process() }
     }
 }
 
@@ -121,37 +115,6 @@ fn begin(mut file: File, head: &impl Serialize, length: u64) -> std::io::Result<
     writeln!(out, "{:08x} {text}", crc32c::crc32c(text.as_bytes()))?;
     out.flush()?;
     Ok(out)
-}
-
-enum LockOutcome {
-    /// This process has the lock, or the file system has no locks.
-    Own(File),
-    /// Another process has the lock.
-    Other,
-}
-
-/// Opens and locks a file. Creates it if `create` is set.
-fn lock(path: &Path, create: bool) -> std::io::Result<LockOutcome> {
-    for _ in 0..ATTEMPTS {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create).truncate(false);
-        // Links are not followed.
-        let file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(LockOutcome::Other),
-            Err(TryLockError::Error(error)) => {
-                tracing::debug!(%error, path = %path.display(), "the file cannot be locked");
-                return Ok(LockOutcome::Own(file));
-            }
-        }
-        // The last process may have removed it after it was opened here.
-        let (own, there) = (file.metadata()?, std::fs::symlink_metadata(path));
-        if there.is_ok_and(|there| (there.dev(), there.ino()) == (own.dev(), own.ino())) {
-            return Ok(LockOutcome::Own(file));
-        }
-    }
-    Err(std::io::Error::other("another process removes it repeatedly"))
 }
 
 /// Passes the records of a file with this head to `take`. Returns the length of the valid bytes.

@@ -41,6 +41,7 @@ mod index;
 mod journal;
 mod listing;
 mod listing_journal;
+mod lock_file;
 mod names;
 mod packed;
 mod replace;
@@ -57,6 +58,7 @@ pub use error::{DatasetError, DatasetErrorKind};
 pub use format::Format;
 pub use index::{IndexOptions, IndexProgress};
 pub use listing_journal::forget_listing;
+pub use lock_file::{LockAttempt, LockFile};
 pub use replace::replace_file;
 pub use servers::{ServerShare, ServerShares};
 

@@ -18,7 +18,7 @@ use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{self, Journal, RecordUse};
-use crate::packed::{IndexedShard, SampleRows};
+use crate::packed::{FormatColumns, IndexedShard, SampleRows};
 use crate::{DatasetError, Format};
 
 /// The first bytes of such a file, which distinguish it from any other.
@@ -81,8 +81,9 @@ fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error>
 impl StoredShard {
     /// The shard, if the record is valid.
     fn shard(self) -> Option<IndexedShard> {
-        let Self { path, size, modified, changed, etag, skipped, columns: [keys, sums, fields], samples } =
+        let Self { path, size, modified, changed, etag, skipped, columns: [keys, crc32c, fields], samples } =
             self;
+        let columns = FormatColumns { keys, crc32c, fields };
         let version = match (modified, changed, etag) {
             (Some(modified), Some(changed), _) => {
                 Version::Written { modified, changed: FileChange::Kept(changed) }
@@ -91,10 +92,12 @@ impl StoredShard {
             (None, _, Some(tag)) => Version::ETag(tag.into()),
             (None, _, None) => return None,
         };
-        let mut rows = SampleRows::new(keys, sums, fields);
+        let mut rows = SampleRows::new(columns);
         for (key, offset, length, crc32c, of_sample) in samples {
             let end = offset.checked_add(length).filter(|&end| end <= size)?;
-            if key.is_some() != keys || crc32c.is_some() != sums || of_sample.is_some() != fields {
+            let found =
+                FormatColumns { keys: key.is_some(), crc32c: crc32c.is_some(), fields: of_sample.is_some() };
+            if found != columns {
                 return None;
             }
             let of_sample = of_sample.unwrap_or_default();
@@ -173,7 +176,8 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
         Some(Version::ETag(tag)) => (None, None, Some(&**tag)),
         _ => return Ok(()),
     };
-    let (skipped, samples, columns) = (shard.skipped, &shard.rows, shard.rows.columns());
+    let FormatColumns { keys, crc32c, fields } = shard.rows.columns();
+    let (skipped, samples, columns) = (shard.skipped, &shard.rows, [keys, crc32c, fields]);
     journal.write(&WrittenShard { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
     journal.flush()
 }
@@ -211,18 +215,18 @@ mod tests {
 
     /// A shard of each format, and one without samples.
     fn shards() -> Vec<IndexedShard> {
-        let mut tar = SampleRows::new(true, false, true);
+        let mut tar = SampleRows::new(FormatColumns::TAR);
         for (key, start) in [("a\n\"b", 512), ("c", 2048)] {
             tar.push(key, start, 0, 0);
             tar.push_field("jpg", start, 7);
             tar.push_field("cls", start + 1024, 0);
         }
-        let mut records = SampleRows::new(false, true, false);
+        let mut records = SampleRows::new(FormatColumns::TFRECORD);
         records.push("", 12, 100, 0xffff_ffff);
         records.push("", 128, 0, 0);
-        let mut zip = SampleRows::new(true, true, false);
+        let mut zip = SampleRows::new(FormatColumns { crc32c: true, ..FormatColumns::ZIP });
         zip.push("x/y", 40, 4960, 7);
-        [tar, records, zip, SampleRows::new(true, false, true)]
+        [tar, records, zip, SampleRows::new(FormatColumns::TAR)]
             .into_iter()
             .zip(0..)
             .map(|(rows, number)| IndexedShard {

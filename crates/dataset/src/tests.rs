@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 
 use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
-use crate::packed::{IndexedShard, SampleRows};
+use crate::packed::{FormatColumns, IndexedShard, SampleRows};
 use crate::servers::Layouts;
 use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleField};
 
@@ -52,7 +52,7 @@ fn files_are_found_by_their_paths() {
 
 /// Two shards, with properties that each format has and with ones that it has not.
 fn packed() -> Vec<IndexedShard> {
-    let mut rows = SampleRows::new(true, true, true);
+    let mut rows = SampleRows::new(FormatColumns { keys: true, crc32c: true, fields: true });
     rows.push("a/1", 512, 0, 7);
     rows.push_field("jpg", 512, 100);
     rows.push_field("cls", 1536, 1);

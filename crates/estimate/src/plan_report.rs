@@ -72,23 +72,24 @@ struct Forecast {
 
 impl PlanReport {
     /// The report of a planned run. `blocks` are the blocks that its first epoch reads from shards,
-    /// if known. Plans once more for each kind of cache, and once for all ranks.
+    /// if known. `train` is the catalog of the training data, if there is one. Plans once more for
+    /// each kind of cache, and once for all ranks.
     ///
     /// # Errors
     /// If the run cannot be planned, or belongs to a group of ranks: the report is about one rank
     /// alone.
-    pub fn of(planned: &Planned, blocks: Option<&BlockTable>) -> Result<Self> {
+    pub fn of(planned: &Planned, blocks: Option<&BlockTable>, train: Option<&Catalog>) -> Result<Self> {
         let config = planned.config();
         let LocalPlan::Private(plan) = planned.plan() else {
             return Err(Error::new(ErrorKind::Plan, "there is no plan of this rank alone"));
         };
         let mut forecast = planned.forecast()?.unwrap_or_default();
-        if let Some(blocks) = blocks {
-            in_blocks(&mut forecast, blocks);
+        if let (Some(blocks), Some(first)) = (blocks, forecast.first_mut()) {
+            first.requests = blocks.requests(first.requests);
         }
         let epochs =
             |epochs: &[EpochForecast]| epochs.iter().map(|epoch| Forecast::of(epoch, planned)).collect();
-        let together = planned.cluster_forecast()?.map(|cluster| ClusterReport {
+        let together = planned.cluster_forecast(train)?.map(|cluster| ClusterReport {
             forecast: epochs(cluster.epochs.as_deref().unwrap_or_default()),
             cluster,
         });
@@ -114,14 +115,11 @@ impl PlanReport {
     pub fn with_servers(self, catalog: Option<&Catalog>) -> Self {
         Self { storage: catalog.and_then(ServerReport::of), ..self }
     }
-}
 
-/// Corrects the first epoch's requests and bytes if it reads `blocks` instead of samples.
-fn in_blocks(forecast: &mut [EpochForecast], blocks: &BlockTable) {
-    let Some(first) = forecast.first_mut() else { return };
-    let alone = first.requests.samples.saturating_sub(blocks.samples());
-    first.requests.samples = alone + blocks.len() as u64;
-    first.requests.bytes = first.requests.bytes.saturating_add(blocks.waste());
+    /// The fingerprint of all decisions and predictions, equal on all ranks. Not in the text.
+    pub fn fingerprint(&self) -> &str {
+        &self.plan.fingerprint
+    }
 }
 
 impl Forecast {
@@ -241,10 +239,7 @@ impl fmt::Display for PlanReport {
         if let Some(together) = &self.together {
             self.cluster_text(out, together)?;
         }
-        if let Some(storage) = &self.storage {
-            write!(out, "{storage}")?;
-        }
-        writeln!(out, "fingerprint  {}", plan.fingerprint)
+        self.storage.as_ref().map_or(Ok(()), |storage| write!(out, "{storage}"))
     }
 }
 
@@ -253,16 +248,31 @@ impl PlanReport {
         let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from storage (lower bound {}); the first rank to \
-             read a sample keeps it, {:.1} % of all uses are local{}",
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); {}, {:.1} % of all \
+             uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),
             ByteSize(cluster.floor_origin_bytes),
+            match cluster.blocks {
+                Some(_) => "one rank keeps each block",
+                None => "the first rank to read a sample keeps it",
+            },
             100.0 * cluster.local_uses as f64 / cluster.uses.max(1) as f64,
             if cluster.by_locality { " (dealt by locality)" } else { "" }
         )?;
         if let Some(gain) = &cluster.server_gain {
             writeln!(out, "             {}", gain_text(gain))?;
+        }
+        if let Some(blocks) = &cluster.blocks {
+            writeln!(
+                out,
+                "             the first epoch reads shards in {} blocks of at most {}, each once by its owner: \
+                 {} requests instead of {}",
+                blocks.blocks,
+                ByteSize(blocks.block_bytes),
+                blocks.block_epoch_requests,
+                self.plan.datasets.first().map_or(0, |train| train.samples)
+            )?;
         }
         if report.forecast.is_empty() {
             return Ok(());

@@ -3,13 +3,15 @@
 //!
 //! A rank in a group has its group's plan instead, made from the real caches of each rank.
 
+use foreread_dataset::Catalog;
 use foreread_oracle::Pass;
 use foreread_planner::{
-    CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, ServerGain, plan_cluster,
+    Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, ServerGain,
 };
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
+use crate::cluster_blocks::{ClusterBlocks, ShardedData, TRAIN, plan_cluster};
 use crate::error::Result;
 use crate::planned::Planned;
 
@@ -32,18 +34,34 @@ pub struct ClusterForecast {
     /// The gain of a placement by storage server. `None` if it ignores them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_gain: Option<ServerGain>,
+    /// The blocks that the first epoch reads from shards, if it does.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<BlockForecast>,
     /// The time of each epoch, if the origin's speed is known.
     #[serde(skip)]
     pub epochs: Option<Vec<EpochForecast>>,
 }
 
+/// The reads of all ranks in a first epoch in blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BlockForecast {
+    /// The longest block.
+    pub block_bytes: u64,
+    /// The number of blocks, each read once by the rank that owns it.
+    pub blocks: u64,
+    /// Bytes in blocks that belong to no sample.
+    pub block_waste_bytes: u64,
+    /// The requests of that epoch: blocks, and samples in no block.
+    pub block_epoch_requests: u64,
+}
+
 impl Planned {
-    /// Plans for all ranks together. `None` for a single rank. Takes seconds for tens of millions
-    /// of samples.
+    /// Plans for all ranks together. `None` for a single rank. `train` is the catalog of the
+    /// training data, if there is one. Takes seconds for tens of millions of samples.
     ///
     /// # Errors
     /// If the run cannot be planned.
-    pub fn cluster_forecast(&self) -> Result<Option<ClusterForecast>> {
+    pub fn cluster_forecast(&self, train: Option<&Catalog>) -> Result<Option<ClusterForecast>> {
         let ranks = self.run.world_size();
         let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
         let store = |rank| CacheStore::new(StoreId(rank), own.levels.clone());
@@ -52,8 +70,13 @@ impl Planned {
             ranks: Ranks::PerStore(1),
             ..self.cluster.clone()
         };
-        let plan = plan_cluster(&self.counted, &self.sizes, &cluster)?;
-        let epochs = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
+        let shards = train.filter(|_| self.may_have_blocks);
+        let shards = shards.map(|catalog| ShardedData { catalog, measured: self.is_timed });
+        let (plan, blocks) = plan_cluster(&self.counted, &self.sizes, &cluster, shards)?;
+        let mut epochs = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
+        if let Some(first) = epochs.as_mut().and_then(|epochs| epochs.first_mut()) {
+            first.requests = blocks.table.requests(first.requests);
+        }
         let local_uses = match self.config.locality {
             true => self.dealt_by_locality(&plan, &cluster)?,
             false => plan.stores().iter().fold(0, |all: u64, store| all.saturating_add(store.local.samples)),
@@ -66,8 +89,20 @@ impl Planned {
             by_locality: self.config.locality,
             assumed_network_bytes_per_second: cluster.network.bytes_per_second,
             server_gain: plan.server_gain(),
+            blocks: self.block_forecast(&blocks),
             epochs,
         }))
+    }
+
+    fn block_forecast(&self, ClusterBlocks { table, bytes }: &ClusterBlocks) -> Option<BlockForecast> {
+        let train = self.sizes.get(TRAIN.0 as usize)?;
+        let samples = Amount { samples: train.len(), bytes: train.total() };
+        Some(BlockForecast {
+            block_bytes: (*bytes)?,
+            blocks: table.len() as u64,
+            block_waste_bytes: table.waste(),
+            block_epoch_requests: table.requests(samples).samples,
+        })
     }
 
     /// The uses that dealing by locality gives to the ranks that cache the samples. The last epoch

@@ -18,12 +18,13 @@ use foreread_types::DatasetId;
 #[cfg(feature = "peer")]
 use foreread_types::SampleId;
 
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::error::{Error, Result};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::report::DiskReport;
 use crate::runtime::ended;
+use crate::size::ByteSize;
 
 /// The timeout of the flush at the end of a run.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -123,6 +124,8 @@ pub(crate) async fn open(
             bytes: dataset.catalog.total_bytes(),
         })
         .collect();
+    let location = |dataset: &OpenDataset| (dataset.identity, dataset.catalog.base_url().to_owned());
+    let locations = opened.iter().map(location).collect();
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may remove old caches.
     let configured = config.disk.clone();
@@ -130,14 +133,39 @@ pub(crate) async fn open(
         let directories = configured
             .iter()
             .map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
-        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)));
+        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)))
+            .with_locations(locations);
         let tier = DiskTier::open(parts, &datasets, buffers)?;
+        if on_node.rank == 0 {
+            configured.iter().for_each(warn_of_little_space);
+        }
         let count = datasets.len() as u32;
         let (capacity, warm) = (tier.capacity(), held(&tier, count));
         Ok(Disk { capacity, warm, tier: Arc::new(tier), datasets: count })
     });
     let opened: Result<Disk, TierError> = opening.await.map_err(ended)?;
     opened.map(Some).map_err(Error::disk)
+}
+
+/// Warns if a cache cannot reach its size, because its file system has less space.
+fn warn_of_little_space(disk: &config::Disk) {
+    let Ok(system) = rustix::fs::statvfs(&disk.directory) else { return };
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    // Some file systems report no blocks at all.
+    if disk.bytes <= free || system.f_blocks == 0 {
+        return;
+    }
+    let cached = foreread_local::disk::list(&disk.directory).unwrap_or_default();
+    let space = cached.iter().fold(free, |space, entry| space.saturating_add(entry.bytes));
+    if disk.bytes > space {
+        tracing::warn!(
+            directory = %disk.directory.display(),
+            "the disk cache may take {}, but its file system has only {} for it; it grows until the disk is \
+             full",
+            ByteSize(disk.bytes),
+            ByteSize(space)
+        );
+    }
 }
 
 #[cfg(test)]

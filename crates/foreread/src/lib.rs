@@ -34,6 +34,7 @@ mod assembly;
 mod builder;
 pub mod calibration;
 mod cluster;
+mod cluster_blocks;
 mod cluster_forecast;
 mod config;
 mod disk;
@@ -74,7 +75,7 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
-pub use crate::state::State;
+pub use crate::state::{State, StateLock};
 pub use crate::storage::StorageOptions;
 #[doc(hidden)]
 pub use crate::text::read as read_text;
@@ -132,7 +133,7 @@ pub mod plan {
     };
     pub use foreread_types::Sizes;
 
-    pub use crate::cluster_forecast::ClusterForecast;
+    pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
 }

@@ -16,7 +16,7 @@ pub struct Merged {
     pub origin_bytes: u64,
     /// Requests that they have sent to the origin.
     pub origin_requests: u64,
-    /// Uses that were skipped because their sample could not be read.
+    /// Uses without a sample, because it could not be read.
     pub skipped: u64,
     /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,

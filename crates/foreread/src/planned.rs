@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "peer")]
+use foreread_loader::BlockTable;
 use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
@@ -16,6 +18,8 @@ use foreread_types::{DatasetId, Rank, Sizes};
 use serde::Serialize;
 
 use crate::cluster;
+#[cfg(feature = "peer")]
+use crate::cluster_blocks::{ShardedData, TRAIN, plan_cluster};
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
@@ -56,6 +60,13 @@ pub(crate) struct RunEnvironment {
     pub(crate) servers: Option<OriginServers>,
 }
 
+impl RunEnvironment {
+    /// Whether blocks may be read: data in the page cache cost no requests.
+    fn may_have_blocks(&self) -> bool {
+        self.packed && !self.kernel_cached
+    }
+}
+
 /// One rank's run, planned.
 #[derive(Debug)]
 pub struct Planned {
@@ -75,6 +86,8 @@ pub struct Planned {
     /// The length of blocks that the first epoch reads from shards. `None` if it reads samples one
     /// by one.
     pub(crate) block_bytes: Option<u64>,
+    /// Whether the training data may be read in blocks: shards outside of the page cache.
+    pub(crate) may_have_blocks: bool,
 }
 
 impl Planned {
@@ -124,31 +137,51 @@ impl Planned {
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&counted, sizes, &cluster)?;
         let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
-        // Data in the page cache cost no requests.
-        let train = sizes.first().filter(|_| place.packed && !place.kernel_cached);
+        let may_have_blocks = place.may_have_blocks();
+        let train = sizes.first().filter(|_| may_have_blocks);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
         let (sizes, plan, memory) = (sizes.to_vec(), LocalPlan::Private(Arc::new(plan)), Some(memory));
-        Ok(Self { config, run, counted, sizes, cluster, memory, is_timed, plan, floor, block_bytes })
+        Ok(Self {
+            config,
+            run,
+            counted,
+            sizes,
+            cluster,
+            memory,
+            is_timed,
+            plan,
+            floor,
+            block_bytes,
+            may_have_blocks,
+        })
     }
 
     /// Plans for a rank in a group. `whole` is the cluster of all ranks, where this rank's store is
-    /// at its position, with the memory granted to this rank.
+    /// at its position, with the memory granted to this rank. `shards` are training data that may
+    /// be read in blocks. Also returns the blocks that this rank owns.
     #[cfg(feature = "peer")]
     pub(crate) fn for_cluster(
         config: Config,
         sizes: &[Sizes],
         place: &RunEnvironment,
         (whole, memory): (Cluster, Grant),
+        shards: Option<ShardedData<'_>>,
         start: impl FnOnce(&Schedule) -> Result<Option<Position>>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, BlockTable)> {
         let config = config.validated()?;
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
-        let plan = foreread_planner::plan_cluster(&counted, sizes, &whole)?;
-        let (floor, is_timed) = (plan.floor(), cluster::is_timed(&config, place));
-        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store: config.rank as usize };
+        let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
+        let (floor, is_timed, store) =
+            (plan.floor(), cluster::is_timed(&config, place), config.rank as usize);
+        let owned = blocks.table.owned(TRAIN, &plan, store);
+        if let Some(bytes) = blocks.bytes {
+            let (all, own) = (blocks.table.len(), owned.len());
+            tracing::info!(bytes, all, own, "the ranks read shards in blocks in the first epoch");
+        }
+        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
-        Ok(Self {
+        let planned = Self {
             config,
             run,
             counted,
@@ -158,8 +191,10 @@ impl Planned {
             is_timed,
             plan,
             floor,
-            block_bytes: None,
-        })
+            block_bytes: blocks.bytes,
+            may_have_blocks: shards.is_some(),
+        };
+        Ok((planned, owned))
     }
 
     /// The settings.

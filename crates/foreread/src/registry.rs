@@ -79,6 +79,7 @@ fn hint(scheme: &str) -> &'static str {
     match scheme {
         "s3" | "s3a" => " without the feature `s3`",
         "gs" => " without the feature `gcs`",
+        "lustre" => " without the feature `lustre`",
         "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure`",
         "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
             " without the feature `opendal`"

@@ -46,7 +46,8 @@ pub struct Report {
     pub origin_bytes: u64,
     /// Requests that this rank has sent to the origin.
     pub origin_requests: u64,
-    /// Uses that were skipped because their sample could not be read.
+    /// Uses without a sample, because it could not be read. Not [`DiskReport::skipped`], which
+    /// counts stores.
     pub skipped: u64,
     /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,
@@ -162,7 +163,8 @@ pub struct DiskReport {
     pub held_bytes: u64,
     /// Samples written in this run.
     pub written: u64,
-    /// Samples that were not stored because too many writes were queued.
+    /// Stores that were left out because too many writes were queued. Their samples were
+    /// delivered. Not [`Report::skipped`], which counts uses.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,

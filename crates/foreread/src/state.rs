@@ -6,12 +6,17 @@
 //! number of epochs may change and are not part of it. The file has a few hundred bytes of JSON.
 //! Writing is atomic (a new file, flushed, renamed over the old one). A job that is killed while it
 //! writes leaves the previous state.
+//!
+//! Two jobs with one file would overwrite each other's position. A [`StateLock`] prevents that. It
+//! is a hidden file next to the state, because the state itself is replaced at each write. The
+//! price: a killed job leaves that file, which locks nothing.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io::ErrorKind as IoErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, LockAttempt, LockFile};
 use foreread_oracle::{Position, Schedule};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +37,12 @@ pub struct State {
     epoch: u64,
     phase: u32,
     consumed: u64,
+}
+
+/// The right to write a state file, until it is dropped or the process ends ([`State::lock`]).
+#[derive(Debug)]
+pub struct StateLock {
+    _file: LockFile,
 }
 
 /// The data of the order.
@@ -109,6 +120,24 @@ impl State {
         Ok(())
     }
 
+    /// Locks a state file, which need not exist, against other processes that lock it. Without
+    /// effect on file systems without locks.
+    ///
+    /// # Errors
+    /// If another process has the lock, which the error names. Also if the state cannot be written
+    /// there.
+    pub fn lock(path: &Path) -> Result<StateLock> {
+        let shown = path.display();
+        let lock = lock_path(path).and_then(|lock| LockFile::lock(&lock));
+        match lock.map_err(|error| unwritable(path, &error))? {
+            LockAttempt::Locked(file) => Ok(StateLock { _file: file }),
+            LockAttempt::InUse(by) => Err(Error::new(
+                ErrorKind::State,
+                format!("{shown} is the state of another run, {by}; wait for its end, or name another file"),
+            )),
+        }
+    }
+
     /// Reads a state file. `None` if there is none.
     ///
     /// # Errors
@@ -154,21 +183,44 @@ impl State {
     /// If it cannot be written. The file is then unchanged. If only its directory cannot be
     /// flushed, the file is new, but a power failure may undo that.
     pub fn write(&self, path: &Path) -> Result<()> {
-        self.replace(path).map_err(|error| {
-            Error::new(
-                ErrorKind::State,
-                format!("the state cannot be written to {}: {error}", path.display()),
-            )
-        })
+        self.replace(path).map_err(|error| unwritable(path, &error))
     }
 
     fn replace(&self, path: &Path) -> std::io::Result<()> {
         let mut text = serde_json::to_vec(self)?;
         text.push(b'\n');
-        // Replaces the target of a link, not the link.
-        let real = path.canonicalize();
-        foreread_dataset::replace_file(real.as_deref().unwrap_or(path), &text)
+        foreread_dataset::replace_file(&target(path), &text)
     }
+}
+
+/// The position: `epoch 2, 448 of 1280 samples`.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (pass, data) = match (self.phase, &self.validation) {
+            (1.., Some(data)) => (", validation", data),
+            _ => ("", &self.train),
+        };
+        write!(f, "epoch {}{pass}, {} of {} samples", self.epoch, self.consumed, data.samples)
+    }
+}
+
+/// The file that is written at `path`: the target of a link, not the link.
+fn target(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The lock of the state file at `path`.
+fn lock_path(path: &Path) -> std::io::Result<PathBuf> {
+    let target = target(path);
+    let name = target.file_name().ok_or_else(|| std::io::Error::other("the path has no file name"))?;
+    let mut lock = OsString::from(".");
+    lock.push(name);
+    lock.push(".foreread-lock");
+    Ok(target.with_file_name(lock))
+}
+
+fn unwritable(path: &Path, error: &std::io::Error) -> Error {
+    Error::new(ErrorKind::State, format!("the state cannot be written to {}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -199,6 +251,36 @@ mod tests {
         saved.write(&path).unwrap();
         assert_eq!(State::read(&path).unwrap(), Some(saved));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn state_displays_its_position() {
+        let data = [catalog(&["a", "b"]), catalog(&["c"])];
+        let mut saved = state(&Config::default(), &data);
+        assert_eq!(saved.to_string(), "epoch 3, 17 of 2 samples");
+        (saved.phase, saved.consumed) = (1, 0);
+        assert_eq!(saved.to_string(), "epoch 3, validation, 0 of 1 samples");
+    }
+
+    #[test]
+    // semantics: STATE-7
+    fn state_is_locked_under_every_name_of_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("state.json"), directory.path().join("link"));
+        let lock = State::lock(&path).unwrap();
+        state(&Config::default(), &[catalog(&["a"])]).write(&path).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for name in [&path, &link] {
+            let error = State::lock(name).unwrap_err().to_string();
+            let start =
+                format!("{} is the state of another run, process {} on ", name.display(), std::process::id());
+            assert!(error.starts_with(&start), "{error}");
+            assert!(error.ends_with("; wait for its end, or name another file"), "{error}");
+        }
+        let other = State::lock(&directory.path().join("other.json")).unwrap();
+        drop((lock, other));
+        drop(State::lock(&link).unwrap());
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "a lock file was left");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! # The order
 //!
 //! ```text
-//! joined( retry( limit( hedge( metrics( deadline( backend ))))))
+//! joined( retry( limit( hedge( metrics( deadline( origin ))))))
 //! ```
 //!
 //! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async

@@ -22,6 +22,7 @@
 //! no patience across throttled attempts.
 
 use std::num::NonZeroU32;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_tier::{ErrorKind, ReadRequest, TierError};
@@ -30,6 +31,12 @@ use metrics::Counter;
 use tokio::time::Instant;
 
 use crate::Meter;
+
+/// When a read that keeps failing is reported.
+const WARN_AFTER: Duration = Duration::from_secs(30);
+
+/// The shortest time between two such reports.
+const WARN_AGAIN: Duration = Duration::from_secs(60);
 
 /// How often and how long to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +90,8 @@ pub(crate) struct Retry {
     seed: u64,
     meter: Meter,
     retries: Counter,
+    /// When the last warning was logged.
+    warned: Mutex<Option<Instant>>,
 }
 
 /// The failures of one read so far.
@@ -105,7 +114,7 @@ impl Retry {
     /// `tier`.
     pub(crate) fn new(tier: &str, policy: RetryPolicy, seed: u64, meter: Meter) -> Self {
         let retries = metrics::counter!("foreread_tier_read_retries_total", "tier" => tier.to_owned());
-        Self { policy, seed, meter, retries }
+        Self { policy, seed, meter, retries, warned: Mutex::default() }
     }
 
     /// Counts a retry.
@@ -137,6 +146,7 @@ impl Retry {
         let is_allowed = is_throttled || failures.count - failures.throttled < self.policy.attempts.get();
         if is_allowed && at.duration_since(first) <= self.policy.patience {
             tracing::debug!(%error, failures = failures.count, wait = ?(at - now), "retrying");
+            self.warn(&error, now.duration_since(first), now);
             return Ok(at);
         }
         let left = self.policy.patience.saturating_sub(now.duration_since(first));
@@ -145,6 +155,19 @@ impl Retry {
             _ => error,
         };
         Err(give_up(error, failures.count, now.duration_since(first)))
+    }
+
+    /// Warns about a read that fails for a long time, at most once a minute for all reads.
+    fn warn(&self, error: &TierError, failing: Duration, now: Instant) {
+        if failing < WARN_AFTER {
+            return;
+        }
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.is_none_or(|warned| now.duration_since(warned) >= WARN_AGAIN) {
+            *warned = Some(now);
+            let (failing, patience) = (failing.as_secs(), self.policy.patience.as_secs());
+            tracing::warn!("{error}; repeated for {failing} s, and for {patience} s at most");
+        }
     }
 
     /// The wait before the next attempt.

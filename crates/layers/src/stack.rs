@@ -169,6 +169,9 @@ impl Tier for LayeredOrigin {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        // Names the samples that are read repeatedly. Retries and hedges log their own lines.
+        let (key, object, span) = (request.key, &*request.object.path, &request.span);
+        tracing::trace!(%key, object, ?span, "reading from storage");
         match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
             Some(joins) => joins.read(request),
             None => self.layers.read(request),

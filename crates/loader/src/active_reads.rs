@@ -24,6 +24,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, ReadyChunks, SelectAll};
 use futures::{FutureExt, Stream, StreamExt};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::dataset::Dataset;
@@ -130,9 +131,15 @@ impl ActiveReads {
     }
 
     /// Starts the reads of a block, which become one request. A separate task copies the samples
-    /// out of it. Must be called within a runtime.
-    pub(crate) fn begin_block(&mut self, dataset: &Dataset, pending: Vec<PendingRead>) {
-        self.begin_task(Arc::clone(&dataset.origin), look_up(dataset.locator.clone(), pending));
+    /// out of it. Drops `started` once the reads have begun. Must be called within a runtime.
+    pub(crate) fn begin_block(
+        &mut self,
+        dataset: &Dataset,
+        pending: Vec<PendingRead>,
+        started: watch::Sender<()>,
+    ) {
+        let located = look_up(dataset.locator.clone(), pending);
+        self.spawn(Arc::clone(&dataset.origin), located, Some(started));
     }
 
     fn queue(&mut self, id: DatasetId, origin: &Arc<dyn Tier>) -> &mut ReadQueue {
@@ -160,10 +167,19 @@ impl ActiveReads {
         tier: Arc<dyn Tier>,
         locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
     ) {
+        self.spawn(tier, locate_reads, None);
+    }
+
+    fn spawn(
+        &mut self,
+        tier: Arc<dyn Tier>,
+        locate_reads: impl Future<Output = Vec<LocatedRead>> + Send + 'static,
+        started: Option<watch::Sender<()>>,
+    ) {
         // The channel is bounded by charges: its bytes count in the look-ahead or the budget of
         // blocks.
         let (sender, answers) = unbounded_channel();
-        let task = tokio::spawn(run_task(tier, locate_reads, sender));
+        let task = tokio::spawn(run_task(tier, locate_reads, started, sender));
         self.tasks.push(TaskReads { answers, _task: AbortOnDrop(task.abort_handle()) }.ready_chunks(CHUNK));
     }
 
@@ -221,14 +237,16 @@ impl Stream for ActiveReads {
     }
 }
 
-/// Runs the reads and sends their results.
+/// Runs the reads and sends their results. Drops `started` once they have begun.
 async fn run_task(
     tier: Arc<dyn Tier>,
     locate_reads: impl Future<Output = Vec<LocatedRead>>,
+    started: Option<watch::Sender<()>>,
     sender: UnboundedSender<ReadResult>,
 ) {
     let mut reads = ReadsInFlight::new();
     begin(&*tier, locate_reads.await, &mut reads);
+    drop(started);
     let mut worked = 0;
     while let Some(answer) = reads.next().await {
         worked += answer.result.as_ref().map_or(0, |sample| sample.len() as u64);

@@ -4,19 +4,76 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{CacheTier, Charge, Lookup, ReadBlock, Sample, TierError};
+use foreread_tier::{Budget, CacheTier, Charge, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::blocks::BlockId;
+use crate::blocks::{BlockId, BlockReader, Blocks};
 use crate::core::CoreEvent;
 use crate::driver::{Driver, Turn, count_skip, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
+
+/// A request for the block of a sample that this rank owns, by another rank.
+#[derive(Debug)]
+pub(crate) struct BlockRequest {
+    pub(crate) key: SampleKey,
+    pub(crate) due: Tick,
+    /// Gets a receiver that ends when the block's reads have begun. Dropped if the sample is in no
+    /// block or was read already.
+    pub(crate) answer: oneshot::Sender<watch::Receiver<()>>,
+}
+
+/// The blocks of a run, their budgets, and requests for them.
+#[derive(Debug)]
+pub(crate) struct BlockReads {
+    pub(crate) blocks: Blocks,
+    /// The budget of blocks in flight that this rank's uses need.
+    pub(crate) own: Budget,
+    /// The budget of blocks in flight that other ranks need.
+    pub(crate) peers: Budget,
+    /// The budget of their samples on the way into caches.
+    pub(crate) stores: Budget,
+    /// Requests of other ranks.
+    pub(crate) requests: Option<mpsc::UnboundedReceiver<BlockRequest>>,
+}
+
+impl BlockReads {
+    /// The next request of another rank. Pending for ever where there is none.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses no request.
+    pub(crate) async fn requested(&mut self) -> BlockRequest {
+        let request = match &mut self.requests {
+            Some(requests) => requests.recv().await,
+            None => None,
+        };
+        match request {
+            Some(request) => request,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Queues the block of a sample for another rank.
+    pub(crate) fn on_request(&mut self, BlockRequest { key, due, answer }: BlockRequest) {
+        if let Some(started) = self.blocks.request(key, due) {
+            // A closed receiver has left.
+            let _ = answer.send(started);
+        }
+    }
+
+    /// Queues all blocks that were requested so far.
+    pub(crate) fn on_requests(&mut self) {
+        while let Some(request) = self.requests.as_mut().and_then(|requests| requests.try_recv().ok()) {
+            self.on_request(request);
+        }
+    }
+}
 
 impl Driver {
     /// Reads a sample from the origin, with its block or alone.
     pub(crate) fn read(&mut self, tick: Tick, key: SampleKey, turn: &mut Turn) {
         let pending = self.pending(tick, key, self.staging.charge(self.bytes(key)));
-        if let Err(pending) = self.blocks.wait(pending) {
+        if let Err(pending) = self.block_reads.blocks.wait(pending) {
             turn.origins[key.dataset.0 as usize].push(PendingRead { is_last_try: false, ..pending });
         }
     }
@@ -28,45 +85,65 @@ impl Driver {
         read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id))
     }
 
-    /// Reads the next blocks while their budget has room. One block is always read. One block that
-    /// the next batch needs may exceed the budget. A second may not, because a batch of 256 samples
-    /// may need as many blocks.
+    /// Reads the next blocks while their budgets have room. One block of each reader is always read.
+    /// One block that the next batch needs may exceed the budget. A second may not, because a batch
+    /// of 256 samples may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
-        while let Some((id, extent, due)) = self.blocks.next() {
-            let bytes = extent.bytes.end - extent.bytes.start;
-            let (used, limit) = (self.block_budget.used(), self.block_budget.limit());
-            let is_needed = needed.is_some_and(|last| due <= last);
-            let charge = match self.block_budget.try_charge(bytes) {
-                Some(charge) => charge,
-                None if used == 0 || is_needed && used < limit => self.block_budget.charge(bytes),
-                None => return,
+        for reader in BlockReader::ALL {
+            let budget = match reader {
+                BlockReader::Own => self.block_reads.own.clone(),
+                BlockReader::Peers => self.block_reads.peers.clone(),
             };
-            let (extent, waiting) = (extent.clone(), self.blocks.take_next());
-            let waited: HashSet<SampleKey> = waiting.iter().map(|waiting| waiting.key).collect();
-            let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
-            let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
-            let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
-            // Samples from an earlier run need not be read again.
-            let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
-                waiting
-            } else {
-                let block = Arc::new(ReadBlock { bytes: extent.bytes, reads: samples.len() });
-                let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
-                turn.blocks.push(samples.iter().map(read).collect());
-                self.blocks.begin(id, &samples, waiting, charge)
-            };
-            if !given_back.is_empty() {
-                self.retry_single.extend(given_back);
-                self.handover.wake_driver();
+            while let Some((id, extent, due)) = self.block_reads.blocks.next(reader) {
+                let bytes = extent.bytes.end - extent.bytes.start;
+                let (used, limit) = (budget.used(), budget.limit());
+                let is_needed = reader == BlockReader::Own && needed.is_some_and(|last| due <= last);
+                let charge = match budget.try_charge(bytes) {
+                    Some(charge) => charge,
+                    None if used == 0 || is_needed && used < limit => budget.charge(bytes),
+                    None => break,
+                };
+                self.begin_block(reader, id, charge, turn);
             }
+        }
+    }
+
+    /// Reads the next block of `reader`.
+    fn begin_block(&mut self, reader: BlockReader, id: BlockId, charge: Charge, turn: &mut Turn) {
+        let blocks = &mut self.block_reads.blocks;
+        let (Some(extent), Some(queued)) = (blocks.extent(id).cloned(), blocks.take_next(reader)) else {
+            return;
+        };
+        let due = queued.due();
+        let waited: HashSet<SampleKey> = queued.uses.iter().map(|waiting| waiting.key).collect();
+        let samples = extent.samples.clone().map(|sample| SampleKey::new(id.0, SampleId(sample)));
+        let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
+        let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
+        // Samples from an earlier run need not be read again.
+        let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
+            queued.uses
+        } else {
+            let block = Arc::new(ReadBlock { bytes: extent.bytes, reads: samples.len() });
+            let read = |key: &SampleKey| self.pending_of_block(due, *key, (id, Arc::clone(&block)));
+            let reads = samples.iter().map(read).collect();
+            let (given_back, started) = self.block_reads.blocks.begin(id, &samples, queued, charge);
+            turn.blocks.push((reads, started));
+            if self.peer_group.is_some() {
+                self.hedges.block_begins(id);
+            }
+            given_back
+        };
+        if !given_back.is_empty() {
+            self.retry_single.extend(given_back);
+            self.handover.wake_driver();
         }
     }
 
     /// The read of a sample with its block.
     fn pending_of_block(&self, due: Tick, key: SampleKey, block: (BlockId, Arc<ReadBlock>)) -> PendingRead {
         // Until it arrives, it is charged with the block.
-        let pending = self.pending(due, key, self.store_budget.charge(0));
+        let pending = self.pending(due, key, self.block_reads.stores.charge(0));
         PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
@@ -89,7 +166,11 @@ impl Driver {
         result: Result<Sample, TierError>,
         events: &mut Vec<CoreEvent>,
     ) {
-        match (self.blocks.sample_done(id, key), result) {
+        let waiting = self.block_reads.blocks.sample_done(id, key);
+        if self.block_reads.blocks.is_done(id) {
+            self.hedges.block_ends(id);
+        }
+        match (waiting, result) {
             (Some(PendingRead { tick, key, charge, .. }), Ok(sample)) => {
                 sample.recharge(charge);
                 self.on_result(
@@ -110,14 +191,17 @@ impl Driver {
     /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
     /// or too many samples are in flight, it is dropped. Its first use reads it.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample) {
-        let absent = self.cache_of(key).filter(|_| self.is_absent(key));
-        let (Some(cache), Some(extent)) = (absent.cloned(), self.blocks.extent(id)) else { return };
-        let bytes = sample.len() as u64;
-        let most = self.store_budget.limit().max(extent.bytes.end - extent.bytes.start);
-        let has_room = self.store_budget.used().saturating_add(bytes) <= most;
+        // An owned sample was stored when it arrived.
+        let absent = self.cache_of(key).filter(|_| self.plan.owned(key).is_none() && self.is_absent(key));
+        let (Some(cache), Some(extent)) = (absent.cloned(), self.block_reads.blocks.extent(id)) else {
+            return;
+        };
+        let (bytes, stores) = (sample.len() as u64, &self.block_reads.stores);
+        let most = stores.limit().max(extent.bytes.end - extent.bytes.start);
+        let has_room = stores.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
-        let Some(room) = room else { return count_skip(&*cache) };
-        sample.recharge(self.store_budget.charge(bytes));
+        let Some(room) = room else { return count_skip(&*cache, key) };
+        sample.recharge(stores.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });
     }
 }

@@ -10,24 +10,32 @@
 //! A block is read whole once, and only if the plan places all its samples. After that, or if a
 //! read fails, each missing sample is read by its own extent.
 //!
+//! If ranks share their caches, one rank owns all samples of a block. A [request](Blocks::request)
+//! of another rank makes it read the block, like a use of its own. The other rank's sample is then
+//! [in flight](crate::single_flight), as all samples of the block are, and the flights store them.
+//!
 //! A cached sample keeps only its own bytes, so it is copied out of the block. The copy costs a
 //! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
 //! discarded, at most a fifth of a block.
 //!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
-//! blocks wait in order of need. Samples on their way into caches have a third budget, so that a
-//! slow or hanging disk delays no block. Samples that the disk does not accept at once are read by
-//! their extents at their first use. Whether blocks pay at all is decided by the planner
-//! (`foreread_planner::block_bytes`).
+//! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget for
+//! other ranks. A block that both need is charged to the first budget with room. So neither waits
+//! for the other, and both wait for the origin alone: two ranks cannot deadlock. Samples on their way into caches have a further budget, so that a slow or hanging disk
+//! delays no block. Samples that the disk does not accept at once are read by their extents at their
+//! first use. Whether blocks pay at all is decided by the planner (`foreread_planner::block_bytes`,
+//! `cluster_block_bytes`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use foreread_dataset::{Catalog, DatasetError};
-use foreread_planner::Plan;
-use foreread_tier::{Charge, Span};
+use foreread_planner::{Amount, ClusterPlan, Plan};
+use foreread_tier::{Charge, Span, StorageServer};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
 
@@ -38,7 +46,6 @@ const MAX_WASTE_PART: u64 = 5;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlockTable {
     blocks: Vec<BlockExtent>,
-    waste: u64,
 }
 
 /// One block: consecutive samples, and their bytes in one object.
@@ -46,16 +53,23 @@ pub struct BlockTable {
 pub(crate) struct BlockExtent {
     pub(crate) samples: Range<u64>,
     pub(crate) bytes: Range<u64>,
+    /// The bytes between its samples.
+    waste: u64,
 }
 
 impl BlockExtent {
-    /// Whether the sample at `range` may join. The block must stay within `most` bytes and within
-    /// the allowed waste. `own` counts the bytes of its samples so far.
-    fn takes(&self, range: &Range<u64>, own: u64, most: u64) -> bool {
+    /// Adds the sample at `range`. The block must stay within `most` bytes and within the allowed
+    /// waste. Returns whether it does.
+    fn take(&mut self, range: &Range<u64>, most: u64) -> bool {
+        let Some(gap) = range.start.checked_sub(self.bytes.end) else { return false };
         let length = range.end.saturating_sub(self.bytes.start);
-        range.start >= self.bytes.end
-            && length <= most
-            && length - length.min(own + (range.end - range.start)) <= length / MAX_WASTE_PART
+        let fits = length <= most && self.waste + gap <= length / MAX_WASTE_PART;
+        if fits {
+            self.samples.end += 1;
+            self.bytes.end = range.end;
+            self.waste += gap;
+        }
+        fits
     }
 }
 
@@ -73,39 +87,79 @@ impl BlockTable {
     /// # Errors
     /// A damaged entry.
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
+        let is_placed = |id| plan.placement().level(SampleKey::new(dataset, id)).is_some();
+        Self::cut(catalog, bytes, is_placed)
+    }
+
+    /// The blocks of all samples, whatever a plan does with them. Ranks that share their caches
+    /// choose the owners of these blocks, and each then reads [its own](Self::owned).
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn of_all(catalog: &Catalog, bytes: u64) -> Result<Self, DatasetError> {
+        Self::cut(catalog, bytes, |_| true)
+    }
+
+    /// A block has only samples of one storage server, where the catalog names servers: a stripe,
+    /// or a part of one.
+    fn cut(
+        catalog: &Catalog,
+        bytes: u64,
+        is_placed: impl Fn(SampleId) -> bool,
+    ) -> Result<Self, DatasetError> {
         let mut blocks: Vec<BlockExtent> = Vec::new();
-        let mut object = None;
-        // The bytes between the samples of blocks.
-        let mut waste = 0;
-        let (mut open, mut own) = (false, 0);
-        for id in 0..catalog.len() {
-            let entry = catalog.entry(SampleId(id))?;
-            let placed = plan.placement().level(SampleKey::new(dataset, SampleId(id))).is_some();
-            let Span::Range(range) = entry.span else {
-                open = false;
-                continue;
-            };
-            let joins = open && placed && object.as_ref() == Some(&entry.object.path);
-            match blocks.last_mut().filter(|_| joins) {
-                Some(block) if block.takes(&range, own, bytes) => {
-                    own += range.end - range.start;
-                    waste += range.start - block.bytes.end;
-                    block.samples.end = id + 1;
-                    block.bytes.end = range.end;
-                }
+        // The object and the server of the last block, if samples may still join it.
+        let mut open: Option<(Arc<str>, Option<StorageServer>)> = None;
+        for id in (0..catalog.len()).map(SampleId) {
+            let entry = catalog.entry(id)?;
+            let range = match entry.span {
+                Span::Range(range) if is_placed(id) => range,
                 _ => {
-                    open = placed && range.end - range.start <= bytes;
-                    if open {
-                        own = range.end - range.start;
-                        blocks.push(BlockExtent { samples: id..id + 1, bytes: range });
-                        object = Some(entry.object.path);
-                    }
+                    open = None;
+                    continue;
                 }
+            };
+            let path = &entry.object.path;
+            let server = catalog.server(id);
+            let joins = open.as_ref().is_some_and(|(of, on)| of == path && *on == server);
+            if joins && blocks.last_mut().is_some_and(|block| block.take(&range, bytes)) {
+                continue;
+            }
+            open = None;
+            if range.end - range.start <= bytes {
+                open = Some((Arc::clone(path), server));
+                blocks.push(BlockExtent { samples: id.0..id.0 + 1, bytes: range, waste: 0 });
             }
         }
         // A single sample is read by its extent anyway.
         blocks.retain(|block| block.samples.end - block.samples.start > 1);
-        Ok(Self { blocks, waste })
+        Ok(Self { blocks })
+    }
+
+    /// The samples of each block.
+    pub fn ranges(&self) -> Vec<Range<u64>> {
+        self.blocks.iter().map(|block| block.samples.clone()).collect()
+    }
+
+    /// The blocks of `dataset` that the store at position `store` owns. Other stores own none of
+    /// their samples.
+    #[must_use]
+    pub fn owned(&self, dataset: DatasetId, plan: &ClusterPlan, store: usize) -> Self {
+        let is_owned = |block: &&BlockExtent| {
+            let keys = block.samples.clone().map(|id| SampleKey::new(dataset, SampleId(id)));
+            let mut owners = keys.filter_map(|key| plan.owner(key)).map(|owner| owner.store).peekable();
+            owners.peek().is_some() && owners.all(|owner| owner == store)
+        };
+        Self { blocks: self.blocks.iter().filter(is_owned).cloned().collect() }
+    }
+
+    /// The requests of an epoch that reads these blocks. `samples` are its requests if it reads
+    /// every sample by its extent.
+    pub fn requests(&self, samples: Amount) -> Amount {
+        Amount {
+            samples: samples.samples.saturating_sub(self.samples()) + self.len() as u64,
+            bytes: samples.bytes.saturating_add(self.waste()),
+        }
     }
 
     /// How many blocks there are.
@@ -125,7 +179,7 @@ impl BlockTable {
 
     /// The bytes in blocks that belong to no sample.
     pub fn waste(&self) -> u64 {
-        self.waste
+        self.blocks.iter().map(|block| block.waste).sum()
     }
 
     fn find(&self, id: SampleId) -> Option<usize> {
@@ -137,13 +191,44 @@ impl BlockTable {
 /// A dataset and the index of a block in it.
 pub(crate) type BlockId = (DatasetId, usize);
 
+/// Whose uses need a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockReader {
+    /// This rank.
+    Own,
+    /// Other ranks.
+    Peers,
+}
+
+impl BlockReader {
+    pub(crate) const ALL: [Self; 2] = [Self::Own, Self::Peers];
+}
+
+/// A block that waits for its budget.
+#[derive(Debug)]
+pub(crate) struct QueuedBlock {
+    /// This rank's uses that wait for it.
+    pub(crate) uses: Vec<PendingRead>,
+    /// Dropped when its reads have begun, or do not come. Other ranks wait for that.
+    pub(crate) started: watch::Sender<()>,
+    /// The first use that needs it, by reader.
+    due: [Option<Tick>; 2],
+}
+
+impl QueuedBlock {
+    /// The first use that needs it.
+    pub(crate) fn due(&self) -> Tick {
+        self.due.iter().flatten().copied().min().unwrap_or_default()
+    }
+}
+
 #[derive(Debug)]
 enum BlockState {
-    /// Waits for the budget, with these uses.
-    Queued(Vec<PendingRead>),
+    Queued(QueuedBlock),
     Reading {
         /// The samples that are missing, each with the use that waits for it.
         samples: HashMap<SampleKey, Option<PendingRead>>,
+        started: watch::Receiver<()>,
         _charge: Charge,
     },
     Done,
@@ -155,8 +240,8 @@ pub(crate) struct Blocks {
     tables: Vec<BlockTable>,
     /// The blocks that a use has needed.
     states: HashMap<BlockId, BlockState>,
-    /// The blocks that are to be read, in order of need.
-    queue: VecDeque<BlockId>,
+    /// The blocks that are to be read, in order of need, by reader. A block may be in both.
+    queues: [BTreeSet<(Tick, BlockId)>; 2],
 }
 
 impl Blocks {
@@ -164,61 +249,111 @@ impl Blocks {
         Self { tables, ..Self::default() }
     }
 
+    /// Whether no dataset has blocks.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.iter().all(BlockTable::is_empty)
+    }
+
+    fn find(&self, key: SampleKey) -> Option<BlockId> {
+        let table = self.tables.get(key.dataset.0 as usize)?;
+        Some((key.dataset, table.find(key.id)?))
+    }
+
     /// Makes a use wait for its sample's block. Returns it if its sample is in no block or was read
     /// already.
     pub(crate) fn wait(&mut self, waiting: PendingRead) -> Result<(), PendingRead> {
-        let dataset = waiting.key.dataset;
-        let table = self.tables.get(dataset.0 as usize);
-        let Some(at) = table.and_then(|table| table.find(waiting.key.id)) else { return Err(waiting) };
-        match self.states.get_mut(&(dataset, at)) {
-            None => {
-                self.states.insert((dataset, at), BlockState::Queued(vec![waiting]));
-                self.queue.push_back((dataset, at));
-            }
-            Some(BlockState::Queued(uses)) => uses.push(waiting),
-            Some(BlockState::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
-                Some(free @ None) => *free = Some(waiting),
-                _ => return Err(waiting),
-            },
-            Some(BlockState::Done) => return Err(waiting),
+        let Some(id) = self.find(waiting.key) else { return Err(waiting) };
+        if let Some(queued) = self.queue(id, waiting.tick, BlockReader::Own) {
+            queued.uses.push(waiting);
+            return Ok(());
         }
-        Ok(())
+        match self.states.get_mut(&id) {
+            Some(BlockState::Reading { samples, .. }) => match samples.get_mut(&waiting.key) {
+                Some(free @ None) => {
+                    *free = Some(waiting);
+                    Ok(())
+                }
+                _ => Err(waiting),
+            },
+            _ => Err(waiting),
+        }
     }
 
-    /// The next block to read, and the first use that needs it. The block stays in the queue.
-    pub(crate) fn next(&self) -> Option<(BlockId, &BlockExtent, Tick)> {
-        let &id = self.queue.front()?;
-        let Some(BlockState::Queued(waiting)) = self.states.get(&id) else { return None };
-        let due = waiting.iter().map(|waiting| waiting.tick).min()?;
+    /// Has the block of a sample read for another rank, which needs it at `due`. The receiver ends
+    /// when the block's reads have begun. `None` if the sample is in no block or was read already.
+    pub(crate) fn request(&mut self, key: SampleKey, due: Tick) -> Option<watch::Receiver<()>> {
+        let id = self.find(key)?;
+        if let Some(queued) = self.queue(id, due, BlockReader::Peers) {
+            return Some(queued.started.subscribe());
+        }
+        match self.states.get(&id)? {
+            BlockState::Reading { started, .. } => Some(started.clone()),
+            _ => None,
+        }
+    }
+
+    /// Queues a block, or moves it forward in the queue. `None` if its reads have begun.
+    fn queue(&mut self, id: BlockId, due: Tick, reader: BlockReader) -> Option<&mut QueuedBlock> {
+        let state = self.states.entry(id).or_insert_with(|| {
+            BlockState::Queued(QueuedBlock {
+                uses: Vec::new(),
+                started: watch::Sender::new(()),
+                due: [None; 2],
+            })
+        });
+        let BlockState::Queued(queued) = state else { return None };
+        let (queue, first) = (&mut self.queues[reader as usize], &mut queued.due[reader as usize]);
+        if first.is_none_or(|first| due < first) {
+            if let Some(later) = first.replace(due) {
+                queue.remove(&(later, id));
+            }
+            queue.insert((due, id));
+        }
+        Some(queued)
+    }
+
+    /// The next block to read for `reader`, and the first use that needs it. The block stays in the
+    /// queue.
+    pub(crate) fn next(&self, reader: BlockReader) -> Option<(BlockId, &BlockExtent, Tick)> {
+        let &(due, id) = self.queues[reader as usize].first()?;
         Some((id, self.extent(id)?, due))
     }
 
-    /// Removes the next block from the queue and returns its waiting uses. The block is done unless
-    /// it is [begun](Self::begin).
-    pub(crate) fn take_next(&mut self) -> Vec<PendingRead> {
-        let state = self.queue.pop_front().and_then(|id| self.states.insert(id, BlockState::Done));
-        match state {
-            Some(BlockState::Queued(waiting)) => waiting,
-            _ => Vec::new(),
+    /// Removes the next block from the queues. The block is done unless it is [begun](Self::begin).
+    pub(crate) fn take_next(&mut self, reader: BlockReader) -> Option<QueuedBlock> {
+        let &(_, id) = self.queues[reader as usize].first()?;
+        let Some(BlockState::Queued(queued)) = self.states.insert(id, BlockState::Done) else { return None };
+        for (queue, due) in self.queues.iter_mut().zip(queued.due) {
+            if let Some(due) = due {
+                queue.remove(&(due, id));
+            }
         }
+        Some(queued)
     }
 
     /// Marks `samples` of a block as being read, under `charge`. Returns the uses whose samples are
-    /// not among them.
+    /// not among them, and the sender to drop once the reads have begun.
     pub(crate) fn begin(
         &mut self,
         id: BlockId,
         samples: &[SampleKey],
-        waiting: Vec<PendingRead>,
+        queued: QueuedBlock,
         charge: Charge,
-    ) -> Vec<PendingRead> {
+    ) -> (Vec<PendingRead>, watch::Sender<()>) {
         let samples = samples.iter().map(|key| (*key, None)).collect();
-        self.states.insert(id, BlockState::Reading { samples, _charge: charge });
-        waiting.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect()
+        let QueuedBlock { uses, started, .. } = queued;
+        let reading = BlockState::Reading { samples, started: started.subscribe(), _charge: charge };
+        self.states.insert(id, reading);
+        (uses.into_iter().filter_map(|waiting| self.wait(waiting).err()).collect(), started)
     }
 
     pub(crate) fn extent(&self, (dataset, at): BlockId) -> Option<&BlockExtent> {
         self.tables.get(dataset.0 as usize)?.blocks.get(at)
+    }
+
+    /// Whether the reads of a block have ended.
+    pub(crate) fn is_done(&self, id: BlockId) -> bool {
+        matches!(self.states.get(&id), Some(BlockState::Done))
     }
 
     /// Ends the read of one sample and returns the use that waits for it. The last sample ends the
@@ -239,25 +374,35 @@ mod tests {
 
     use super::*;
 
+    /// Blocks of four samples of 100 bytes each.
+    fn blocks(count: u64) -> Blocks {
+        let block =
+            |at| BlockExtent { samples: at * 4..(at + 1) * 4, bytes: at * 400..(at + 1) * 400, waste: 0 };
+        Blocks::new(vec![BlockTable { blocks: (0..count).map(block).collect() }])
+    }
+
+    fn key(sample: u64) -> SampleKey {
+        SampleKey::new(DatasetId(0), SampleId(sample))
+    }
+
     #[test]
     // semantics: CACHE-14
     fn use_waits_only_for_its_own_sample() {
         let id = (DatasetId(0), 0);
         let budget = Budget::new(1000);
-        let table = BlockTable { blocks: vec![BlockExtent { samples: 0..4, bytes: 0..400 }], waste: 0 };
-        let mut blocks = Blocks::new(vec![table]);
-        let key = |sample| SampleKey::new(DatasetId(0), SampleId(sample));
+        let mut blocks = blocks(1);
         let waiting = |sample| PendingRead::new(Tick(sample), key(sample), 100, budget.charge(0));
         let ticks = |waiting: &[PendingRead]| waiting.iter().map(|one| one.tick.0).collect::<Vec<_>>();
         for sample in [2, 1] {
             blocks.wait(waiting(sample)).unwrap();
         }
-        assert_eq!(blocks.next().map(|(id, _, due)| (id, due)), Some((id, Tick(1))));
-        let waits = blocks.take_next();
-        assert_eq!(ticks(&waits), [2, 1]);
+        let own = BlockReader::Own;
+        assert_eq!(blocks.next(own).map(|(id, _, due)| (id, due)), Some((id, Tick(1))));
+        let queued = blocks.take_next(own).unwrap();
+        assert_eq!(ticks(&queued.uses), [2, 1]);
         // Sample 2 is not read with its block.
-        let given_back = blocks.begin(id, &[key(0), key(1), key(3)], waits, budget.charge(400));
-        assert_eq!((ticks(&given_back), blocks.next().is_none()), (vec![2], true));
+        let (given_back, _) = blocks.begin(id, &[key(0), key(1), key(3)], queued, budget.charge(400));
+        assert_eq!((ticks(&given_back), blocks.next(own).is_none()), (vec![2], true));
         blocks.wait(waiting(3)).unwrap();
         assert!(blocks.wait(waiting(3)).is_err(), "one waits for it already");
         assert_eq!(blocks.sample_done(id, key(1)).unwrap().tick, Tick(1));
@@ -267,5 +412,48 @@ mod tests {
         assert_eq!(blocks.sample_done(id, key(3)).unwrap().tick, Tick(3));
         assert_eq!(budget.used(), 0);
         assert!(blocks.sample_done(id, key(3)).is_none() && blocks.wait(waiting(2)).is_err(), "it has ended");
+    }
+
+    #[test]
+    // semantics: RANK-38
+    fn soonest_needed_block_is_next_for_each_reader() {
+        let budget = Budget::new(0);
+        let mut blocks = blocks(4);
+        let next = |blocks: &Blocks| {
+            BlockReader::ALL.map(|reader| blocks.next(reader).map(|((_, at), _, due)| (at, due.0)))
+        };
+        for (sample, due) in [(0, 70), (4, 60), (9, 80)] {
+            assert!(blocks.request(key(sample), Tick(due)).is_some());
+        }
+        assert_eq!(next(&blocks), [None, Some((1, 60))]);
+        assert!(blocks.request(key(11), Tick(50)).is_some());
+        assert_eq!(next(&blocks), [None, Some((2, 50))]);
+        // This rank needs a block later, and another one.
+        blocks.wait(PendingRead::new(Tick(90), key(10), 100, budget.charge(0))).unwrap();
+        blocks.wait(PendingRead::new(Tick(65), key(12), 100, budget.charge(0))).unwrap();
+        assert_eq!(next(&blocks), [Some((3, 65)), Some((2, 50))]);
+        let taken = blocks.take_next(BlockReader::Peers).unwrap();
+        assert_eq!((taken.due(), taken.uses.len()), (Tick(50), 1));
+        assert_eq!(next(&blocks), [Some((3, 65)), Some((1, 60))]);
+        assert!(blocks.take_next(BlockReader::Own).is_some());
+        assert_eq!(next(&blocks), [None, Some((1, 60))]);
+        assert!(blocks.request(key(8), Tick(1)).is_none(), "it was read");
+        assert!(blocks.request(key(16), Tick(1)).is_none(), "it is in no block");
+    }
+
+    #[test]
+    // semantics: RANK-38
+    fn requests_of_ranks_wait_until_reads_have_begun() {
+        let (id, budget, peers) = ((DatasetId(0), 0), Budget::new(1000), BlockReader::Peers);
+        let mut blocks = blocks(1);
+        let is_open = |started: &watch::Receiver<()>| started.has_changed().is_ok();
+        let first = blocks.request(key(0), Tick(1)).unwrap();
+        let queued = blocks.take_next(peers).unwrap();
+        let (_, started) = blocks.begin(id, &[key(0), key(1)], queued, budget.charge(400));
+        let second = blocks.request(key(1), Tick(0)).unwrap();
+        assert!(is_open(&first) && is_open(&second) && blocks.next(peers).is_none());
+        drop(started);
+        let third = blocks.request(key(1), Tick(0)).unwrap();
+        assert!(![first, second, third].iter().any(is_open));
     }
 }

@@ -55,7 +55,7 @@ impl PendingCopies {
         let guard = self.guard((key, level), sample.clone());
         // The sample holds the disk's buffer until then, and is charged for it.
         tokio::spawn(async move {
-            let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache) };
+            let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache, key) };
             drop(sample);
             let store = async move { store_sample(&*cache, room, key, Sample::uncharged(bytes)).await };
             guard.store_unless_cancelled(store).await;

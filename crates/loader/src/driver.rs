@@ -24,11 +24,12 @@ use foreread_tier::{
 };
 use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::active_reads::{ActiveReads, Executor};
 use crate::batch::Batch;
-use crate::blocks::Blocks;
+use crate::block_reads::BlockReads;
 use crate::copies::PendingCopies;
 use crate::core::{Core, CoreAction, CoreEvent};
 use crate::dataset::Dataset;
@@ -72,11 +73,7 @@ pub(crate) struct Driver {
     pub(crate) order_error: Option<LoadError>,
     pub(crate) reads: ActiveReads,
     pub(crate) dealing: Option<DealTask>,
-    /// The blocks, the budget of blocks in flight, and the budget of their samples on the way into
-    /// caches.
-    pub(crate) blocks: Blocks,
-    pub(crate) block_budget: Budget,
-    pub(crate) store_budget: Budget,
+    pub(crate) block_reads: BlockReads,
     /// Copies of disk reads on their way into caches.
     pub(crate) copies: PendingCopies,
     pub(crate) retry_single: Vec<PendingRead>,
@@ -93,8 +90,8 @@ pub(crate) struct Driver {
 pub(crate) struct Turn {
     actions: Vec<CoreAction>,
     pub(crate) origins: Vec<Vec<PendingRead>>,
-    /// Reads of one block each.
-    pub(crate) blocks: Vec<Vec<PendingRead>>,
+    /// Reads of one block each, with the sender to drop once they have begun.
+    pub(crate) blocks: Vec<(Vec<PendingRead>, watch::Sender<()>)>,
     caches: Vec<Vec<PendingRead>>,
     /// By store. Most stores get no request in most turns.
     peers: BTreeMap<usize, Vec<PendingRead>>,
@@ -159,6 +156,7 @@ impl Driver {
                     }
                 }
                 () = self.handover.changed() => {}
+                request = self.block_reads.requested() => self.block_reads.on_request(request),
                 hedged = self.hedges.next(), if !self.hedges.is_empty() => self.on_hedge(hedged, &mut events),
                 () = self.wait_timer.fired() => {
                     let (waited, origin) = (self.wait_timer.waited(), self.hedges.origin_pace());
@@ -185,6 +183,7 @@ impl Driver {
                 self.wait_timer.begin();
             }
         }
+        self.block_reads.on_requests();
         // A tier without its own tasks may owe wake-ups for completed reads.
         let origins = self.datasets.iter().map(|dataset| &*dataset.origin);
         origins.filter(|origin| Executor::of_origin(*origin) == Executor::Driver).for_each(Tier::submit);
@@ -326,10 +325,10 @@ impl Driver {
                 shrink(pending);
             }
         }
-        for pending in turn.blocks.drain(..) {
+        for (pending, started) in turn.blocks.drain(..) {
             let Some(first) = pending.first() else { continue };
             let dataset = &self.datasets[first.key.dataset.0 as usize];
-            self.reads.begin_block(dataset, pending);
+            self.reads.begin_block(dataset, pending, started);
         }
         for (cache, pending) in self.caches.iter().zip(&mut turn.caches) {
             if !pending.is_empty() {
@@ -490,7 +489,7 @@ impl Driver {
         let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
-            return count_skip(&*cache);
+            return count_skip(&*cache, key);
         };
         if sample.charged() > sample.len() as u64 {
             return self.copies.begin((level, cache), room, key, sample);
@@ -519,13 +518,14 @@ pub(crate) async fn store_sample(cache: &dyn CacheTier, room: Charge, key: Sampl
     match cache.store(room, key, sample).await {
         Ok(()) => {}
         // Too much is on its way already. The next use will store it.
-        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache),
+        Err(error) if error.kind() == ErrorKind::Full => count_skip(cache, key),
         Err(error) => log_store_error(cache, key, &error),
     }
 }
 
-/// Counts a store that was skipped because the cache had no room or too much on its way.
-pub(crate) fn count_skip(cache: &dyn CacheTier) {
+/// Counts a store that was left out because the cache had no room or too much on its way.
+pub(crate) fn count_skip(cache: &dyn CacheTier, key: SampleKey) {
+    tracing::debug!(tier = cache.name(), %key, "a sample was not cached, because there was no room");
     metrics::counter!("foreread_store_skipped_total", "tier" => cache.name().to_owned()).increment(1);
 }
 

@@ -13,9 +13,10 @@ use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use crate::blocks::BlockId;
 use crate::core::{CoreEvent, OriginPace};
 use crate::dataset::Dataset;
-use crate::origin_stats::OriginStats;
+use crate::origin_stats::{MeasuredRead, OriginStats};
 use crate::ready::ReadySamples;
 
 /// The result of a hedge.
@@ -51,7 +52,7 @@ impl Hedges {
 
     /// Cancels a hedge.
     pub(crate) fn cancel(&mut self, tick: Tick) {
-        self.origin.forget(tick);
+        self.origin.forget(MeasuredRead::Use(tick));
         if let Some(abort) = self.open.remove(&tick) {
             abort.abort();
         }
@@ -73,7 +74,17 @@ impl Hedges {
 
     /// Records the start of a read of the origin.
     pub(crate) fn read_begins(&mut self, tick: Tick) {
-        self.origin.begin(tick, self.began.elapsed());
+        self.origin.begin(MeasuredRead::Use(tick), self.began.elapsed());
+    }
+
+    /// Records the start of the read of a block.
+    pub(crate) fn block_begins(&mut self, id: BlockId) {
+        self.origin.begin(MeasuredRead::Block(id), self.began.elapsed());
+    }
+
+    /// Records the end of the read of a block.
+    pub(crate) fn block_ends(&mut self, id: BlockId) {
+        self.origin.end(MeasuredRead::Block(id), 0, self.began.elapsed());
     }
 
     /// Records the ends of reads from the core's events.
@@ -81,13 +92,13 @@ impl Hedges {
         match event {
             CoreEvent::Arrived(tick) | CoreEvent::HedgeArrived(tick) => {
                 let bytes = ready.get(*tick).map_or(0, |(_, sample)| sample.len() as u64);
-                self.origin.end(*tick, bytes, self.began.elapsed());
+                self.origin.end(MeasuredRead::Use(*tick), bytes, self.began.elapsed());
             }
             CoreEvent::Failed(tick)
             | CoreEvent::Invalid(tick)
             | CoreEvent::Unlocated(tick)
             | CoreEvent::HedgeFailed(tick)
-            | CoreEvent::HedgeUnlocated(tick) => self.origin.forget(*tick),
+            | CoreEvent::HedgeUnlocated(tick) => self.origin.forget(MeasuredRead::Use(*tick)),
             _ => {}
         }
     }

@@ -11,10 +11,12 @@ use foreread_tier::{Budget, CacheTier, PeerService, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::unbounded_channel;
 use tracing::Instrument;
 
 use crate::active_reads::{AbortOnDrop, ActiveReads};
 use crate::batch::Batch;
+use crate::block_reads::BlockReads;
 use crate::blocks::Blocks;
 use crate::copies::PendingCopies;
 use crate::core::{CacheLevel, Config, Core, OnError, USE_OVERHEAD};
@@ -35,6 +37,9 @@ use crate::wait_timer::WaitTimer;
 /// The budget of blocks in flight is the look-ahead divided by this. Samples out of blocks on their
 /// way into caches have as much.
 const BLOCK_BUDGET_PART: u64 = 4;
+
+/// The budget of blocks that other ranks need is the budget for other ranks divided by this.
+const PEER_BLOCKS_PART: u64 = 2;
 
 /// The longest sleep of a blocking wait.
 const MAX_SLEEP: Duration = Duration::from_millis(100);
@@ -98,9 +103,22 @@ impl Loader {
             })
         };
         let staging = budget(look_ahead, Handover::release);
-        let block_budget = budget(look_ahead / BLOCK_BUDGET_PART, |handover, _| handover.wake_driver());
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
+        // Other ranks may request blocks.
+        let (requests, requested) = match others.as_ref().filter(|_| !blocks.is_empty()) {
+            Some(others) => (Some(unbounded_channel()), others.budget / PEER_BLOCKS_PART),
+            None => (None, 0),
+        };
+        let (requests, received) = requests.unzip();
+        let block_budget = |limit| budget(limit, |handover, _| handover.wake_driver());
+        let block_reads = BlockReads {
+            blocks,
+            own: block_budget(look_ahead / BLOCK_BUDGET_PART),
+            peers: block_budget(requested),
+            stores: Budget::new(look_ahead / BLOCK_BUDGET_PART),
+            requests: received,
+        };
         let levels = caches.iter().map(|(source, cache)| CacheLevel {
             source: *source,
             // Samples in memory are not read.
@@ -109,7 +127,10 @@ impl Loader {
         let levels = levels.collect();
         let caches: Vec<Arc<dyn CacheTier>> = caches.into_iter().map(|(_, cache)| cache).collect();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();
-        let serving = others.as_ref().map(|others| serve(others, &plan, &mut datasets, &caches, runtime));
+        let serving = others.as_ref().map(|others| {
+            let flights = SingleFlight::new(plan.clone(), datasets.clone(), caches.clone(), requests);
+            serve(others, Arc::new(flights), &mut datasets, others.budget - requested, runtime)
+        });
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
         let driver = Driver {
             core: Core::new(Config { look_ahead, on_error, levels, warm }, run.clone(), plan.clone(), sizes),
@@ -126,9 +147,7 @@ impl Loader {
             order_error: None,
             reads: ActiveReads::default(),
             dealing: None,
-            blocks,
-            block_budget,
-            store_budget: Budget::new(look_ahead / BLOCK_BUDGET_PART),
+            block_reads,
             copies: PendingCopies::default(),
             retry_single: Vec::new(),
             wait_timer: WaitTimer::default(),
@@ -202,20 +221,19 @@ impl Loader {
     }
 }
 
-/// Starts to serve other ranks, and has owned samples read in single flight.
+/// Starts to serve other ranks with `budget` bytes, and has owned samples read in single flight.
 fn serve(
     others: &PeerGroup,
-    plan: &LocalPlan,
+    flights: Arc<SingleFlight>,
     datasets: &mut [Dataset],
-    caches: &[Arc<dyn CacheTier>],
+    budget: u64,
     runtime: &Handle,
 ) -> Arc<SampleServer> {
-    let flights = Arc::new(SingleFlight::new(plan.clone(), datasets.to_vec(), caches.to_vec()));
     for dataset in datasets {
         let (flights, origin) = (Arc::clone(&flights), Arc::clone(&dataset.origin));
         dataset.origin = Arc::new(SingleFlightOrigin { flights, origin }) as Arc<dyn Tier>;
     }
-    let serving = Arc::new(SampleServer::new(flights, runtime.clone(), others.budget));
+    let serving = Arc::new(SampleServer::new(flights, runtime.clone(), budget));
     let source: Arc<dyn PeerService> = serving.clone();
     others.peers.serve(Arc::downgrade(&source));
     serving

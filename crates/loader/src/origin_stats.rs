@@ -2,7 +2,9 @@
 //!
 //! The latency follows slow reads: it rises at once, falls by a tenth per read, and halves in
 //! [`LATENCY_HALF_LIFE`] without reads. A read in flight counts with its age if that is longer. The
-//! rate is that of the best recent window, or of the best single read. Times are arguments, so
+//! rate is that of the best recent window, or of the best single read. Reads of blocks count for
+//! the latency, whoever needs them: while they take long, so would a hedge. They do not count for
+//! the rate, because owners are compared by the samples that they deliver. Times are arguments, so
 //! tests need no clock.
 
 use std::collections::BTreeMap;
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use foreread_types::Tick;
 
+use crate::blocks::BlockId;
 use crate::core::OriginPace;
 
 /// The latency before the first read. A hedge waits twice as long, and a trainer at most two
@@ -25,10 +28,19 @@ const WINDOW: Duration = Duration::from_millis(250);
 /// The time in which an old latency halves.
 const LATENCY_HALF_LIFE: Duration = Duration::from_secs(10);
 
+/// A read that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum MeasuredRead {
+    /// For a use.
+    Use(Tick),
+    /// Of a block.
+    Block(BlockId),
+}
+
 /// Measurements of the origin.
 #[derive(Debug, Default)]
 pub(crate) struct OriginStats {
-    open: BTreeMap<Tick, Duration>,
+    open: BTreeMap<MeasuredRead, Duration>,
     latency: Option<Duration>,
     /// When the last read ended.
     ended: Duration,
@@ -37,14 +49,14 @@ pub(crate) struct OriginStats {
 }
 
 impl OriginStats {
-    /// Records the start of the read for `tick`.
-    pub(crate) fn begin(&mut self, tick: Tick, now: Duration) {
-        self.open.insert(tick, now);
+    /// Records the start of a read.
+    pub(crate) fn begin(&mut self, read: MeasuredRead, now: Duration) {
+        self.open.insert(read, now);
     }
 
-    /// Records the end of a use's read, if it was read from the origin.
-    pub(crate) fn end(&mut self, tick: Tick, bytes: u64, now: Duration) {
-        let Some(began) = self.open.remove(&tick) else { return };
+    /// Records the end of a read that has started, with the delivered bytes.
+    pub(crate) fn end(&mut self, read: MeasuredRead, bytes: u64, now: Duration) {
+        let Some(began) = self.open.remove(&read) else { return };
         let took = now.saturating_sub(began);
         let before = self.latency_at(now).unwrap_or_default();
         (self.latency, self.ended) = (Some(took.max(before.mul_f64(0.9) + took.mul_f64(0.1))), now);
@@ -60,8 +72,8 @@ impl OriginStats {
     }
 
     /// Drops a failed read, which does not count as a measurement.
-    pub(crate) fn forget(&mut self, tick: Tick) {
-        self.open.remove(&tick);
+    pub(crate) fn forget(&mut self, read: MeasuredRead) {
+        self.open.remove(&read);
     }
 
     fn latency_at(&self, now: Duration) -> Option<Duration> {
@@ -80,6 +92,10 @@ impl OriginStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn tick(tick: u64) -> MeasuredRead {
+        MeasuredRead::Use(Tick(tick))
+    }
 
     fn seconds(seconds: f64) -> Duration {
         Duration::from_secs_f64(seconds)
@@ -100,9 +116,9 @@ mod tests {
             reads.pace(seconds(5.0)),
             OriginPace { latency: DEFAULT_LATENCY, bytes_per_second: MIN_RATE }
         );
-        let mut read = |tick, from, took: f64| {
-            reads.begin(Tick(tick), seconds(from));
-            reads.end(Tick(tick), 1000, seconds(from + took));
+        let mut read = |number, from, took: f64| {
+            reads.begin(tick(number), seconds(from));
+            reads.end(tick(number), 1000, seconds(from + took));
             reads.pace(seconds(from + took)).latency.as_millis()
         };
         assert_eq!(read(1, 0.0, 0.01), 10);
@@ -114,9 +130,9 @@ mod tests {
     #[test]
     fn open_read_counts_with_its_age() {
         let mut reads = OriginStats::default();
-        reads.begin(Tick(1), seconds(1.0));
+        reads.begin(tick(1), seconds(1.0));
         assert_eq!(reads.pace(seconds(8.0)).latency, seconds(7.0));
-        reads.forget(Tick(1));
+        reads.forget(tick(1));
         assert_eq!(reads.pace(seconds(8.0)).latency, DEFAULT_LATENCY);
     }
 
@@ -124,11 +140,22 @@ mod tests {
     fn rate_is_that_of_all_reads_together() {
         let mut reads = OriginStats::default();
         for read in 0..100u64 {
-            reads.begin(Tick(read), Duration::ZERO);
+            reads.begin(tick(read), Duration::ZERO);
         }
         // One after another over a link of 100 MB/s.
-        (0..100).for_each(|read| reads.end(Tick(read), 1_000_000, seconds(0.01 * (read + 1) as f64)));
+        (0..100).for_each(|read| reads.end(tick(read), 1_000_000, seconds(0.01 * (read + 1) as f64)));
         let rate = reads.pace(seconds(1.0)).bytes_per_second;
         assert!((90e6..=110e6).contains(&rate), "{rate}");
+    }
+    #[test]
+    // semantics: RANK-18
+    fn blocks_count_for_the_latency_alone() {
+        let mut reads = OriginStats::default();
+        let block = |at| MeasuredRead::Block((foreread_types::DatasetId(0), at));
+        (0..2).for_each(|at| reads.begin(block(at), seconds(0.0)));
+        reads.end(block(0), 0, seconds(2.0));
+        let pace = reads.pace(seconds(2.0));
+        assert_eq!((pace.latency, pace.bytes_per_second), (seconds(2.0), MIN_RATE));
+        assert_eq!(reads.pace(seconds(5.0)).latency, seconds(5.0));
     }
 }

@@ -16,7 +16,8 @@ pub struct PeerGroup {
     pub stores: Arc<[StoreId]>,
     /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
     pub locality: Option<Arc<LocalityDeal>>,
-    /// The budget, in bytes, of samples that are being read for other ranks or wait to be sent.
+    /// The budget, in bytes, of samples that are being read for other ranks or wait to be sent. If
+    /// the first epoch reads blocks, half of it is for the blocks that other ranks need.
     pub budget: u64,
 }
 

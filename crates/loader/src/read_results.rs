@@ -286,6 +286,7 @@ mod tests {
             bytes: 2,
             charge: budget.charge(2),
             check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            server: None,
             is_last_try: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
@@ -318,6 +319,7 @@ mod tests {
                 bytes: 2,
                 charge: budget.charge(2),
                 check,
+                server: None,
                 is_last_try,
             };
             let locate_reads = locate_reads([pending], |_| {

@@ -81,7 +81,7 @@ impl SourceCounts {
 pub struct BatchCounts {
     /// Its samples, by source.
     pub reads: SourceCounts,
-    /// Uses without a sample.
+    /// Uses without a sample, because it could not be read.
     pub skipped: u64,
     /// Uses that got a neighbouring sample.
     pub substituted: u64,
@@ -132,7 +132,7 @@ pub struct RunReport {
     /// has its own entry. Beyond it, the first 256 and at least the last 256 passes keep theirs.
     /// The others are summed up in one entry per phase.
     pub passes: Vec<PassReport>,
-    /// Uses that were left out because their sample could not be read.
+    /// Uses without a sample, because it could not be read.
     pub skipped: u64,
     /// Uses that got a neighbouring sample as a substitute.
     pub substituted: u64,

@@ -12,6 +12,9 @@
 //!
 //! A read continues when its requester has left, because the sample is owned here and will be
 //! requested again.
+//!
+//! In a first epoch in [blocks](crate::blocks), the driver reads the block of a missing sample. Its
+//! bytes have a separate part of the budget, so both parts wait for the origin alone.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -195,8 +198,15 @@ impl Announcements {
     }
 }
 
-/// Reads an owned sample from the origin, or joins its flight.
+/// Reads an owned sample with its block or alone, or joins its flight.
 async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> FlightResult {
+    flights.begin_block(key, due).await;
+    // It may have been stored in the meantime.
+    if let Some(cache) = flights.cache_of(key).filter(|cache| matches!(cache.lookup(key), Lookup::Stored))
+        && let Ok(bytes) = fetch(&**cache, key, flights.bytes(key), due).await
+    {
+        return Ok(bytes);
+    }
     match flights.begin(key) {
         Start::Ready(bytes) => Ok(bytes),
         Start::Join(result) => joined_result(result.await),

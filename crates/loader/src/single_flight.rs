@@ -5,6 +5,10 @@
 //! when the cache has stored the bytes, so a sample is always either in flight or cached. Reads of
 //! samples that this rank does not own pass through.
 //!
+//! In a first epoch in [blocks](crate::blocks), a block's samples are all in flight while it is
+//! read. A read for another rank first has the driver begin the sample's block, and then joins its
+//! flight.
+//!
 //! # Price
 //!
 //! One map look-up under a lock per read of an owned sample, which happens once per sample and run.
@@ -23,9 +27,11 @@ use foreread_planner::LocalPlan;
 use foreread_tier::{
     CacheTier, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
-use foreread_types::{KeyMap, SampleKey};
+use foreread_types::{KeyMap, SampleKey, Tick};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::block_reads::BlockRequest;
 use crate::dataset::Dataset;
 use crate::driver::{count_skip, spawn_store, store_sample};
 
@@ -99,6 +105,8 @@ pub(crate) struct SingleFlight {
     pub(crate) datasets: Vec<Dataset>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
     flights: Mutex<KeyMap<InFlight>>,
+    /// To the driver, if it reads blocks.
+    block_requests: Option<UnboundedSender<BlockRequest>>,
 }
 
 impl std::fmt::Debug for SingleFlight {
@@ -108,8 +116,30 @@ impl std::fmt::Debug for SingleFlight {
 }
 
 impl SingleFlight {
-    pub(crate) fn new(plan: LocalPlan, datasets: Vec<Dataset>, caches: Vec<Arc<dyn CacheTier>>) -> Self {
-        Self { plan, datasets, caches, flights: Mutex::default() }
+    pub(crate) fn new(
+        plan: LocalPlan,
+        datasets: Vec<Dataset>,
+        caches: Vec<Arc<dyn CacheTier>>,
+        block_requests: Option<UnboundedSender<BlockRequest>>,
+    ) -> Self {
+        Self { plan, datasets, caches, flights: Mutex::default(), block_requests }
+    }
+
+    /// Has the driver read the block of an owned sample, unless the sample is in flight. Waits until
+    /// the block's samples are in flight. Returns at once if there is no such block, or if the
+    /// driver has ended.
+    pub(crate) async fn begin_block(&self, key: SampleKey, due: Tick) {
+        let Some(requests) = self.block_requests.as_ref().filter(|_| !self.flights().contains_key(&key))
+        else {
+            return;
+        };
+        let (answer, queued) = oneshot::channel();
+        if requests.send(BlockRequest { key, due, answer }).is_ok()
+            && let Ok(mut started) = queued.await
+        {
+            // It ends without a change.
+            let _ = started.changed().await;
+        }
     }
 
     /// Every change is made in one step, so a poisoned lock is usable.
@@ -156,7 +186,7 @@ impl SingleFlight {
         let Some(cache) = self.cache_of(key) else { return };
         match cache.reserve(cache.footprint().of(bytes.len() as u64)) {
             Some(room) => store_sample(&**cache, room, key, Sample::uncharged(bytes)).await,
-            None => count_skip(&**cache),
+            None => count_skip(&**cache, key),
         }
     }
 

@@ -4,10 +4,11 @@
 //!
 //! The kept samples are the knapsack of one store with the capacity of all stores. They save the
 //! most origin nanoseconds per byte of capacity. Samples that a store already holds stay there.
-//! Each other sample goes to the store that reads it first. If that store is full, the sample goes
-//! to the store with the most free space, after all others have been placed. So a sample only
-//! leaves its first reader if the first reader is full. If the [servers](crate::servers) of samples
-//! are given, the kept samples even the servers' remaining times.
+//! Then whole [blocks](crate::block_owners) are placed, if there are any. Each other sample goes to
+//! the store that reads it first. If that store is full, the sample goes to the store with the most
+//! free space, after all others have been placed. So a sample only leaves its first reader if the
+//! first reader is full. If the [servers](crate::servers) of samples are given, the kept samples even
+//! the servers' remaining times.
 //!
 //! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
 //! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are
@@ -15,6 +16,7 @@
 
 use foreread_types::{DatasetId, Footprint, SampleId, Sizes};
 
+use crate::block_owners::{BlockRanges, place_blocks};
 use crate::cluster::Cluster;
 use crate::demand::{UseCounts, table};
 use crate::error::PlanReason;
@@ -38,11 +40,12 @@ impl DatasetSamples<'_> {
     }
 }
 
-/// Assigns all samples of all datasets and takes their space. Returns the owner of each sample, by
-/// dataset.
+/// Assigns all samples of all datasets and takes their space. `blocks` are those of one dataset,
+/// and `ranks` is the number of ranks by store. Returns the owner of each sample, by dataset.
 pub(crate) fn assign(
     cluster: &Cluster,
     datasets: &[DatasetSamples<'_>],
+    (blocks, ranks): (BlockRanges<'_>, &[u32]),
     free: &mut FreeSpace,
 ) -> Result<Vec<Vec<PackedOwner>>, PlanReason> {
     let mut owners = Vec::new();
@@ -59,6 +62,10 @@ pub(crate) fn assign(
                 owners[id as usize] = pack(store, level);
             }
         }
+    }
+    let dataset = blocks.dataset.0 as usize;
+    if let (Some(part), Some(owners)) = (datasets.get(dataset), owners.get_mut(dataset)) {
+        place_blocks(blocks.ranges, part, ranks, free, owners);
     }
     let mut keys = keys(cluster, datasets, &owners)?;
     if let Some(servers) = &cluster.servers {

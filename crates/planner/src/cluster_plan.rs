@@ -8,7 +8,8 @@
 //!
 //! The rank that reads a sample first owns it. So no sample moves between ranks in the first epoch,
 //! and a plan costs one order, whatever the length of the run. The price is described at
-//! [`readers`](crate::readers).
+//! [`readers`](crate::readers). If the caches hold everything, shards may be owned in
+//! [blocks](crate::block_owners) instead ([`plan_cluster_in_blocks`]).
 //!
 //! A plan follows from the run's orders, the sizes and the cluster's description, in integers. So
 //! all ranks compute the same plan without communication. They compare [`ClusterPlan::fingerprint`]
@@ -21,6 +22,7 @@ use foreread_oracle::{Fingerprinter, Run};
 use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, StoreId};
 
 use crate::assign::{DatasetSamples, assign};
+use crate::block_owners::BlockRanges;
 use crate::cluster::{Cluster, LevelIndex, MAX_LEVELS};
 use crate::cluster_traffic::{ClusterTraffic, StoreHolding, expect_copies};
 use crate::copies::{CopyChooser, SecondCopy, StoreCopies};
@@ -45,8 +47,8 @@ pub const PLANNER_VERSION: u64 = 2;
 /// Above this number of samples a rule replaces the tables if possible.
 const MAX_TABLE_SAMPLES: u64 = 1 << 20;
 
-/// Above this number of samples a rule is used even if caches hold samples at the start, which the
-/// rule ignores.
+/// Above this number of samples a rule is used even if caches hold samples at the start or shards
+/// have blocks. The rule ignores both.
 const MAX_HELD_SAMPLES: u64 = 1 << 26;
 
 /// The maximum number of samples in tables. They are numbered with 32 bits.
@@ -63,6 +65,7 @@ pub struct ClusterPlan {
     stores: Vec<StorePlan>,
     pub(crate) traffic: ClusterTraffic,
     pub(crate) server_gain: Option<ServerGain>,
+    in_blocks: bool,
     print: Fingerprint,
 }
 
@@ -127,7 +130,22 @@ pub struct StorePlan {
 /// # }
 /// ```
 pub fn plan_cluster(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<ClusterPlan, PlanError> {
-    Ok(planned(run, sizes, cluster, false, MAX_TABLE_SAMPLES)?.0)
+    plan_cluster_in_blocks(run, sizes, cluster, BlockRanges::default())
+}
+
+/// As [`plan_cluster`], with one owner for all samples of a block. If not every sample that is used
+/// again can have an owner, the plan is that of [`plan_cluster`]. A rule, above 2^26 samples,
+/// ignores blocks, too. See [`ClusterPlan::is_in_blocks`].
+///
+/// # Errors
+/// As [`plan_cluster`].
+pub fn plan_cluster_in_blocks(
+    run: &Run,
+    sizes: &[Sizes],
+    cluster: &Cluster,
+    blocks: BlockRanges<'_>,
+) -> Result<ClusterPlan, PlanError> {
+    Ok(planned(run, sizes, (cluster, blocks), false, MAX_TABLE_SAMPLES)?.0)
 }
 
 /// As [`plan_cluster`], for a caller that considers all ranks at once, such as a simulation.
@@ -141,13 +159,13 @@ pub fn plan_cluster_and_copies(
     sizes: &[Sizes],
     cluster: &Cluster,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
-    planned(run, sizes, cluster, true, MAX_TABLE_SAMPLES)
+    planned(run, sizes, (cluster, BlockRanges::default()), true, MAX_TABLE_SAMPLES)
 }
 
 fn planned(
     run: &Run,
     sizes: &[Sizes],
-    cluster: &Cluster,
+    (cluster, blocks): (&Cluster, BlockRanges<'_>),
     all_copies: bool,
     table_most: u64,
 ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
@@ -159,9 +177,9 @@ fn planned(
     let (used, slower) = slow_levels::without_slow_levels(cluster, run, sizes).unzip();
     let (described, cluster) = (cluster, used.as_ref().unwrap_or(cluster));
     let slower = slower.unwrap_or_default();
-    let planning = ClusterPlanner { run, sizes, cluster, described, slower, stores, all_copies };
-    if samples > table_most && planning.is_ruled() && (cluster.held.is_empty() || samples > MAX_HELD_SAMPLES)
-    {
+    let planning = ClusterPlanner { run, sizes, cluster, described, slower, stores, all_copies, blocks };
+    let needs_table = !cluster.held.is_empty() || !blocks.ranges.is_empty();
+    if samples > table_most && planning.is_ruled() && (!needs_table || samples > MAX_HELD_SAMPLES) {
         // Whole passes are arithmetic. Others are estimated.
         let demand = Demand::within(run, sizes, Scope::Cluster, 0)?;
         return Ok((planning.rule(&demand, LowerBound::of_demand(&demand, narrow(room)))?, Vec::new()));
@@ -194,6 +212,7 @@ pub(crate) struct ClusterPlanner<'a> {
     pub(crate) stores: &'a [u16],
     /// Whether the second copies of all stores are requested.
     pub(crate) all_copies: bool,
+    pub(crate) blocks: BlockRanges<'a>,
 }
 
 impl ClusterPlanner<'_> {
@@ -217,13 +236,21 @@ impl ClusterPlanner<'_> {
             let first = first(self.run, dataset, sizes.len(), self.stores)?;
             datasets.push(DatasetSamples { dataset, sizes, uses: &demand.uses, first });
         }
-        let mut free = FreeSpace::new(self.cluster);
-        let owners = assign(self.cluster, &datasets, &mut free)?;
-        let mut holdings = self.holdings(&datasets, &owners)?;
-        let complete = datasets.iter().zip(&owners).all(|(part, owners)| {
-            (0..).zip(owners).all(|(id, &owner)| owner != NO_OWNER || part.uses.of(SampleId(id)) <= 1)
-        });
         let (ranks, mut own, mut all) = (self.cluster.ranks_of(self.stores), None, Vec::new());
+        let assigned = |blocks: BlockRanges<'_>| -> Result<_, PlanReason> {
+            let mut free = FreeSpace::new(self.cluster);
+            let owners = assign(self.cluster, &datasets, (blocks, &ranks), &mut free)?;
+            let complete = datasets.iter().zip(&owners).all(|(part, owners)| {
+                (0..).zip(owners).all(|(id, &owner)| owner != NO_OWNER || part.uses.of(SampleId(id)) <= 1)
+            });
+            Ok((free, owners, complete))
+        };
+        let (mut free, mut owners, mut complete) = assigned(self.blocks)?;
+        let in_blocks = complete && !self.blocks.ranges.is_empty();
+        if !complete && !self.blocks.ranges.is_empty() {
+            (free, owners, complete) = assigned(BlockRanges::default())?;
+        }
+        let mut holdings = self.holdings(&datasets, &owners)?;
         if complete {
             let left: Vec<_> = (0..self.cluster.stores.len()).map(|store| free.left(store)).collect();
             expect_copies(self.cluster, &ranks, demand.epochs().len(), &mut holdings, &left, false);
@@ -245,7 +272,8 @@ impl ClusterPlanner<'_> {
         });
         let floor = LowerBound { bytes: floor.bytes.saturating_sub(held), ..floor };
         let own = own.map(|copies| (copies.tables, copies.filled));
-        Ok((self.finish(demand, floor, held, Owners::new(owners.collect()), holdings, own), all))
+        let plan = self.finish(demand, floor, held, Owners::new(owners.collect()), holdings, own);
+        Ok((ClusterPlan { in_blocks, ..plan }, all))
     }
 
     /// The position of the store of the rank whose run is planned.
@@ -442,6 +470,7 @@ impl ClusterPlanner<'_> {
             stores,
             traffic,
             server_gain: None,
+            in_blocks: false,
             print: print.finish(),
         }
     }
@@ -471,6 +500,11 @@ impl ClusterPlan {
             Some(owner) if owner.store == store => Some(owner.level),
             _ => self.copies.level(key),
         }
+    }
+
+    /// Whether samples of a block have one owner, apart from few blocks that no store had space for.
+    pub fn is_in_blocks(&self) -> bool {
+        self.in_blocks
     }
 
     /// The lower bound of origin bytes for any policy, with all levels of all stores and all
@@ -574,8 +608,9 @@ mod tests {
             });
             let cluster =
                 Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
-            let [rule, table] =
-                [0, u64::MAX].map(|most| planned(&run, &sizes, &cluster, false, most).unwrap().0);
+            let [rule, table] = [0, u64::MAX].map(|most| {
+                planned(&run, &sizes, (&cluster, BlockRanges::default()), false, most).unwrap().0
+            });
             assert!(rule.owners().is_rule() && !table.owners().is_rule());
             let kept = |plan: &ClusterPlan| {
                 let keys = (0..2u32).flat_map(|dataset| {

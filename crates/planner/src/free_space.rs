@@ -69,15 +69,28 @@ impl FreeSpace {
     /// Takes space for a sample in the fastest level of a store that has it. `None` if there is no
     /// such level or store.
     pub(crate) fn take(&mut self, store: usize, bytes: u64) -> Option<LevelIndex> {
-        if store >= self.left.len() {
-            return None;
-        }
-        let level = (0..MAX_LEVELS).find(|&level| {
-            self.leaves[store][level].is_some()
-                && self.footprints[store][level].of(bytes) <= self.left[store][level]
-        })?;
+        let level = self.level_with_space(store, self.left.get(store)?, bytes)?;
         self.take_at(store, level, self.footprints[store][level].of(bytes));
         Some(LevelIndex(level as u8))
+    }
+
+    /// Whether a store has space for samples of all these lengths.
+    pub(crate) fn has_all(&self, store: usize, mut sizes: impl Iterator<Item = u64>) -> bool {
+        let Some(mut left) = self.left.get(store).copied() else { return false };
+        sizes.all(|bytes| {
+            let level = self.level_with_space(store, &left, bytes);
+            if let Some(level) = level {
+                left[level] -= self.footprints[store][level].of(bytes);
+            }
+            level.is_some()
+        })
+    }
+
+    /// The fastest level of a store that has space for a sample, with `left` free bytes by level.
+    fn level_with_space(&self, store: usize, left: &[u64; MAX_LEVELS], bytes: u64) -> Option<usize> {
+        (0..MAX_LEVELS).find(|&level| {
+            self.leaves[store][level].is_some() && self.footprints[store][level].of(bytes) <= left[level]
+        })
     }
 
     /// Takes space for a sample in a level of a store. Returns whether there was enough.

@@ -28,6 +28,7 @@
 //! [`plan`], because it plans retention.
 
 mod assign;
+mod block_owners;
 mod block_reads;
 mod cache_contents;
 mod cluster;
@@ -57,10 +58,13 @@ mod server_times;
 mod servers;
 mod slow_levels;
 
-pub use block_reads::{MAX_BLOCK_BYTES, block_bytes};
+pub use block_owners::BlockRanges;
+pub use block_reads::{MAX_BLOCK_BYTES, block_bytes, cluster_block_bytes};
 pub use cache_contents::CacheContents;
 pub use cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS, Network, Ranks, Trainer};
-pub use cluster_plan::{ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies};
+pub use cluster_plan::{
+    ClusterPlan, PLANNER_VERSION, StorePlan, plan_cluster, plan_cluster_and_copies, plan_cluster_in_blocks,
+};
 pub use copies::SecondCopy;
 pub use curve::Curve;
 pub use demand::{Demand, EpochDemand, Scope, UseCounts};

@@ -29,8 +29,9 @@ pub(crate) fn plan_of(
     let builder = loader::builder(target, settings)?;
     let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
         let ready = builder.prepare()?;
-        let report = PlanReport::of(ready.prepared(), ready.prepared().blocks())?;
-        Ok(report.with_servers(ready.prepared().catalogs().next()))
+        let prepared = ready.prepared();
+        let train = prepared.catalogs().next();
+        Ok(PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train))
     })?;
     let outlook = planned.map_err(|error| errors::raised(&error))?;
     Ok((text(&outlook)?, outlook.to_string()))

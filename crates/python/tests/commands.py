@@ -31,8 +31,8 @@ PLACES = {
     "--epochs 90 ": "--epochs 2 ",
     'epochs, "90"': 'epochs, "2"',
     "foreread calibrate ": "foreread calibrate --seconds 3 --origin-bytes 16MiB ",
-    "--nnodes 2 --node-rank $N": "--nnodes 1 --node-rank 0",
-    "--master-addr node0": "--master-addr 127.0.0.1",
+    "--nnodes 2 --node_rank $N": "--nnodes 1 --node_rank 0",
+    "--master_addr node0": "--master_addr 127.0.0.1",
     "/cache=": "{scratch}/cache=",
     "FOREREAD_INTERFACE=ib0": "FOREREAD_INTERFACE=lo",
 }
@@ -144,19 +144,17 @@ def mpirun(words: list[str]) -> int:
 
 
 def torchrun(words: list[str]) -> int:
-    at = words.index("--nproc-per-node")
+    at = words.index("--nproc_per_node")
     words[at + 1] = str(min(int(words[at + 1]), RANKS))
     # Several documents are run at a time, so each job has a port of its own.
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    if "--master-port" in words:
-        words[words.index("--master-port") + 1] = port
+    if "--master_port" in words:
+        words[words.index("--master_port") + 1] = port
     else:
-        words = ["--master-addr", "127.0.0.1", "--master-port", port, *words]
-    # PyTorch 1.13 knows these options with underscores only, and fails on Python 3.11 without redirections.
-    options = {"--nproc-per-node", "--node-rank", "--master-addr", "--master-port", "--no-python"}
-    words = [word if word not in options else f"--{word[2:].replace('-', '_')}" for word in words]
+        words = ["--master_addr", "127.0.0.1", "--master_port", port, *words]
+    # PyTorch 1.13 knows options with underscores only, so documents use these. On Python 3.11 it fails without redirections.
     return together([([sys.executable, "-m", "torch.distributed.run", "--redirects", "2", "--tee", "1", *words], {})])
 
 

@@ -28,6 +28,7 @@ PLACES = {
     "/local/scratch": "{scratch}",
     "range(90)": "range(2)",
     "epochs=90": "epochs=2",
+    "(224, 224)": "(16, 16)",
 }
 
 

@@ -56,7 +56,14 @@ def main() -> None:
     # As Python does for a script.
     sys.path[0] = str(Path(sys.argv[0]).parent)
     foreread.torch.DataLoader = RecordedLoader  # type: ignore[misc]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    status: Any = 0
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    # Without the interpreter's own end: there a thread of PyTorch 1.13 may wait for ever, once rank 0 has left.
+    sys.stdout.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

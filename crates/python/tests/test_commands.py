@@ -83,3 +83,9 @@ def test_resume_example_continues_after_sigterm(interpreter: str, images: Path, 
     rest = losses(run(interpreter, tmp_path, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", *options))
     assert losses(first) + rest == whole
     assert 3 <= len(losses(first)) < len(whole) == 2 * 13
+
+
+def test_resume_example_refuses_another_number_of_classes(interpreter: str, images: Path, tmp_path: Path) -> None:
+    command = [interpreter, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", "--classes", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--classes 3: the data have 5 classes" in done.stderr, done.stderr

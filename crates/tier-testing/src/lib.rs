@@ -12,7 +12,7 @@
 //!   state machines.
 //! * `store`, with the feature `http`: an object store over HTTP, with counts and faults.
 //! * [`copy_program`]: a copy of a program that can be executed at once.
-//! * [`conformance`]: the contract as functions that every backend's tests call.
+//! * [`conformance`]: the contract as functions that every tier's tests call.
 //!
 //! The fakes use [`tokio::time`] alone, so on a paused clock an hour of reading takes a moment and
 //! two runs are equal. They use no threads, no global state and no randomness beyond a seed.

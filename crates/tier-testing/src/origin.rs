@@ -51,6 +51,7 @@ struct FakeServer {
     refuses_above: u64,
     ceilings: Vec<RateCeiling>,
     zeroes: Option<Bytes>,
+    contents: BTreeMap<Arc<str>, Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
     counts: ReadCounter,
@@ -76,11 +77,20 @@ impl FakeOrigin {
                 refuses_above: u64::MAX,
                 ceilings: Vec::new(),
                 zeroes: None,
+                contents: BTreeMap::new(),
                 pipe_free: Mutex::new(None),
                 objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
                 counts: ReadCounter::default(),
             }),
         }
+    }
+
+    /// A store of objects with these contents, such as shards.
+    pub fn of_contents<P: Into<Arc<str>>>(objects: impl IntoIterator<Item = (P, Bytes)>) -> Self {
+        let contents: BTreeMap<Arc<str>, Bytes> =
+            objects.into_iter().map(|(path, content)| (path.into(), content)).collect();
+        let sizes = contents.iter().map(|(path, content)| (Arc::clone(path), content.len() as u64));
+        Self::new(sizes.collect::<Vec<_>>()).configure(|server| server.contents = contents)
     }
 
     /// `samples` objects of `size` bytes each, a hundred to a directory: `00000/00000017`.
@@ -294,8 +304,8 @@ impl FakeServer {
     }
 
     fn content(&self, path: &str, size: u64, range: Range<u64>) -> Bytes {
-        match &self.zeroes {
-            Some(zeroes) => zeroes.slice(range.start as usize..range.end as usize),
+        match self.zeroes.as_ref().or_else(|| self.contents.get(path)) {
+            Some(content) => content.slice(range.start as usize..range.end as usize),
             None => content_range(self.seed, path, size, range),
         }
     }
@@ -445,6 +455,16 @@ mod tests {
         let slow = slow.with_bandwidth(50_000_000).with_parallelism(4);
         conformance::origin(&slow, &conformance::samples(3)).await;
         assert_eq!(slow.counts().tally().peak_in_flight, 4);
+    }
+
+    #[tokio::test]
+    async fn given_contents_are_read_by_range() {
+        let origin = FakeOrigin::of_contents([("a", Bytes::from("0123456789"))]);
+        let whole = origin.request(SampleId(0), Tick(0));
+        assert_eq!(origin.read(Arc::new(whole.clone())).await.unwrap(), "0123456789");
+        let part = ReadRequest { span: Span::Range(3..6), ..whole };
+        assert_eq!(origin.read(Arc::new(part)).await.unwrap(), "345");
+        assert_eq!(origin.counts().tally().bytes, 13);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::{Buffers, OriginTier, TierError};
 
-/// The resources of a backend, shared by all backends of a run.
+/// The resources of an origin, shared by all origins of a run.
 #[derive(Clone, Debug)]
 pub struct OpenContext {
     /// Allocates memory for samples.

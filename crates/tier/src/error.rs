@@ -1,6 +1,6 @@
 //! The error of every tier.
 //!
-//! It is opaque and cheap to clone, because one sample may be awaited twice. Backends only
+//! It is opaque and cheap to clone, because one sample may be awaited twice. Tiers only
 //! *classify*: they map their failures to an [`ErrorKind`], and the layers decide from the kind
 //! whether to retry.
 

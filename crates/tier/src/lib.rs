@@ -22,8 +22,8 @@
 //!   [`Buffers`]. `reserve` and `store` are separate, so that a full write-behind queue is detected
 //!   before any byte is copied.
 //!
-//! The price of a future per read is one boxed future for the layers and one for the backend. A
-//! busy consumer is woken rarely, because backends call the wakers of several answers in a row.
+//! The price of a future per read is one boxed future for the layers and one for the tier. A
+//! busy consumer is woken rarely, because tiers call the wakers of several answers in a row.
 
 mod backend;
 mod budget;

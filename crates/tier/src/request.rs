@@ -79,7 +79,7 @@ pub enum Span {
 }
 
 /// One read. It has everything that any tier may need, so it can pass through layers to another
-/// tier. Layers and backends share it ([`Arc`]) instead of copying it.
+/// tier. Layers and tiers share it ([`Arc`]) instead of copying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
     /// The sample's key in caches and peers.

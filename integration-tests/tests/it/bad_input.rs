@@ -1,7 +1,10 @@
 //! Every invalid input ends with one clear line and a non-zero exit code, and nothing hangs.
 
 use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::time::Duration;
 
 use foreread_tier_testing::copy_program;
 
@@ -24,6 +27,23 @@ fn assert_contains(line: &str, parts: &[&str]) {
 fn missing_directory_is_named() {
     let line = run(&mut foreread(["load", "/no/such/place"])).fails(1);
     assert_contains(&line, &["/no/such/place", "not found"]);
+}
+
+/// Guards against this fault: the lines of two ranks that failed at the same time were mixed.
+#[test]
+// semantics: FAIL-24
+fn error_line_is_one_write() {
+    // Each write to such a socket is a message.
+    let (here, there) = UnixDatagram::pair().unwrap();
+    here.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut command = foreread(["load", "/no/such/place"]);
+    let mut child = command.stderr(OwnedFd::from(there)).spawn().unwrap();
+    let mut message = [0; 4096];
+    let length = here.recv(&mut message).unwrap();
+    let line = std::str::from_utf8(&message[..length]).unwrap();
+    assert!(line.starts_with("foreread: ") && line.ends_with('\n'), "{line:?}");
+    assert_contains(line, &["/no/such/place", "not found"]);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
 }
 
 #[test]

@@ -172,7 +172,9 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
     let listed = run(&mut foreread(["cache", "list", path])).ok();
     assert_eq!(listed.lines().count(), 2, "{listed}");
-    assert!(listed.contains("none"), "{listed}");
+    // With the place of its data.
+    let end = format!("  none            {}\n", samples.path().display());
+    assert!(listed.ends_with(&end), "{listed}");
 
     let target = samples.path().to_str().unwrap();
     let mut user = foreread(["load", target, "--epochs=10000", "--compute-ms=20", &all])
@@ -203,6 +205,19 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
     assert!(removed.starts_with("removed "), "{removed}");
     assert!(removed.contains(&format!("kept {}", notes.display())), "{removed}");
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok().lines().count(), 1);
+}
+
+#[test]
+// semantics: DISK-24
+fn size_beyond_the_free_space_is_one_warning() {
+    let samples = Samples::awkward(8, 100);
+    let (target, directory) = (samples.path().to_str().unwrap(), tempfile::tempdir().unwrap());
+    let load = |bytes: u64| run(&mut foreread(["load", target, &disk(directory.path(), bytes)]));
+    let printed = load(1 << 50).stderr;
+    assert_eq!(printed.lines().count(), 1, "{printed}");
+    let line = "the disk cache may take 1024.0 TiB, but its file system has only ";
+    assert!(printed.contains(line) && printed.contains(directory.path().to_str().unwrap()), "{printed}");
+    assert_eq!(load(20_000_000).stderr, "");
 }
 
 #[test]

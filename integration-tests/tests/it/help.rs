@@ -131,10 +131,25 @@ fn every_command_reports_json() {
     let listed = json(&["cache", "list", caches]);
     assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
     assert_eq!(listed[0]["in_use"], false);
+    assert_eq!(listed[0]["location"], samples.path().to_str().unwrap());
     let removed = json(&["cache", "clean", caches, "--all"]);
     assert_eq!(removed["removed"][0]["dataset"], listed[0]["dataset"]);
     assert_eq!(removed["dry_run"], false);
     assert_eq!(json(&["cache", "list", caches]), serde_json::json!([]));
+}
+
+#[test]
+fn fingerprints_are_printed_only_with_v() {
+    let samples = Samples::awkward(5, 100);
+    let scratch = tempfile::tempdir().unwrap();
+    let (data, catalog) = (samples.path().to_str().unwrap(), scratch.path().join("c.foreread"));
+    for command in [&["plan", data][..], &["index", data, "-o", catalog.to_str().unwrap()]] {
+        let printed = run(&mut foreread(command)).ok();
+        assert!(!printed.contains("fingerprint"), "{printed}");
+        let printed = run(foreread(command).arg("-v")).ok();
+        let found = printed.lines().find_map(|line| line.strip_prefix("fingerprint  ")).expect(&printed);
+        assert!(found.len() == 32 && found.bytes().all(|byte| byte.is_ascii_hexdigit()), "{printed}");
+    }
 }
 
 #[test]
@@ -179,6 +194,7 @@ fn cleaning_needs_a_selection_and_can_be_tried() {
     let listed = run(&mut foreread(["cache", "list", path])).ok();
     let tried = run(&mut foreread(["cache", "clean", path, "--all", "--dry-run"])).ok();
     assert!(tried.starts_with("would remove "), "{tried}");
+    assert_eq!(run(&mut foreread(["cache", "clean", path, "--dry-run"])).ok(), tried);
     assert_eq!(run(&mut foreread(["cache", "list", path])).ok(), listed);
     let young = run(&mut foreread(["cache", "clean", path, "--older-than", "3", "--dry-run"])).ok();
     assert!(young.starts_with("skipped ") && young.contains("not 3"), "{young}");

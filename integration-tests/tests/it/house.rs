@@ -41,8 +41,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-dataset",
         ],
     ),
-    // Backends: types and tier alone (and the launcher's facts), so that none sees the loader or
-    // another backend.
+    // Tiers: types and tier alone (and the launcher's facts), so that none sees the loader or
+    // another tier's crate.
     ("foreread-memory", &["foreread-types", "foreread-tier"]),
     ("foreread-local", &["foreread-types", "foreread-tier"]),
     // The one exception: a directory on Lustre is read as any other.
@@ -202,7 +202,7 @@ fn arrow_outside_the_table_is_found() {
     let metadata = metadata();
     let mut packages: Vec<Package> = metadata.workspace_packages().into_iter().cloned().collect();
     let loader = packages.iter().find(|package| package.name == "foreread-loader").unwrap();
-    // As if the backend `local` had the loader's dependencies, and an unlisted package had come.
+    // As if the tiers in `local` had the loader's dependencies, and an unlisted package had come.
     let dependencies = loader.dependencies.clone();
     let local = packages.iter_mut().find(|package| package.name == "foreread-local").unwrap();
     local.dependencies = dependencies;

@@ -76,6 +76,22 @@ fn report_of_many_epochs_sums_up_its_middle() {
     assert!(numbers.eq((0..1300).map(|epoch| epoch.to_string()).collect::<Vec<_>>()), "{text}");
 }
 
+/// No field of the report names a sample that was read twice.
+#[test]
+fn trace_log_names_each_sample_read_from_storage() {
+    let samples = Samples::awkward(40, 100_000);
+    let path = samples.path().to_str().unwrap();
+    let arguments = ["--memory", "0", "--look-ahead", "300KB", "--batch-size", "1"];
+    let mut command = foreread(["load", path, "--epochs", "2", "--report", "json"].iter().chain(&arguments));
+    let finished = run(command.env("RUST_LOG", "foreread_layers=trace"));
+    let lines = finished.stderr.lines().filter_map(|line| Some(line.split_once("reading from storage ")?.1));
+    let mut reads: Vec<String> = lines.map(str::to_owned).collect();
+    reads.sort();
+    assert_eq!(reads.len() as u64, number(&finished.json(), "/origin_requests"));
+    assert!(reads[0].starts_with("key=sample 0 object=\""), "{}", reads[0]);
+    assert!(reads.len() == 80 && reads.chunks(2).all(|two| two[0] == two[1]), "{reads:?}");
+}
+
 #[test]
 // semantics: CACHE-3
 fn partial_memory_reads_the_lower_bound() {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,11 +43,17 @@ fn records() -> (TempDir, Vec<Vec<u8>>) {
 }
 
 fn assert_delivered(report: &Value, samples: &[Vec<u8>]) {
+    assert_digests(report, samples, &[]);
+}
+
+/// Compares the digests of a rank's epochs with those of its order. `rank` are the rank's arguments.
+fn assert_digests(report: &Value, samples: &[Vec<u8>], rank: &[&str]) {
     assert_eq!(number(report, "/samples"), samples.len() as u64);
     for epoch in report["epochs"].as_array().unwrap() {
         let count = samples.len().to_string();
         let mut digest = Sha256::new();
-        for id in order(&["--samples", &count, "--epoch", &epoch["epoch"].to_string()]) {
+        let number = epoch["epoch"].to_string();
+        for id in order(&[&["--samples", &count, "--epoch", &number][..], rank].concat()) {
             digest.update(id.to_le_bytes());
             digest.update(&samples[id as usize]);
         }
@@ -123,7 +130,7 @@ const LATE: &str = "version = 1\nmade = 0\n[origin]\nurl = \"s3://train/shards\"
     [[origin.read]]\nparallelism = 8\nbytes_per_second = 500000000\nspread = 0.0\nsamples = 100\n";
 
 #[test]
-// semantics: CACHE-15
+// semantics: CACHE-15, RANK-38
 fn first_epoch_of_a_slow_store_reads_blocks_once() {
     let (directory, samples) = records();
     let store = HttpStore::start();
@@ -161,6 +168,36 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
     };
     let (requests, requested) = load(&memory);
     assert_eq!((requests, requested.get), (4, 4), "{requested:?}");
+    assert!(requested.bytes <= bytes, "{requested:?} of {bytes}");
+    // Two ranks read the same blocks, each block by one of them.
+    let planned = |more: &[&str]| {
+        let arguments: Vec<_> = ["plan", catalog].iter().chain(&memory).chain(more).copied().collect();
+        run(&mut at(&store, &arguments)).ok()
+    };
+    let plan = planned(&["--world-size", "2"]);
+    assert!(
+        plan.contains("reads shards in 4 blocks") && plan.contains(": 4 requests instead of 200"),
+        "{plan}"
+    );
+    let json: Value = serde_json::from_str(&planned(&["--world-size", "2", "--report", "json"])).unwrap();
+    assert_eq!(number(&json, "/together/block_epoch_requests"), 4);
+    store.reset();
+    let meeting = tempfile::tempdir().unwrap();
+    let of_rank = ["load", catalog, "--report", "json", "--digest"];
+    let start = |rank: u32| {
+        let mut command = at(&store, &of_rank.iter().chain(&memory).copied().collect::<Vec<_>>());
+        command.env("FOREREAD_MEET", meeting.path()).env("WORLD_SIZE", "2").env("RANK", rank.to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ranks: Vec<_> = (0..2).map(start).collect();
+    for (rank, process) in ranks.into_iter().enumerate() {
+        let output = process.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_digests(&report, &samples, &["--world-size", "2", "--rank", &rank.to_string()]);
+    }
+    let requested = store.requests();
+    assert_eq!(requested.get, 4, "{requested:?}");
     assert!(requested.bytes <= bytes, "{requested:?} of {bytes}");
     // With almost no room, samples are read by their extents. Neighbours that are due together
     // share a request.

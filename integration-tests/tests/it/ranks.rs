@@ -162,6 +162,16 @@ fn origin_is_read_once_for_all_ranks() {
     assert_eq!(sum(&reports, "/epochs/2/reads/origin/samples"), 0);
 }
 
+/// Guards against this fault: only launchers' variables gave the number, and not the rendezvous.
+#[test]
+fn ranks_started_by_hand_count_their_nodes_memory() {
+    let samples = Samples::awkward(60, 2_000);
+    let mut job = RankJob::new(2, &samples, &["--memory", "1MiB"]);
+    job.arguments.retain(|argument| !["--report", "json"].contains(&argument.as_str()));
+    let printed = job.all().into_iter().map(|rank| rank.wait().ok()).collect::<String>();
+    assert!(printed.contains("memory 1.0 MiB x 2 ranks on this node: 2.0 MiB"), "{printed}");
+}
+
 #[test]
 // semantics: RANK-2
 fn ranks_with_partial_caches_read_the_lower_bound() {

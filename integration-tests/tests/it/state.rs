@@ -1,12 +1,12 @@
 //! `load --state`: a run that is terminated anywhere resumes.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Samples, TestRandom, foreread, load, run, times};
+use crate::support::{Finished, Samples, TestRandom, foreread, load, run, times, watch};
 
 /// The delivered samples of each pass: epoch, phase, ids in order.
 pub type Passes = Vec<(u64, String, Vec<u64>)>;
@@ -98,6 +98,70 @@ fn run_terminated_anywhere_resumes() {
             println!("{done} of {runs} runs");
         }
     }
+}
+
+/// A run that takes minutes. When this returns, it handles signals.
+fn started(command: &mut Command, state: &Path) -> Child {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while !state.exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "the run has not started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child
+}
+
+#[test]
+// semantics: STATE-7
+fn second_run_with_a_state_file_is_refused() {
+    let (samples, validation) = (Samples::awkward(61, 2000), Samples::awkward(10, 2000));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state.json");
+    let mut first = started(&mut command(&samples, &validation, &state, &["--compute-ms=5000"]), &state);
+    let line = run(&mut command(&samples, &validation, &state, &[])).fails(1);
+    let expected = format!("{} is the state of another run, process {} on ", state.display(), first.id());
+    assert!(line.contains(&expected) && line.ends_with("; wait for its end, or name another file"), "{line}");
+    let other = directory.path().join("other.json");
+    run(&mut command(&samples, &validation, &other, &[])).ok();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    run(&mut command(&samples, &validation, &state, &[])).ok();
+    let names = std::fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(names, 2, "a lock file was left");
+}
+
+/// Sends SIGTERM after the first state.
+fn terminated(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Finished {
+    let mut is_sent = false;
+    let mut command = command(samples, validation, state, &["--compute-ms=20"]);
+    let finished = watch(command.args(more), Duration::from_secs(60), |process| {
+        if !is_sent && state.exists() {
+            std::thread::sleep(Duration::from_millis(200));
+            is_sent = Command::new("kill").args(["-TERM", &process.to_string()]).status().unwrap().success();
+        }
+    });
+    assert_eq!(finished.code, Some(143), "{}", finished.stderr);
+    finished
+}
+
+#[test]
+// semantics: STATE-8
+fn signal_prints_where_the_run_resumes() {
+    let (samples, validation) = (Samples::awkward(400, 2000), Samples::awkward(10, 2000));
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state.json");
+    let printed = terminated(&samples, &validation, &state, &[]).stderr;
+    let saved: Value = serde_json::from_str(&std::fs::read_to_string(&state).unwrap()).unwrap();
+    let expected = format!(
+        "foreread: stopped at epoch {}, {} of 400 samples; the state is in {}: the same command resumes \
+         there\n",
+        saved["epoch"],
+        saved["consumed"],
+        state.display()
+    );
+    assert_eq!(printed, expected);
+    std::fs::remove_file(&state).unwrap();
+    assert_eq!(terminated(&samples, &validation, &state, &["-q"]).stderr, "");
 }
 
 #[test]

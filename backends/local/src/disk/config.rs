@@ -31,6 +31,8 @@ pub struct DiskConfig {
     /// Segment length in bytes, 1 MiB to 64 GiB. `None`, the default, chooses 256 MiB, or more
     /// where that would make more than 128 files.
     pub segment: Option<u64>,
+    /// Where datasets are stored, as [`list`](super::list) reports it. Empty by default.
+    pub locations: Vec<(DatasetIdentity, String)>,
 }
 
 impl DiskConfig {
@@ -43,6 +45,7 @@ impl DiskConfig {
             reader: DiskReader::default(),
             when_owned: WhenOwned::default(),
             segment: None,
+            locations: Vec::new(),
         }
     }
 
@@ -74,6 +77,12 @@ impl DiskConfig {
     #[must_use]
     pub fn with_segment(self, bytes: u64) -> Self {
         Self { segment: Some(bytes), ..self }
+    }
+
+    /// Sets where datasets are stored.
+    #[must_use]
+    pub fn with_locations(self, locations: Vec<(DatasetIdentity, String)>) -> Self {
+        Self { locations, ..self }
     }
 }
 
@@ -201,7 +210,7 @@ pub struct DiskCounts {
     pub written: u64,
     /// Sum of the footprints of written samples, in bytes.
     pub written_bytes: u64,
-    /// Samples that were not stored because the write queue was full.
+    /// Stores that were left out because the write queue was full.
     pub skipped: u64,
     /// Samples that were not stored because the disk failed or was full.
     pub failed: u64,

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `foreread_disk_written_samples_total` | counter | |
 //! | `foreread_disk_written_bytes_total` | counter | footprints |
-//! | `foreread_disk_skipped_samples_total` | counter | not stored: the write queue was full |
+//! | `foreread_disk_skipped_samples_total` | counter | stores left out: the write queue was full |
 //! | `foreread_disk_failed_samples_total` | counter | not stored: the disk failed or was full |
 //! | `foreread_disk_corrupt_samples_total` | counter | dropped: the record was invalid |
 //! | `foreread_disk_held_bytes` | gauge | footprints, of the run's datasets |

@@ -4,12 +4,13 @@
 //! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
 //! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
 //! files, which end with their process. A forked child keeps the cache in use until it has ended
-//! too.
+//! too. The text of `lock` is the dataset's location, for people.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
 use foreread_types::DatasetIdentity;
@@ -19,6 +20,9 @@ use rustix::io::Errno;
 use super::file::retry;
 use super::folder::Folder;
 use super::layout::{LOCK, OWNER};
+
+/// The length of a lock in bytes: one block. A longer location is not stored.
+const MAX_LOCATION: usize = 4096;
 
 /// A lock that is held until it is dropped.
 #[derive(Debug)]
@@ -59,6 +63,32 @@ impl FileLock {
         // Only for the order of removal.
         let _ = self.file.set_modified(SystemTime::now());
     }
+
+    /// Writes the location of the cache's dataset into its lock, unless it is there.
+    pub(super) fn write_location(&self, location: &str) {
+        let location = location.as_bytes();
+        let is_line = location.len() < MAX_LOCATION && !location.contains(&b'\n');
+        if !is_line || read_location(&self.file).is_some_and(|known| known.as_bytes() == location) {
+            return;
+        }
+        let written = self.file.set_len(0).and_then(|()| self.file.write_all_at(location, 0));
+        if let Err(error) = written {
+            tracing::debug!(%error, "a cache's location is not stored");
+        }
+    }
+}
+
+/// The location in a lock.
+fn read_location(file: &fs::File) -> Option<String> {
+    let mut text = vec![0; MAX_LOCATION];
+    let length = file.read_at(&mut text, 0).ok()?;
+    text.truncate(length);
+    String::from_utf8(text).ok().filter(|text| !text.is_empty())
+}
+
+/// The location of a cache's dataset, if its lock has one.
+pub(super) fn location(dataset: &Folder) -> Option<String> {
+    read_location(&dataset.open(LOCK, OFlags::RDONLY).ok()?.into())
 }
 
 /// A process, distinguished from those of other containers and nodes with the same id.

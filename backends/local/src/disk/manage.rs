@@ -20,6 +20,8 @@ use super::{flock, root};
 pub struct CacheEntry {
     /// The dataset's identity.
     pub identity: DatasetIdentity,
+    /// Where the dataset was when the cache was last written, if the cache has that.
+    pub location: Option<String>,
     /// The directory of its files.
     pub path: PathBuf,
     /// Whether an earlier version made it. Such a cache is not used.
@@ -118,6 +120,7 @@ fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
         let owner = owner.as_ref().filter(|owner| owner.datasets.contains(&identity));
         let entry = CacheEntry {
             identity,
+            location: flock::location(&folder),
             path: folder.path().to_owned(),
             is_old: root::is_legacy(root),
             samples,

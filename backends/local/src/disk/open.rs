@@ -196,6 +196,9 @@ fn open_owned(
         let name = set.identity.to_string();
         let shared = flock::share(root, &name);
         let (folder, lock) = shared.map_err(|error| from_io(&error, root.path_of(name).display()))?;
+        if let Some((_, location)) = config.locations.iter().find(|(known, _)| *known == set.identity) {
+            lock.write_location(location);
+        }
         lock.touch();
         locks.push(lock);
         folders.push((set.identity, folder));

@@ -104,6 +104,27 @@ fn list_and_clean_keep_caches_in_use() {
     assert_eq!(tier.stored(DatasetId(0)).samples, 0);
 }
 
+#[test]
+// semantics: DISK-19
+fn list_has_the_last_location_of_each_dataset() {
+    let directory = tempfile::tempdir().unwrap();
+    let locations = || disk::list(directory.path()).unwrap().into_iter().map(|entry| entry.location);
+    let open_at = |location: &str| {
+        let locations = vec![(DatasetIdentity(1), location.to_owned())];
+        drop(open_as(config(directory.path(), 8 << 20).with_locations(locations)).unwrap());
+    };
+    for location in ["s3://bucket/train", "/data", "/data"] {
+        open_at(location);
+        assert_eq!(locations().collect::<Vec<_>>(), [Some(location.to_owned()), None]);
+    }
+    // What is longer than a block, or no line, is not stored.
+    open_at(&"x".repeat(5000));
+    open_at("/a\n/b");
+    assert_eq!(locations().next().unwrap().as_deref(), Some("/data"));
+    std::fs::write(place(directory.path(), 1).join("lock"), [0xff, 0xfe]).unwrap();
+    assert_eq!(locations().next().unwrap(), None);
+}
+
 /// The owner of the directory has another dataset. A later owner stores the reader's.
 #[test]
 // semantics: DISK-19

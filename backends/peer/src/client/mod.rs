@@ -545,6 +545,18 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-17, RANK-19
+    fn silent_connection_ends_after_650_ms() {
+        let mut machine = requesting(1);
+        machine.on(ClientEvent::BytesArrived, 100 * MS, &mut Vec::new()).unwrap();
+        let mut check = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
+        assert_eq!(check(699).unwrap(), Some(700 * MS));
+        assert_eq!(check(700).unwrap(), Some(750 * MS));
+        assert_eq!(check(749).unwrap(), Some(750 * MS));
+        assert_eq!(check(750).unwrap_err().kind(), WireErrorKind::Timeout);
+    }
+
+    #[test]
     fn silence_is_checked_twice() {
         let mut machine = requesting(2);
         let mut look = |at| machine.check_timeouts(at * MS, false, &mut Vec::new());
@@ -578,7 +590,7 @@ mod tests {
     // semantics: HPC-4
     fn announced_sample_is_waited_for() {
         let mut machine = requesting(3);
-        let mut reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
+        let reading = |machine: &mut ClientMachine, tags: &[u32], at: u32| {
             let header = FrameHeader::new(FrameKind::Reading, 7, 1);
             let small = ClientEvent::Small { header, bytes: encode_tags(tags) };
             machine.on(ClientEvent::BytesArrived, at * MS, &mut Vec::new()).unwrap();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::dial::DialError;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::{Hello, MeetMessage, RankInfo, key, ranks};
-use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
+use super::waiting::{ABSENT_RANK_HINT, RETURN_TIMEOUT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
 use crate::Nonce;
@@ -280,8 +280,8 @@ impl Follower {
         let shown = gone.as_ref().map(|gone| format!("; {gone}")).unwrap_or_default();
         let on = format!("at {place}{shown}{why}");
         match self.first {
-            None => self.wait.show_absent(&[Rank(0)], 0, Some(on), now),
-            Some(_) => self.wait.show(&[Rank(0)], 0, Some(on), now),
+            None if self.other_token.is_none() => self.wait.show_absent(&[Rank(0)], 0, Some(on), now),
+            _ => self.wait.show(&[Rank(0)], 0, Some(on), now),
         }
         // If this process was connected before, in this rendezvous or an earlier one, the address
         // now belongs to another run.
@@ -311,7 +311,7 @@ impl Follower {
             }
         };
         let line = format!(
-            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {SINGLE_RANK_HINT}"
+            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {ABSENT_RANK_HINT}"
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }

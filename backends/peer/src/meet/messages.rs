@@ -8,7 +8,7 @@
 //!
 //! Rank 0 sends the values of steps in their order to every rank, without a request. A rendezvous
 //! of N ranks takes 7 messages per rank. They are hello, welcome with roster, rank 0's share, and
-//! part and value of an exchange and of the start.
+//! part and value of an exchange and of the start. Each catalog takes one more message per rank.
 
 use std::time::Duration;
 
@@ -66,6 +66,7 @@ impl RankInfo {
 /// The first message of a rank.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
+    /// The sender. Another name on the wire would require a new [`VERSION`](crate::frame::VERSION).
     #[serde(rename = "person")]
     pub info: RankInfo,
     pub world_size: u32,

@@ -19,7 +19,7 @@ use super::hub::Hub;
 use super::leader::Leader;
 use super::messages::{ComparedSettings, ranks};
 use super::shared_catalog::SharedCatalog;
-use super::waiting::{RETURN_TIMEOUT, SINGLE_RANK_HINT, TwoStepCheck, WaitDeadline};
+use super::waiting::{ABSENT_RANK_HINT, RETURN_TIMEOUT, TwoStepCheck, WaitDeadline};
 use super::{MeetError, MeetErrorKind};
 
 /// How long connected ranks may take to receive the failure.
@@ -117,12 +117,13 @@ impl Rank0Steps {
             };
             return Some(Err(error));
         }
+        let is_known = why.is_some();
         let on: Vec<_> = why.into_iter().chain(on).collect();
         let on = (!on.is_empty()).then(|| on.join("; "));
         leader.announce_waiting(&missing, more, on.clone());
         match key {
-            None => self.wait.show_absent(&missing, more, on, now),
-            Some(_) => self.wait.show(&missing, more, on, now),
+            None if !is_known => self.wait.show_absent(&missing, more, on, now),
+            _ => self.wait.show(&missing, more, on, now),
         }
         None
     }
@@ -137,11 +138,15 @@ impl Rank0Steps {
     ) -> MeetError {
         let (absent, seconds) = (ranks(missing, more), self.wait.deadline().as_secs());
         let line = match key {
-            None => format!(
-                "{absent} of {} did not come to {} within {seconds} s: check whether they were started, and \
-                 have the same rendezvous address and token; {SINGLE_RANK_HINT}",
-                leader.world, self.place
-            ),
+            None => {
+                let line = format!(
+                    "{absent} of {} did not come to {} within {seconds} s: check whether they were started, \
+                     and have the same rendezvous address",
+                    leader.world, self.place
+                );
+                // A known reason follows.
+                if why.is_some() { line } else { format!("{line}; {ABSENT_RANK_HINT}") }
+            }
             Some(_) => {
                 let places = leader.locations(missing);
                 format!("{absent} ({places}) did not answer within {seconds} s: check what they wait for")

@@ -21,10 +21,11 @@ pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The waiting time after which the hint is shown.
 const HINT_DELAY: Duration = Duration::from_secs(10);
 
-/// A remedy for ranks that do not come because they make no such loader.
-pub(super) const SINGLE_RANK_HINT: &str = "if only some ranks make this loader, pass rank=0 and \
-     world_size=1 there, or together=False (the command: --peers off); an earlier loader may still have to \
-     be closed";
+/// Remedies for ranks that do not come for an unknown reason: they have another token, or make no
+/// such loader.
+pub(super) const ABSENT_RANK_HINT: &str = "check that all ranks have the same FOREREAD_TOKEN, or none has \
+     one; if only some ranks make this loader, pass rank=0 and world_size=1 there, or together=False (the \
+     command: --peers off); an earlier loader may still have to be closed";
 
 /// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
 /// once, before it has read the messages that arrived meanwhile.
@@ -111,9 +112,9 @@ impl WaitDeadline {
         now.duration_since(self.began) >= self.deadline
     }
 
-    /// As [`show`](Self::show), for ranks that have not connected yet.
+    /// As [`show`](Self::show), for ranks that have not connected yet, for an unknown reason.
     pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(|| SINGLE_RANK_HINT.to_owned());
+        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(|| ABSENT_RANK_HINT.to_owned());
         let on: Vec<_> = on.into_iter().chain(hint).collect();
         self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn long_wait_shows_the_remedy_for_a_single_rank_loader() {
+    async fn long_wait_shows_the_remedies_for_absent_ranks() {
         let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &RendezvousProgress| drop(sender.send(waiting.to_string()));
         let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
@@ -190,6 +191,6 @@ mod tests {
         }
         assert_eq!(received.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
         let line = received.recv().await.unwrap();
-        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {SINGLE_RANK_HINT}"));
+        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {ABSENT_RANK_HINT}"));
     }
 }

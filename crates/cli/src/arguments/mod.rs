@@ -33,7 +33,8 @@ pub struct Arguments {
 /// How much is logged.
 #[derive(Debug, Args)]
 pub struct Verbosity {
-    /// More messages on standard error: -v what is decided (info), -vv debug, -vvv trace
+    /// More messages on standard error: -v what is decided (info), -vv debug, -vvv trace. `index`
+    /// and `plan` then print fingerprints
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
     /// Only errors on standard error: neither warnings nor progress
@@ -176,7 +177,7 @@ pub enum Cache {
         #[command(flatten)]
         settings: Settings<CacheSet>,
     },
-    /// Remove unused caches from a directory: all of them, or those that the options select
+    /// Remove unused caches from a directory: those that --all, --older-than or --dataset selects
     #[command(after_help = texts::CACHE_CLEAN)]
     Clean {
         /// The directory, as given to --disk
@@ -184,7 +185,7 @@ pub enum Cache {
         directory: PathBuf,
         #[command(flatten)]
         selected: Selected,
-        /// Only print what would be removed
+        /// Only print what would be removed; without a selection, what --all would remove
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
@@ -192,7 +193,7 @@ pub enum Cache {
     },
 }
 
-/// The caches that `cache clean` removes. At least one option is needed.
+/// The caches that `cache clean` removes. Only a dry run needs none of these options.
 #[derive(Debug, Args)]
 pub struct Selected {
     /// All unused caches

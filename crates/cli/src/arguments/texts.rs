@@ -64,7 +64,8 @@ pub(super) const CACHE: &str = help![
 pub(super) const CACHE_LIST: &str =
     help!["foreread cache list /local/scratch", "foreread cache list /local/scratch --report json"];
 pub(super) const CACHE_CLEAN: &str = help![
-    "foreread cache clean /local/scratch --older-than 30 --dry-run",
+    "foreread cache clean /local/scratch --dry-run          # all that could be removed",
+    "foreread cache clean /local/scratch --older-than 30",
     "foreread cache clean /local/scratch --all",
 ];
 pub(super) const COMPLETIONS: &str = help![

@@ -36,6 +36,9 @@ pub fn run(options: &Cache) -> Result<()> {
 #[derive(Debug, Serialize)]
 struct ListedCache {
     dataset: String,
+    /// Where the dataset was when the cache was last written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
     path: PathBuf,
     samples: u64,
     bytes: u64,
@@ -55,6 +58,7 @@ fn list(directory: &Path, json: bool) -> Result<()> {
         let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let listed = entries.into_iter().map(|entry| ListedCache {
             dataset: entry.identity.to_string(),
+            location: entry.location,
             samples: entry.samples,
             bytes: entry.bytes,
             last_used: since(entry.last_used),
@@ -66,17 +70,21 @@ fn list(directory: &Path, json: bool) -> Result<()> {
         return settings::print_json(&listed.collect::<Vec<_>>());
     }
     let mut out = output::stdout();
-    writeln!(out, "{:32}  {:>12}  {:>12}  {:>12}  use", "dataset", "samples", "bytes", "last used")?;
+    writeln!(
+        out,
+        "{:32}  {:>9}  {:>10}  {:>12}  {:14}  location",
+        "dataset", "samples", "bytes", "last used", "use"
+    )?;
     for entry in entries {
         let in_use = user(&entry).unwrap_or_else(|| "none".to_owned());
-        let old = if entry.is_old {
-            format!(", of an earlier version: {}", entry.path.display())
+        let location = if entry.is_old {
+            format!("of an earlier version: {}", entry.path.display())
         } else {
-            String::new()
+            entry.location.as_deref().map_or_else(|| "unknown".to_owned(), output::one_line)
         };
         writeln!(
             out,
-            "{}  {:>12}  {:>12}  {:>7.1} days  {in_use}{old}",
+            "{}  {:>9}  {:>10}  {:>7.1} days  {in_use:14}  {location}",
             entry.identity,
             entry.samples,
             ByteSize(entry.bytes).to_string(),
@@ -122,7 +130,7 @@ struct SkippedReport {
 }
 
 fn clean(directory: &Path, selected: &Selected, dry_run: bool) -> Result<CleanReport> {
-    let rule = rule(selected)?;
+    let rule = rule(selected, dry_run)?;
     let entries = cache::list(directory).map_err(Error::from)?;
     let (removed, paths): (Vec<_>, Vec<_>) = if dry_run {
         let chosen = entries.iter().filter(|entry| rule.selects(entry) && !entry.in_use);
@@ -149,7 +157,8 @@ fn removed(identity: impl ToString, bytes: u64, kept: Vec<PathBuf>) -> RemovedRe
     RemovedReport { dataset: identity.to_string(), bytes, kept }
 }
 
-fn rule(selected: &Selected) -> Result<CleanRule> {
+/// The selected caches. A dry run without a selection is of all.
+fn rule(selected: &Selected, dry_run: bool) -> Result<CleanRule> {
     let usage = |message: String| Error::new(ErrorKind::Usage, message);
     let mut rule = CleanRule::default();
     if let Some(days) = selected.older_than {
@@ -163,9 +172,12 @@ fn rule(selected: &Selected) -> Result<CleanRule> {
         rule.identity = Some(identity.map_err(|error| usage(format!("--dataset {text}: {error}")))?);
     }
     rule.all = selected.all;
+    if rule == CleanRule::default() && dry_run {
+        return Ok(CleanRule::all());
+    }
     if rule == CleanRule::default() {
         let message = "no caches are selected: give --all, --older-than DAYS or --dataset IDENTITY; \
-                       --dry-run shows what would be removed";
+                       --dry-run alone shows what could be removed";
         return Err(usage(message.to_owned()).into());
     }
     Ok(rule)

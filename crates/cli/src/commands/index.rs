@@ -75,6 +75,9 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     }
     let mut out = output::stdout();
     write!(out, "{report}")?;
+    if options.settings.verbose {
+        writeln!(out, "fingerprint  {}", report.fingerprint)?;
+    }
     Ok(out.flush()?)
 }
 
@@ -111,12 +114,11 @@ impl fmt::Display for IndexReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             out,
-            "{}: {} samples, {}, {} labels, fingerprint {}",
+            "{}: {} samples, {}, {} labels",
             self.catalog,
             self.samples,
             ByteSize(self.bytes),
-            self.labels,
-            self.fingerprint
+            self.labels
         )?;
         if self.resumed_objects > 0 {
             writeln!(out, "resumed: {} objects were already listed", self.resumed_objects)?;

@@ -29,10 +29,11 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             notes.extend(text::memory_off(ready.prepared()));
             notes.extend(text::calibration(&knobs, ready.prepared()));
             // This command joins no group of ranks.
-            let report = PlanReport::of(ready.prepared(), ready.prepared().blocks())?;
-            report.with_servers(ready.prepared().catalogs().next())
+            let prepared = ready.prepared();
+            let train = prepared.catalogs().next();
+            PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train)
         }
-        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None)?,
+        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None, None)?,
     };
     if json {
         return settings::print_json(&report);
@@ -41,6 +42,9 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     write!(out, "{report}")?;
     for note in notes {
         writeln!(out, "{note}")?;
+    }
+    if options.settings.verbose {
+        writeln!(out, "fingerprint  {}", report.fingerprint())?;
     }
     Ok(out.flush()?)
 }

@@ -28,7 +28,7 @@ use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
 use self::reader::ShardStore;
-pub(crate) use self::rows::{IndexedShard, SampleRows};
+pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows};
 use self::shard_error::ShardError;
 use crate::format::compressed;
 use crate::shard_journal::{KnownShards, ShardJournal};
@@ -158,7 +158,7 @@ async fn rows(
         Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
         Format::TfRecord => {
             let members = scan::members::<tfrecord::TfRecord>(store, object, places).await?;
-            let mut rows = SampleRows::new(false, true, false);
+            let mut rows = SampleRows::new(FormatColumns::TFRECORD);
             for &(start, length, crc32c) in &members.places {
                 rows.push("", start, length, crc32c);
             }

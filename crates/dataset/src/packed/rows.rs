@@ -32,6 +32,23 @@ impl TextList {
     }
 }
 
+/// The columns that a format has, in addition to the extents.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FormatColumns {
+    /// Names of samples.
+    pub(crate) keys: bool,
+    /// Checksums of samples.
+    pub(crate) crc32c: bool,
+    /// Fields of samples.
+    pub(crate) fields: bool,
+}
+
+impl FormatColumns {
+    pub(crate) const TAR: Self = Self { keys: true, crc32c: false, fields: true };
+    pub(crate) const TFRECORD: Self = Self { keys: false, crc32c: true, fields: false };
+    pub(crate) const ZIP: Self = Self { keys: true, crc32c: false, fields: false };
+}
+
 /// The samples of one shard, in the order of their offsets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleRows {
@@ -50,16 +67,16 @@ pub(crate) struct SampleRows {
 
 impl SampleRows {
     /// An empty table with these columns.
-    pub(crate) fn new(keys: bool, crc32c: bool, fields: bool) -> Self {
+    pub(crate) fn new(columns: FormatColumns) -> Self {
         Self {
-            keys: keys.then(TextList::default),
-            crc32c: crc32c.then(Vec::new),
-            field_ends: fields.then(Vec::new),
+            keys: columns.keys.then(TextList::default),
+            crc32c: columns.crc32c.then(Vec::new),
+            field_ends: columns.fields.then(Vec::new),
             ..Self::default()
         }
     }
 
-    /// Adds a sample, without fields so far.
+    /// Adds a sample, without fields so far. Values of missing columns are ignored.
     pub(crate) fn push(&mut self, key: &str, offset: u64, length: u64, crc32c: u32) {
         self.extents.push((offset, length));
         if let Some(keys) = &mut self.keys {
@@ -88,9 +105,13 @@ impl SampleRows {
         }
     }
 
-    /// The columns that exist, as in [`new`](Self::new).
-    pub(crate) fn columns(&self) -> [bool; 3] {
-        [self.keys.is_some(), self.crc32c.is_some(), self.field_ends.is_some()]
+    /// The columns that exist.
+    pub(crate) fn columns(&self) -> FormatColumns {
+        FormatColumns {
+            keys: self.keys.is_some(),
+            crc32c: self.crc32c.is_some(),
+            fields: self.field_ends.is_some(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::rows::SampleRows;
+use super::rows::{FormatColumns, SampleRows};
 use super::scan::MemberScan;
 use super::shard_error::ShardError;
 
@@ -25,7 +25,7 @@ fn cut(name: &str) -> Option<(&str, String)> {
 /// Groups members: consecutive ones with one key are one sample. Returns the samples, and the
 /// number of members that belong to none.
 pub(crate) fn group(members: &MemberScan) -> Result<(SampleRows, u64), ShardError> {
-    let mut rows = SampleRows::new(true, false, true);
+    let mut rows = SampleRows::new(FormatColumns::TAR);
     let mut skipped = members.skipped;
     let mut fields: BTreeSet<String> = BTreeSet::new();
     for (number, &(start, length, _)) in members.places.iter().enumerate() {

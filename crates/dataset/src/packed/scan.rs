@@ -20,14 +20,18 @@ use super::reader::{ShardReader, ShardStore};
 use super::rows::TextList;
 use super::shard_error::ShardError;
 
-/// The parser's result at a position.
+/// The parser's result at a position. Positions are offsets in the shard.
 #[derive(Debug)]
 pub(crate) enum ParseStep<'a> {
-    /// The parser needs this many bytes first.
+    /// `bytes` are too few: the parser needs this many from `at` on. The call is repeated with
+    /// them, so the parser's state must be unchanged. Another `Needs` at this position must be
+    /// larger.
     Needs(u64),
-    /// No member. The parser continues at this position.
+    /// No member: a header before one, padding, or a part of the end mark. The parser continues at
+    /// this position. Only members and skipped ones are counted.
     Go(u64),
-    /// A member that is not a sample. The parser continues at this position.
+    /// A member that is not a sample. It is counted as skipped. The parser continues at this
+    /// position.
     Skip(u64),
     /// A member, and the next position.
     ShardMember(ShardMember<'a>, u64),
@@ -38,20 +42,28 @@ pub(crate) enum ParseStep<'a> {
 /// One member of a shard.
 #[derive(Debug)]
 pub(crate) struct ShardMember<'a> {
+    /// Empty if members have no names.
     pub(crate) name: Cow<'a, str>,
+    /// The offset of the data in the shard.
     pub(crate) start: u64,
+    /// The length of the data.
     pub(crate) length: u64,
-    /// The checksum of the data, if the format has one.
+    /// The checksum of the data. 0 if the format has none.
     pub(crate) crc32c: u32,
 }
 
-/// A packed format.
+/// A packed format. A scan begins with the default value.
 pub(crate) trait ShardParser: Default + Send {
     /// Parses the element at `at` of a shard of `size` bytes. `bytes` are the buffered bytes from
-    /// there. The next position is always greater than `at`.
+    /// there, possibly none. The next position is greater than `at` and at most `size`. The scan
+    /// continues until [`ParseStep::End`] or an error, so the parser is called at `size`, too.
+    ///
+    /// # Errors
+    /// The shard is damaged or truncated, or has a feature that is not supported.
     fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError>;
 
-    /// Whether the next element does not depend on the elements before it.
+    /// Whether the next element does not depend on the elements before it. Scans are joined only
+    /// at such positions.
     fn is_fresh(&self) -> bool;
 
     /// Whether all later elements depend on an earlier one, so that the shard must be scanned in
@@ -60,16 +72,20 @@ pub(crate) trait ShardParser: Default + Send {
         false
     }
 
-    /// The first offset in `bytes` at which a fresh parser could plausibly start.
+    /// The first offset in `bytes` at which a fresh parser could plausibly start. A wrong one
+    /// costs time and not correctness. `None` everywhere means that no scan starts in the middle:
+    /// right for headers that cannot be recognized.
     fn find(bytes: &[u8]) -> Option<usize>;
 }
 
 /// The members found, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct MemberScan {
+    /// The members' names.
     pub(crate) names: TextList,
     /// Start, length, checksum.
     pub(crate) places: Vec<(u64, u64, u32)>,
+    /// The number of [skipped](ParseStep::Skip) members.
     pub(crate) skipped: u64,
 }
 

@@ -19,7 +19,7 @@ use rawzip::{
 };
 
 use super::reader::{ShardReader, ShardStore};
-use super::rows::{SampleRows, TextList};
+use super::rows::{FormatColumns, SampleRows, TextList};
 use super::shard_error::ShardError;
 use crate::names::MAX_TEXT;
 
@@ -98,7 +98,7 @@ pub(crate) async fn rows(
     let share = listed.entries.len().div_ceil(places.max(1)).max(FEWEST);
     let parts = listed.entries.chunks(share).map(|entries| extents(store, object, archive.clone(), entries));
     let extents = try_join_all(parts).await?.concat();
-    let mut rows = SampleRows::new(true, false, false);
+    let mut rows = SampleRows::new(FormatColumns::ZIP);
     let mut free = 0;
     for (&(header, _, number), &(start, end)) in listed.entries.iter().zip(&extents) {
         let name = listed.names.get(number);

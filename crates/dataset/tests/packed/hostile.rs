@@ -352,7 +352,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_are_parsed_or_refused(
-        name in 0..3usize,
+        name in 0..NAMES.len(),
         bytes in prop::collection::vec(any::<u8>(), 0..3000),
     ) {
         let _ = answers(NAMES[name], bytes);

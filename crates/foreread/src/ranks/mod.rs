@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexProgress};
-use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
+use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 use foreread_peer::meet::{RendezvousSteps, Settings};
@@ -52,6 +52,7 @@ pub use self::meeting::{Meeting, Meetings};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::cluster;
+use crate::cluster_blocks::ShardedData;
 use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
@@ -225,19 +226,24 @@ impl GroupRun<'_> {
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();
-        let (of_run, of_state) = (config.clone(), catalogs);
+        let of_run = config.clone();
+        // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
+        let may_have_blocks = catalogs[0].format().is_packed() && !description.kernel_cached;
+        let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
-                description.state.map(|state| state.position(&of_run, &of_state, schedule)).transpose()
+                description.state.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
             };
-            Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), start)
+            let shards = may_have_blocks.then_some(ShardedData { catalog: &catalogs[0], measured });
+            Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), shards, start)
         });
-        let planned = working(joining, "plans", planning).await.map_err(ended)??;
+        let (planned, blocks) = working(joining, "plans", planning).await.map_err(ended)??;
+        let length = planned.block_bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
+        words.push(("blocks of the first epoch".to_owned(), length));
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        let blocks = BlockTable::default();
         Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group: None }, words))
     }
 

@@ -82,6 +82,8 @@ pub(super) struct RunDescription {
     pub(super) origin_limit: Option<u64>,
     pub(super) origin_parallelism: Option<usize>,
     pub(super) compute: Duration,
+    /// Whether rank 0's kernel caches the data.
+    pub(super) kernel_cached: bool,
 }
 
 impl RunDescription {
@@ -96,6 +98,7 @@ impl RunDescription {
             origin_limit: config.origin_limit,
             origin_parallelism: config.origin_parallelism,
             compute: config.compute,
+            kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
         }
     }
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 
+mod blocks;
 mod ends;
 #[path = "../endurance/rig.rs"]
 mod fakes;

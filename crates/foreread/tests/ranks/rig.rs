@@ -13,7 +13,7 @@ use tokio::runtime::{Handle, Runtime};
 use crate::fakes::Fakes;
 
 /// The URL of the dataset.
-const URL: &str = "fake://train";
+pub const URL: &str = "fake://train";
 
 /// A delivered sample, with its epoch.
 pub type Delivered = (u64, SampleId);
@@ -52,6 +52,11 @@ impl Job {
 
     /// The next loader of a rank's process.
     pub fn builder_in(&self, meetings: &Meetings, rank: u32) -> Builder {
+        self.builder_over(Fakes::default().with(URL, Arc::new(self.origin.clone())), meetings, rank)
+    }
+
+    /// The same over other stores.
+    pub fn builder_over(&self, fakes: Fakes, meetings: &Meetings, rank: u32) -> Builder {
         let (config, ranks) = (self.of_rank(rank), self.ranks());
         let environment = |name: &str| match name {
             "RANK" => Some(rank.to_string()),
@@ -62,7 +67,6 @@ impl Job {
             _ => None,
         };
         let meeting = Meeting::of(&config, &environment).unwrap();
-        let fakes = Fakes::default().with(URL, Arc::new(self.origin.clone()));
         let builder = Loader::builder_with(URL, config).registry(fakes.registry()).runtime(Handle::current());
         match meeting {
             Some(meeting) => {
@@ -99,11 +103,16 @@ impl Job {
 
     /// The samples that a rank must deliver, from the arithmetic alone.
     pub fn expected(&self, rank: u32) -> Vec<Delivered> {
+        self.expected_of(self.origin.samples(), rank)
+    }
+
+    /// The same for this number of samples.
+    pub fn expected_of(&self, samples: u64, rank: u32) -> Vec<Delivered> {
         let Config { sampler, seed, epochs, deal, .. } = self.config;
         let phase = Phase {
             kind: PhaseKind::Train,
             dataset: DatasetId(0),
-            sampler: foreread::order::sampler(sampler, self.origin.samples(), seed).unwrap(),
+            sampler: foreread::order::sampler(sampler, samples, seed).unwrap(),
             batch_size: Some(self.config.batch_size),
             drop_last: self.config.drop_last,
         };

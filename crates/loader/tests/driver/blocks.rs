@@ -1,6 +1,7 @@
 //! Shards that the first epoch reads in blocks: each byte once, with any fault.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Plan, plan};
 use foreread_tier::{
-    Buffers, CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
-    TierError, TierProfile,
+    Buffers, CacheTier, ErrorKind, HeapBuffers, LayoutsFuture, Object, ObjectLayout, OriginTier, ReadFuture,
+    ReadRequest, Span, StorageServer, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
@@ -28,16 +29,56 @@ use crate::rig::next;
 
 /// An origin of given objects, which counts requests and can fail.
 #[derive(Clone, Debug, Default)]
-struct Objects {
+pub struct Objects {
     held: BTreeMap<Arc<str>, Bytes>,
-    requests: Arc<AtomicU64>,
-    bytes: Arc<AtomicU64>,
+    pub requests: Arc<AtomicU64>,
+    pub bytes: Arc<AtomicU64>,
     /// Requests, answered or not.
-    requested: Arc<AtomicU64>,
+    pub requested: Arc<AtomicU64>,
     /// Whether reads of more than a record fail.
-    no_blocks: Arc<AtomicBool>,
+    pub no_blocks: Arc<AtomicBool>,
     /// Whether it answers no request.
-    silent: Arc<AtomicBool>,
+    pub silent: Arc<AtomicBool>,
+    /// The length of stripes, if two servers hold them in turn.
+    stripe: Option<u64>,
+}
+
+/// Stripes of this length on two servers in turn.
+#[derive(Debug)]
+struct Stripes(u64);
+
+impl ObjectLayout for Stripes {
+    fn server(&self, offset: u64) -> Option<StorageServer> {
+        Some(StorageServer::Data((offset / self.0 % 2) as u32))
+    }
+
+    fn run(&self, offset: u64) -> Option<Range<u64>> {
+        let start = offset / self.0 * self.0;
+        Some(start..start + self.0)
+    }
+
+    fn is_released(&self) -> bool {
+        false
+    }
+}
+
+impl Objects {
+    /// Four shards of fifty records, with their catalog.
+    pub async fn shards() -> (Self, Catalog) {
+        Self::striped(None).await
+    }
+
+    /// The same in stripes of this length.
+    async fn striped(stripe: Option<u64>) -> (Self, Catalog) {
+        let held = (0..SHARDS).map(|at| (format!("{at}.tfrecord").into(), shard(at))).collect();
+        let origin = Self { held, stripe, ..Self::default() };
+        let catalog = Catalog::index(&origin, "objects://", &IndexOptions::default(), |_| ()).await.unwrap();
+        assert_eq!(catalog.len(), (SHARDS * RECORDS) as u64);
+        for counter in [&origin.requests, &origin.bytes, &origin.requested] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        (origin, catalog)
+    }
 }
 
 impl Tier for Objects {
@@ -92,15 +133,18 @@ impl OriginTier for Objects {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
-        None
+    fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
+        let stripe = self.stripe?;
+        let layout = || Some(Box::new(Stripes(stripe)) as Box<dyn ObjectLayout>);
+        let layouts = paths.iter().map(|_| layout()).collect();
+        Some(Box::pin(std::future::ready(layouts)))
     }
 }
 
-const SHARDS: usize = 4;
-const RECORDS: usize = 50;
-const LENGTH: usize = 1_000;
-const BLOCK: u64 = 10_200;
+pub const SHARDS: usize = 4;
+pub const RECORDS: usize = 50;
+pub const LENGTH: usize = 1_000;
+pub const BLOCK: u64 = 10_200;
 
 fn record(shard: usize, number: usize) -> Vec<u8> {
     let seed = (shard * RECORDS + number) as u64;
@@ -132,10 +176,7 @@ pub struct Rig {
 
 impl Rig {
     pub async fn new(caches: Vec<(ReadSource, Arc<dyn CacheTier>, u64)>) -> Self {
-        let held = (0..SHARDS).map(|at| (format!("{at}.tfrecord").into(), shard(at))).collect();
-        let origin = Objects { held, ..Objects::default() };
-        let catalog = Catalog::index(&origin, "objects://", &IndexOptions::default(), |_| ()).await.unwrap();
-        assert_eq!(catalog.len(), (SHARDS * RECORDS) as u64);
+        let (origin, catalog) = Objects::shards().await;
         let train = Phase {
             kind: PhaseKind::Train,
             dataset: DatasetId(0),
@@ -151,8 +192,6 @@ impl Rig {
             .collect();
         let cluster = Cluster::single(CacheStore::new(StoreId(0), levels));
         let plan = Arc::new(plan(&run, &[catalog.sizes()], &cluster).unwrap());
-        origin.requests.store(0, Ordering::Relaxed);
-        origin.bytes.store(0, Ordering::Relaxed);
         let caches = caches.into_iter().map(|(source, cache, _)| (source, cache)).collect();
         Self { origin, catalog, run, plan, caches }
     }
@@ -208,7 +247,7 @@ impl Rig {
 }
 
 /// A batch's ids, after a comparison of its bytes.
-fn checked(batch: &Batch) -> Vec<SampleId> {
+pub fn checked(batch: &Batch) -> Vec<SampleId> {
     let check = |(id, bytes): (SampleId, &[u8])| {
         assert_eq!(*bytes, record(id.0 as usize / RECORDS, id.0 as usize % RECORDS), "{id}");
         id
@@ -221,7 +260,7 @@ fn memory(room: u64) -> (ReadSource, Arc<dyn CacheTier>, u64) {
 }
 
 /// The bytes of all records.
-const ALL: u64 = (SHARDS * RECORDS * LENGTH) as u64;
+pub const ALL: u64 = (SHARDS * RECORDS * LENGTH) as u64;
 
 #[tokio::test(start_paused = true)]
 // semantics: CACHE-14
@@ -233,6 +272,31 @@ async fn each_byte_is_read_once_in_few_requests() {
         let (requests, bytes) = rig.check(look_ahead).await;
         assert_eq!((requests, bytes), (20, ALL + 20 * 9 * 16), "look-ahead {look_ahead}");
     }
+}
+
+#[tokio::test]
+async fn blocks_keep_to_the_stripe_in_which_their_samples_begin() {
+    const STRIPE: u64 = 6_000;
+    let (_, catalog) = Objects::striped(Some(STRIPE)).await;
+    let striped = BlockTable::of_all(&catalog, BLOCK).unwrap();
+    let place = |id: u64| {
+        let entry = catalog.entry(SampleId(id)).unwrap();
+        let Span::Range(range) = entry.span else { panic!("a record is a range") };
+        (entry.object.path, range.start / STRIPE)
+    };
+    let mut id = 0;
+    for block in striped.ranges() {
+        // Of a stripe with one sample there is no block.
+        while id < block.start {
+            assert!(id == 0 || place(id) != place(id - 1), "sample {id}");
+            assert_ne!(place(id), place(id + 1), "sample {id}");
+            id += 1;
+        }
+        assert!(block.clone().all(|id| place(id) == place(block.start)), "{block:?}");
+        assert!(block.end == catalog.len() || place(block.end) != place(block.start), "{block:?}");
+        id = block.end;
+    }
+    assert!(striped.samples() > catalog.len() * 9 / 10);
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,7 +401,6 @@ async fn needed_block_alone_exceeds_the_budget() {
     // A quarter of it is less than one block. So one block is read at a time, and a second one for
     // the due batch.
     let rig = Rig::new(vec![memory(1 << 20)]).await;
-    rig.origin.requested.store(0, Ordering::Relaxed);
     rig.origin.silent.store(true, Ordering::Relaxed);
     let mut loader = rig.start(44_000);
     assert!(tokio::time::timeout(Duration::from_secs(1), loader.next()).await.is_err());

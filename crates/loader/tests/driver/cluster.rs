@@ -10,8 +10,8 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Ranks, plan_cluster};
 use foreread_tier::{
-    CacheTier, ErrorKind, PeerRequest, PeerService, Peers, ReadFuture, ReadRequest, Tier, TierError,
-    TierProfile,
+    CacheTier, ErrorKind, PeerReply, PeerRequest, PeerService, Peers, ReadFuture, ReadRequest, Tier,
+    TierError, TierProfile,
 };
 use foreread_tier_testing::{FakeOrigin, StoredCache};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
@@ -23,10 +23,10 @@ use crate::rig::{Custom, mixed, next};
 
 /// All ranks of a run in this process, connected directly.
 #[derive(Debug, Default)]
-struct FakeNetwork {
-    serving: Vec<OnceLock<Weak<dyn PeerService>>>,
+pub struct FakeNetwork {
+    pub serving: Vec<OnceLock<Weak<dyn PeerService>>>,
     /// Ranks that answer no request.
-    unresponsive: Mutex<Vec<u32>>,
+    pub unresponsive: Mutex<Vec<u32>>,
     /// How long answers take.
     slow: Mutex<Duration>,
     requested: Mutex<Vec<(Rank, u32)>>,
@@ -34,10 +34,17 @@ struct FakeNetwork {
     cancelled: Mutex<Vec<(Rank, SampleKey)>>,
 }
 
+impl FakeNetwork {
+    pub fn new(world_size: u32) -> Arc<Self> {
+        let serving = (0..world_size).map(|_| OnceLock::new()).collect();
+        Arc::new(Self { serving, ..Self::default() })
+    }
+}
+
 #[derive(Debug)]
-struct FakePeers {
-    network: Arc<FakeNetwork>,
-    rank: Rank,
+pub struct FakePeers {
+    pub network: Arc<FakeNetwork>,
+    pub rank: Rank,
 }
 
 #[derive(Debug)]
@@ -125,8 +132,6 @@ struct ClusterJob {
 
 impl ClusterJob {
     fn new(fake: FakeOrigin, world_size: u32, memory: u64) -> Self {
-        let serving = (0..world_size).map(|_| OnceLock::new()).collect();
-        let network = Arc::new(FakeNetwork { serving, ..FakeNetwork::default() });
         Self {
             fake,
             world_size,
@@ -137,7 +142,7 @@ impl ClusterJob {
             budget: 10_000,
             catalog: None,
             origin: None,
-            network,
+            network: FakeNetwork::new(world_size),
         }
     }
 
@@ -246,6 +251,28 @@ async fn origin_is_read_once_for_all_ranks() {
         loader.report().passes.iter().map(|pass| pass.reads.from(ReadSource::Peer).samples).sum()
     };
     assert!(loaders.iter().map(peer).sum::<u64>() > 400);
+}
+
+/// An owner that waits for a silent file server repeats that it still reads, so that no other rank
+/// reads the sample itself.
+#[tokio::test(start_paused = true)]
+// semantics: HPC-4
+async fn read_of_a_silent_file_server_is_announced_again() {
+    for (patience, announced) in [(Some(Duration::from_secs(1200)), 4), (None, 1)] {
+        let profile = TierProfile::new(64).with_patience(patience);
+        let fake = FakeOrigin::uniform(16, 100).with_latency(Duration::from_secs(35)).with_profile(profile);
+        let job = ClusterJob::new(fake.clone(), 2, 10_000);
+        let _owner = job.start(0);
+        let key = SampleKey::new(DatasetId(0), job.expected(0)[0]);
+        let service = job.network.serving[0].get().and_then(Weak::upgrade).unwrap();
+        let requested = PeerRequest { tag: 7, key, due: Tick(0) };
+        let replies: Vec<_> = service.serve(Rank(1), vec![requested]).collect().await;
+        let (last, earlier) = replies.split_last().unwrap();
+        assert!(earlier.iter().all(|reply| matches!(reply, PeerReply::Reading { tag: 7 })), "{replies:?}");
+        assert_eq!(earlier.len(), announced);
+        let (tag, bytes) = last.clone().answer().unwrap();
+        assert_eq!((tag, bytes.unwrap()), (7, fake.expected(key.id)));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@
 
 mod blocks;
 mod cluster;
+mod cluster_blocks;
 mod content;
 mod ends;
 mod engine;

@@ -1,6 +1,7 @@
 //! Tests of plans for clusters, against the ranks' own streams.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod blocks;
 mod bounds;
 mod cache_contents;
 mod huge;

@@ -1,4 +1,4 @@
-//! The contract as functions that a backend's tests call.
+//! The contract as functions that a tier's tests call.
 //!
 //! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
 //!   (which it must not list), and nothing else.

@@ -104,7 +104,7 @@ fn test_names_have_at_most_60_characters() {
     assert!(long.is_empty(), "shorten these names, the subject first:\n{}", long.join("\n"));
 }
 
-/// The texts of the settings for people, which a new sampler or format must reach.
+/// The texts for people that a new sampler or format must reach.
 const TEXTS: [&str; 4] = [
     "crates/settings/src/table.rs",
     "crates/python/src/loader.rs",
@@ -112,17 +112,28 @@ const TEXTS: [&str; 4] = [
     "crates/python/python/foreread/_native.pyi",
 ];
 
+/// Those that name only samplers.
+const SAMPLER_TEXTS: [&str; 1] = ["docs/planning.md"];
+
+/// Those that name only formats.
+const FORMAT_TEXTS: [&str; 2] = ["crates/python/src/catalog.rs", "crates/python/src/settings.rs"];
+
 #[test]
-fn texts_of_settings_name_every_sampler_and_format() {
+fn texts_name_every_sampler_and_format() {
     let samplers = foreread::SamplerKind::ALL.map(|(name, _)| name);
     let formats = foreread::Format::ALL.map(foreread::Format::name);
+    let of_samplers = TEXTS.into_iter().chain(SAMPLER_TEXTS).map(|path| (path, &samplers[..]));
+    let of_formats = TEXTS.into_iter().chain(FORMAT_TEXTS).map(|path| (path, &formats[..]));
     let mut missing = Vec::new();
-    for path in TEXTS {
+    for (path, names) in of_samplers.chain(of_formats) {
         let text = std::fs::read_to_string(root().join(path)).unwrap();
         let words: BTreeSet<_> = text.split(|c: char| !c.is_alphanumeric()).collect();
-        let absent = samplers.into_iter().chain(formats).filter(|name| !words.contains(name));
+        let absent = names.iter().filter(|name| !words.contains(*name));
         missing.extend(absent.map(|name| format!("{path}: {name}")));
     }
+    let error = "unknown".parse::<foreread::SamplerKind>().unwrap_err();
+    let absent = samplers.into_iter().filter(|name| !error.contains(name));
+    missing.extend(absent.map(|name| format!("crates/foreread/src/config.rs, the error: {name}")));
     assert!(missing.is_empty(), "add these names:\n{}", missing.join("\n"));
 }
 

@@ -81,13 +81,13 @@ fn hung_server_that_recovers_costs_time_only() {
     let options = by_number(StandInOptions::new(OSTS).with_latency(Duration::from_millis(2)));
     let Some(stand_in) = mount(samples.path(), options) else { return };
     let arguments =
-        ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "40"];
+        ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "100"];
     let job = job(4, &stand_in, &samples, &arguments);
     stand_in.hang(HUNG);
     let ranks = job.all();
     let (began, mut most) = (Instant::now(), vec![0; 4]);
-    // The warning comes after half of the patience.
-    while began.elapsed() < Duration::from_secs(24) {
+    // Longer than a rank waits for another one that announces nothing.
+    while began.elapsed() < Duration::from_secs(60) {
         for (most, now) in most.iter_mut().zip(waiting(&stand_in, &ranks, HUNG)) {
             *most = now.max(*most);
         }
@@ -102,7 +102,7 @@ fn hung_server_that_recovers_costs_time_only() {
     assert_digests(&samples, &reports);
     assert!(most.iter().all(|most| *most <= 4) && most.iter().sum::<usize>() > 0, "{most:?}");
     assert!(flowed > 300, "{flowed} reads of other servers");
-    assert!(warnings.contains("no answer from OST 3 for 20 s while reading "), "{warnings}");
+    assert!(warnings.contains("no answer from OST 3 for 30 s while reading "), "{warnings}");
     assert!(warnings.contains("OST 3 answers again"), "{warnings}");
     // Each sample was read once, by its owner.
     assert_eq!(stand_in.counts().reads, 640);

@@ -34,6 +34,9 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         ids: knobs.parse("ids")?.unwrap_or(false),
     };
     let state = knobs.get("state").map(|(path, _)| PathBuf::from(path));
+    if state.as_deref().is_some_and(|path| path.file_name().is_none()) {
+        return Err(knobs.refuse("state", "expected a file name").into());
+    }
     let (rank, world_size, node_ranks) = (config.rank, config.world_size, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).compute_per_batch(compute);
     let builder = builder.registry(registry);
@@ -49,6 +52,8 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let first = rank == 0 || !together;
     let keeps = state.is_some();
     let state = state.filter(|_| first);
+    // Until the end of the run: another run with this file would overwrite its position.
+    let _lock = state.as_deref().map(State::lock).transpose()?;
     if let Some(state) = state.as_deref().map(State::read).transpose()?.flatten() {
         builder = builder.resume(state);
     }
@@ -98,9 +103,13 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     }
     let left = ranks::leave(&session.loader, session.state_file.signals.as_ref());
     // Once more: by now rank 0 knows the steps of all ranks.
-    session.state_file.save(&session.loader)?;
+    let saved = session.state_file.save(&session.loader)?;
     let all = left?;
     let ended = ended.or_else(|| session.state_file.received().filter(|_| together));
+    let notice = session.state_file.path.as_deref().filter(|_| ended.is_some() && !options.settings.quiet);
+    let notice = notice.map(|path| {
+        format!("stopped at {saved}; the state is in {}: the same command resumes there", path.display())
+    });
     let (title, history) = (session.loader.catalogs()[0].base_url().to_owned(), session.loader.history());
     let report = Report { all_ranks: all, ..session.end()? };
     let file = knobs.get("report-file").map(|(path, _)| path.replace("%r", &rank.to_string()));
@@ -127,6 +136,9 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
             report.skipped
         );
     }
+    if let Some(notice) = notice {
+        output::complain(&notice);
+    }
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
 }
 
@@ -146,7 +158,7 @@ fn write_report(path: &str, report: &Report) -> Result<()> {
 
 /// Refuses a state file inside of a dataset: the next listing would make it a sample.
 fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
-    let Some(name) = state.file_name() else { return Err("expected a file name".to_owned()) };
+    let is_hidden = state.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     let parent = state.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A missing directory is reported when the state is written.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
@@ -155,7 +167,7 @@ fn keep_out(state: &Path, prepared: &Prepared) -> Result<(), String> {
         let inside = Path::new(base.strip_prefix("file://").unwrap_or(base))
             .canonicalize()
             .is_ok_and(|dataset| parent.starts_with(dataset));
-        if inside && !name.as_encoded_bytes().starts_with(b".") {
+        if inside && !is_hidden {
             return Err(format!(
                 "it lies in the dataset {base} and would be a sample of it; keep it elsewhere"
             ));
@@ -241,13 +253,13 @@ impl StateFile {
         Ok(Self { path, signals: keeps.then(Signals::watch).transpose()? })
     }
 
-    fn save(&self, loader: &Loader) -> Result<()> {
+    fn save(&self, loader: &Loader) -> Result<State> {
         // On every rank: this call tells rank 0 how far this rank has come.
         let state = loader.state();
-        match &self.path {
-            Some(path) => Ok(state.write(path)?),
-            None => Ok(()),
+        if let Some(path) = &self.path {
+            state.write(path)?;
         }
+        Ok(state)
     }
 
     fn received(&self) -> Option<ExitCode> {

@@ -15,9 +15,9 @@ use foreread::report::Merged;
 use foreread::{Builder, Config, Loader};
 use foreread_settings::Knobs;
 
-#[cfg(feature = "peer")]
-use crate::settings;
 use crate::signals::Signals;
+#[cfg(feature = "peer")]
+use crate::{output, settings};
 
 /// How long a finished rank serves the others after a signal, whose sender waits.
 const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -49,7 +49,7 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
     let meeting = meeting.progress(move |waiting| {
         if printed.elapsed() > pause {
             (printed, pause) = (std::time::Instant::now(), pause * 2);
-            eprintln!("{waiting}");
+            output::note(&waiting.to_string());
         }
     });
     Ok((builder.peers(meeting), true))

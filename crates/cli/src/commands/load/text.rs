@@ -4,15 +4,17 @@ use std::io::Write;
 
 use anyhow::Result;
 use foreread::Memory;
-use foreread::plan::Prepared;
+use foreread::plan::{LocalPlan, Prepared};
 use foreread::report::{CountReport, EpochReport, Report};
 use foreread::size::ByteSize;
 use foreread_settings::{Knobs, calibration::FILE_NAME};
 
 /// The datasets, and where their samples are cached.
 ///
-/// `on_node` is the number of ranks on this node. Each has its own memory. They share the disks.
-pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32, knobs: &Knobs) -> Result<()> {
+/// `launched` is the number of ranks that the launcher reports on this node. Each has its own
+/// memory. They share the disks.
+pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, knobs: &Knobs) -> Result<()> {
+    let on_node = ranks_on_node(prepared).unwrap_or(launched);
     for (catalog, name) in prepared.catalogs().zip(["dataset", "validation"]) {
         writeln!(
             out,
@@ -51,6 +53,14 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, on_node: u32, k
         writeln!(out, "{line}")?;
     }
     Ok(out.flush()?)
+}
+
+/// The number of ranks on this node, which ranks of a group know without a launcher.
+fn ranks_on_node(prepared: &Prepared) -> Option<u32> {
+    let LocalPlan::Cluster { store, .. } = prepared.plan() else { return None };
+    let stores = &prepared.cluster().stores;
+    let own = stores.get(*store)?.node;
+    Some(stores.iter().map(|store| u32::from(store.node == own)).sum())
 }
 
 /// Why there is no memory tier, if the kernel is the reason.

@@ -107,6 +107,7 @@ fn calibration(latency: Duration) -> Calibration {
         stream_bytes_per_second: 200_000_000,
         read: vec![read],
         large: None,
+        servers: None,
     };
     let version = Calibration::VERSION;
     Calibration { version, made: 0, origin: Some(origin), memory: None, disk: Vec::new() }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use foreread_tier::{Object, ObjectLayout, OriginTier, StorageServer};
 use foreread_types::SampleId;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::Catalog;
 
@@ -21,6 +22,9 @@ const METADATA: u32 = u32::MAX;
 
 /// The value of samples that were released to an archive.
 const RELEASED: u32 = u32::MAX - 1;
+
+/// A sample without a value, in the fingerprint of the column.
+const UNKNOWN: u32 = u32::MAX - 2;
 
 /// Objects whose layouts are requested at once.
 const LAYOUTS_AT_ONCE: usize = 4096;
@@ -35,7 +39,7 @@ pub(crate) fn encode(layout: &dyn ObjectLayout, offset: u64) -> Option<u32> {
     }
     match layout.server(offset)? {
         StorageServer::Metadata => Some(METADATA),
-        StorageServer::Data(index) => Some(index).filter(|index| *index < RELEASED),
+        StorageServer::Data(index) => Some(index).filter(|index| *index < UNKNOWN),
     }
 }
 
@@ -63,6 +67,27 @@ pub(crate) async fn layouts(origin: &dyn OriginTier, objects: &[Object]) -> Layo
         found.extend(layouts.filter_map(|(object, layout)| Some((Arc::clone(&object.path), layout?))));
     }
     found
+}
+
+impl Catalog {
+    /// The fingerprint of the samples' servers, which [`fingerprint`](Self::fingerprint) leaves
+    /// out. `None` if the catalog names no servers.
+    pub fn server_fingerprint(&self) -> Option<u64> {
+        if !self.has_servers() {
+            return None;
+        }
+        let mut print = Xxh3::new();
+        for id in (0..self.len()).map(SampleId) {
+            let value = match (self.is_released(id), self.server(id)) {
+                (true, _) => RELEASED,
+                (false, Some(StorageServer::Metadata)) => METADATA,
+                (false, Some(StorageServer::Data(index))) => index,
+                (false, None) => UNKNOWN,
+            };
+            print.update(&value.to_le_bytes());
+        }
+        Some(print.digest())
+    }
 }
 
 /// The samples and bytes of one storage server.
@@ -127,7 +152,60 @@ impl ServerShares {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use foreread_tier::Version;
+
     use super::*;
+
+    #[derive(Debug)]
+    struct OnServer(Option<StorageServer>, bool);
+
+    impl ObjectLayout for OnServer {
+        fn server(&self, _: u64) -> Option<StorageServer> {
+            self.0
+        }
+
+        fn run(&self, _: u64) -> Option<Range<u64>> {
+            None
+        }
+
+        fn is_released(&self) -> bool {
+            self.1
+        }
+    }
+
+    #[test]
+    // semantics: HPC-6, HPC-12
+    fn servers_have_a_fingerprint_that_catalogs_leave_out() {
+        let on = |index| OnServer(Some(StorageServer::Data(index)), false);
+        let catalog = |layouts: Vec<OnServer>| {
+            let paths: Vec<Arc<str>> = (0..layouts.len()).map(|number| number.to_string().into()).collect();
+            let object = |path: &Arc<str>| Object {
+                path: Arc::clone(path),
+                size: 1,
+                version: Some(Version::ETag("1".into())),
+            };
+            let objects: Vec<Object> = paths.iter().map(object).collect();
+            let boxed = layouts.into_iter().map(|layout| Box::new(layout) as Box<dyn ObjectLayout>);
+            Catalog::of_files("/data", None, objects, &paths.into_iter().zip(boxed).collect()).unwrap()
+        };
+        let usual = catalog(vec![on(1), on(2)]);
+        let print = usual.server_fingerprint().unwrap();
+        assert_eq!(catalog(vec![on(1), on(2)]).server_fingerprint(), Some(print));
+        for other in [
+            vec![on(2), on(1)],
+            vec![on(1), OnServer(Some(StorageServer::Metadata), false)],
+            vec![on(1), OnServer(None, false)],
+            vec![on(1), OnServer(None, true)],
+        ] {
+            let other = catalog(other);
+            assert_eq!(other.fingerprint(), usual.fingerprint());
+            assert_ne!(other.server_fingerprint().unwrap(), print);
+        }
+        let without = Catalog::from_objects("/data", [Object { path: "0".into(), size: 1, version: None }]);
+        assert_eq!(without.unwrap().server_fingerprint(), None);
+    }
 
     #[test]
     fn values_of_servers_are_decoded() {

@@ -24,6 +24,7 @@ mod measure;
 mod memory;
 mod plan_report;
 mod probe;
+mod server_probe;
 mod server_report;
 
 pub use crate::measure::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};

@@ -14,7 +14,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Builder;
 
 use crate::probe::{self, ProbeLimits};
-use crate::{disk, memory};
+use crate::{disk, memory, server_probe};
 
 /// The default limit of parallel reads of the origin.
 const MAX_READS: u32 = 1024;
@@ -37,7 +37,8 @@ pub struct CalibrateOptions {
     pub target: Option<String>,
     /// Directories of the disk tier.
     pub disks: Vec<PathBuf>,
-    /// The time limit without listing the dataset (default: 30 s).
+    /// The time limit (default: 30 s), without listing the dataset and without its storage servers,
+    /// of which each takes at most 2 s.
     pub time: Duration,
     /// The maximum of bytes read from the origin (default: 1 GiB).
     pub origin_bytes: u64,
@@ -66,6 +67,8 @@ pub enum CalibrateStage {
     Origin,
     /// The origin by large reads, for a dataset in shards.
     Large,
+    /// A storage server, by name.
+    Server(String),
     /// A directory of the disk tier.
     Disk(PathBuf),
 }
@@ -150,10 +153,11 @@ async fn everything(
 }
 
 /// Endless requests for the samples of a catalog, in a random order.
-struct RequestSource {
-    catalog: Catalog,
-    ids: Vec<SampleId>,
-    at: usize,
+pub(crate) struct RequestSource {
+    pub(crate) catalog: Catalog,
+    pub(crate) ids: Vec<SampleId>,
+    /// The position of the next request. Positions before it were requested.
+    pub(crate) at: usize,
     /// Their mean length, in bytes.
     mean: u64,
 }
@@ -177,6 +181,10 @@ impl RequestSource {
     fn next(&mut self) -> Option<ReadRequest> {
         let id = self.ids[self.at % self.ids.len()];
         self.at += 1;
+        self.request(id)
+    }
+
+    pub(crate) fn request(&self, id: SampleId) -> Option<ReadRequest> {
         let entry = self.catalog.entry(id).ok()?;
         let key = SampleKey::new(DatasetId(0), id);
         Some(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
@@ -208,6 +216,9 @@ async fn of_origin(
     let first = requests.next().ok_or_else(|| usage("the catalog cannot be read"))?;
     let most = config.origin_parallelism.map_or(MAX_READS, |most| most.clamp(1, MAX_READS as usize) as u32);
     let is_packed = requests.catalog.format() != Format::Files;
+    // Half of the bytes are for the servers.
+    let has_servers = requests.catalog.has_servers();
+    let budget = ProbeLimits { bytes: if has_servers { budget.bytes / 2 } else { budget.bytes }, ..budget };
     let half = ProbeLimits { time: budget.time / 2, bytes: budget.bytes / 2, ..budget };
     let of_samples = if is_packed { half } else { budget };
     let next = || requests.next().unwrap_or_else(|| first.clone());
@@ -227,6 +238,10 @@ async fn of_origin(
         // No point: the time was too short for one large read.
         large = (!read.is_empty()).then_some(LargeReads { bytes: MAX_BLOCK_BYTES, read });
     }
+    let servers = server_probe::measure(tier, &requests, budget, |name, point| {
+        report(CalibrateStage::Server(name.to_owned()), point);
+    });
+    let servers = servers.await?;
     let alone = read.first().map_or(best, |point| point.bytes_per_second).max(1);
     // A single read takes the latency and the transfer time of its bytes, at the best rate of
     // parallel reads.
@@ -238,5 +253,6 @@ async fn of_origin(
         stream_bytes_per_second: best,
         read,
         large,
+        servers,
     })
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use foreread::plan::{
     BlockTable, CapacityGain, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource,
-    Retention, Summary,
+    Retention, ServerGain, Summary,
 };
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Result};
@@ -204,6 +204,9 @@ impl fmt::Display for PlanReport {
                 "retention    threshold: a sample stays if its next use is at most {horizon} samples away"
             )?,
         }
+        if let Some(gain) = &plan.server_gain {
+            writeln!(out, "placement    {}", gain_text(gain))?;
+        }
         if let Some(bytes) = self.block_bytes {
             let waste = match self.block_waste_bytes.unwrap_or(0) {
                 0 => String::new(),
@@ -257,6 +260,9 @@ impl PlanReport {
             100.0 * cluster.local_uses as f64 / cluster.uses.max(1) as f64,
             if cluster.by_locality { " (dealt by locality)" } else { "" }
         )?;
+        if let Some(gain) = &cluster.server_gain {
+            writeln!(out, "             {}", gain_text(gain))?;
+        }
         if let Some(blocks) = &cluster.blocks {
             writeln!(
                 out,
@@ -278,6 +284,16 @@ impl PlanReport {
         )?;
         epoch_lines(out, &report.forecast)
     }
+}
+
+/// The gain of a placement by storage server.
+fn gain_text(gain: &ServerGain) -> String {
+    let seconds = |ns: u64| ns as f64 / 1e9;
+    format!(
+        "by storage server: epochs after the first take {:.2} s instead of {:.2} s",
+        seconds(gain.epoch_ns),
+        seconds(gain.ignoring_servers_ns)
+    )
 }
 
 /// The times of epochs, with similar epochs in one line.

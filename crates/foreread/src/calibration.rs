@@ -18,6 +18,7 @@
 //!     stream_bytes_per_second: 80_000_000,
 //!     read: vec![point(1, 2_500_000), point(32, 78_000_000), point(64, 80_000_000)],
 //!     large: None,
+//!     servers: None,
 //! };
 //! assert_eq!(origin.best().map(|best| best.parallelism), Some(32));
 //! let calibration =
@@ -68,6 +69,34 @@ pub struct OriginSpeed {
     /// The speed of large reads, if the dataset is in shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub large: Option<LargeReads>,
+    /// The speeds of the storage servers, if the dataset's catalog names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub servers: Option<ServerSpeeds>,
+}
+
+/// The read speeds of the storage servers of an origin.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpeeds {
+    /// The time of the measurement, in seconds since 1970. Plans ignore figures that are a day old,
+    /// because the load of servers changes.
+    pub made: u64,
+    /// The measured servers.
+    #[serde(default)]
+    pub server: Vec<ServerSpeed>,
+}
+
+/// The read speed of one storage server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerSpeed {
+    /// The server, as in reports: `OST 3`, `MDT`.
+    pub name: String,
+    /// The mean length of its samples that were read, in bytes.
+    pub sample_bytes: u64,
+    /// Throughput by number of parallel reads, in ascending order. A server that has not answered
+    /// within the time has one point of 0 samples: at most this throughput.
+    pub read: Vec<Point>,
 }
 
 /// The speed of reads of many samples at once.
@@ -148,6 +177,13 @@ impl OriginSpeed {
     }
 }
 
+impl ServerSpeed {
+    /// As [`OriginSpeed::best`].
+    pub fn best(&self) -> Option<Point> {
+        best(&self.read)
+    }
+}
+
 impl LargeReads {
     /// As [`OriginSpeed::best`].
     pub fn best(&self) -> Option<Point> {
@@ -194,6 +230,7 @@ mod tests {
                     bytes: 8 << 20,
                     read: vec![point(1, 200_000_000), point(8, 600_000_000)],
                 }),
+                servers: None,
             }),
             memory: Some(MemorySpeed { bytes_per_second: 10_000_000_000, spread: 0.1 }),
             disk: vec![DiskSpeed {

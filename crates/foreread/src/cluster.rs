@@ -31,6 +31,7 @@ pub(crate) fn describe(
         look_ahead: config.look_ahead,
         origin: of_origin(config, origin_speed(config, place)),
         trainer: of_trainer(config, train),
+        servers: place.servers.clone(),
         ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
     }
 }
@@ -147,6 +148,7 @@ mod tests {
                 bytes: 8_000_000,
                 read: vec![point(1, 100_000_000), point(8, 200_000_000)],
             }),
+            servers: None,
         };
         let disk = DiskSpeed {
             directory: "/scratch".to_owned(),
@@ -165,6 +167,7 @@ mod tests {
             warm: 0,
             url: url.map(str::to_owned),
             packed: false,
+            servers: None,
         }
     }
 

@@ -5,7 +5,9 @@
 
 use foreread_dataset::Catalog;
 use foreread_oracle::Pass;
-use foreread_planner::{Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks};
+use foreread_planner::{
+    Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, ServerGain,
+};
 use foreread_types::{SampleKey, StoreId};
 use serde::Serialize;
 
@@ -29,6 +31,9 @@ pub struct ClusterForecast {
     pub by_locality: bool,
     /// The bandwidth between nodes that the times assume. It is not measured.
     pub assumed_network_bytes_per_second: u64,
+    /// The gain of a placement by storage server. `None` if it ignores them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_gain: Option<ServerGain>,
     /// The blocks that the first epoch reads from shards, if it does.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub blocks: Option<BlockForecast>,
@@ -83,6 +88,7 @@ impl Planned {
             local_uses,
             by_locality: self.config.locality,
             assumed_network_bytes_per_second: cluster.network.bytes_per_second,
+            server_gain: plan.server_gain(),
             blocks: self.block_forecast(&blocks),
             epochs,
         }))

@@ -56,6 +56,7 @@ mod registry;
 mod released;
 pub mod report;
 mod runtime;
+mod server_speeds;
 pub mod size;
 mod source;
 mod state;
@@ -128,7 +129,7 @@ pub mod policy {
 pub mod plan {
     pub use foreread_loader::BlockTable;
     pub use foreread_planner::{
-        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Resource, Retention, Summary,
+        Amount, Cluster, EpochForecast, LevelPlan, LocalPlan, Resource, Retention, ServerGain, Summary,
     };
     pub use foreread_types::Sizes;
 

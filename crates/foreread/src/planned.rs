@@ -10,7 +10,8 @@ use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
 use foreread_planner::{
-    Cluster, EpochForecast, Level, LocalPlan, LowerBound, Plan, Scope, block_bytes, plan, predict,
+    Cluster, EpochForecast, Level, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes, plan,
+    predict,
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
@@ -55,6 +56,8 @@ pub(crate) struct RunEnvironment {
     pub(crate) url: Option<String>,
     /// Whether they are in shards.
     pub(crate) packed: bool,
+    /// The storage servers of samples, if their speeds are known.
+    pub(crate) servers: Option<OriginServers>,
 }
 
 impl RunEnvironment {
@@ -106,7 +109,14 @@ impl Planned {
     pub fn with_compute(config: Config, sizes: &[Sizes], compute: Duration) -> Result<Self> {
         let config = Config { compute, ..config };
         let room = config.disk.iter().fold(0u64, |sum, disk| sum.saturating_add(disk.bytes));
-        let place = RunEnvironment { kernel_cached: false, disk: room, warm: 0, url: None, packed: false };
+        let place = RunEnvironment {
+            kernel_cached: false,
+            disk: room,
+            warm: 0,
+            url: None,
+            packed: false,
+            servers: None,
+        };
         let planned = Self::resumed(config, sizes, place, |_| Ok(None))?;
         Ok(Self { memory: None, ..planned })
     }

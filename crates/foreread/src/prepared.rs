@@ -22,6 +22,7 @@ use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
 use crate::released::{self, ReleasedFiles};
 use crate::runtime::ended;
+use crate::server_speeds;
 use crate::state::State;
 use crate::target::TargetSpec;
 
@@ -71,12 +72,16 @@ impl Prepared {
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
+            servers: None,
         };
         // A plan for many millions of samples takes long, and the runtime's threads have reads to
         // drive.
         let planning = context.runtime.spawn_blocking({
             move || {
+                let config = server_speeds::recent(config);
                 let of_run = config.clone();
+                let servers = server_speeds::servers(&config, &catalogs);
+                let place = RunEnvironment { servers, ..place };
                 let start = |schedule: &_| {
                     resume.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
                 };

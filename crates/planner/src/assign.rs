@@ -7,7 +7,8 @@
 //! Then whole [blocks](crate::block_owners) are placed, if there are any. Each other sample goes to
 //! the store that reads it first. If that store is full, the sample goes to the store with the most
 //! free space, after all others have been placed. So a sample only leaves its first reader if the
-//! first reader is full.
+//! first reader is full. If the [servers](crate::servers) of samples are given, the kept samples even
+//! the servers' remaining times.
 //!
 //! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
 //! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are
@@ -22,6 +23,7 @@ use crate::error::PlanReason;
 use crate::free_space::FreeSpace;
 use crate::knapsack::worth;
 use crate::owners::{NO_OWNER, PackedOwner, pack};
+use crate::servers::{OriginServers, by_remaining_time};
 
 /// The samples of one dataset.
 pub(crate) struct DatasetSamples<'a> {
@@ -65,7 +67,10 @@ pub(crate) fn assign(
     if let (Some(part), Some(owners)) = (datasets.get(dataset), owners.get_mut(dataset)) {
         place_blocks(blocks.ranges, part, ranks, free, owners);
     }
-    let keys = keys(cluster, datasets, &owners)?;
+    let mut keys = keys(cluster, datasets, &owners)?;
+    if let Some(servers) = &cluster.servers {
+        even_out(&mut keys, datasets, servers)?;
+    }
     let mut greedy = Greedy::new(datasets, free, &mut owners);
     let mut moved = Vec::new();
     let kept = greedy.place_at_first_readers(&keys, &mut moved)?;
@@ -99,6 +104,52 @@ fn keys(
     }
     keys.sort_unstable();
     Ok(keys)
+}
+
+/// Orders keys by the remaining times of their samples' servers. The new ranks are positions, so
+/// that no two samples tie.
+fn even_out(
+    keys: &mut Vec<u64>,
+    datasets: &[DatasetSamples<'_>],
+    servers: &OriginServers,
+) -> Result<(), PlanReason> {
+    let starts = starts(datasets);
+    let at = |key: &u64| {
+        let (part, id) = sample(&starts, *key);
+        (&datasets[part], SampleId(id as u64))
+    };
+    let server = |key: &u64| {
+        let (part, id) = at(key);
+        servers.of(part.dataset.0 as usize, id)
+    };
+    let ns = |key: &u64| {
+        let (part, id) = at(key);
+        let read = u128::from(servers.nanoseconds(server(key), part.sizes.bytes(id)));
+        read.saturating_mul(u128::from(part.uses.of(id).saturating_sub(1)))
+    };
+    let Some(largest) = datasets.iter().max_by_key(|part| part.sizes.len()) else { return Ok(()) };
+    by_remaining_time(keys, servers.count(), server, ns).ok_or_else(|| largest.too_large())?;
+    // There are fewer samples than 2^32.
+    for (rank, key) in (0u64..).zip(keys) {
+        *key = rank << 32 | (*key & u64::from(u32::MAX));
+    }
+    Ok(())
+}
+
+/// The number of each dataset's first sample, and of the one after the last.
+fn starts(datasets: &[DatasetSamples<'_>]) -> Vec<u64> {
+    let mut starts = vec![0];
+    for part in datasets {
+        starts.push(starts.last().copied().unwrap_or(0) + part.sizes.len());
+    }
+    starts
+}
+
+/// The dataset and the id of a key's sample.
+fn sample(starts: &[u64], key: u64) -> (usize, usize) {
+    let number = key & u64::from(u32::MAX);
+    let part = starts.partition_point(|&start| start <= number) - 1;
+    (part, (number - starts[part]) as usize)
 }
 
 /// Compresses a number to 6 bits of exponent and 26 of mantissa, rounded down. Keeps the order.
@@ -139,17 +190,11 @@ impl<'a> Greedy<'a> {
         free: &'a mut FreeSpace,
         owners: &'a mut [Vec<PackedOwner>],
     ) -> Self {
-        let mut starts = vec![0];
-        for part in datasets {
-            starts.push(starts.last().copied().unwrap_or(0) + part.sizes.len());
-        }
-        Self { starts, datasets, free, owners }
+        Self { starts: starts(datasets), datasets, free, owners }
     }
 
     fn item(&self, key: u64) -> Candidate {
-        let number = key & u64::from(u32::MAX);
-        let part = self.starts.partition_point(|&start| start <= number) - 1;
-        let id = (number - self.starts[part]) as usize;
+        let (part, id) = sample(&self.starts, key);
         let samples = &self.datasets[part];
         Candidate {
             key,

@@ -14,6 +14,7 @@ use crate::cache_contents::CacheContents;
 use crate::curve::Curve;
 use crate::error::PlanReason;
 use crate::origin::Origin;
+use crate::servers::OriginServers;
 
 /// The maximum number of levels of a store: what fits next to "nowhere" in two bits per sample.
 pub const MAX_LEVELS: usize = 3;
@@ -168,6 +169,10 @@ pub struct Cluster {
     /// The samples that the caches already hold. [`plan_cluster`](crate::plan_cluster) leaves them
     /// in place. A rule without tables and a plan of a single rank ignore them.
     pub held: CacheContents,
+    /// The storage servers of samples, if they are known. Placements that stay then even the
+    /// servers' remaining times, if that is predicted to gain a tenth. A rule without tables
+    /// ignores them.
+    pub servers: Option<OriginServers>,
 }
 
 impl Default for Cluster {
@@ -181,6 +186,7 @@ impl Default for Cluster {
             network: Network::default(),
             trainer: Trainer::default(),
             held: CacheContents::default(),
+            servers: None,
         }
     }
 }
@@ -248,6 +254,9 @@ impl Cluster {
             return Err(PlanReason::NoStore { rank: Rank(rank), found });
         }
         self.origin.check()?;
+        if let Some(servers) = &self.servers {
+            servers.check()?;
+        }
         let (network, trainer) = (&self.network, &self.trainer);
         for (field, value) in [
             ("network.bytes_per_second", network.bytes_per_second),

@@ -37,6 +37,7 @@ use crate::placement::{LevelTable, Placement};
 use crate::plan::LevelPlan;
 use crate::readers::{first, repeated};
 use crate::rule::OwnerRule;
+use crate::server_times::ServerGain;
 use crate::slow_levels::{self, SlowLevels};
 
 /// Changes whenever equal inputs give another plan than before. Ranks of different releases compare
@@ -62,7 +63,8 @@ pub struct ClusterPlan {
     floor: LowerBound,
     origin_bytes: u64,
     stores: Vec<StorePlan>,
-    traffic: ClusterTraffic,
+    pub(crate) traffic: ClusterTraffic,
+    pub(crate) server_gain: Option<ServerGain>,
     in_blocks: bool,
     print: Fingerprint,
 }
@@ -186,7 +188,7 @@ fn planned(
         return Err(PlanReason::Samples { samples, most: MAX_SAMPLES }.into());
     }
     let demand = Demand::of(run, sizes, Scope::Cluster)?;
-    planning.table(&demand, LowerBound::of_demand(&demand, narrow(room)))
+    planning.by_server(&demand, LowerBound::of_demand(&demand, narrow(room)))
 }
 
 /// The datasets that a run reads.
@@ -198,19 +200,19 @@ fn used<'a>(run: &'a Run, sizes: &'a [Sizes]) -> impl Iterator<Item = usize> + '
 /// The second copies of the rank's own store: a table per dataset, and the content of each level.
 type OwnCopies = (Vec<LevelTable>, [LevelFill; MAX_LEVELS]);
 
-struct ClusterPlanner<'a> {
-    run: &'a Run,
-    sizes: &'a [Sizes],
-    cluster: &'a Cluster,
+pub(crate) struct ClusterPlanner<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) sizes: &'a [Sizes],
+    pub(crate) cluster: &'a Cluster,
     /// The description with the levels that stay empty because the origin is faster, and the list
     /// of those levels.
-    described: &'a Cluster,
-    slower: SlowLevels,
+    pub(crate) described: &'a Cluster,
+    pub(crate) slower: SlowLevels,
     /// By rank.
-    stores: &'a [u16],
+    pub(crate) stores: &'a [u16],
     /// Whether the second copies of all stores are requested.
-    all_copies: bool,
-    blocks: BlockRanges<'a>,
+    pub(crate) all_copies: bool,
+    pub(crate) blocks: BlockRanges<'a>,
 }
 
 impl ClusterPlanner<'_> {
@@ -223,7 +225,11 @@ impl ClusterPlanner<'_> {
         })
     }
 
-    fn table(&self, demand: &Demand, floor: LowerBound) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
+    pub(crate) fn table(
+        &self,
+        demand: &Demand,
+        floor: LowerBound,
+    ) -> Result<(ClusterPlan, Vec<SecondCopy>), PlanError> {
         let mut datasets = Vec::new();
         for (dataset, (sizes, demand)) in self.sizes.iter().zip(&demand.datasets).enumerate() {
             let dataset = DatasetId(dataset as u32);
@@ -463,6 +469,7 @@ impl ClusterPlanner<'_> {
             origin_bytes,
             stores,
             traffic,
+            server_gain: None,
             in_blocks: false,
             print: print.finish(),
         }
@@ -529,6 +536,12 @@ impl ClusterPlan {
     /// The content of each store, in the order of the cluster's description.
     pub fn stores(&self) -> &[StorePlan] {
         &self.stores
+    }
+
+    /// The gain of a placement by storage server. `None` if the placement ignores servers: they are
+    /// unknown, less than a tenth would be gained, or a rule assigns the samples.
+    pub fn server_gain(&self) -> Option<ServerGain> {
+        self.server_gain
     }
 
     /// Predicts every epoch of the rest of the run. `cluster` is the description that the plan was

@@ -15,6 +15,7 @@ use crate::copies::{ForeignUses, expected};
 use crate::demand::{Demand, EpochDemand};
 use crate::forecast::{Amount, EpochForecast, StoreWork, forecast, narrow, uses_by_epoch};
 use crate::knapsack::LevelFill;
+use crate::server_times::ServerTimes;
 
 /// The content of one store, and its uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +59,8 @@ pub(crate) struct ClusterTraffic {
     ranks: Vec<u32>,
     owned: Vec<Amount>,
     holdings: Vec<StoreHolding>,
+    /// The time of each storage server, if servers are known.
+    servers: Option<ServerTimes>,
 }
 
 /// Adds the expected second copies to each store, in the free space `left` of its levels, for a run
@@ -128,7 +131,12 @@ impl ClusterTraffic {
             ranks: ranks.to_vec(),
             owned,
             holdings,
+            servers: None,
         }
+    }
+
+    pub(crate) fn set_servers(&mut self, servers: ServerTimes) {
+        self.servers = Some(servers);
     }
 
     /// Origin bytes of the whole run.
@@ -166,9 +174,13 @@ impl ClusterTraffic {
         let again = kept_now.minus(first);
         let all_again = kept.minus(owned);
         let world: u128 = self.ranks.iter().map(|&ranks| u128::from(ranks)).sum();
+        // Ranks read equal parts from each server.
+        let slowest = self.servers.as_ref().map_or(0, |times| times.slowest(new, used));
+        let server_ns = narrow(slowest / world.max(1));
         let mut stores = Vec::new();
         for (at, (holding, &ranks)) in self.holdings.iter().zip(&self.ranks).enumerate() {
-            let mut work = StoreWork { ranks, used: used.share(ranks.into(), world), ..StoreWork::default() };
+            let used = used.share(ranks.into(), world);
+            let mut work = StoreWork { ranks, used, server_ns, ..StoreWork::default() };
             let rest = rest.share(ranks.into(), world);
             work.origin = part(first, self.owned[at], owned).plus(rest);
             work.origin_own = part(first, holding.first, owned).plus(rest);

@@ -80,6 +80,8 @@ pub enum Resource {
     OriginClient,
     /// The origin's latency, with the maximum number of requests in flight.
     OriginRequests,
+    /// The slowest storage server of the origin.
+    OriginServer,
     /// The network between nodes.
     Network,
     /// A level of a store: its memory, its disk.
@@ -98,6 +100,7 @@ impl fmt::Display for Resource {
             Self::OriginBandwidth => f.pad("origin bandwidth"),
             Self::OriginClient => f.pad("origin client limit"),
             Self::OriginRequests => f.pad("origin requests"),
+            Self::OriginServer => f.pad("slowest origin server"),
             Self::Network => f.pad("network"),
             Self::Level(LevelIndex(level)) => write!(f, "level {level}"),
             Self::Staging => f.pad("staging"),
@@ -147,6 +150,8 @@ pub(crate) struct StoreWork {
     /// Read from the origin by its ranks, and the part of it that they read for themselves.
     pub(crate) origin: Amount,
     pub(crate) origin_own: Amount,
+    /// The time of the slowest storage server for the reads of one rank.
+    pub(crate) server_ns: u64,
     /// Received from other stores, and sent to them.
     pub(crate) received: Amount,
     pub(crate) sent: Amount,
@@ -188,6 +193,9 @@ pub(crate) fn forecast(
             + u128::from(transfer_ns(of_rank(work.origin.bytes), origin.bytes_per_second));
         note(Resource::OriginRequests, narrow(one / u128::from(origin.in_flight.max(1))));
         note(Resource::OriginClient, transfer_ns(of_rank(work.origin.bytes), origin.client_bytes_per_second));
+        if cluster.servers.is_some() {
+            note(Resource::OriginServer, work.server_ns);
+        }
         // Transfers to and from other stores cross the network, except between stores of one node.
         // Their part follows from their number of ranks.
         let node = on_node.get(&store.node).copied().unwrap_or(0);

@@ -25,6 +25,7 @@ use crate::error::PlanReason;
 use crate::forecast::narrow;
 use crate::origin::Origin;
 use crate::placement::LevelTable;
+use crate::servers::{OriginServers, by_remaining_time};
 
 /// The result of the choice.
 pub(crate) struct Knapsack {
@@ -62,16 +63,18 @@ impl LevelFill {
     }
 }
 
-/// Fills the levels of a store with the samples of the highest worth.
+/// Fills the levels of a store with the samples of the highest worth. With `servers`, the remaining
+/// times of the servers become equal, and worth decides within each.
 pub(crate) fn choose(
     sizes: &[Sizes],
     demand: &Demand,
     store: &CacheStore,
     origin: &Origin,
+    servers: Option<&OriginServers>,
 ) -> Result<Knapsack, PlanReason> {
     let uses = demand.datasets.iter().map(|dataset| &dataset.uses);
     let mut parts: Vec<_> =
-        sizes.iter().zip(uses).map(|(sizes, uses)| DatasetFill::new(sizes, uses)).collect();
+        sizes.iter().zip(uses).map(|(sizes, uses)| DatasetFill::new(sizes, uses, servers)).collect();
     let mut complete = parts.iter().all(|part| part.left(Footprint::EXACT).samples == 0);
     for (index, level) in store.levels.iter().enumerate() {
         if complete {
@@ -91,7 +94,10 @@ pub(crate) fn choose(
             for (dataset, part) in parts.iter().enumerate() {
                 part.items(dataset, level.footprint, origin, &mut items)?;
             }
-            items.sort_unstable();
+            match servers {
+                None => items.sort_unstable(),
+                Some(servers) => even_out(&mut items, &parts, servers)?,
+            }
             for item in items {
                 parts[item.dataset as usize].keep(&item, &mut space)?;
             }
@@ -108,7 +114,7 @@ pub(crate) fn choose(
 }
 
 /// One sample, or one dataset of equal samples. Sorts by worth, best first, then by dataset and id.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Item {
     /// `u64::MAX` minus the origin nanoseconds saved per byte of footprint, in units of 2^-24.
     inverse_worth: u64,
@@ -142,8 +148,10 @@ struct DatasetFill<'a> {
 }
 
 impl<'a> DatasetFill<'a> {
-    fn new(sizes: &'a Sizes, uses: &'a UseCounts) -> Self {
+    fn new(sizes: &'a Sizes, uses: &'a UseCounts, servers: Option<&OriginServers>) -> Self {
         let equal = match uses {
+            // Samples of different servers are not equal.
+            _ if servers.is_some() => None,
             UseCounts::Same(uses) if sizes.is_empty() => Some((0, *uses)),
             UseCounts::Same(uses) if sizes.is_uniform() => Some((sizes.bytes(SampleId(0)), *uses)),
             _ => None,
@@ -272,6 +280,23 @@ impl<'a> DatasetFill<'a> {
         }
         Ok(&mut self.kept)
     }
+}
+
+/// Orders items by the remaining times of their servers.
+fn even_out(
+    items: &mut Vec<Item>,
+    parts: &[DatasetFill<'_>],
+    servers: &OriginServers,
+) -> Result<(), PlanReason> {
+    let server = |item: &Item| servers.of(item.dataset as usize, SampleId(item.id));
+    let ns = |item: &Item| {
+        let (part, id) = (&parts[item.dataset as usize], SampleId(item.id));
+        let read = u128::from(servers.nanoseconds(server(item), part.sizes.bytes(id)));
+        read.saturating_mul(u128::from(part.uses.of(id).saturating_sub(1)))
+    };
+    let largest = (0..parts.len()).max_by_key(|&dataset| parts[dataset].sizes.len()).unwrap_or(0);
+    by_remaining_time(items, servers.count(), server, ns)
+        .ok_or_else(|| too_large(largest, parts[largest].sizes))
 }
 
 fn too_large(dataset: usize, sizes: &Sizes) -> PlanReason {

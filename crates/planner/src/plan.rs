@@ -1,9 +1,10 @@
 //! The plan of one rank: placement, retention and lower bound in one value.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use foreread_oracle::{Fingerprinter, Pass, Run};
-use foreread_types::{Fingerprint, Sizes, StoreId};
+use foreread_types::{DatasetId, Fingerprint, SampleKey, Sizes, StoreId};
 use serde::Serialize;
 
 use crate::cluster::{CacheStore, Cluster, Level, LevelIndex, MAX_LEVELS};
@@ -13,7 +14,10 @@ use crate::forecast::{narrow, share};
 use crate::knapsack::{self, LevelFill};
 use crate::lower_bound::LowerBound;
 use crate::placement::Placement;
+use crate::predict::predict;
 use crate::retention::{self, Retention, ThresholdForecast};
+use crate::server_times::{ServerGain, ServerTimes};
+use crate::servers::OriginServers;
 use crate::slow_levels;
 
 /// The location of samples for the rest of a run, and the cost. Equal inputs give equal plans.
@@ -31,6 +35,9 @@ pub struct Plan {
     /// are made from these.
     pub(crate) kept: Arc<[Vec<LevelFill>]>,
     pub(crate) epochs: Arc<[EpochDemand]>,
+    /// The time of each storage server, if servers are known.
+    pub(crate) server_times: Option<Arc<ServerTimes>>,
+    server_gain: Option<ServerGain>,
 }
 
 /// The planned content of one level.
@@ -102,6 +109,9 @@ pub struct Summary {
     pub floor_is_exact: bool,
     /// The predicted origin bytes of this plan.
     pub origin_bytes: u64,
+    /// The gain of a placement by storage server. `None` if it ignores them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_gain: Option<ServerGain>,
     /// By level.
     pub levels: Vec<LevelPlan>,
     /// By dataset.
@@ -147,16 +157,19 @@ pub struct Summary {
 /// # }
 /// ```
 pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
-    let KeepPlan { keep, store, demand, complete } = keeping(run, sizes, cluster)?;
+    let planner = RankPlanner::new(run, sizes, cluster)?;
+    let (keep, complete) = planner.keep(None)?;
     // In a run that was not counted to its end, some samples that are used again may not be kept.
-    if (complete && demand.is_exact()) || run.is_once_per_epoch() {
-        return Ok(keep);
+    let stays = (complete && planner.demand.is_exact()) || run.is_once_per_epoch();
+    if let Some(level) = planner.store.levels.first().filter(|_| !stays) {
+        let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
+        let threshold = threshold(keep.clone(), sizes, &planner.demand, &forecast);
+        // Both are compared by cost. At equal cost the plan without rewrites is chosen.
+        if threshold.origin_bytes < keep.origin_bytes {
+            return Ok(threshold);
+        }
     }
-    let Some(level) = store.levels.first() else { return Ok(keep) };
-    let forecast = retention::forecast(run, sizes, level.capacity, level.footprint)?;
-    let threshold = threshold(keep.clone(), sizes, &demand, &forecast);
-    // Both are compared by cost. At equal cost the plan without rewrites is chosen.
-    Ok(if threshold.origin_bytes < keep.origin_bytes { threshold } else { keep })
+    planner.by_server(keep, complete)
 }
 
 /// As [`plan`], for a run with an unknown continuation. Placed samples stay ([`Retention::Keep`]),
@@ -165,49 +178,80 @@ pub fn plan(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanE
 /// # Errors
 /// Those of [`plan`].
 pub fn plan_to_keep(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<Plan, PlanError> {
-    Ok(keeping(run, sizes, cluster)?.keep)
+    let planner = RankPlanner::new(run, sizes, cluster)?;
+    let (keep, complete) = planner.keep(None)?;
+    planner.by_server(keep, complete)
 }
 
-/// A plan without eviction, and its inputs.
-struct KeepPlan {
-    keep: Plan,
-    store: CacheStore,
+/// Makes plans without eviction for one rank.
+struct RankPlanner<'a> {
+    run: &'a Run,
+    sizes: &'a [Sizes],
+    cluster: &'a Cluster,
+    /// The rank's store as described, and without the levels that stay empty.
+    described: &'a CacheStore,
+    store: Cow<'a, CacheStore>,
+    slower: [bool; MAX_LEVELS],
     demand: Demand,
-    /// Whether every sample that is used again is kept.
-    complete: bool,
+    floor: LowerBound,
 }
 
-fn keeping(run: &Run, sizes: &[Sizes], cluster: &Cluster) -> Result<KeepPlan, PlanError> {
-    cluster.check(run.world_size())?;
-    let missing = || PlanReason::NoStore { rank: run.rank(), found: 0 };
-    let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
-    let described = cluster.stores.get(at).ok_or_else(missing)?;
-    let demand = Demand::of(run, sizes, Scope::Rank)?;
-    let floor = LowerBound::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
-    let (used, slower) = match slow_levels::without_slow_levels(cluster, run, sizes) {
-        Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
-        None => (None, [false; MAX_LEVELS]),
-    };
-    let store = used.as_ref().unwrap_or(described);
-    let choice = knapsack::choose(sizes, &demand, store, &cluster.origin)?;
-    let datasets = datasets(run, sizes, &demand);
-    let origins = demand.datasets.iter().zip(&choice.saved);
-    let origins = origins.map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)));
-    let origins: Vec<u64> = origins.collect();
-    let keep = Plan {
-        store: store.id,
-        placement: Placement::new(choice.tables),
-        retention: Retention::Keep,
-        floor,
-        origin_bytes: 0,
-        levels: levels(described, &choice.filled, slower),
-        datasets,
-        kept: choice.filled.into(),
-        epochs: demand.epochs().into(),
+impl<'a> RankPlanner<'a> {
+    fn new(run: &'a Run, sizes: &'a [Sizes], cluster: &'a Cluster) -> Result<Self, PlanError> {
+        cluster.check(run.world_size())?;
+        let missing = || PlanReason::NoStore { rank: run.rank(), found: 0 };
+        let at = cluster.store_index(run.rank()).ok_or_else(missing)?;
+        let described = cluster.stores.get(at).ok_or_else(missing)?;
+        let demand = Demand::of(run, sizes, Scope::Rank)?;
+        let floor = LowerBound::of_demand(&demand, described.capacity().saturating_add(cluster.look_ahead));
+        let (used, slower) = match slow_levels::without_slow_levels(cluster, run, sizes) {
+            Some((cluster, slower)) => (cluster.stores.into_iter().nth(at), slower[at]),
+            None => (None, [false; MAX_LEVELS]),
+        };
+        let store = used.map_or(Cow::Borrowed(described), Cow::Owned);
+        Ok(Self { run, sizes, cluster, described, store, slower, demand, floor })
     }
-    .with_origin_bytes(&origins);
-    let (store, complete) = (store.clone(), choice.complete);
-    Ok(KeepPlan { keep, store, demand, complete })
+
+    /// The plan, by storage server if `servers` are given, and whether it keeps every sample that
+    /// is used again.
+    fn keep(&self, servers: Option<&OriginServers>) -> Result<(Plan, bool), PlanError> {
+        let Self { run, sizes, cluster, demand, .. } = self;
+        let choice = knapsack::choose(sizes, demand, &self.store, &cluster.origin, servers)?;
+        let origins = demand.datasets.iter().zip(&choice.saved);
+        let origins = origins.map(|(demand, saved)| narrow(demand.bytes.saturating_sub(*saved)));
+        let origins: Vec<u64> = origins.collect();
+        let placement = Placement::new(choice.tables);
+        let server_times = cluster.servers.as_ref().map(|servers| {
+            let is_kept =
+                |dataset: usize, id| placement.level(SampleKey::new(DatasetId(dataset as u32), id)).is_some();
+            Arc::new(ServerTimes::of(servers, sizes, demand, is_kept))
+        });
+        let keep = Plan {
+            store: self.store.id,
+            placement,
+            retention: Retention::Keep,
+            floor: self.floor,
+            origin_bytes: 0,
+            levels: levels(self.described, &choice.filled, self.slower),
+            datasets: datasets(run, sizes, demand),
+            kept: choice.filled.into(),
+            epochs: demand.epochs().into(),
+            server_times,
+            server_gain: None,
+        };
+        Ok((keep.with_origin_bytes(&origins), choice.complete))
+    }
+
+    /// The plan by storage server if it gains a tenth over the plan `keep` that ignores them.
+    fn by_server(&self, keep: Plan, complete: bool) -> Result<Plan, PlanError> {
+        let Some(servers) = self.cluster.servers.as_ref().filter(|_| !complete) else { return Ok(keep) };
+        let (even, _) = self.keep(Some(servers))?;
+        let [forecast, ignoring] = [&even, &keep].map(|plan| predict(plan, self.run, self.cluster));
+        Ok(match ServerGain::of(&forecast?, &ignoring?) {
+            Some(gain) => Plan { server_gain: Some(gain), ..even },
+            None => keep,
+        })
+    }
 }
 
 /// The same plan with samples that come and go in the first level, and empty other levels.
@@ -278,6 +322,12 @@ impl Plan {
         self.origin_bytes
     }
 
+    /// The gain of a placement by storage server. `None` if the placement ignores servers: they are
+    /// unknown, samples come and go, or less than a tenth would be gained.
+    pub fn server_gain(&self) -> Option<ServerGain> {
+        self.server_gain
+    }
+
     /// The planned content of each level, the fastest first.
     pub fn levels(&self) -> &[LevelPlan] {
         &self.levels
@@ -335,6 +385,7 @@ impl Plan {
             floor_origin_bytes: self.floor.bytes,
             floor_is_exact: self.floor.exact,
             origin_bytes: self.origin_bytes,
+            server_gain: self.server_gain,
             levels: self.levels.clone(),
             datasets: self.datasets.clone(),
         }

@@ -84,6 +84,8 @@ pub fn predict(plan: &Plan, run: &Run, cluster: &Cluster) -> Result<Vec<EpochFor
         }
         work.origin = used.minus(hits);
         work.origin_own = work.origin;
+        let times = plan.server_times.as_ref().filter(|_| plan.retention() == Retention::Keep);
+        work.server_ns = times.map_or(0, |times| narrow(times.slowest(new.bytes, used)));
         epochs.push(forecast(cluster, number, &[(at, work)], run.world_size()));
     }
     Ok(epochs)

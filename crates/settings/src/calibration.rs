@@ -69,6 +69,10 @@ fn check(calibration: &Calibration) -> Result<(), String> {
             check_points("origin.large.read", &large.read)?;
             positive("origin.large.bytes", large.bytes)?;
         }
+        for (at, server) in origin.servers.iter().flat_map(|servers| &servers.server).enumerate() {
+            check_points(&format!("origin.servers.server[{at}].read"), &server.read)?;
+            positive(&format!("origin.servers.server[{at}].sample_bytes"), server.sample_bytes)?;
+        }
         // In this form the check refuses NaN, too.
         if !(0.0..=3600.0).contains(&origin.latency_seconds) {
             return Err("origin.latency_seconds must be 0 to 3600".to_owned());
@@ -108,7 +112,7 @@ fn check_points(field: &str, points: &[Point]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use foreread::calibration::{DiskSpeed, LargeReads, MemorySpeed, OriginSpeed};
+    use foreread::calibration::{DiskSpeed, LargeReads, MemorySpeed, OriginSpeed, ServerSpeed, ServerSpeeds};
 
     use super::*;
 
@@ -129,6 +133,14 @@ mod tests {
                 large: Some(LargeReads {
                     bytes: 8 << 20,
                     read: vec![point(1, 200_000_000), point(8, 600_000_000)],
+                }),
+                servers: Some(ServerSpeeds {
+                    made: 1_790_000_000,
+                    server: vec![ServerSpeed {
+                        name: "OST 3".to_owned(),
+                        sample_bytes: 110_000,
+                        read: vec![point(1, 20_000_000), point(8, 120_000_000)],
+                    }],
                 }),
             }),
             memory: Some(MemorySpeed { bytes_per_second: 10_000_000_000, spread: 0.1 }),
@@ -173,6 +185,14 @@ mod tests {
                 .ends_with("origin.large.read is empty")
         );
         assert!(origin(|o| o.large.iter_mut().for_each(|l| l.bytes = 0)).contains("origin.large.bytes"));
+        let server = |change: fn(&mut ServerSpeed)| {
+            refused(&|calibration| {
+                let origin = calibration.origin.iter_mut();
+                origin.flat_map(|o| &mut o.servers).flat_map(|s| &mut s.server).for_each(change);
+            })
+        };
+        assert!(server(|s| s.read.clear()).ends_with("origin.servers.server[0].read is empty"));
+        assert!(server(|s| s.sample_bytes = 0).contains("origin.servers.server[0].sample_bytes"));
         assert!(origin(|o| o.latency_seconds = f64::NAN).contains("origin.latency_seconds"));
         assert!(origin(|o| o.latency_seconds = -1.0).contains("origin.latency_seconds"));
         assert!(

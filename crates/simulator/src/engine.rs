@@ -332,7 +332,7 @@ impl EngineRun<'_> {
     fn pfs(&self, worker: usize, sample: u32, at: f64) -> Candidate {
         let readers = self.last_pfs_read.iter().filter(|&&last| last >= at).count();
         let others = readers - usize::from(self.last_pfs_read[worker] >= at);
-        let fetch = self.setup.model.pfs(self.setup.mb(sample), 1 + others);
+        let fetch = self.setup.model.pfs(self.setup.pfs_mb(sample), 1 + others);
         Candidate { begins: at, fetch, source: ReadSource::Pfs }
     }
 

@@ -11,6 +11,9 @@
 //! read                                      fetch + write
 //! ```
 //!
+//! Not in the thesis: a scenario may give the relative speed of each server of the file system. A
+//! fetch from a server takes as many times longer as the server is slower.
+//!
 //! `r_j` is the rate of the class at its own number of threads, as a whole and not divided by them.
 //! Every read is written through the path of the staging buffer, whatever its class. The thesis's
 //! initial stalls imply this. The price: the file system is shared by clients and not by threads,
@@ -82,6 +85,8 @@ pub struct Model {
     local: Vec<f64>,
     /// Seconds per MB from another worker's class j.
     remote: Vec<f64>,
+    /// The slowness of each server of the file system. Empty without servers.
+    slowness: Vec<f64>,
     write: f64,
     compute: f64,
 }
@@ -97,6 +102,7 @@ impl Model {
             pfs: (0..=scenario.workers).map(|g| 1.0 / client(g.max(1))).collect(),
             local: rates.clone().map(|rate| 1.0 / rate).collect(),
             remote: rates.map(|rate| 1.0 / rate.min(scenario.network)).collect(),
+            slowness: scenario.pfs_servers.iter().map(|speed| 1.0 / speed).collect(),
             write: (1.0 / scenario.preprocess).max(1.0 / written),
             compute: 1.0 / scenario.compute,
         }
@@ -110,6 +116,12 @@ impl Model {
     /// Seconds to fetch `mb` from the file system while all workers read from it.
     pub fn pfs_busy(&self, mb: f64) -> f64 {
         self.pfs(mb, self.pfs.len() - 1)
+    }
+
+    /// The time of a fetch of a sample from the file system, relative to a server of full speed.
+    pub(crate) fn slowness(&self, sample: u32) -> f64 {
+        let server = (sample as usize).checked_rem(self.slowness.len());
+        server.map_or(1.0, |server| self.slowness[server])
     }
 
     /// Seconds to fetch `mb` from this worker's class.

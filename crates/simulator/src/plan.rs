@@ -27,11 +27,16 @@ impl Setup<'_> {
         self.size(sample) as f64 / crate::workload::MB
     }
 
+    /// The size in MB that takes as long to fetch from a server of full speed as the sample does
+    /// from its server.
+    pub(crate) fn pfs_mb(&self, sample: u32) -> f64 {
+        self.mb(sample) * self.model.slowness(sample)
+    }
+
     /// Seconds for a prefetch thread to read a sample from the file system while all workers read,
     /// and to write it to a class.
     pub(crate) fn prefetch_seconds(&self, sample: u32) -> f64 {
-        let mb = self.mb(sample);
-        self.model.pfs_busy(mb) + self.model.write(mb)
+        self.model.pfs_busy(self.pfs_mb(sample)) + self.model.write(self.mb(sample))
     }
 
     /// The contiguous part of the dataset that is a worker's shard.

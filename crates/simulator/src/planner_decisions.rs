@@ -8,8 +8,8 @@
 
 use foreread_oracle::Run;
 use foreread_planner::{
-    CacheStore, Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, PlanError, Ranks,
-    SecondCopy, Trainer, plan_cluster_and_copies,
+    CacheStore, Cluster, ClusterPlan, Curve, Level, LevelIndex, Locality, Network, Origin, OriginServers,
+    PlanError, Ranks, SecondCopy, ServerSpeed, Trainer, plan_cluster_and_copies,
 };
 use foreread_types::{Footprint, SampleId, SampleKey, StoreId};
 
@@ -30,8 +30,17 @@ pub(crate) struct PlannerDecisions {
 
 impl PlannerDecisions {
     pub(crate) fn new(setup: &Setup<'_>) -> Result<Self, PlanError> {
+        Self::with_servers(setup, None)
+    }
+
+    /// The decisions that even the time of the file system's servers.
+    pub(crate) fn by_server(setup: &Setup<'_>) -> Result<Self, PlanError> {
+        Self::with_servers(setup, Some(servers(setup.scenario)))
+    }
+
+    fn with_servers(setup: &Setup<'_>, servers: Option<OriginServers>) -> Result<Self, PlanError> {
         let (run, sizes) = run(setup.workload)?;
-        let cluster = cluster(setup.scenario)?;
+        let cluster = Cluster { servers, ..cluster(setup.scenario)? };
         let (plan, second) = plan_cluster_and_copies(&run, &[sizes], &cluster)?;
         Ok(Self { run, cluster, plan, second })
     }
@@ -98,14 +107,13 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
     let levels: Vec<Level> =
         scenario.storage.iter().enumerate().skip(1).map(level).collect::<Result<_, PlanError>>()?;
     let staging = &scenario.storage[0];
-    let busy = scenario.pfs.at(scenario.workers) / scenario.workers as f64;
     Ok(Cluster {
         stores: (0..workers).map(|worker| CacheStore::new(StoreId(worker), levels.clone())).collect(),
         ranks: Ranks::PerStore(1),
         look_ahead: space.capacity(0),
         origin: Origin {
             latency_ns: 0,
-            bytes_per_second: rate(busy.min(scenario.pfs_client)),
+            bytes_per_second: rate(busy(scenario)),
             client_bytes_per_second: rate(scenario.pfs_client),
             clients: curve(&scenario.pfs)?,
             ..Origin::default()
@@ -119,6 +127,21 @@ fn cluster(scenario: &Scenario) -> Result<Cluster, PlanError> {
         },
         ..Cluster::default()
     })
+}
+
+/// The file system's servers, of which each gives a worker its part of the throughput while all
+/// workers read.
+fn servers(scenario: &Scenario) -> OriginServers {
+    let count = scenario.pfs_servers.len();
+    let part = busy(scenario) / count as f64;
+    let speed = |&share: &f64| ServerSpeed { latency_ns: 0, bytes_per_second: rate(part * share) };
+    let table = (0..scenario.samples).map(|sample| (sample as usize % count) as u16);
+    OriginServers::new(scenario.pfs_servers.iter().map(speed).collect(), vec![table.collect()])
+}
+
+/// MB/s of one worker from the file system while all workers read.
+fn busy(scenario: &Scenario) -> f64 {
+    (scenario.pfs.at(scenario.workers) / scenario.workers as f64).min(scenario.pfs_client)
 }
 
 /// Bytes per second from MB/s, at least 1 as the planner requires.

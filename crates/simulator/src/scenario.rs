@@ -3,7 +3,8 @@
 //! Quantities are in MB (10^6 bytes), MB/s and seconds. Their model is [`crate::Model`]. Everything
 //! is validated here, so later code computes with valid numbers. Rates and capacities are finite
 //! and above 0, and there are at least as many samples as workers. Optional fields are `name`,
-//! `seed` (0), `drop_last` (false), `staging` (honest), and a class's `write` (as `read`). The
+//! `seed` (0), `drop_last` (false), `staging` (honest), a class's `write` (as `read`), and the
+//! relative speeds of the file system's `servers` (none). The
 //! model uses the `write` of the staging buffer alone.
 
 use crate::error::SimulateError;
@@ -20,6 +21,9 @@ const MAX_MB: f64 = 1e12;
 
 /// The maximum number of workers, and of threads of a class.
 const MAX_WORKERS: u64 = 1 << 16;
+
+/// The most servers of the file system.
+const MAX_SERVERS: usize = 1 << 12;
 
 /// A validated scenario.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +44,9 @@ pub struct Scenario {
     pub pfs_client: f64,
     /// t(g): MB/s of the file system at g clients together.
     pub pfs: Curve,
+    /// The speed of each server of the file system, relative to a server that gives its full part.
+    /// Sample `i` is on server `i` modulo their number. Empty without such servers.
+    pub pfs_servers: Vec<f64>,
     /// The storage classes of each worker. The first is the staging buffer, the others are caches,
     /// fastest first.
     pub storage: Vec<StorageClass>,
@@ -118,6 +125,7 @@ impl Scenario {
 
         let pfs = file.table("pfs", "a table [pfs] with the file system's rates")?;
         let rates = Curve::new(pfs.curve("read", "MB/s by number of readers")?);
+        let pfs_servers = pfs.shares_or_none("servers", "the relative speed of each server", MAX_SERVERS)?;
         pfs.reject_unknown()?;
 
         let dataset = file.table("dataset", "a table [dataset] with samples, mean and sd")?;
@@ -171,6 +179,7 @@ impl Scenario {
             network,
             pfs_client,
             pfs: rates,
+            pfs_servers,
             storage,
             samples,
             mean,

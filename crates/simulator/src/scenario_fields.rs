@@ -193,6 +193,26 @@ impl<'a> ScenarioFields<'a> {
         if self.get(key).is_none() { Ok(None) } else { self.curve(key, what).map(Some) }
     }
 
+    /// A list of at most `most` quantities above 0 and at most 1. Empty if the field is missing.
+    pub(crate) fn shares_or_none(
+        &self,
+        key: &str,
+        what: &str,
+        most: usize,
+    ) -> Result<Vec<f64>, SimulateError> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let list = value.as_array().filter(|list| (1..=most).contains(&list.len()));
+        let list = list.ok_or_else(|| self.error(key, format!("expected {what}, 1 to {most} numbers")))?;
+        let each = list.iter().enumerate().map(|(index, value)| {
+            let key = format!("{key}[{index}]");
+            match self.quantity(&key, value, what, false)? {
+                share if share > 1.0 => Err(self.error(&key, format!("must be at most 1, found {share}"))),
+                share => Ok(share),
+            }
+        });
+        each.collect()
+    }
+
     /// Returns an error for the first unknown field.
     pub(crate) fn reject_unknown(&self) -> Result<(), SimulateError> {
         let known = self.known.borrow();

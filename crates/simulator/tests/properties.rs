@@ -102,6 +102,23 @@ fn grid(workers: usize, share: f64, epochs: u32, each: u32, staging: f64) -> Sce
     scenario
 }
 
+#[test]
+// semantics: HPC-10
+fn slow_server_costs_less_with_its_samples_kept() {
+    let mut scenario = grid(4, 0.5, 5, 400, 20.0);
+    let run = |scenario: &Scenario, policy| {
+        Simulation::new(scenario, 7).unwrap().run(policy, &mut || ()).figures.map(|figures| figures.seconds)
+    };
+    assert_eq!(run(&scenario, Policy::ForereadByServer), None, "the scenario has no servers");
+    scenario.pfs_servers = vec![1.0; 16];
+    let even = run(&scenario, Policy::Foreread).unwrap();
+    assert_eq!(run(&scenario, Policy::ForereadByServer), Some(even));
+    scenario.pfs_servers[3] = 0.05;
+    let [ignoring, by_server] =
+        [Policy::Foreread, Policy::ForereadByServer].map(|policy| run(&scenario, policy).unwrap());
+    assert!(ignoring > 1.5 * even && by_server < 0.8 * ignoring, "{even} {ignoring} {by_server}");
+}
+
 fn check(scenario: &Scenario, share: f64) -> [Figures; 2] {
     let simulation = Simulation::new(scenario, scenario.seed).unwrap();
     let what = format!("W = {}, f = {share}, E = {}", scenario.workers, scenario.epochs);

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::str::FromStr;
 
 use futures::future::BoxFuture;
 
@@ -26,6 +27,39 @@ impl fmt::Display for StorageServer {
         }
     }
 }
+
+impl FromStr for StorageServer {
+    type Err = UnknownServer;
+
+    /// Parses the text that `Display` writes.
+    ///
+    /// ```
+    /// use foreread_tier::StorageServer;
+    /// assert_eq!("OST 7".parse(), Ok(StorageServer::Data(7)));
+    /// assert!("disk 7".parse::<StorageServer>().is_err());
+    /// ```
+    fn from_str(name: &str) -> Result<Self, UnknownServer> {
+        match name {
+            "MDT" => Ok(Self::Metadata),
+            _ => {
+                let index = name.strip_prefix("OST ").and_then(|index| index.parse().ok());
+                index.map(Self::Data).ok_or(UnknownServer)
+            }
+        }
+    }
+}
+
+/// A text that names no storage server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownServer;
+
+impl fmt::Display for UnknownServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("expected MDT, or OST and its index, for example OST 7")
+    }
+}
+
+impl std::error::Error for UnknownServer {}
 
 /// The servers of one object's bytes.
 pub trait ObjectLayout: fmt::Debug + Send + Sync {

@@ -43,7 +43,7 @@ pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
-pub use layout::{LayoutsFuture, ObjectLayout, StorageServer};
+pub use layout::{LayoutsFuture, ObjectLayout, StorageServer, UnknownServer};
 pub use path::{ListRange, check_path};
 pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;

@@ -5,6 +5,7 @@
 mod faults;
 mod lustre;
 mod origin;
+mod placement;
 mod requests;
 
 use std::fs;

@@ -36,15 +36,16 @@ fn changed(from: &str, to: &str) -> tempfile::NamedTempFile {
 fn csv_has_its_header_and_a_row_per_policy() {
     let finished = simulate(&thesis(3), &["--report", "csv"]);
     let refusals: Vec<_> = finished.stderr.lines().filter(|line| line.contains(" refuses ")).collect();
-    assert_eq!(refusals.len(), 2, "{}", finished.stderr);
+    assert_eq!(refusals.len(), 3, "{}", finished.stderr);
     assert!(refusals[0].starts_with("foreread: lbann-dynamic refuses thesis-s3-tenth: the dataset's"));
+    assert!(refusals[2].starts_with("foreread: foreread-by-server refuses thesis-s3-tenth: "));
     let output = finished.ok();
     let rows: Vec<Vec<&str>> = output.lines().map(|line| line.split(',').collect()).collect();
     assert_eq!(output.lines().next().unwrap(), HEADER);
-    assert_eq!(rows.len(), 14);
+    assert_eq!(rows.len(), 15);
     for row in &rows[1..] {
         assert_eq!(row.len(), rows[0].len());
-        if row[0].starts_with("lbann") {
+        if row[0].starts_with("lbann") || row[0] == "foreread-by-server" {
             assert!(row[1..].iter().all(|field| field.is_empty()), "{row:?}");
             continue;
         }

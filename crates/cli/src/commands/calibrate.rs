@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use foreread::Registry;
-use foreread::calibration::{Calibration, Point};
+use foreread::calibration::{Calibration, Point, ServerSpeed};
 use foreread::size::{ByteRate, ByteSize};
 use foreread_estimate::{CalibrateOptions, CalibrateProgress, CalibrateStage, calibrate};
 use foreread_settings::{Knobs, calibration};
@@ -80,6 +80,7 @@ fn show_progress(show: ProgressMode) -> impl FnMut(CalibrateProgress) + Send + '
             }
             CalibrateStage::Origin => "storage".to_owned(),
             CalibrateStage::Large => "storage, large reads".to_owned(),
+            CalibrateStage::Server(name) => format!("storage, {name}"),
             CalibrateStage::Disk(directory) => format!("disk {}", directory.display()),
         };
         listing = None;
@@ -114,6 +115,9 @@ fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()
             rates(out, &large.read, large.best())?;
         }
     }
+    if let Some(servers) = measured.origin.as_ref().and_then(|origin| origin.servers.as_ref()) {
+        print_servers(out, &servers.server)?;
+    }
     for disk in &measured.disk {
         let write = ByteSize(disk.write_bytes_per_second);
         writeln!(out, "disk         {}: {write}/s written", disk.directory)?;
@@ -132,6 +136,26 @@ fn print(out: &mut impl Write, measured: &Calibration, path: &Path) -> Result<()
     } else {
         let path = path.display();
         writeln!(out, "written to {path}; `plan` and `load` read it with --calibration {path}")?;
+    }
+    Ok(())
+}
+
+/// The slowest servers that the text lists. The file has all.
+const LISTED_SERVERS: usize = 4;
+
+fn print_servers(out: &mut impl Write, servers: &[ServerSpeed]) -> Result<()> {
+    let best = |server: &ServerSpeed| server.best().map_or(0, |best| best.bytes_per_second);
+    let mut servers: Vec<&ServerSpeed> = servers.iter().collect();
+    servers.sort_by_key(|server| best(server));
+    let Some(median) = servers.get(servers.len() / 2).map(|server| best(server)) else { return Ok(()) };
+    writeln!(out, "             by {} servers: median {}/s; slowest:", servers.len(), ByteSize(median))?;
+    for server in servers.iter().take(LISTED_SERVERS) {
+        match server.best() {
+            Some(point) if point.samples > 0 => {
+                writeln!(out, "             {:<8}{}", server.name, figure(&point))?;
+            }
+            _ => writeln!(out, "             {:<8}has not answered", server.name)?,
+        }
     }
     Ok(())
 }

@@ -44,6 +44,8 @@ pub(crate) struct CapacityOffer {
     /// The ids on disk, per dataset.
     #[serde(skip)]
     pub(crate) held: Vec<Vec<SampleId>>,
+    /// The fingerprint of the samples' storage servers, if their speeds are known.
+    servers: Option<u64>,
     /// The length of each encoded list.
     lengths: Vec<u64>,
 }
@@ -54,7 +56,11 @@ pub(crate) struct Unreadable;
 
 impl CapacityOffer {
     pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
-        Self { node, levels, held, lengths: Vec::new() }
+        Self { node, levels, held, servers: None, lengths: Vec::new() }
+    }
+
+    pub(crate) fn with_servers(self, servers: Option<u64>) -> Self {
+        Self { servers, ..self }
     }
 
     /// Encodes the offer: a line of JSON, then the lists of ids, as differences with seven bits per
@@ -92,6 +98,12 @@ pub(crate) fn bundle(offers: &[impl AsRef<[u8]>]) -> Vec<u8> {
         all.extend_from_slice(offer.as_ref());
     }
     all
+}
+
+/// The first rank whose storage servers of samples differ from those of rank 0.
+pub(crate) fn other_servers(offers: &[CapacityOffer]) -> Option<usize> {
+    let first = offers.first()?.servers;
+    offers.iter().position(|offer| offer.servers != first)
 }
 
 pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
@@ -196,6 +208,19 @@ mod tests {
             let parts = unbundle(&bundled[..cut]);
             assert!(parts.is_err() || parts.unwrap().len() < 3, "{cut}");
         }
+    }
+
+    #[test]
+    // semantics: HPC-12
+    fn rank_with_other_servers_is_found() {
+        let with = |servers| CapacityOffer { servers, ..offer(&[]) };
+        let found = |servers: &[Option<u64>]| {
+            let offers: Vec<_> = servers.iter().map(|servers| with(*servers).encode()).collect();
+            other_servers(&unbundle(&bundle(&offers)).unwrap())
+        };
+        assert_eq!((found(&[Some(7); 3]), found(&[None; 3]), found(&[])), (None, None, None));
+        assert_eq!(found(&[Some(7), Some(7), Some(u64::MAX)]), Some(2));
+        assert_eq!((found(&[None, Some(7)]), found(&[Some(7), None, Some(7)])), (Some(1), Some(1)));
     }
 
     #[test]

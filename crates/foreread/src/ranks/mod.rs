@@ -64,6 +64,7 @@ use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
 use crate::released;
 use crate::runtime::ended;
+use crate::server_speeds;
 use crate::state::State;
 use crate::target::TargetSpec;
 
@@ -182,12 +183,20 @@ impl GroupRun<'_> {
         };
         let opening = disk::open(config, on_node, &opened, context);
         let disk = working(joining, "opens its disk tier", opening).await?;
+        let (of_servers, own_catalogs) = (figures.clone(), catalogs.clone());
+        let reading = context.runtime.spawn_blocking(move || {
+            let print = server_speeds::fingerprint(&of_servers, &own_catalogs);
+            (print, server_speeds::servers(&of_servers, &own_catalogs))
+        });
+        let (server_print, servers) =
+            working(joining, "reads the servers of samples", reading).await.map_err(ended)?;
         let place = RunEnvironment {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
+            servers,
         };
         // First the capacity of each rank, then that of all.
         let sharing = config.on_node().ranks.max(on_node.ranks);
@@ -199,12 +208,21 @@ impl GroupRun<'_> {
         let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
-        let offer = CapacityOffer::new(own.to_string(), levels.collect(), held).encode();
+        let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
+        let offer = offer.with_servers(server_print).encode();
         let whole = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
             let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
-            capacity_offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK)
+            let other = capacity_offer::other_servers(&offers);
+            if let Some(rank) = other.filter(|_| config.rank == 0) {
+                tracing::warn!(
+                    "the storage servers of samples differ between rank 0 and rank {rank}: the placement of \
+                     samples ignores them; use one catalog on all ranks"
+                );
+            }
+            let whole = capacity_offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK);
+            Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();
@@ -324,6 +342,7 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
         ("speed of the origin".to_owned(), format!("{:?}", whole.origin)),
         ("speed of the trainer".to_owned(), format!("{:?}", whole.trainer)),
         ("speed of the network".to_owned(), format!("{:?}", whole.network)),
+        ("speed of storage servers".to_owned(), server_word(whole)),
     ];
     let mut levels = Fingerprinter::new("levels 1").number(whole.stores.len() as u64);
     for store in &whole.stores {
@@ -338,6 +357,21 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
     }
     words.push(("caches of all ranks".to_owned(), levels.finish().to_string()));
     words
+}
+
+/// The speeds of storage servers in one word. The servers of samples are equal on all ranks, or are
+/// not used.
+fn server_word(whole: &Cluster) -> String {
+    whole.servers.as_ref().map_or_else(
+        || "unused".to_owned(),
+        |servers| {
+            let print =
+                servers.speeds().iter().fold(Fingerprinter::new("server speeds 1"), |print, speed| {
+                    print.number(speed.latency_ns).number(speed.bytes_per_second)
+                });
+            print.finish().to_string()
+        },
+    )
 }
 
 /// The data and the common plan that a run is bound to.
@@ -373,7 +407,7 @@ async fn start(
 
 #[cfg(test)]
 mod tests {
-    use foreread_planner::{CacheStore, Curve, Level};
+    use foreread_planner::{CacheStore, Curve, Level, OriginServers, ServerSpeed};
     use foreread_types::Footprint;
 
     use super::*;
@@ -400,6 +434,13 @@ mod tests {
         let mut origin = usual.clone();
         origin.origin.latency_ns += 1;
         assert_eq!(differing(&usual, &origin), ["speed of the origin"]);
+        let servers = |rate| {
+            let speed = ServerSpeed { latency_ns: 0, bytes_per_second: rate };
+            Cluster { servers: Some(OriginServers::new(vec![speed], Vec::new())), ..usual.clone() }
+        };
+        assert!(differing(&servers(7), &servers(7)).is_empty());
+        assert_eq!(differing(&servers(7), &servers(8)), ["speed of storage servers"]);
+        assert_eq!(differing(&servers(7), &usual), ["speed of storage servers"]);
         let ahead = Cluster { look_ahead: 7, ..usual.clone() };
         assert_eq!(differing(&usual, &ahead), ["look-ahead of the plan"]);
     }

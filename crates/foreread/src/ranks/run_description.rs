@@ -20,6 +20,7 @@ use crate::calibration::Calibration;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::OpenDataset;
+use crate::server_speeds;
 use crate::state::State;
 
 /// A catalog of rank 0.
@@ -92,7 +93,8 @@ impl RunDescription {
             catalogs: opened.iter().map(DescribedCatalog::new).collect(),
             identities: opened.iter().map(|dataset| dataset.identity.to_string()).collect(),
             state,
-            calibration: config.calibration.as_deref().cloned(),
+            // One clock decides which figures are recent enough.
+            calibration: server_speeds::recent(config.clone()).calibration.as_deref().cloned(),
             origin_limit: config.origin_limit,
             origin_parallelism: config.origin_parallelism,
             compute: config.compute,

@@ -80,6 +80,7 @@ fn calibration(latency: Duration) -> Calibration {
         stream_bytes_per_second: STREAM,
         read: vec![read],
         large: None,
+        servers: None,
     };
     Calibration { version: 1, made: 0, origin: Some(origin), memory: None, disk: Vec::new() }
 }

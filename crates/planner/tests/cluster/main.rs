@@ -8,6 +8,7 @@ mod huge;
 mod locality;
 mod long;
 mod owners;
+mod servers;
 mod shapes;
 mod tables;
 

@@ -1,11 +1,12 @@
 //! The policies, one per file: the decisions of each before a run.
 //!
-//! Nine are those of Böhringer's thesis, two are Monarch and PRISMA, two are foreread's. Each
+//! Nine are those of Böhringer's thesis, two are Monarch and PRISMA, three are foreread's. Each
 //! returns one or several plans, of which the fastest counts, or a one-line reason why it refuses a
 //! scenario.
 
 mod deepio_ordered;
 mod foreread;
+mod foreread_by_server;
 mod foreread_locality;
 mod lbann_dynamic;
 mod lbann_preload;
@@ -59,11 +60,13 @@ pub enum Policy {
     Foreread,
     /// foreread, with the samples of each global batch dealt to the workers that hold them.
     ForereadLocality,
+    /// foreread, with kept samples that even the time of the file system's servers.
+    ForereadByServer,
 }
 
 impl Policy {
     /// All policies, in the order of reports.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::LowerBound,
         Self::Naive,
         Self::StagingBuffer,
@@ -77,6 +80,7 @@ impl Policy {
         Self::Prisma,
         Self::Foreread,
         Self::ForereadLocality,
+        Self::ForereadByServer,
     ];
 
     /// The policy's name in the command line and in reports.
@@ -95,6 +99,7 @@ impl Policy {
             Self::Prisma => "prisma",
             Self::Foreread => "foreread",
             Self::ForereadLocality => "foreread-locality",
+            Self::ForereadByServer => "foreread-by-server",
         }
     }
 
@@ -120,6 +125,7 @@ impl Policy {
             Self::Prisma => one(prisma::plan(setup)),
             Self::Foreread => foreread::plans(setup),
             Self::ForereadLocality => foreread_locality::plan(setup).and_then(one),
+            Self::ForereadByServer => foreread_by_server::plan(setup).and_then(one),
         }
     }
 

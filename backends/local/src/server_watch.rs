@@ -500,7 +500,7 @@ mod tests {
         let mut watch = watch(32);
         // Whole files without a layout: each is a server to itself.
         (0..400).for_each(|id| watch.push(job(id, id, None)));
-        let seen = simulate(&mut watch, 32, |job| id(job) % 8 == 0, 100 * MS);
+        let seen = simulate(&mut watch, 32, |job| id(job).is_multiple_of(8), 100 * MS);
         // Sixteen are late. Reads in flight when the last of them became late may be as well.
         assert!((16..=24).contains(&seen.most_hung), "{}", seen.most_hung);
         assert!(watch.servers.len() <= seen.most_hung, "{}", watch.servers.len());

@@ -1,5 +1,5 @@
-//! Small files and shards on the file system that stands in for Lustre: how long a sample waits, and
-//! which requests it costs. Nothing here ran on a real Lustre.
+//! Small files and shards on the file system that stands in for Lustre: how long a sample waits,
+//! and which requests it costs. Nothing here ran on a real Lustre.
 //!
 //! Every request takes 4 ms. The comparison is a plain loop (open, read, `fstat`, close), as most
 //! data loaders read a sample.

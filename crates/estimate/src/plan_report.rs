@@ -248,8 +248,8 @@ impl PlanReport {
         let cluster = &report.cluster;
         writeln!(
             out,
-            "together     the caches of {} ranks as one: {} from storage (lower bound {}); {}, {:.1} % of all \
-             uses are local{}",
+            "together     the caches of {} ranks as one: {} from storage (lower bound {}); {}, {:.1} % of \
+             all uses are local{}",
             self.world_size,
             ByteSize(cluster.origin_bytes),
             ByteSize(cluster.floor_origin_bytes),
@@ -266,8 +266,8 @@ impl PlanReport {
         if let Some(blocks) = &cluster.blocks {
             writeln!(
                 out,
-                "             the first epoch reads shards in {} blocks of at most {}, each once by its owner: \
-                 {} requests instead of {}",
+                "             the first epoch reads shards in {} blocks of at most {}, each once by its \
+                 owner: {} requests instead of {}",
                 blocks.blocks,
                 ByteSize(blocks.block_bytes),
                 blocks.block_epoch_requests,

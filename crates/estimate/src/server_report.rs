@@ -89,7 +89,8 @@ fn advice(shares: &ServerShares, is_packed: bool, bytes: u64) -> Vec<String> {
     if !is_packed && objects >= MANY_FILES && bytes / objects < SMALL_FILE {
         let shards = bytes.div_ceil(SHARD).max(1);
         advice.push(format!(
-            "pack the files: {shards} tar shard{} of {} need{} {} metadata requests per run, the files {} per epoch",
+            "pack the files: {shards} tar shard{} of {} need{} {} metadata requests per run, the files {} \
+             per epoch",
             if shards == 1 { "" } else { "s" },
             ByteSize(SHARD),
             if shards == 1 { "s" } else { "" },

@@ -85,9 +85,9 @@ impl Driver {
         read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id))
     }
 
-    /// Reads the next blocks while their budgets have room. One block of each reader is always read.
-    /// One block that the next batch needs may exceed the budget. A second may not, because a batch
-    /// of 256 samples may need as many blocks.
+    /// Reads the next blocks while their budgets have room. One block of each reader is always
+    /// read. One block that the next batch needs may exceed the budget. A second may not, because a
+    /// batch of 256 samples may need as many blocks.
     pub(crate) fn begin_blocks(&mut self, turn: &mut Turn) {
         let needed = self.core.needed_until();
         for reader in BlockReader::ALL {

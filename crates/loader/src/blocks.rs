@@ -19,11 +19,12 @@
 //! discarded, at most a fifth of a block.
 //!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
-//! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget for
-//! other ranks. A block that both need is charged to the first budget with room. So neither waits
-//! for the other, and both wait for the origin alone: two ranks cannot deadlock. Samples on their way into caches have a further budget, so that a slow or hanging disk
-//! delays no block. Samples that the disk does not accept at once are read by their extents at their
-//! first use. Whether blocks pay at all is decided by the planner (`foreread_planner::block_bytes`,
+//! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget
+//! for other ranks. A block that both need is charged to the first budget with room. So neither
+//! waits for the other, and both wait for the origin alone: two ranks cannot deadlock. Samples on
+//! their way into caches have a further budget, so that a slow or hanging disk delays no block.
+//! Samples that the disk does not accept at once are read by their extents at their first use.
+//! Whether blocks pay at all is decided by the planner (`foreread_planner::block_bytes`,
 //! `cluster_block_bytes`).
 
 use std::collections::{BTreeSet, HashMap};

@@ -3,7 +3,7 @@
 //! The latency follows slow reads: it rises at once, falls by a tenth per read, and halves in
 //! [`LATENCY_HALF_LIFE`] without reads. A read in flight counts with its age if that is longer. The
 //! rate is that of the best recent window, or of the best single read. Reads of blocks count for
-//! the latency, whoever needs them: while they take long, so would a hedge. They do not count for
+//! the latency, of any rank: while they take long, so would a hedge. They do not count for
 //! the rate, because owners are compared by the samples that they deliver. Times are arguments, so
 //! tests need no clock.
 

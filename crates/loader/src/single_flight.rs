@@ -125,9 +125,9 @@ impl SingleFlight {
         Self { plan, datasets, caches, flights: Mutex::default(), block_requests }
     }
 
-    /// Has the driver read the block of an owned sample, unless the sample is in flight. Waits until
-    /// the block's samples are in flight. Returns at once if there is no such block, or if the
-    /// driver has ended.
+    /// Has the driver read the block of an owned sample, unless the sample is in flight. Waits
+    /// until the block's samples are in flight. Returns at once if there is no such block, or if
+    /// the driver has ended.
     pub(crate) async fn begin_block(&self, key: SampleKey, due: Tick) {
         let Some(requests) = self.block_requests.as_ref().filter(|_| !self.flights().contains_key(&key))
         else {

@@ -7,8 +7,8 @@
 //! Then whole [blocks](crate::block_owners) are placed, if there are any. Each other sample goes to
 //! the store that reads it first. If that store is full, the sample goes to the store with the most
 //! free space, after all others have been placed. So a sample only leaves its first reader if the
-//! first reader is full. If the [servers](crate::servers) of samples are given, the kept samples even
-//! the servers' remaining times.
+//! first reader is full. If the [servers](crate::servers) of samples are given, the kept samples
+//! even the servers' remaining times.
 //!
 //! The worth of a sample is compared as a number of 32 bits with a mantissa of 26. So the order of
 //! 14 million samples is a table of 8 bytes each. Samples whose worth differs by less than 2e-8 are

@@ -110,8 +110,8 @@ fn choose(sizes: &Sizes, cluster: &Cluster, world: u32, measured: bool) -> Optio
     (pays && bytes / samples < block).then_some(block)
 }
 
-/// The time in which the node with the most traffic receives the samples that its ranks use and
-/// other nodes own, if all ranks own and use equal parts.
+/// The time in which the node with the most traffic receives its samples from other nodes. All
+/// ranks own and use equal parts.
 fn network_ns(cluster: &Cluster, world: u32, bytes: u64, samples: u64) -> u64 {
     let mut nodes: BTreeMap<u32, u128> = BTreeMap::new();
     for store in (0..world).filter_map(|rank| cluster.store_of(Rank(rank))) {

@@ -502,7 +502,8 @@ impl ClusterPlan {
         }
     }
 
-    /// Whether samples of a block have one owner, apart from few blocks that no store had space for.
+    /// Whether samples of a block have one owner, apart from few blocks that no store had space
+    /// for.
     pub fn is_in_blocks(&self) -> bool {
         self.in_blocks
     }

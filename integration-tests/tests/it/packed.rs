@@ -46,7 +46,8 @@ fn assert_delivered(report: &Value, samples: &[Vec<u8>]) {
     assert_digests(report, samples, &[]);
 }
 
-/// Compares the digests of a rank's epochs with those of its order. `rank` are the rank's arguments.
+/// Compares the digests of a rank's epochs with those of its order. `rank` are the rank's
+/// arguments.
 fn assert_digests(report: &Value, samples: &[Vec<u8>], rank: &[&str]) {
     assert_eq!(number(report, "/samples"), samples.len() as u64);
     for epoch in report["epochs"].as_array().unwrap() {

@@ -139,7 +139,8 @@ impl Sharded {
         take(loader, &self.samples, self.validation.as_ref(), steps).await
     }
 
-    /// Runs all ranks to their ends. Returns each rank's samples, and the seconds of the first epoch.
+    /// Runs all ranks to their ends. Returns each rank's samples, and the seconds of the first
+    /// epoch.
     async fn run(&self, state: Option<&State>) -> (Vec<Vec<Delivered>>, f64) {
         let ranks = self.start(state).await.into_iter().map(|mut loader| {
             let (samples, validation) = (self.samples.clone(), self.validation.clone());

@@ -241,7 +241,7 @@ pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError>
 }
 
 /// Error kinds by their number on the wire, from 1. New ones are added at the end.
-const ERROR_KINDS: [ErrorKind; 13] = [
+const ERROR_KINDS: [ErrorKind; 14] = [
     ErrorKind::Other,
     ErrorKind::NotFound,
     ErrorKind::Denied,
@@ -255,6 +255,7 @@ const ERROR_KINDS: [ErrorKind; 13] = [
     ErrorKind::Invalid,
     ErrorKind::Unsupported,
     ErrorKind::Closed,
+    ErrorKind::Silent,
 ];
 
 /// The number of an error kind in [`FrameHeader::status`].

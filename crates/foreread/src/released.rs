@@ -96,7 +96,8 @@ async fn check_one(
     if !config.recall {
         return Ok(None);
     }
-    (options.parallelism, options.patience) = (Some(RECALLS), Some(RECALL_PATIENCE));
+    // Half of the threads may wait for silent files.
+    (options.parallelism, options.patience) = (Some(2 * RECALLS), Some(RECALL_PATIENCE));
     let url = of.catalog.base_url();
     let origin = registry.find(url)?.open(url, &options, context).await?;
     Ok(Some(ReleasedFiles { dataset, files, origin }))
@@ -160,14 +161,16 @@ impl ReleasedFiles {
     }
 }
 
-/// The samples `ids` in the order in which this rank's first pass over their dataset uses them.
-/// Those that it does not use come last.
+/// The samples `ids` in the order in which the first pass over their dataset uses them. Those that
+/// it does not use come last.
 fn by_first_use(run: &Run, dataset: DatasetId, ids: Vec<SampleId>) -> Vec<SampleId> {
     let mut left: BTreeSet<SampleId> = ids.into_iter().collect();
     let mut ordered = Vec::with_capacity(left.len());
     let pass = run.passes().find(|pass| pass.dataset == dataset);
     if let Some(stream) = pass.and_then(|pass| run.stream(&pass).ok()) {
-        let used = (0..stream.len()).map(|index| stream.at(index));
+        // Of all ranks, because one restores for all.
+        let order = stream.order();
+        let used = (0..order.len()).map(|position| order.at(position));
         ordered.extend(used.filter(|id| left.remove(id)));
     }
     ordered.extend(left);

@@ -84,6 +84,10 @@ pub(crate) fn servers(config: &Config, catalogs: &[Catalog]) -> Option<OriginSer
     }
     (0..).zip(numbers.values_mut()).for_each(|(number, of_server)| *of_server = number);
     let known: Vec<ServerSpeed> = numbers.keys().filter_map(|server| measured.get(server).copied()).collect();
+    // Files that have moved since, to servers that were not measured.
+    if known.is_empty() {
+        return None;
+    }
     let average = OriginServers::new(known, Vec::new()).average();
     let of_server = |server: &StorageServer| measured.get(server).copied().unwrap_or(average);
     let tables = columns.into_iter().map(|(catalog, is_known)| {

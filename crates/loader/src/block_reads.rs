@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{Budget, CacheTier, Charge, Lookup, ReadBlock, Sample, TierError};
+use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -177,6 +177,10 @@ impl Driver {
                     ReadResult { tick, key, block: None, result: Ok(sample), retry_charge: None },
                     events,
                 );
+            }
+            // Alone it would wait for the same server.
+            (Some(PendingRead { tick, key, .. }), Err(error)) if error.kind() == ErrorKind::Silent => {
+                self.failed(tick, key, error, events);
             }
             (Some(waiting), Err(error)) => {
                 tracing::debug!(%key, %error, "a sample did not arrive with its block, reading it alone");

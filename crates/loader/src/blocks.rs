@@ -89,7 +89,7 @@ impl BlockTable {
     /// A damaged entry.
     pub fn of(catalog: &Catalog, dataset: DatasetId, plan: &Plan, bytes: u64) -> Result<Self, DatasetError> {
         let is_placed = |id| plan.placement().level(SampleKey::new(dataset, id)).is_some();
-        Self::cut(catalog, bytes, is_placed)
+        Self::cut(catalog, bytes, is_placed, |id| catalog.server(id))
     }
 
     /// The blocks of all samples, whatever a plan does with them. Ranks that share their caches
@@ -98,15 +98,17 @@ impl BlockTable {
     /// # Errors
     /// A damaged entry.
     pub fn of_all(catalog: &Catalog, bytes: u64) -> Result<Self, DatasetError> {
-        Self::cut(catalog, bytes, |_| true)
+        // Ranks may have catalogs that name other servers, and their blocks must be equal.
+        Self::cut(catalog, bytes, |_| true, |_| None)
     }
 
-    /// A block has only samples of one storage server, where the catalog names servers: a stripe,
-    /// or a part of one.
+    /// A block has only samples of one storage server, where `server` names it: a stripe, or a part
+    /// of one.
     fn cut(
         catalog: &Catalog,
         bytes: u64,
         is_placed: impl Fn(SampleId) -> bool,
+        server: impl Fn(SampleId) -> Option<StorageServer>,
     ) -> Result<Self, DatasetError> {
         let mut blocks: Vec<BlockExtent> = Vec::new();
         // The object and the server of the last block, if samples may still join it.
@@ -121,7 +123,7 @@ impl BlockTable {
                 }
             };
             let path = &entry.object.path;
-            let server = catalog.server(id);
+            let server = server(id);
             let joins = open.as_ref().is_some_and(|(of, on)| of == path && *on == server);
             if joins && blocks.last_mut().is_some_and(|block| block.take(&range, bytes)) {
                 continue;

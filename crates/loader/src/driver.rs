@@ -270,12 +270,16 @@ impl Driver {
         if self.note_catalog_error(key, &error) {
             return events.push(CoreEvent::Unlocated(tick));
         }
-        let lost = error.kind().is_loss();
+        let event = match error.kind() {
+            ErrorKind::Silent => CoreEvent::GivenUp(tick),
+            kind if kind.is_loss() => CoreEvent::Invalid(tick),
+            _ => CoreEvent::Failed(tick),
+        };
         tracing::debug!(%key, %error, "a read failed");
         if let Some(errors) = &mut self.errors {
             errors.insert(key, (tick, error));
         }
-        events.push(if lost { CoreEvent::Invalid(tick) } else { CoreEvent::Failed(tick) });
+        events.push(event);
     }
 
     /// Ends the run with the failed sample's name, which is read from a file.

@@ -95,6 +95,7 @@ impl Hedges {
                 self.origin.end(MeasuredRead::Use(*tick), bytes, self.began.elapsed());
             }
             CoreEvent::Failed(tick)
+            | CoreEvent::GivenUp(tick)
             | CoreEvent::Invalid(tick)
             | CoreEvent::Unlocated(tick)
             | CoreEvent::HedgeFailed(tick)

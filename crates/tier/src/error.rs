@@ -27,6 +27,9 @@ pub enum ErrorKind {
     Throttled,
     /// A failure that may pass: a reset connection, a timeout, a 500.
     Transient,
+    /// A server was silent for the patience of a tier that waits for it itself. A second read of the
+    /// same bytes would wait for the same server.
+    Silent,
     /// The bytes are wrong: a checksum does not match.
     Corrupt,
     /// A cache or a peer does not hold the sample.
@@ -57,6 +60,7 @@ impl ErrorKind {
             Self::Changed => "changed since it was indexed",
             Self::Throttled => "throttled",
             Self::Transient => "transient failure",
+            Self::Silent => "no answer",
             Self::Corrupt => "corrupt",
             Self::Absent => "not held",
             Self::Full => "no room",

@@ -175,12 +175,13 @@ fn first_epoch_of_a_slow_store_reads_blocks_once() {
         let arguments: Vec<_> = ["plan", catalog].iter().chain(&memory).chain(more).copied().collect();
         run(&mut at(&store, &arguments)).ok()
     };
-    let plan = planned(&["--world-size", "2"]);
+    let plan = planned(&["--world-size", "2", "--rank", "0"]);
     assert!(
         plan.contains("reads shards in 4 blocks") && plan.contains(": 4 requests instead of 200"),
         "{plan}"
     );
-    let json: Value = serde_json::from_str(&planned(&["--world-size", "2", "--report", "json"])).unwrap();
+    let json: Value =
+        serde_json::from_str(&planned(&["--world-size", "2", "--rank", "0", "--report", "json"])).unwrap();
     assert_eq!(number(&json, "/together/block_epoch_requests"), 4);
     store.reset();
     let meeting = tempfile::tempdir().unwrap();

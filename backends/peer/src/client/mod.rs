@@ -394,17 +394,12 @@ impl ClientMachine {
             return Ok(());
         }
         let Some(request) = self.requests.get_mut(&header.request) else { return Ok(()) };
-        let mut is_renewed = false;
         for tag in decode_tags(bytes)? {
-            let Some(pending) = request.open_mut(tag) else { continue };
-            if pending.status == Status::Acknowledged {
-                (pending.announced, is_renewed) = (now, true);
+            if let Some(pending) = request.open_mut(tag) {
+                (pending.status, pending.announced) = (Status::Acknowledged, now);
             }
-            pending.status = Status::Acknowledged;
         }
-        if is_renewed {
-            self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, header.request));
-        }
+        self.response_deadlines.push_back((now + RESPONSE_TIMEOUT, header.request));
         Ok(())
     }
 

@@ -203,6 +203,7 @@ impl Core {
             CoreEvent::Absent(tick) => self.absent(tick, actions),
             CoreEvent::Arrived(tick) => self.arrived(tick, actions),
             CoreEvent::Failed(tick) => self.failed(tick, false, actions),
+            CoreEvent::GivenUp(tick) => self.given_up(tick, actions),
             CoreEvent::Invalid(tick) => self.failed(tick, true, actions),
             CoreEvent::Unlocated(tick) => {
                 self.note_unlocated(tick);
@@ -286,6 +287,16 @@ impl Core {
             }
             UseState::Reading => self.settle(tick, UseState::Failed, false, actions),
             _ => {}
+        }
+    }
+
+    /// Ends a use whose server was silent, without another read.
+    fn given_up(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
+        match self.window.get(tick).map(|slot| slot.state) {
+            Some(UseState::Reading | UseState::RequestingPeer { hedge: HedgeState::None, .. }) => {
+                self.settle(tick, UseState::Failed, false, actions);
+            }
+            _ => self.failed(tick, false, actions),
         }
     }
 

@@ -18,7 +18,7 @@ use foreread_tier::{
     ReadRequest, Span, StorageServer, Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::StoredCache;
-use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId};
+use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, StoreId};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
@@ -174,18 +174,21 @@ pub struct Rig {
     caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
 }
 
+fn three_epochs(catalog: &Catalog) -> Run {
+    let train = Phase {
+        kind: PhaseKind::Train,
+        dataset: DatasetId(0),
+        sampler: Arc::new(Shuffle::new(catalog.len(), 7).unwrap()),
+        batch_size: Some(8),
+        drop_last: false,
+    };
+    Run::new(Arc::new(Schedule::new(3, vec![train]).unwrap()), Deal::Torch, 1, Rank(0)).unwrap()
+}
+
 impl Rig {
     pub async fn new(caches: Vec<(ReadSource, Arc<dyn CacheTier>, u64)>) -> Self {
         let (origin, catalog) = Objects::shards().await;
-        let train = Phase {
-            kind: PhaseKind::Train,
-            dataset: DatasetId(0),
-            sampler: Arc::new(Shuffle::new(catalog.len(), 7).unwrap()),
-            batch_size: Some(8),
-            drop_last: false,
-        };
-        let run =
-            Run::new(Arc::new(Schedule::new(3, vec![train]).unwrap()), Deal::Torch, 1, Rank(0)).unwrap();
+        let run = three_epochs(&catalog);
         let levels = caches
             .iter()
             .map(|(source, cache, room)| Level::new(source.as_str(), *room, cache.footprint()))
@@ -278,7 +281,11 @@ async fn each_byte_is_read_once_in_few_requests() {
 async fn blocks_keep_to_the_stripe_in_which_their_samples_begin() {
     const STRIPE: u64 = 6_000;
     let (_, catalog) = Objects::striped(Some(STRIPE)).await;
-    let striped = BlockTable::of_all(&catalog, BLOCK).unwrap();
+    let run = three_epochs(&catalog);
+    let level = Level::new("memory", 1 << 30, Footprint::EXACT);
+    let cluster = Cluster::single(CacheStore::new(StoreId(0), vec![level]));
+    let plan = plan(&run, &[catalog.sizes()], &cluster).unwrap();
+    let striped = BlockTable::of(&catalog, DatasetId(0), &plan, BLOCK).unwrap();
     let place = |id: u64| {
         let entry = catalog.entry(SampleId(id)).unwrap();
         let Span::Range(range) = entry.span else { panic!("a record is a range") };

@@ -133,7 +133,7 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     rank.wait_for_first_batch();
     stand_in.hang(7);
     let began = Instant::now();
-    rank.wait_until_printed("no answer from OST 7 in 5.");
+    rank.wait_until_printed("no answer: OST 7 was silent for 5.");
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     while !state.exists() {
         assert!(began.elapsed() < Duration::from_secs(30), "no state was written");
@@ -143,7 +143,7 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
     let finished = rank.wait();
     let error = finished.stderr;
     assert_eq!(finished.code, Some(1), "{error}");
-    assert!(error.contains("no answer from OST 7") && error.contains("cannot end before"), "{error}");
+    assert!(error.contains("no answer: OST 7 was silent") && error.contains("cannot end before"), "{error}");
     assert!(
         fs::read_to_string(&state).unwrap().contains("consumed"),
         "{}",

@@ -17,9 +17,10 @@
 //! 3. While reads of several servers are in flight, one server has at most half of the threads.
 //!
 //! Other reads are held back. When a read ends, those of its server are queued again, and the first
-//! one of each other server. The queue is in the order of need. The price: after an idle time, a server starts with four reads until the first answer. Two
-//! servers share the threads evenly, whatever their speed. Where no layout is known, rule 2 also
-//! holds back files of healthy servers, while half of the threads wait.
+//! one of each other server. The queue is in the order of need. The price: after an idle time, a
+//! server starts with four reads until the first answer. Two servers share the threads evenly,
+//! whatever their speed. Where no layout is known, rule 2 also holds back files of healthy servers,
+//! while half of the threads wait.
 //!
 //! The state machine has no clock and no I/O.
 
@@ -273,8 +274,8 @@ impl ServerWatch {
                 self.servers.remove(&read.key);
             }
         }
-        // Its server has answered. Of each other server the first read is enough to find out whether
-        // reads may start again.
+        // Its server has answered. Of each other server the first read is enough to find out
+        // whether reads may start again.
         self.queue.extend(self.held.remove(&read.key).unwrap_or_default());
         self.queue.extend(self.held.values_mut().filter_map(BTreeMap::pop_first));
         self.held.retain(|_, held| !held.is_empty());
@@ -351,8 +352,8 @@ impl ServerWatch {
         }
         let is_proven = server.usual.is_some() && !self.late_reads(now).any(|read| read.key == *key);
         let answers = server.unanswered < MAX_UNANSWERED || is_proven;
-        // Reads in flight from before its last answer show that it answers. Without any, one read may
-        // find out.
+        // Reads in flight from before its last answer show that it answers. Without any, one read
+        // may find out.
         let may_probe = is_proven && server.in_flight == 0;
         answers && (may_probe || server.in_flight > server.unanswered || self.late(now) < self.half)
     }

@@ -27,8 +27,8 @@ pub enum ErrorKind {
     Throttled,
     /// A failure that may pass: a reset connection, a timeout, a 500.
     Transient,
-    /// A server was silent for the patience of a tier that waits for it itself. A second read of the
-    /// same bytes would wait for the same server.
+    /// A server was silent for the patience of a tier that waits for it itself. A second read of
+    /// the same bytes would wait for the same server.
     Silent,
     /// The bytes are wrong: a checksum does not match.
     Corrupt,

@@ -34,8 +34,8 @@ pub enum CoreEvent {
     Arrived(Tick),
     /// A read has failed, after all retries. A cache may still have the sample.
     Failed(Tick),
-    /// A read has failed because its server was silent for the origin's patience. A read of the origin
-    /// by this rank would wait for the same server, so there is none.
+    /// A read has failed because its server was silent for the origin's patience. A read of the
+    /// origin by this rank would wait for the same server, so there is none.
     GivenUp(Tick),
     /// A cache's read has failed because the stored sample is corrupt, of another length, or gone.
     Invalid(Tick),

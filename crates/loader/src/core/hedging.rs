@@ -118,6 +118,16 @@ impl Core {
         }
     }
 
+    /// Ends a use whose server was silent, without another read.
+    pub(super) fn given_up(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
+        match self.window.get(tick).map(|slot| slot.state) {
+            Some(UseState::Reading | UseState::RequestingPeer { hedge: HedgeState::None, .. }) => {
+                self.settle(tick, UseState::Failed, false, actions);
+            }
+            _ => self.failed(tick, false, actions),
+        }
+    }
+
     pub(super) fn hedge_arrived(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get(tick) else { return };
         match slot.state {

@@ -270,9 +270,8 @@ impl Core {
     fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache that fails to deliver a stored sample costs a read, not the run. An absent,
-            // slow or faulty owner costs a read, never the sample. The failed read releases its
-            // staging memory, and this read is charged on its own.
+            // A cache or an owner that fails costs a read, never the sample. The failed read releases
+            // its staging memory, and this read is charged on its own.
             UseState::RequestingPeer { hedge: HedgeState::Open, .. } => slot.state = UseState::Reading,
             UseState::Fetching { .. } | UseState::RequestingPeer { .. } => {
                 if let UseState::Fetching { level } = slot.state
@@ -287,16 +286,6 @@ impl Core {
             }
             UseState::Reading => self.settle(tick, UseState::Failed, false, actions),
             _ => {}
-        }
-    }
-
-    /// Ends a use whose server was silent, without another read.
-    fn given_up(&mut self, tick: Tick, actions: &mut Vec<CoreAction>) {
-        match self.window.get(tick).map(|slot| slot.state) {
-            Some(UseState::Reading | UseState::RequestingPeer { hedge: HedgeState::None, .. }) => {
-                self.settle(tick, UseState::Failed, false, actions);
-            }
-            _ => self.failed(tick, false, actions),
         }
     }
 

@@ -270,8 +270,8 @@ impl Core {
     fn failed(&mut self, tick: Tick, lost: bool, actions: &mut Vec<CoreAction>) {
         let Some(slot) = self.window.get_mut(tick) else { return };
         match slot.state {
-            // A cache or an owner that fails costs a read, never the sample. The failed read releases
-            // its staging memory, and this read is charged on its own.
+            // A failing cache or owner costs a read, never the sample. The failed read releases its
+            // staging memory, and this read is charged on its own.
             UseState::RequestingPeer { hedge: HedgeState::Open, .. } => slot.state = UseState::Reading,
             UseState::Fetching { .. } | UseState::RequestingPeer { .. } => {
                 if let UseState::Fetching { level } = slot.state

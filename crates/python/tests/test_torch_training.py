@@ -41,8 +41,12 @@ def test_losses_of_the_readme_equal_plain_pytorchs(interpreter: str, images: Pat
     with bucket("my-bucket", "train", images) as environment:
         output = run(interpreter, scratch, documents.__file__, ROOT / "README.md", "Quick start", images, scratch, **environment)
     by_block = list(json.loads(output.splitlines()[-1]).values())
-    # foreread's loader from a bucket, its saved and loaded state, and wrap().
-    assert by_block == [trainer.losses, [], trainer.losses]
+    from torch.utils.data import DataLoader
+
+    shuffled = documents.Trainer()
+    shuffled.run(DataLoader(documents.prepared(str(images))["data"], batch_size=64, shuffle=True))
+    # foreread's loader from a bucket, its saved and loaded state, and wrap() of a shuffled loader.
+    assert by_block == [trainer.losses, [], shuffled.losses]
 
 
 @pytest.mark.skipif(WHEEL is None, reason="needs the wheel, which `cargo xtask test --all` builds")

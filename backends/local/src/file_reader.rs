@@ -165,24 +165,20 @@ impl BlockingRead for FileReader {
         &self,
         request: &ReadRequest,
         steps: &mut impl ReadSteps,
-    ) -> (Result<Bytes, TierError>, OpenFile) {
+    ) -> (Result<Bytes, TierError>, Option<OpenFile>) {
         let opened = extent(request).and_then(|bytes| {
             check_path(&request.object.path)?;
             Ok((bytes, self.file(request, steps)?))
         });
         match opened {
-            Err(error) => (Err(error), OpenFile::None),
+            Err(error) => (Err(error), None),
             Ok((bytes, file)) => {
-                let result = match &file {
-                    OpenFile::Own(file) => self.read_from(request, bytes, file.as_fd(), steps),
-                    OpenFile::Kept(kept) => self.read_from(request, bytes, kept.file.as_fd(), steps),
-                    OpenFile::None => Err(invalid(&request.object.path, "it is not open")),
-                };
+                let result = self.read_from(request, bytes, file.as_fd(), steps);
                 // The next read opens it again: a server may have forgotten a stale file.
                 if result.is_err() && matches!(file, OpenFile::Kept(_)) {
                     self.kept.forget(&request.object);
                 }
-                (result, file)
+                (result, Some(file))
             }
         }
     }

@@ -36,7 +36,7 @@
 //! another thread has freed to the kernel time and again. That alone costs up to 18 us more.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,8 +64,11 @@ pub(crate) trait BlockingRead: fmt::Debug + Send + Sync + 'static {
     fn describe(request: &ReadRequest) -> String;
 
     /// Reads one sample. Calls [`ReadSteps::wait`] before each system call that may block.
-    fn read(&self, request: &ReadRequest, steps: &mut impl ReadSteps)
-    -> (Result<Bytes, TierError>, OpenFile);
+    fn read(
+        &self,
+        request: &ReadRequest,
+        steps: &mut impl ReadSteps,
+    ) -> (Result<Bytes, TierError>, Option<OpenFile>);
 }
 
 /// Follows the steps of a read.
@@ -76,9 +79,17 @@ pub(crate) trait ReadSteps {
 
 /// The file of a read, which is closed after the answer: closing asks a file server, too.
 pub(crate) enum OpenFile {
-    None,
     Own(OwnedFd),
     Kept(Arc<KeptFile>),
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(file) => file.as_fd(),
+            Self::Kept(kept) => kept.file.as_fd(),
+        }
+    }
 }
 
 /// From this length on, a read is preceded by the deferred wake-ups.
@@ -351,7 +362,7 @@ impl<R: BlockingRead> PoolShared<R> {
             let mut steps = PoolSteps { pool: &self, job: &job, deferred: &mut deferred, waited: false };
             let read = catch_unwind(AssertUnwindSafe(|| self.reader.read(request, &mut steps)));
             waited = steps.waited;
-            let (result, file) = read.unwrap_or_else(|_| (Err(panicked::<R>(job.request())), OpenFile::None));
+            let (result, file) = read.unwrap_or_else(|_| (Err(panicked::<R>(job.request())), None));
             self.follow(&job, ReadStep::Checking);
             let result = result.map_err(|error| error.with_tier(self.name));
             deferred.answer(Arc::clone(&job), result);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use foreread_local::{LocalBackend, LocalConfig, LocalOrigin, directory_of};
+use foreread_local::{LocalConfig, LocalOrigin, directory_of};
 use foreread_tier::{Backend, Buffers, ErrorKind, OpenContext, OpenOptions, OriginTier, Tier, TierError};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
@@ -54,9 +54,6 @@ impl Backend for LustreBackend {
         context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
         let forced = url.get(..9).filter(|scheme| scheme.eq_ignore_ascii_case("lustre://"));
-        if forced.is_none() && directory_of(url).is_err() {
-            return LocalBackend::new().open(url, options, context).await;
-        }
         let directory = match forced {
             Some(scheme) => directory_of(&format!("file://{}", &url[scheme.len()..]))?,
             None => directory_of(url)?,

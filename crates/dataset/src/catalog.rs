@@ -445,12 +445,17 @@ impl Catalog {
     /// The storage server that holds a sample's first byte, if the storage has several and the
     /// catalog names it. A hint, because files may move.
     pub fn server(&self, id: SampleId) -> Option<StorageServer> {
-        self.0.image.server(id.0).and_then(servers::decode)
+        self.server_value(id).and_then(servers::decode)
+    }
+
+    /// A sample's value in the column of servers.
+    pub(crate) fn server_value(&self, id: SampleId) -> Option<u32> {
+        self.0.image.server(id.0)
     }
 
     /// Whether a sample was released to an archive when the dataset was indexed.
     pub fn is_released(&self, id: SampleId) -> bool {
-        self.0.image.server(id.0).is_some_and(servers::is_released)
+        self.server_value(id).is_some_and(servers::is_released)
     }
 
     /// The number of objects: the samples, or their shards.

@@ -78,13 +78,7 @@ impl Catalog {
         }
         let mut print = Xxh3::new();
         for id in (0..self.len()).map(SampleId) {
-            let value = match (self.is_released(id), self.server(id)) {
-                (true, _) => RELEASED,
-                (false, Some(StorageServer::Metadata)) => METADATA,
-                (false, Some(StorageServer::Data(index))) => index,
-                (false, None) => UNKNOWN,
-            };
-            print.update(&value.to_le_bytes());
+            print.update(&self.server_value(id).unwrap_or(UNKNOWN).to_le_bytes());
         }
         Some(print.digest())
     }

@@ -74,13 +74,13 @@ impl BlockingRead for RecordReader {
         &self,
         request: &ReadRequest,
         _steps: &mut impl ReadSteps,
-    ) -> (Result<Bytes, TierError>, OpenFile) {
+    ) -> (Result<Bytes, TierError>, Option<OpenFile>) {
         let result = self.prepare(request).and_then(|prepared| {
             let PreparedRead { record, file, mut buffer, offset } = prepared;
             let read = file.read(&mut buffer, offset);
             self.finish(request, &record, buffer, read)
         });
-        (result, OpenFile::None)
+        (result, None)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -32,6 +32,36 @@ pub fn run_command<T: DeserializeOwned>(command: &mut Command) -> Result<T> {
     let stdout = String::from_utf8(output.stdout)?;
     let line = stdout.lines().next_back().with_context(|| format!("no output from {command:?}"))?;
     serde_json::from_str(line).with_context(|| format!("invalid output from {command:?}: {line}"))
+}
+
+/// Runs this program once for each rank, all at the same time, and parses their results. `set_up`
+/// adds the part and its arguments.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_ranks<T: DeserializeOwned>(ranks: u32, set_up: impl Fn(&mut Command)) -> Result<Vec<T>> {
+    let meeting = tempfile::tempdir()?;
+    let start = |rank: u32| {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(FLAG);
+        set_up(&mut command);
+        command
+            .env("FOREREAD_MEET", meeting.path())
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a rank")
+    };
+    let children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
+    let mut found = Vec::new();
+    for child in children {
+        let output = child.wait_with_output()?;
+        ensure!(output.status.success(), "a rank failed: {}", output.status);
+        found.push(serde_json::from_slice(&output.stdout)?);
+    }
+    Ok(found)
 }
 
 /// Prints the result for the parent process.

@@ -2,7 +2,6 @@
 //! request, with memory for everything. Blocks are compared with reads by extents, in turns. The
 //! tests' S3 server runs in this process.
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,29 +71,13 @@ pub fn figures() -> Result<Vec<Figure>> {
 }
 
 fn run(store: &HttpStore, ranks: u32, how: &str) -> Result<Vec<Measurement>> {
-    let meeting = tempfile::tempdir()?;
-    let start = |rank: u32| {
-        Command::new(std::env::current_exe()?)
-            .args([subprocess::FLAG, "rank_blocks", how])
+    subprocess::run_ranks(ranks, |command| {
+        command
+            .args(["rank_blocks", how])
             .env("AWS_ENDPOINT_URL", store.endpoint())
             .envs([("AWS_ALLOW_HTTP", "true"), ("AWS_REGION", "us-east-1")])
-            .envs([("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")])
-            .env("FOREREAD_MEET", meeting.path())
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", ranks.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a rank")
-    };
-    let children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
-    let mut found = Vec::new();
-    for child in children {
-        let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "a rank failed: {}", output.status);
-        found.push(serde_json::from_slice(&output.stdout)?);
-    }
-    Ok(found)
+            .envs([("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")]);
+    })
 }
 
 /// Figures of a store whose requests take this long, so that blocks pay or do not.

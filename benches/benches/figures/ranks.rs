@@ -4,11 +4,10 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use foreread::ranks::Meeting;
 use foreread::{Config, Loader, Memory};
 use foreread_benches::table::{Figure, Goal};
@@ -54,28 +53,9 @@ pub(crate) struct RankMeasurement {
 
 /// Runs the ranks and returns the measurement of each.
 fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<RankMeasurement>> {
-    let meeting = tempfile::tempdir()?;
-    let start = |rank: u32| {
-        Command::new(std::env::current_exe()?)
-            .args([subprocess::FLAG, "ranks", "run"])
-            .arg(directory)
-            .args([memory, limit].map(|number| number.to_string()))
-            .env("FOREREAD_MEET", meeting.path())
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", ranks.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a rank")
-    };
-    let children = (0..ranks).map(start).collect::<Result<Vec<_>>>()?;
-    let mut found = Vec::new();
-    for child in children {
-        let output = child.wait_with_output()?;
-        ensure!(output.status.success(), "a rank failed: {}", output.status);
-        found.push(serde_json::from_slice(&output.stdout)?);
-    }
-    Ok(found)
+    subprocess::run_ranks(ranks, |command| {
+        command.args(["ranks", "run"]).arg(directory).args([memory, limit].map(|number| number.to_string()));
+    })
 }
 
 pub fn figures(directory: &Path) -> Result<Vec<Figure>> {

@@ -114,24 +114,14 @@ impl Sharded {
 
     async fn start(&self, state: Option<&State>) -> Vec<Loader> {
         let meetings = Meetings::new();
-        let starting: Vec<_> = (0..self.job.ranks())
-            .map(|rank| {
-                let mut fakes = Fakes::default().with(URL, Arc::new(self.job.origin.clone()));
-                if let Some(validation) = &self.validation {
-                    fakes = fakes.with(VALIDATION, Arc::new(validation.clone()));
-                }
-                let mut builder = self.job.builder_over(fakes, &meetings, rank).catalog(self.catalog.clone());
-                if let Some(state) = state.filter(|_| rank == 0) {
-                    builder = builder.resume(state.clone());
-                }
-                tokio::spawn(builder.start_async())
-            })
-            .collect();
-        let mut loaders = Vec::new();
-        for starting in starting {
-            loaders.push(starting.await.unwrap().unwrap());
-        }
-        loaders
+        let builder = |rank| {
+            let mut fakes = Fakes::default().with(URL, Arc::new(self.job.origin.clone()));
+            if let Some(validation) = &self.validation {
+                fakes = fakes.with(VALIDATION, Arc::new(validation.clone()));
+            }
+            self.job.builder_over(fakes, &meetings, rank).catalog(self.catalog.clone())
+        };
+        self.job.start_each(state, builder).await
     }
 
     /// Takes up to `steps` batches of training data, and checks their bytes.

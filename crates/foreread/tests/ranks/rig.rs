@@ -85,9 +85,14 @@ impl Job {
 
     /// Starts the next loader of each process.
     pub async fn start_in(&self, meetings: &Meetings, state: Option<&State>) -> Vec<Loader> {
+        self.start_each(state, |rank| self.builder_in(meetings, rank)).await
+    }
+
+    /// Starts the loader of each rank by its builder.
+    pub async fn start_each(&self, state: Option<&State>, builder: impl Fn(u32) -> Builder) -> Vec<Loader> {
         let starting: Vec<_> = (0..self.ranks())
             .map(|rank| {
-                let mut builder = self.builder_in(meetings, rank);
+                let mut builder = builder(rank);
                 if let Some(state) = state.filter(|_| rank == 0) {
                     builder = builder.resume(state.clone());
                 }

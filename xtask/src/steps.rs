@@ -1,4 +1,4 @@
-//! The steps of `cargo xtask test`, the cheapest first.
+//! The steps of `cargo xtask test`: formatting, then the tests, and lints and checks while they run.
 //!
 //! All share one build profile and one target directory, so that dependencies are compiled once and
 //! checked once.
@@ -25,8 +25,6 @@ const THREADS: &str = "RUST_TEST_THREADS";
 pub enum TestStep {
     /// Source formatting.
     Fmt,
-    /// Lints, all of them errors.
-    Clippy,
     /// Compiles the tests.
     Build,
     /// Unit tests, integration tests, doctests.
@@ -35,6 +33,8 @@ pub enum TestStep {
     Wheel,
     /// The Python package: its wheel, its types, its tests.
     Python,
+    /// Lints, all of them errors.
+    Clippy,
     /// A package with one feature alone, or none. Features unify across a workspace, which hides
     /// missing ones.
     Feature {
@@ -64,8 +64,8 @@ pub struct TestRun<'a> {
 
 /// All steps of this workspace, in their order.
 pub fn list(workspace: &Workspace) -> Vec<TestStep> {
-    let mut steps = vec![TestStep::Fmt, TestStep::Clippy, TestStep::Build, TestStep::Test];
-    steps.extend([TestStep::Wheel, TestStep::Python]);
+    let mut steps = vec![TestStep::Fmt, TestStep::Build, TestStep::Test];
+    steps.extend([TestStep::Wheel, TestStep::Python, TestStep::Clippy]);
     for (package, features) in &workspace.features {
         let alone = std::iter::once(None).chain(features.iter().cloned().map(Some));
         steps.extend(alone.map(|feature| TestStep::Feature { package: package.clone(), feature }));
@@ -83,7 +83,8 @@ pub fn is_left_to_all(step: &TestStep) -> bool {
 /// The steps that may run while tests run: they compile only, and no later step uses another's
 /// result but for what is compiled already.
 pub fn may_run_in_background(step: &TestStep) -> bool {
-    matches!(step, TestStep::Wheel | TestStep::Feature { .. } | TestStep::Doc | TestStep::Deny)
+    use TestStep::{Clippy, Deny, Doc, Feature, Wheel};
+    matches!(step, Wheel | Clippy | Feature { .. } | Doc | Deny)
 }
 
 impl TestStep {
@@ -238,7 +239,7 @@ mod tests {
     fn each_feature_is_a_step_and_so_is_none() {
         let names: Vec<_> = list(&workspace()).iter().map(TestStep::name).collect();
         let features = ["feature foreread, none", "feature foreread/local", "feature foreread/s3"];
-        let expected: Vec<_> = ["fmt", "clippy", "build", "test", "wheel", "python"]
+        let expected: Vec<_> = ["fmt", "build", "test", "wheel", "python", "clippy"]
             .into_iter()
             .chain(features)
             .chain(["doc", "deny"])

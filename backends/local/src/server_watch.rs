@@ -22,6 +22,12 @@
 //! whatever their speed. Where no layout is known, rule 2 also holds back files of healthy servers,
 //! while half of the threads wait.
 //!
+//! # Suspended processes
+//!
+//! A scheduler may stop a job for hours (`SIGSTOP`, a suspended machine). Servers that answered in
+//! that time are not silent. So a check that comes much later than planned counts silence from
+//! itself. The price: a process that is stopped again and again reports a silent server late.
+//!
 //! The state machine has no clock and no I/O.
 
 use std::collections::{BTreeMap, HashMap};
@@ -49,6 +55,10 @@ const WARN_AFTER: Duration = Duration::from_secs(30);
 
 /// The time between two reports of one server.
 const WARN_AGAIN: Duration = Duration::from_secs(300);
+
+/// How much later than planned a check is after the process was suspended. Longer than a loaded
+/// machine delays a thread.
+const SUSPENDED: Duration = Duration::from_secs(5);
 
 /// What a read waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,6 +109,11 @@ impl RunningRead {
     /// The time since the kernel last answered.
     fn silence(&self, now: Duration) -> Duration {
         now.saturating_sub(self.job.progress().answered())
+    }
+
+    /// The part of the silence in which this process was running.
+    fn silence_since(&self, resumed: Duration, now: Duration) -> Duration {
+        self.silence(now).min(now.saturating_sub(resumed))
     }
 }
 
@@ -169,6 +184,10 @@ pub(crate) struct ServerWatch {
     running: HashMap<u64, RunningRead>,
     started: u64,
     usual: Option<Duration>,
+    /// The last check.
+    checked: Duration,
+    /// The first check after the process was suspended.
+    resumed: Duration,
 }
 
 impl ServerWatch {
@@ -185,6 +204,8 @@ impl ServerWatch {
             running: HashMap::new(),
             started: 0,
             usual: None,
+            checked: Duration::ZERO,
+            resumed: Duration::ZERO,
         }
     }
 
@@ -285,10 +306,15 @@ impl ServerWatch {
     /// Finds the reads to report and to end.
     pub(crate) fn check(&mut self, now: Duration) -> WatchReport {
         let mut report = WatchReport::default();
+        if now.saturating_sub(self.checked) > self.interval() + SUSPENDED {
+            self.resumed = now;
+        }
+        self.checked = now;
+        let resumed = self.resumed;
         let warn_after = WARN_AFTER.min(self.patience / 2);
         let mut silent: BTreeMap<ServerKey, (Duration, Arc<ReadJob>)> = BTreeMap::new();
         for read in self.running.values_mut() {
-            let silence = read.silence(now);
+            let silence = read.silence_since(resumed, now);
             if silence >= self.patience && !read.expired {
                 read.expired = true;
                 let error = expired(self.tier, &read.job, &read.key, silence);
@@ -309,12 +335,10 @@ impl ServerWatch {
             let reads = server.in_flight;
             report.warnings.push(self.warning(&key, &job, silence, reads, held));
         }
-        let is_late = |waiting: &WaitingRead| {
-            waiting.held.is_some_and(|held| now.saturating_sub(held) >= self.patience)
-        };
+        let held_for = |waiting: &WaitingRead| now.saturating_sub(waiting.held.unwrap_or(now).max(resumed));
         for (key, held) in &mut self.held {
-            for (_, waiting) in held.extract_if(.., |_, waiting| is_late(waiting)) {
-                let silence = now.saturating_sub(waiting.held.unwrap_or(now));
+            for (_, waiting) in held.extract_if(.., |_, waiting| held_for(waiting) >= self.patience) {
+                let silence = held_for(&waiting);
                 let error = expired(self.tier, &waiting.job, key, silence);
                 report.expired.push((waiting.job, error));
             }
@@ -418,6 +442,17 @@ mod tests {
             server,
             ..ReadRequest::new(key, object, Span::Whole, Tick(due))
         }))
+    }
+
+    /// The checks at these seconds, in one report.
+    fn check_each_second(watch: &mut ServerWatch, seconds: std::ops::Range<u64>) -> WatchReport {
+        let mut all = WatchReport::default();
+        for second in seconds {
+            let report = watch.check(Duration::from_secs(second));
+            all.expired.extend(report.expired);
+            all.warnings.extend(report.warnings);
+        }
+        all
     }
 
     fn id(job: &ReadJob) -> u64 {
@@ -546,26 +581,42 @@ mod tests {
         (0..6).for_each(|id| watch.push(job(id, id, Some(7))));
         let started: Vec<_> = std::iter::from_fn(|| watch.next(MS)).collect();
         started[0].1.progress().begin(ReadStep::Reading, 2 * MS);
-        assert!(watch.check(Duration::from_secs(29)).warnings.is_empty());
+        assert!(check_each_second(&mut watch, 0..30).warnings.is_empty());
         let report = watch.check(Duration::from_secs(31));
         let [warning] = &report.warnings[..] else { panic!("{report:?}") };
         assert!(warning.starts_with("no answer from OST 7 for 30 s while opening file-"), "{warning}");
         assert!(warning.contains("4 of its reads wait and 2 more are held back"), "{warning}");
-        assert!(watch.check(Duration::from_secs(200)).warnings.is_empty(), "not again so soon");
-        assert_eq!(watch.check(Duration::from_secs(332)).warnings.len(), 1);
-        let expired = watch.check(Duration::from_secs(1201)).expired;
+        assert!(check_each_second(&mut watch, 32..331).warnings.is_empty(), "not again so soon");
+        assert_eq!(watch.check(Duration::from_secs(331)).warnings.len(), 1);
+        let expired = check_each_second(&mut watch, 332..1202).expired;
         let mut ids: Vec<_> = expired.iter().map(|(job, _)| id(job)).collect();
         ids.sort_unstable();
         assert_eq!(ids, [0, 1, 2, 3, 4, 5]);
         let text = expired[0].1.to_string();
         assert!(text.contains("no answer: OST 7 was silent for 12") && text.contains("patience"), "{text}");
         assert!(!expired[0].1.is_retryable());
-        assert!(watch.check(Duration::from_secs(1300)).expired.is_empty(), "once");
+        assert!(check_each_second(&mut watch, 1202..1400).expired.is_empty(), "once");
         // The kernel releases a thread.
         started[0].1.progress().begin(ReadStep::Checking, Duration::from_secs(1400));
         let recovered = watch.end(started[0].0, Duration::from_secs(1400));
         assert_eq!(recovered.as_deref(), Some("OST 7 answers again, after 1399 s"));
         assert!(watch.check(Duration::from_secs(1401)).warnings.is_empty(), "not again so soon");
+    }
+
+    /// A job that its scheduler suspended for an hour lost its reads in flight when it continued.
+    #[test]
+    // semantics: HPC-1
+    fn suspended_process_counts_silence_from_its_return() {
+        let mut watch = watch(8);
+        (0..6).for_each(|id| watch.push(job(id, id, Some(7))));
+        let _started: Vec<_> = std::iter::from_fn(|| watch.next(MS)).collect();
+        assert!(check_each_second(&mut watch, 0..20).warnings.is_empty());
+        let report = check_each_second(&mut watch, 3600..3629);
+        assert!(report.warnings.is_empty() && report.expired.is_empty(), "{report:?}");
+        let report = check_each_second(&mut watch, 3629..4799);
+        assert!(report.warnings[0].starts_with("no answer from OST 7 for 30 s"), "{report:?}");
+        assert!(report.expired.is_empty(), "{report:?}");
+        assert_eq!(check_each_second(&mut watch, 4799..4801).expired.len(), 6, "running and held back");
     }
 
     #[derive(Clone, Debug)]

@@ -1,0 +1,69 @@
+//! Errors of parsers, without the file's name, which the caller adds.
+
+use crate::source::ReadError;
+
+/// Why the samples of a file cannot be found.
+#[derive(Debug, thiserror::Error)]
+#[error("byte {at}: {why}")]
+pub struct FormatError {
+    kind: FormatErrorKind,
+    at: u64,
+    why: String,
+    source: Option<ReadError>,
+}
+
+/// The kinds of [`FormatError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FormatErrorKind {
+    /// The file is damaged, was cut short, or is of another format.
+    Damaged,
+    /// It is valid, but its samples cannot be read one by one. The message has the remedy.
+    Unsupported,
+    /// It could not be read.
+    Unread,
+}
+
+impl FormatError {
+    /// The file is damaged at byte `at`.
+    pub fn damaged(at: u64, why: impl Into<String>) -> Self {
+        Self { kind: FormatErrorKind::Damaged, at, why: why.into(), source: None }
+    }
+
+    /// The file is valid, but not usable: the reason and the remedy.
+    pub fn unsupported(at: u64, why: impl Into<String>) -> Self {
+        Self { kind: FormatErrorKind::Unsupported, at, why: why.into(), source: None }
+    }
+
+    /// An element at `at` ends after the end of a file of `size` bytes.
+    pub fn cut_short(at: u64, size: u64) -> Self {
+        Self::damaged(at, format!("the element here does not fit in {size} bytes: the file was cut short"))
+    }
+
+    /// The kind of the error.
+    pub fn kind(&self) -> FormatErrorKind {
+        self.kind
+    }
+
+    /// The offset in the file, in bytes.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The reason, without the offset.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+
+    /// The error of the read, if the kind is [`FormatErrorKind::Unread`].
+    pub fn into_read_error(self) -> Option<ReadError> {
+        self.source
+    }
+}
+
+impl From<ReadError> for FormatError {
+    fn from(error: ReadError) -> Self {
+        let why = error.to_string();
+        Self { kind: FormatErrorKind::Unread, at: 0, why, source: Some(error) }
+    }
+}

@@ -1,0 +1,161 @@
+//! The samples that a parser has found in a file.
+
+use std::sync::Arc;
+
+/// Samples of equal length at equal distances: sample `i` of `count` begins at `start + i * stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The offset of the first sample in bytes.
+    pub start: u64,
+    /// The distance in bytes between the beginnings of two samples. It may be less than `length`:
+    /// windows may overlap.
+    pub stride: u64,
+    /// The length of each sample in bytes.
+    pub length: u64,
+    /// The number of samples.
+    pub count: u64,
+}
+
+impl Run {
+    /// The offset after the last sample. `None` if it is larger than any offset.
+    pub fn end(&self) -> Option<u64> {
+        let last = self.count.checked_sub(1)?;
+        last.checked_mul(self.stride)?.checked_add(self.start)?.checked_add(self.length)
+    }
+}
+
+/// Where the samples of a file lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Extents {
+    /// Offset and length of each sample, in bytes.
+    Rows(Vec<(u64, u64)>),
+    /// Samples whose places can be computed. All runs have one length.
+    Runs(Vec<Run>),
+}
+
+impl Extents {
+    /// The number of samples.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Rows(rows) => rows.len() as u64,
+            Self::Runs(runs) => runs.iter().map(|run| run.count).sum(),
+        }
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How the bytes of a sample are an array: little endian, row-major.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArrayType {
+    /// NumPy's name of the element type, as in `array.dtype.str`: `<f4`, `|u1`, `<i8`.
+    pub dtype: String,
+    /// The lengths of the dimensions. The first one is computed from the sample's length if it is
+    /// `None`.
+    pub shape: Vec<Option<u64>>,
+}
+
+/// One value per sample, which the catalog keeps: labels and small numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ValueColumn {
+    /// The column's name, such as `label`.
+    pub name: String,
+    /// The values.
+    pub values: ColumnValues,
+}
+
+/// The values of a [`ValueColumn`], in the order of samples.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ColumnValues {
+    /// Integers. Missing values are `None`.
+    Integers(Vec<Option<i64>>),
+    /// Numbers with a fraction.
+    Floats(Vec<Option<f64>>),
+    /// Texts. Equal ones may be shared.
+    Texts(Vec<Option<Arc<str>>>),
+    /// Arrays of one type and shape: the bytes of all samples, one after another.
+    Arrays {
+        /// The type of each sample's array.
+        array: ArrayType,
+        /// The number of bytes per sample.
+        width: usize,
+        /// `width` bytes per sample.
+        bytes: Vec<u8>,
+    },
+}
+
+impl ColumnValues {
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Integers(values) => values.len(),
+            Self::Floats(values) => values.len(),
+            Self::Texts(values) => values.len(),
+            Self::Arrays { width, bytes, .. } => bytes.len().checked_div(*width).unwrap_or(0),
+        }
+    }
+
+    /// Whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A named part of a sample.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldExtent {
+    /// The field's name.
+    pub name: Arc<str>,
+    /// Its offset in the sample, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// The samples of one file, in the order in which the format numbers them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoundSamples {
+    /// Where they lie.
+    pub extents: Extents,
+    /// Their names in the file, or none: LMDB's keys, names of HDF5 datasets. As many as samples.
+    pub keys: Option<Vec<String>>,
+    /// Their named parts, or none. As many lists as samples, each in the order of offsets.
+    pub fields: Option<Vec<Vec<FieldExtent>>>,
+    /// Values that were read with the directory. Each has as many values as there are samples.
+    pub columns: Vec<ValueColumn>,
+    /// The type of each sample's bytes, if the format knows it.
+    pub array: Option<ArrayType>,
+    /// Entries that are not samples: counters, metadata, a last short window.
+    pub skipped: u64,
+    /// What was found, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3 |u1`.
+    pub summary: String,
+}
+
+impl FoundSamples {
+    /// Samples at these places, with nothing else.
+    pub fn at(extents: Extents, summary: impl Into<String>) -> Self {
+        Self {
+            extents,
+            keys: None,
+            fields: None,
+            columns: Vec::new(),
+            array: None,
+            skipped: 0,
+            summary: summary.into(),
+        }
+    }
+
+    /// The number of samples.
+    pub fn len(&self) -> u64 {
+        self.extents.len()
+    }
+
+    /// Whether there are no samples.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,20 @@
+//! Finds the samples in files of scientific and packed formats.
+//!
+//! A parser reads headers, directories and trees of a file, and returns where each sample lies. It
+//! never reads the samples. After that a sample is one extent, like the bytes of a plain file.
+//!
+//! Decision: the parsers are our own, and they ask for bytes through [`FileSource`]. So one parser
+//! reads local files, Lustre and S3, no C library is needed, and hostile files meet checked bounds
+//! only. The price is that each format's rules are written here again. They are tested against files
+//! of the real writers.
+//!
+//! [`source`] keeps requests few. [`found`] is what all parsers return.
+
+mod error;
+pub mod found;
+mod le;
+pub mod source;
+
+pub use error::{FormatError, FormatErrorKind};
+pub use found::{ArrayType, ColumnValues, Extents, FieldExtent, FoundSamples, Run, ValueColumn};
+pub use source::{BlockReader, FileSource, ReadError};

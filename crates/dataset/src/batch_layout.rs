@@ -1,20 +1,22 @@
 //! The position of each column in a batch of a catalog file.
 //!
-//! Two tables are supported. Version 1 is of files: a row contains the name of its object, and is
+//! Three tables are supported. Version 1 is of files: a row contains the name of its object, and is
 //! the whole object. Version 2 is of shards. Its rows contain their object's number in a
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
-//! several.
+//! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or have
+//! values.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_ipc::{
-    Block, Buffer, Field, FieldNode, Message, RecordBatch, Schema, TimeUnit, Type, root_as_message,
+    Block, Buffer, Field, FieldNode, FloatingPoint, Message, Precision, RecordBatch, Schema, TimeUnit, Type,
+    root_as_message,
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::servers;
+use crate::{servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -54,6 +56,8 @@ pub(crate) struct BatchLayout {
     pub(crate) key: Option<TextColumn>,
     pub(crate) offset: NumberColumn,
     pub(crate) length: NumberColumn,
+    /// Version 3: the distance of samples, and their number.
+    pub(crate) run: Option<(NumberColumn, NumberColumn)>,
     pub(crate) object_size: Option<NumberColumn>,
     pub(crate) label: Option<NumberColumn>,
     pub(crate) modified: Option<NumberColumn>,
@@ -63,6 +67,63 @@ pub(crate) struct BatchLayout {
     pub(crate) fields: Option<FieldsColumn>,
     pub(crate) crc32c: Option<NumberColumn>,
     pub(crate) server: Option<NumberColumn>,
+    pub(crate) values: Vec<ValueLayout>,
+}
+
+/// The type of a column of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ValueKind {
+    Integer,
+    Float,
+    Text,
+    /// Values of this many bytes.
+    Bytes(usize),
+}
+
+impl ValueKind {
+    /// The bytes of a row.
+    fn width(self) -> usize {
+        match self {
+            Self::Integer | Self::Float => 8,
+            Self::Text => 4,
+            Self::Bytes(width) => width,
+        }
+    }
+
+    fn of(field: &Field<'_>) -> Option<Self> {
+        match field.type_type() {
+            Type::Utf8 if is_dictionary(field) => Some(Self::Text),
+            _ if field.dictionary().is_some() => None,
+            Type::Int => field
+                .type_as_int()
+                .filter(|int| int.bitWidth() == 64 && int.is_signed())
+                .map(|_| Self::Integer),
+            Type::FloatingPoint => {
+                let is_double = |float: &FloatingPoint<'_>| float.precision() == Precision::DOUBLE;
+                field.type_as_floating_point().filter(is_double).map(|_| Self::Float)
+            }
+            Type::FixedSizeBinary => {
+                let width = field.type_as_fixed_size_binary()?.byteWidth();
+                usize::try_from(width).ok().filter(|width| *width > 0).map(Self::Bytes)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A column of values in the schema.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueField {
+    pub(crate) name: String,
+    pub(crate) kind: ValueKind,
+    pub(crate) dictionary: Option<i64>,
+}
+
+/// A column of values in a batch.
+#[derive(Debug)]
+pub(crate) struct ValueLayout {
+    pub(crate) kind: ValueKind,
+    pub(crate) numbers: NumberColumn,
 }
 
 /// The values of the column that begins at `values`.
@@ -111,6 +172,18 @@ impl NumberColumn {
     ) -> Result<&'a [[u8; BYTES]], CatalogFault> {
         values(bytes, self.values, rows)
     }
+
+    /// The values of all rows, of `width` bytes each.
+    pub(crate) fn raw<'a>(
+        &self,
+        bytes: &'a [u8],
+        rows: usize,
+        width: usize,
+    ) -> Result<&'a [u8], CatalogFault> {
+        let length = rows.checked_mul(width);
+        let column = bytes.get(self.values..).zip(length).and_then(|(rest, length)| rest.get(..length));
+        column.ok_or_else(|| corrupt("a column ends early"))
+    }
 }
 
 impl TextColumn {
@@ -141,9 +214,10 @@ impl FieldsColumn {
 }
 
 /// The columns that exist, with the numbers of their dictionaries.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ColumnSet {
     packed: bool,
+    runs: bool,
     pub(crate) label: Option<i64>,
     pub(crate) object: Option<i64>,
     pub(crate) etags: Option<i64>,
@@ -153,6 +227,7 @@ pub(crate) struct ColumnSet {
     fields: bool,
     crc32c: bool,
     pub(crate) server: bool,
+    pub(crate) values: Vec<ValueField>,
 }
 
 impl ColumnSet {
@@ -169,19 +244,31 @@ impl ColumnSet {
         let packed = object.is_some();
         let named = next(if packed { "key" } else { "path" }, text).is_some();
         let extent = next("offset", is_length).is_some() && next("length", is_length).is_some();
-        let label = if packed { None } else { dictionary(next("label", is_dictionary)) };
-        let place = if packed { next("object_size", is_length).is_some() } else { label.is_some() && named };
+        let runs = packed && next("stride", is_length).is_some() && next("samples", is_length).is_some();
+        let has_size = packed && next("object_size", is_length).is_some();
+        let label = dictionary(next(values::LABEL, is_dictionary));
+        let place = if packed { has_size } else { label.is_some() && named };
         let modified = next("modified", is_time).is_some();
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
         let etag = !packed && next("etag", text).is_some();
         let has_fields = packed && next("fields", is_fields).is_some();
         let crc32c = packed && next("crc32c", is_narrow).is_some();
         let server = next(servers::COLUMN, is_narrow).is_some();
-        if !extent || !place || fields.next().is_some() {
-            return Err(corrupt("its columns are not those of a catalog"));
-        }
+        let value = |field: Field<'_>| {
+            let name = field.name()?.strip_prefix(values::PREFIX)?.to_owned();
+            let dictionary = field.dictionary().map(|it| it.id());
+            Some(ValueField { name, kind: ValueKind::of(&field)?, dictionary })
+        };
+        let values: Option<Vec<ValueField>> = fields.map(value).collect();
         let key = packed && named;
-        Ok(Self { packed, label, object, etags, key, modified, etag, fields: has_fields, crc32c, server })
+        let has_columns = key || has_fields || crc32c || server || label.is_some();
+        let values = values.filter(|values| packed || values.is_empty());
+        let fits = |values: &Vec<ValueField>| !runs || (values.is_empty() && !has_columns);
+        let Some(values) = values.filter(fits).filter(|_| extent && place) else {
+            return Err(corrupt("its columns are not those of a catalog"));
+        };
+        let fields = has_fields;
+        Ok(Self { packed, runs, label, object, etags, key, modified, etag, fields, crc32c, server, values })
     }
 }
 
@@ -303,7 +390,10 @@ impl<'a> BatchCursor<'a> {
     }
 
     fn numbers(&mut self, width: usize) -> Result<NumberColumn, CatalogFault> {
-        Ok(NumberColumn { validity: self.column()?, values: self.buffer(self.rows * width)?.start })
+        Ok(NumberColumn {
+            validity: self.column()?,
+            values: self.buffer(self.rows.saturating_mul(width))?.start,
+        })
     }
 
     /// A column in which no value may be absent.
@@ -348,7 +438,7 @@ fn bytes_bound(body: &Range<usize>) -> usize {
 }
 
 /// The positions of the columns of a block's batch, in its bytes.
-pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<BatchLayout, CatalogFault> {
+pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<BatchLayout, CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let head = message.header_as_record_batch().ok_or_else(|| corrupt("a batch is something else"))?;
     let mut parts = BatchCursor::of(&head, body)?;
@@ -363,14 +453,23 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: ColumnSet) -> Result<B
         key: columns.key.then(|| parts.text()).transpose()?,
         offset: parts.complete(8)?,
         length: parts.complete(8)?,
+        run: columns.runs.then(|| Ok((parts.complete(8)?, parts.complete(8)?))).transpose()?,
         object_size: packed.then(|| parts.complete(8)).transpose()?,
-        label: (!packed).then(|| parts.numbers(4)).transpose()?,
+        label: columns.label.map(|_| parts.numbers(4)).transpose()?,
         modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
         etag: columns.etag.then(|| parts.text()).transpose()?,
         etag_number: columns.etags.map(|_| parts.numbers(4)).transpose()?,
         fields: columns.fields.then(|| parts.fields()).transpose()?,
         crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
         server: columns.server.then(|| parts.numbers(4)).transpose()?,
+        values: columns
+            .values
+            .iter()
+            .map(|column| {
+                let numbers = parts.numbers(column.kind.width())?;
+                Ok(ValueLayout { kind: column.kind, numbers })
+            })
+            .collect::<Result<_, CatalogFault>>()?,
     })
 }
 

@@ -14,22 +14,22 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_schema::ArrowError;
 use bytes::Bytes;
 use foreread_tier::{Object, Span, StorageServer, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
-    BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FINGERPRINT_KEY, FORMAT_KEY, LISTING_KEY, MAGIC,
-    NAME_KEY, ObjectPath, VERSION_KEY,
+    ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FINGERPRINT_KEY, FORMAT_KEY,
+    LISTING_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
 };
-use crate::encode::{CatalogHeader, CatalogSample, encode, hash_text};
+use crate::encode::hash_text;
 use crate::listing::Listing;
-use crate::names::{MAX_TEXT, SplitName, compare, refuse};
-use crate::packed::IndexedShard;
-use crate::servers::{self, Layouts};
-use crate::{DatasetError, DatasetErrorKind, Format, encode_packed, replace_file};
+use crate::names::{SplitName, compare, refuse};
+use crate::servers;
+use crate::value_columns::StoredValue;
+use crate::values::{ArrayTypes, SampleValue};
+use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, replace_file};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +54,8 @@ pub struct SampleField<'a> {
 /// Files are sorted by first directory, then containing directory, then file name, each as bytes.
 /// The first directory is the label. That is `ImageFolder`'s order. Packed samples are sorted by
 /// their shard's path as bytes, then by their position in the shard. A sequential reader of shards
-/// sees the same order. Packed samples have no labels: a WebDataset sample's class is one of its
-/// fields.
+/// sees the same order. Packed samples have labels if their format has a column of labels. The
+/// class of a WebDataset sample is one of its fields.
 #[derive(Clone, Debug)]
 pub struct Catalog(Arc<CatalogInner>);
 
@@ -70,6 +70,7 @@ struct CatalogInner {
     listing: Listing,
     format: Format,
     fingerprint: Fingerprint,
+    arrays: ArrayTypes,
 }
 
 /// Whether an Arrow file's footer contains a catalog's key.
@@ -92,96 +93,6 @@ fn is_catalog(file: &File) -> std::io::Result<bool> {
 }
 
 impl Catalog {
-    /// The catalog of these objects, one sample each. They may come in any order. `base_url` is
-    /// kept unchanged.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::Empty`] without objects. [`DatasetErrorKind::Invalid`] if a path leaves
-    /// the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
-    /// [`DatasetErrorKind::Io`] if the versions do not suffice and the system has no random
-    /// numbers.
-    pub fn from_objects(
-        base_url: &str,
-        objects: impl IntoIterator<Item = Object>,
-    ) -> Result<Self, DatasetError> {
-        Self::of_files(base_url, None, objects, &Layouts::new())
-    }
-
-    /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data.
-    pub(crate) fn of_files(
-        base_url: &str,
-        place_name: Option<&str>,
-        objects: impl IntoIterator<Item = Object>,
-        layouts: &Layouts,
-    ) -> Result<Self, DatasetError> {
-        let invalid = |path: &str, why: &str| {
-            let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
-            DatasetError::new(DatasetErrorKind::Invalid, message)
-        };
-        let mut samples = Vec::new();
-        let mut total = 0u64;
-        for object in objects {
-            if let Some(why) = refuse(&object.path) {
-                return Err(invalid(&shortened(&object.path), why));
-            }
-            if matches!(&object.version, Some(Version::ETag(tag)) if tag.len() > MAX_TEXT) {
-                return Err(invalid(&shortened(&object.path), "its ETag is longer than 16,384 bytes"));
-            }
-            let sum = total.checked_add(object.size);
-            total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
-            let layout = layouts.get(&object.path);
-            let server = layout.and_then(|layout| servers::encode(&**layout, 0));
-            samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server });
-        }
-        if samples.is_empty() {
-            return Err(DatasetError::new(
-                DatasetErrorKind::Empty,
-                format!("{base_url}: there are no samples"),
-            ));
-        }
-        samples.sort_unstable_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)));
-        if let Some([twice, _]) = samples.array_windows().find(|[a, b]| a.object.path == b.object.path) {
-            return Err(invalid(&twice.object.path, "it was listed twice"));
-        }
-        let listing = Listing::of(samples.iter().map(|sample| &sample.object));
-        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode(head, Format::Files.name(), &samples);
-        drop(samples);
-        Self::of_image(base_url, bytes)
-    }
-
-    /// The catalog of the samples in these shards. Each shard occurs once. There is at least one
-    /// sample.
-    pub(crate) fn from_shards(
-        base_url: &str,
-        place_name: Option<&str>,
-        format: Format,
-        mut shards: Vec<IndexedShard>,
-        layouts: &Layouts,
-    ) -> Result<Self, DatasetError> {
-        shards.retain(|shard| shard.rows.len() > 0);
-        shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
-        let listing = Listing::of(shards.iter().map(|shard| &shard.object));
-        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let head = CatalogHeader { base_url, name: place_name, listing };
-        let bytes = encode_packed::encode(head, format.name(), &shards, layouts);
-        drop(shards);
-        Self::of_image(base_url, bytes)
-    }
-
-    fn of_image(base_url: &str, bytes: Result<Vec<u8>, ArrowError>) -> Result<Self, DatasetError> {
-        let bytes = bytes.map_err(|error| {
-            let message = format!("{base_url}: the catalog cannot be made: {error}");
-            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-        })?;
-        let name = format!("the catalog of {base_url}");
-        match CatalogFile::owned(bytes.into()).and_then(|image| CatalogInner::new(image, name.clone())) {
-            Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(named_fault(&name, fault)),
-        }
-    }
-
     /// Opens a catalog file. Each byte of it is read and checked. Its names are read again on
     /// request.
     ///
@@ -270,7 +181,7 @@ impl Catalog {
 
     /// The number of samples, at least one.
     pub fn len(&self) -> u64 {
-        self.0.image.rows()
+        self.0.image.samples()
     }
 
     /// Always `false`: a catalog has at least one sample.
@@ -479,6 +390,33 @@ impl Catalog {
         self.0.image.label(id.0)
     }
 
+    /// The names of the values that samples have, beyond a [`label`](Self::label) that is a text.
+    /// Some formats have them: the columns of a table, the labels next to an array.
+    pub fn value_names(&self) -> &[String] {
+        self.0.image.value_names()
+    }
+
+    /// A sample's value of this name. `None` if it has none.
+    pub fn value(&self, id: SampleId, name: &str) -> Option<SampleValue<'_>> {
+        let column = self.value_names().iter().position(|known| known == name)?;
+        Some(match self.0.image.value(id.0, column)? {
+            StoredValue::Integer(value) => SampleValue::Integer(value),
+            StoredValue::Float(value) => SampleValue::Float(value),
+            StoredValue::Text(text) => SampleValue::Text(text),
+            StoredValue::Bytes(bytes) => SampleValue::Array(self.0.arrays.of_column(name)?, bytes),
+        })
+    }
+
+    /// The type of the samples' bytes, if their format knows it: rows of arrays, windows of tokens.
+    pub fn array(&self) -> Option<&ArrayType> {
+        self.0.arrays.of_samples()
+    }
+
+    /// What the index found in the first shard, in one line. `None` for formats without a choice.
+    pub fn summary(&self) -> Option<&str> {
+        self.0.image.metadata(SUMMARY_KEY)
+    }
+
     /// All labels, sorted as bytes: a label's index is the class index that `ImageFolder` gives it
     /// (`class_to_idx`).
     pub fn labels(&self) -> &[Arc<str>] {
@@ -550,18 +488,19 @@ impl CatalogInner {
                 why: format!("the system has no random numbers: {error}"),
             })?,
         };
-        Ok(Self { image, name, base_url, place_name, listing, format, fingerprint })
+        let arrays = match image.metadata(ARRAYS_KEY) {
+            None => ArrayTypes::default(),
+            Some(text) => ArrayTypes::parse(text).ok_or_else(|| CatalogFault {
+                kind: DatasetErrorKind::Corrupt,
+                why: "its types of arrays are damaged".to_owned(),
+            })?,
+        };
+        Ok(Self { image, name, base_url, place_name, listing, format, fingerprint, arrays })
     }
 }
 
-fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
-    let message =
-        format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
-    DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
-}
-
 /// The beginning of a path that may be very long.
-fn shortened(path: &str) -> String {
+pub(crate) fn shortened(path: &str) -> String {
     match path.char_indices().nth(200) {
         Some((end, _)) => format!("{}...", &path[..end]),
         None => path.to_owned(),

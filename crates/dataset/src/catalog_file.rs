@@ -31,6 +31,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+use crate::value_columns::StoredValue;
 
 /// The magic bytes at the beginning and the end of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
@@ -38,12 +39,18 @@ pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
 /// written as version 1, so that older versions of foreread can read it.
 pub(crate) const VERSION: &str = "1";
 pub(crate) const VERSION_PACKED: &str = "2";
+/// Packed samples with values, or with places that are computed.
+pub(crate) const VERSION_VALUES: &str = "3";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
 pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
 /// The user's name for the location of the data, if it has one.
 pub(crate) const NAME_KEY: &str = "foreread.name";
+/// The types of arrays. See [`values`](crate::values).
+pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
+/// What the index found, for people.
+pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
@@ -105,7 +112,12 @@ struct DecodedCatalog {
     field_names: Vec<Arc<str>>,
     batches: Vec<BatchColumns>,
     rows_per_batch: u64,
-    rows: u64,
+    /// The names of the columns of values, in the order of each batch's.
+    value_names: Vec<String>,
+    /// For each row the number of samples up to its end. Empty if each row is a sample.
+    run_ends: Vec<u64>,
+    /// The number of samples.
+    samples: u64,
     sizes: Sizes,
     /// The position of the checksum's digits, and the digits.
     digits: Range<u64>,
@@ -207,8 +219,9 @@ impl CatalogFile {
         self.parts.batches.iter().any(|batch| batch.object.is_some())
     }
 
-    pub(crate) fn rows(&self) -> u64 {
-        self.parts.rows
+    /// The number of samples.
+    pub(crate) fn samples(&self) -> u64 {
+        self.parts.samples
     }
 
     /// The length of each sample.
@@ -217,14 +230,28 @@ impl CatalogFile {
     }
 
     fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {
-        let batch = self.parts.batches.get(usize::try_from(row / self.parts.rows_per_batch).ok()?)?;
-        let row = (row % self.parts.rows_per_batch) as usize;
-        (row < batch.rows).then_some((batch, row))
+        self.find_in_run(row).map(|(batch, row, _)| (batch, row))
     }
 
-    /// The row, with its text checked for being UTF-8. `None` if there is no row of that number.
+    /// The batch and the row of a sample, and its number in the row's run.
+    fn find_in_run(&self, sample: u64) -> Option<(&BatchColumns, usize, u64)> {
+        let ends = &self.parts.run_ends;
+        let (row, number) = match ends.is_empty() {
+            true => (sample, 0),
+            false => {
+                let run = ends.partition_point(|end| *end <= sample);
+                let before = run.checked_sub(1).map_or(0, |before| ends[before]);
+                (run as u64, sample - before)
+            }
+        };
+        let batch = self.parts.batches.get(usize::try_from(row / self.parts.rows_per_batch).ok()?)?;
+        let row = (row % self.parts.rows_per_batch) as usize;
+        (row < batch.rows).then_some((batch, row, number))
+    }
+
+    /// The sample's row, with its text checked for being UTF-8. `None` if there is no such sample.
     pub(crate) fn row(&self, number: u64) -> Option<Result<CatalogRow<'_>, CatalogFault>> {
-        let (batch, row) = self.find(number)?;
+        let (batch, row, in_run) = self.find_in_run(number)?;
         let tables = &self.parts.tables;
         Some((|| {
             let missing = || corrupt("it has no path");
@@ -233,7 +260,8 @@ impl CatalogFile {
             let (object, part) = match (&batch.object, &batch.object_size, &batch.offset) {
                 (Some(object), Some(size), Some(offset)) => {
                     let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
-                    let start = offset.get(row);
+                    let stride = batch.stride.as_ref().map_or(0, |stride| stride.get(row));
+                    let start = offset.get(row) + in_run * stride;
                     (ObjectPath::IndexedShard(object), Some((size.get(row), start..start + length)))
                 }
                 _ => {
@@ -278,9 +306,20 @@ impl CatalogFile {
     /// The number of objects.
     pub(crate) fn objects(&self) -> u64 {
         match self.parts.tables.objects.len() as u64 {
-            0 => self.parts.rows,
+            0 => self.parts.samples,
             shards => shards,
         }
+    }
+
+    /// The names of the columns of values.
+    pub(crate) fn value_names(&self) -> &[String] {
+        &self.parts.value_names
+    }
+
+    /// The row's value in the column of this number in [`value_names`](Self::value_names).
+    pub(crate) fn value(&self, row: u64, column: usize) -> Option<StoredValue<'_>> {
+        let (batch, row) = self.find(row)?;
+        batch.values.get(column)?.get(row)
     }
 
     /// The row's label, by its number.
@@ -364,6 +403,11 @@ impl DecodedCatalog {
             labels: table(columns.label),
             objects: table(columns.object),
             etags: table(columns.etags),
+            values: columns
+                .values
+                .iter()
+                .map(|column| column.dictionary.map(|id| table(Some(id)).into()))
+                .collect(),
         };
         if !dictionaries.is_empty() {
             return Err(corrupt("it has more dictionaries than columns for them"));
@@ -371,7 +415,7 @@ impl DecodedCatalog {
         let mut batches: Vec<BatchColumns> = Vec::new();
         for block in footer.recordBatches().into_iter().flatten() {
             let bytes = pass.block(block, end)?;
-            let batch = batch(bytes, block, columns)?;
+            let batch = batch(bytes, block, &columns)?;
             batches.push(decoder.batch(&batch, bytes, place(block)?.start)?);
         }
         let rows_per_batch = batches.first().map_or(1, |batch| batch.rows);
@@ -379,14 +423,17 @@ impl DecodedCatalog {
         if full.iter().any(|batch| batch.rows != rows_per_batch) || last.rows > rows_per_batch {
             return Err(corrupt("its batches are not of one length"));
         }
+        let (samples, sizes) = decoder.sizes();
         Ok(Self {
             metadata,
             field_names: decoder.names.into_names(),
             tables: decoder.tables,
             batches,
             rows_per_batch: rows_per_batch as u64,
-            rows: decoder.lengths.len() as u64,
-            sizes: Sizes::table(&decoder.lengths),
+            value_names: columns.values.into_iter().map(|column| column.name).collect(),
+            run_ends: decoder.run_ends,
+            samples,
+            sizes,
             digits: 0..0,
             checksum: String::new(),
         })
@@ -468,10 +515,10 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
-        Some(VERSION | VERSION_PACKED) => {}
+        Some(VERSION | VERSION_PACKED | VERSION_VALUES) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} and {VERSION_PACKED}"
+                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_VALUES}"
             );
             return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
         }

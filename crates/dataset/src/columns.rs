@@ -16,11 +16,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foreread_types::Sizes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DatasetErrorKind;
 use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present, validity};
 use crate::catalog_file::{CatalogFault, corrupt};
+use crate::value_columns::ValueRows;
 
 /// The number of rows whose texts share a checksum and are read together.
 const ROWS_PER_CHECKSUM: usize = 16;
@@ -91,7 +93,7 @@ pub(crate) struct PackedIntegers {
 }
 
 impl PackedIntegers {
-    fn of(values: &[u64]) -> Self {
+    pub(crate) fn of(values: &[u64]) -> Self {
         let least = values.iter().copied().min().unwrap_or(0);
         let most = values.iter().copied().max().unwrap_or(0);
         let width = (u64::BITS - (most - least).leading_zeros()).div_ceil(8) as usize;
@@ -118,6 +120,11 @@ pub(crate) struct NullableIntegers {
 }
 
 impl NullableIntegers {
+    /// The values, of which those whose bit in `validity` is unset are absent.
+    pub(crate) fn new(validity: Option<&[u8]>, values: PackedIntegers) -> Self {
+        Self { validity: validity.map(Into::into), values }
+    }
+
     /// The value of an existing row, if it has one.
     pub(crate) fn get(&self, row: usize) -> Option<u64> {
         is_present(self.validity.as_deref(), row).then(|| self.values.get(row))
@@ -273,6 +280,8 @@ pub(crate) struct Dictionaries {
     /// The objects of the shards. Empty if each row has its own object.
     pub(crate) objects: Vec<Arc<str>>,
     pub(crate) etags: Vec<Arc<str>>,
+    /// The texts of each column of values that has texts.
+    pub(crate) values: Vec<Option<Arc<[Arc<str>]>>>,
 }
 
 /// The columns of one batch. A column that the version or the dataset does not have is `None`.
@@ -285,6 +294,8 @@ pub(crate) struct BatchColumns {
     pub(crate) object_size: Option<PackedIntegers>,
     /// The offsets of samples. Files have none.
     pub(crate) offset: Option<PackedIntegers>,
+    /// The distances of samples, if rows are runs.
+    pub(crate) stride: Option<PackedIntegers>,
     pub(crate) label: Option<NullableIntegers>,
     pub(crate) modified: Option<NullableIntegers>,
     pub(crate) etag: Option<TextRows>,
@@ -292,6 +303,7 @@ pub(crate) struct BatchColumns {
     pub(crate) fields: Option<FieldLists>,
     pub(crate) crc32c: Option<NullableIntegers>,
     pub(crate) server: Option<NullableIntegers>,
+    pub(crate) values: Vec<ValueRows>,
 }
 
 /// Reads batches, one after another.
@@ -299,9 +311,13 @@ pub(crate) struct BatchColumns {
 pub(crate) struct BatchDecoder {
     pub(crate) tables: Dictionaries,
     pub(crate) names: NameTable,
-    /// The length of each sample so far.
-    pub(crate) lengths: Vec<u64>,
+    /// The length of each sample so far. Of runs, the length of all samples.
+    lengths: Vec<u64>,
+    /// For each run the number of samples up to its end.
+    pub(crate) run_ends: Vec<u64>,
     total: u64,
+    /// The rows so far.
+    rows: usize,
     /// The last row's object.
     object: u64,
     in_memory: bool,
@@ -313,9 +329,19 @@ impl BatchDecoder {
             tables: Dictionaries::default(),
             names: NameTable::default(),
             lengths: Vec::new(),
+            run_ends: Vec::new(),
             total: 0,
+            rows: 0,
             object: 0,
             in_memory,
+        }
+    }
+
+    /// The number of samples, and their lengths.
+    pub(crate) fn sizes(&self) -> (u64, Sizes) {
+        match (self.run_ends.last(), self.lengths.first()) {
+            (Some(&samples), Some(&length)) => (samples, Sizes::uniform(samples, length)),
+            _ => (self.lengths.len() as u64, Sizes::table(&self.lengths)),
         }
     }
 
@@ -329,7 +355,7 @@ impl BatchDecoder {
         start: u64,
     ) -> Result<BatchColumns, CatalogFault> {
         let rows = batch.rows;
-        let before = self.lengths.len();
+        let before = self.rows;
         let bad = |row: usize, why: &str| corrupt(format!("sample {} {why}", before + row));
         let wide = |numbers: &NumberColumn| -> Result<Vec<u64>, CatalogFault> {
             Ok(numbers.values(bytes, rows)?.iter().map(|value| u64::from_le_bytes(*value)).collect())
@@ -342,6 +368,16 @@ impl BatchDecoder {
             let sum = self.total.checked_add(length).filter(|_| offset.checked_add(length).is_some());
             self.total = sum.ok_or_else(|| bad(row, "is impossibly long"))?;
         }
+        let mut stride = None;
+        // The end of each row's last sample, relative to its offset.
+        let mut spans = lengths.clone();
+        if let Some((distance, count)) = &batch.run {
+            let (distances, counts) = (wide(distance)?, wide(count)?);
+            for (row, span) in spans.iter_mut().enumerate() {
+                *span = self.run(distances[row], counts[row], *span).ok_or_else(|| bad(row, "is no run"))?;
+            }
+            stride = Some(PackedIntegers::of(&distances));
+        }
         let (mut object, mut object_size, mut offset) = (None, None, None);
         if let (Some(numbers), Some(sizes)) = (&batch.object, &batch.object_size) {
             let (numbers, sizes) = (narrow(numbers)?, wide(sizes)?);
@@ -350,7 +386,7 @@ impl BatchDecoder {
                     return Err(bad(row, "is of an unknown object, or out of order"));
                 }
                 self.object = number;
-                if offsets[row] + lengths[row] > sizes[row] {
+                if offsets[row].checked_add(spans[row]).is_none_or(|end| end > sizes[row]) {
                     return Err(bad(row, "lies outside its object"));
                 }
             }
@@ -387,6 +423,7 @@ impl BatchDecoder {
             object,
             object_size,
             offset,
+            stride,
             label: known(&batch.label, &self.tables.labels, "has an unknown label")?,
             modified: batch.modified.as_ref().map(|times| nullable(times, wide(times)?)).transpose()?,
             etag: texts(&batch.etag)?,
@@ -397,9 +434,32 @@ impl BatchDecoder {
                 Some(fields) => Some(decode_fields(fields, bytes, &lengths, &mut self.names, bad)?),
                 None => None,
             },
+            values: (batch.values.iter().zip(&self.tables.values))
+                .map(|(layout, texts)| ValueRows::decode(layout, texts.as_ref(), bytes, rows))
+                .collect::<Result<_, _>>()?,
         };
-        self.lengths.extend_from_slice(&lengths);
+        self.rows += rows;
+        if batch.run.is_none() {
+            self.lengths.extend_from_slice(&lengths);
+        }
         Ok(columns)
+    }
+
+    /// Adds a run of `count` samples of `length` bytes. Returns the distance from its offset to its
+    /// end. `None` if it is impossible, or of another length than the runs before.
+    fn run(&mut self, distance: u64, count: u64, length: u64) -> Option<u64> {
+        if self.lengths.is_empty() {
+            self.lengths.push(length);
+        }
+        let last = count.checked_sub(1)?;
+        // Without a distance, a short file could have any number of samples.
+        if self.lengths.first() != Some(&length) || (last > 0 && distance == 0) {
+            return None;
+        }
+        let samples = self.run_ends.last().copied().unwrap_or(0).checked_add(count)?;
+        samples.checked_mul(length)?;
+        self.run_ends.push(samples);
+        last.checked_mul(distance)?.checked_add(length)
     }
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct CatalogHeader<'a> {
     /// The user's name for the location of the data.
     pub(crate) name: Option<&'a str>,
     pub(crate) listing: Listing,
+    /// Further metadata.
+    pub(crate) extra: &'a [(&'static str, String)],
 }
 
 /// A text's part of a fingerprint.
@@ -173,8 +175,8 @@ pub(crate) fn begin(
         (LISTING_KEY, head.listing.text()),
     ];
     let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
-    let metadata: HashMap<_, _> =
-        metadata.into_iter().chain(name).map(|(key, value)| (key.to_owned(), value)).collect();
+    let all = metadata.into_iter().chain(name).chain(head.extra.iter().cloned());
+    let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);

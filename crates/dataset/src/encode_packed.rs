@@ -16,23 +16,25 @@ use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::VERSION_PACKED;
+use crate::catalog_file::{VERSION_PACKED, VERSION_VALUES};
 use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::servers::{self, Layouts};
+use crate::values::{self, ValueTable};
 
 /// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
-/// fields and checksum of each sample.
+/// fields, checksum and values of each sample.
 fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread packed samples 1\0");
     hash_text(&mut hash, 1, format);
-    for IndexedShard { object, rows, .. } in shards {
+    for shard in shards {
+        let IndexedShard { object, rows, .. } = shard;
         hash_text(&mut hash, 2, &object.path);
         hash.update(&object.size.to_le_bytes());
         hash_version(&mut hash, object);
-        hash.update(&(rows.len() as u64).to_le_bytes());
-        for row in 0..rows.len() {
+        hash.update(&(rows.rows() as u64).to_le_bytes());
+        for row in 0..rows.rows() {
             let (offset, length) = rows.extent(row);
             hash.update(&offset.to_le_bytes());
             hash.update(&length.to_le_bytes());
@@ -50,6 +52,7 @@ fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
                 hash.update(&offset.to_le_bytes());
                 hash.update(&length.to_le_bytes());
             }
+            values::hash_row(&mut hash, shard, row);
         }
     }
     Fingerprint(hash.digest128())
@@ -70,7 +73,9 @@ pub(crate) fn encode(
     format: &str,
     shards: &[IndexedShard],
     layouts: &Layouts,
+    values: &[ValueTable],
 ) -> Result<Vec<u8>, ArrowError> {
+    let (labels, values): (Vec<_>, Vec<_>) = values.iter().partition(|table| table.is_label());
     let has = |what: fn(&SampleRows) -> bool| shards.iter().any(|shard| what(&shard.rows));
     let (keys, fields, sums) = (
         has(|rows| rows.key(0).is_some()),
@@ -89,15 +94,21 @@ pub(crate) fn encode(
         Some(Field::new("offset", DataType::UInt64, false)),
         Some(Field::new("length", DataType::UInt64, false)),
         Some(Field::new("object_size", DataType::UInt64, false)),
+        labels.first().map(|table| table.field()),
         times.then(|| Field::new("modified", time, true)),
         (!tags.is_empty()).then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
         fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
         sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
         (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
     ];
-    let columns = columns.into_iter().flatten().collect();
-    let fingerprint = fingerprint(format, shards);
-    let (schema, mut writer) = begin(columns, VERSION_PACKED, head, format, fingerprint)?;
+    let columns = columns.into_iter().flatten().chain(values.iter().map(|table| table.field())).collect();
+    // Versions of foreread that know no values refuse a catalog that has some.
+    let version = if head.extra.is_empty() && labels.is_empty() && values.is_empty() {
+        VERSION_PACKED
+    } else {
+        VERSION_VALUES
+    };
+    let (schema, mut writer) = begin(columns, version, head, format, fingerprint(format, shards))?;
     let paths: ArrayRef = Arc::new(strings(shards.iter().map(|shard| &*shard.object.path))?);
     let tag_numbers: Vec<Option<i32>> =
         shards.iter().map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32)).collect();
@@ -116,6 +127,9 @@ pub(crate) fn encode(
         arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).0))));
         arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| extent(at).1))));
         arrays.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| of(at).object.size))));
+        if let Some(labels) = labels.first() {
+            arrays.push(labels.column(shards, &rows)?);
+        }
         if times {
             let times: TimestampNanosecondArray = rows.iter().map(|at| modified(&of(at).object)).collect();
             arrays.push(Arc::new(times.with_timezone("UTC")));
@@ -138,13 +152,16 @@ pub(crate) fn encode(
             };
             arrays.push(Arc::new(rows.iter().map(server).collect::<UInt32Array>()));
         }
+        for table in &values {
+            arrays.push(table.column(shards, &rows)?);
+        }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
     }
     finish(writer)
 }
 
 /// A column of texts. Its ends are 31-bit numbers, but the length of a shard's names is unlimited.
-fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArray, ArrowError> {
+pub(crate) fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArray, ArrowError> {
     let length = texts.clone().try_fold(0usize, |sum, text| sum.checked_add(text.len()));
     if length.is_none_or(|length| i32::try_from(length).is_err()) {
         let why =
@@ -188,10 +205,10 @@ impl Iterator for BatchRanges<'_> {
     fn next(&mut self) -> Option<Self::Item> {
         let mut places = Vec::new();
         while let Some(shard) = self.shards.get(self.shard) {
-            let take = (shard.rows.len() - self.row).min(ROWS - places.len());
+            let take = (shard.rows.rows() - self.row).min(ROWS - places.len());
             places.extend((self.row..self.row + take).map(|row| (self.shard, row)));
             self.row += take;
-            if self.row < shard.rows.len() {
+            if self.row < shard.rows.rows() {
                 break;
             }
             (self.shard, self.row) = (self.shard + 1, 0);

@@ -16,11 +16,41 @@ pub enum Format {
     TfRecord,
     /// Objects are zip archives without compression: each member is a sample.
     Zip,
+    /// Objects are LMDB databases: each value is a sample.
+    Lmdb,
+    /// Objects are HDF5 files: each row of a dataset is a sample, or each dataset.
+    Hdf5,
+    /// Objects are Parquet files with an uncompressed column of bytes: each value is a sample.
+    Parquet,
+    /// Objects are Arrow streams or files with a column of bytes: each value is a sample.
+    Arrow,
+    /// Objects are MosaicML Streaming shards (MDS), next to their `index.json`.
+    Mds,
+    /// Objects are LitData chunks, next to their `index.json`.
+    LitData,
+    /// Objects are NumPy arrays: each row is a sample.
+    Npy,
+    /// Objects are files of tokens (`.bin`, `.npy`, Megatron's `.bin` with its `.idx`): each window
+    /// is a sample, or each document.
+    Tokens,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 4] = [Self::Files, Self::Tar, Self::TfRecord, Self::Zip];
+    pub const ALL: [Self; 12] = [
+        Self::Files,
+        Self::Tar,
+        Self::TfRecord,
+        Self::Zip,
+        Self::Lmdb,
+        Self::Hdf5,
+        Self::Parquet,
+        Self::Arrow,
+        Self::Mds,
+        Self::LitData,
+        Self::Npy,
+        Self::Tokens,
+    ];
 
     /// The name that catalogs and the command line use.
     pub const fn name(self) -> &'static str {
@@ -29,6 +59,14 @@ impl Format {
             Self::Tar => "tar",
             Self::TfRecord => "tfrecord",
             Self::Zip => "zip",
+            Self::Lmdb => "lmdb",
+            Self::Hdf5 => "hdf5",
+            Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
+            Self::Mds => "mds",
+            Self::LitData => "litdata",
+            Self::Npy => "npy",
+            Self::Tokens => "tokens",
         }
     }
 
@@ -37,14 +75,21 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The packed format that an object of this name has: `.tar`, `.tfrecord`, `.tfrecords` and
-    /// `.zip` in any case, and TensorFlow's `.tfrecord-00000-of-01024`.
+    /// The packed format that an object of this name has, in any case: `.tar`, `.tfrecord`,
+    /// `.tfrecords`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`,
+    /// and TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         match () {
             () if is(".tar") => Some(Self::Tar),
             () if is(".tfrecord") || is(".tfrecords") || is_numbered(path) => Some(Self::TfRecord),
             () if is(".zip") => Some(Self::Zip),
+            () if is(".lmdb") || is(".mdb") => Some(Self::Lmdb),
+            () if is(".h5") || is(".hdf5") => Some(Self::Hdf5),
+            () if is(".parquet") => Some(Self::Parquet),
+            () if is(".arrow") => Some(Self::Arrow),
+            () if is(".mds") => Some(Self::Mds),
+            () if is(".npy") => Some(Self::Npy),
             () => None,
         }
     }
@@ -59,6 +104,14 @@ impl Format {
     /// could be read.
     pub fn is_compressed_shard(path: &str) -> bool {
         is_compressed(path)
+    }
+
+    /// Whether an object of this name belongs to shards and has no samples: an index, a list, a
+    /// lock.
+    pub fn is_companion(path: &str) -> bool {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        matches!(name, "index.json" | "shardindex.json" | "state.json" | "dataset_info.json" | "lock.mdb")
+            || [".idx", ".lst", "-lock"].iter().any(|suffix| ends_with(name, suffix))
     }
 
     /// Whether samples are parts of objects.
@@ -124,12 +177,18 @@ pub(crate) fn detect<'a>(
     base_url: &str,
     paths: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<DetectedFormat, DatasetError> {
-    let mut found = paths.clone().map(Format::of_shard);
-    let first = found.next().flatten();
-    if let Some(format) = first
-        && found.all(|other| other == Some(format))
-    {
-        return Ok(DetectedFormat::Format(format));
+    let shards = paths.clone().filter(|path| !Format::is_companion(path));
+    if is_litdata(shards.clone(), paths.clone()) {
+        return Ok(DetectedFormat::Format(Format::LitData));
+    }
+    let mut found = shards.map(Format::of_shard);
+    match (found.next().flatten(), found.next()) {
+        // Of several arrays, each is more likely a sample than a shard.
+        (Some(Format::Npy), Some(_)) => return Ok(DetectedFormat::Format(Format::Files)),
+        (Some(format), second) if second.into_iter().chain(found).all(|other| other == Some(format)) => {
+            return Ok(DetectedFormat::Format(format));
+        }
+        _ => {}
     }
     if paths.clone().next().is_some() && paths.clone().all(Format::is_numbered_shard) {
         return Ok(DetectedFormat::Numbered);
@@ -149,6 +208,16 @@ pub(crate) fn detect<'a>(
         );
     }
     Ok(DetectedFormat::Format(Format::Files))
+}
+
+/// Whether these are LitData's names: `chunk-0-0.bin` next to `index.json`.
+fn is_litdata<'a>(
+    mut shards: impl Iterator<Item = &'a str> + Clone,
+    mut paths: impl Iterator<Item = &'a str>,
+) -> bool {
+    let name = |path: &'a str| path.rsplit('/').next().unwrap_or(path);
+    let is_chunk = |path: &'a str| name(path).starts_with("chunk-") && ends_with(path, ".bin");
+    shards.clone().next().is_some() && shards.all(is_chunk) && paths.any(|path| name(path) == "index.json")
 }
 
 /// The error for compressed shards.
@@ -180,6 +249,15 @@ mod tests {
             ("train-00000-of-01024", None),
             ("train-0000x-of-01024", None),
             ("x.zip", Some(Format::Zip)),
+            ("a/data.mdb", Some(Format::Lmdb)),
+            ("a.LMDB", Some(Format::Lmdb)),
+            ("a.h5", Some(Format::Hdf5)),
+            ("a.hdf5", Some(Format::Hdf5)),
+            ("train-00000-of-00002.parquet", Some(Format::Parquet)),
+            ("shard.00000.mds", Some(Format::Mds)),
+            ("x.arrow", Some(Format::Arrow)),
+            ("x.npy", Some(Format::Npy)),
+            ("x.bin", None),
             ("tar", None),
             ("x.tar.gz", None),
             ("\u{e9}tar", None),
@@ -196,8 +274,22 @@ mod tests {
         assert_eq!(of(&["a.tfrecord", "b.tfrecords"]).unwrap(), DetectedFormat::Format(Format::TfRecord));
         assert_eq!(of(&["a.tfrecord-0-of-1", "b-0-of-1"]).unwrap(), DetectedFormat::Numbered);
         assert_eq!(of(&["train-00000-of-00002", "train-00001-of-00002"]).unwrap(), DetectedFormat::Numbered);
+        for (companions, format) in [
+            (&["a.tar", "a.tar.idx", "b.tar", "b.idx"][..], Format::Tar),
+            (&["data.mdb", "lock.mdb"], Format::Lmdb),
+            (&["x.lmdb", "x.lmdb-lock"], Format::Lmdb),
+            (&["index.json", "shard.00000.mds"], Format::Mds),
+            (&["index.json", "chunk-0-0.bin", "chunk-0-1.bin"], Format::LitData),
+            (&["dataset_info.json", "state.json", "data-00000-of-00001.arrow"], Format::Arrow),
+            (&["x.npy"], Format::Npy),
+        ] {
+            assert_eq!(of(companions).unwrap(), DetectedFormat::Format(format), "{companions:?}");
+        }
         for mixed in [
-            &["a.tar", "b.zip"][..],
+            &["x.npy", "y.npy"][..],
+            &["chunk-0-0.bin"],
+            &["index.json"],
+            &["a.tar", "b.zip"],
             &["a-0-of-2", "a.json"],
             &["a.tar", "a.json"],
             &["a.jpg"],

@@ -10,6 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::directory_markers::DirectoryMarkers;
 use crate::format::DetectedFormat;
+use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
 use crate::packed::ResumeState;
@@ -35,10 +36,13 @@ pub struct IndexOptions {
     /// Objects that match one of these globs are excluded, even if they are included.
     pub exclude: Vec<String>,
     /// The format of the objects. If `None`, it is detected from their names. They are shards
-    /// (`.tar`, `.tfrecord`, `.tfrecords`, `.zip`) if all have one format, else files. If shards
-    /// are only numbered (`train-00000-of-01024`), the first bytes of one shard decide. If a packed
-    /// format is set, every object is a shard of it, whatever its name.
+    /// ([`Format::of_shard`]) if all but their companions ([`Format::is_companion`]) have one
+    /// format, else files. If shards are only numbered (`train-00000-of-01024`), the first bytes of
+    /// one shard decide. If a packed format is set, every object but companions is a shard of it,
+    /// whatever its name.
     pub format: Option<Format>,
+    /// Choices within the format.
+    pub format_options: FormatOptions,
     /// If not empty, only these objects (their paths below the base URL). A missing one is an
     /// error.
     pub objects: Vec<String>,
@@ -234,6 +238,7 @@ impl Catalog {
         let paths = || found.objects.iter().map(|object| &*object.path);
         let format = match options.format {
             Some(format) => format,
+            None if options.format_options.is_tokens() => Format::Tokens,
             None => match format::detect(base_url, paths())? {
                 DetectedFormat::Format(format) => format,
                 DetectedFormat::Numbered => packed::sniff(origin, base_url, &found.objects).await?,
@@ -401,10 +406,13 @@ async fn pack(
     let count = objects.len();
     let layouts = servers::layouts(origin, &objects).await;
     let path = options.partial.as_deref().map(shard_journal::next_to);
-    let partial = path.map(|path| ShardJournal::open(&path, base_url, format)).transpose()?.flatten();
+    let choices = &options.format_options;
+    let partial =
+        path.map(|path| ShardJournal::open(&path, base_url, format, choices)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
-    let shards = packed::index(origin, base_url, format, objects, before, |cost| {
+    let format_choice = (format, choices);
+    let shards = packed::index(origin, base_url, format_choice, objects, before, |cost| {
         so_far = IndexProgress {
             samples: cost.samples,
             resumed_shards: cost.resumed,
@@ -416,10 +424,9 @@ async fn pack(
         progress(so_far);
     })
     .await?;
-    let total = shards.iter().try_fold(0u64, |sum, shard| {
-        shard.rows.extents().iter().try_fold(sum, |sum, &(_, length)| sum.checked_add(length))
-    });
-    if total.is_none() {
+    // A sum that does not fit is the largest number.
+    let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
+    if total == u64::MAX {
         let message = format!("{base_url}: its samples are impossibly long together");
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }

@@ -6,8 +6,8 @@
 //! seed means the same samples on every machine. Its [fingerprint](Catalog::fingerprint) shows
 //! whether two ranks or two runs use the same data.
 //!
-//! Samples are files, or parts of shards (tar as WebDataset writes it, TFRecord, zip without
-//! compression): see [`Format`].
+//! Samples are files, or parts of shards (tar as WebDataset writes it, LMDB, HDF5, Parquet and
+//! more): see [`Format`].
 //!
 //! This crate knows tiers and no backend: an origin is whatever implements
 //! [`OriginTier`](foreread_tier::OriginTier).
@@ -29,14 +29,17 @@
 
 mod batch_layout;
 mod braces;
+mod build_catalog;
 mod catalog;
 mod catalog_file;
 mod columns;
 mod directory_markers;
 mod encode;
 mod encode_packed;
+mod encode_runs;
 mod error;
 mod format;
+mod format_options;
 mod index;
 mod journal;
 mod listing;
@@ -48,6 +51,8 @@ mod replace;
 mod servers;
 mod shard_journal;
 mod stored;
+mod value_columns;
+mod values;
 
 #[cfg(test)]
 mod tests;
@@ -55,12 +60,15 @@ mod tests;
 pub use braces::expand;
 pub use catalog::{Catalog, CatalogEntry, SampleField};
 pub use error::{DatasetError, DatasetErrorKind};
+pub use foreread_formats::ArrayType;
 pub use format::Format;
+pub use format_options::FormatOptions;
 pub use index::{IndexOptions, IndexProgress};
 pub use listing_journal::forget_listing;
 pub use lock_file::{LockAttempt, LockFile};
 pub use replace::replace_file;
 pub use servers::{ServerShare, ServerShares};
+pub use values::SampleValue;
 
 /// The name of a catalog that is stored next to its data, where it is found and used.
 pub const CATALOG_NAME: &str = "catalog.foreread";

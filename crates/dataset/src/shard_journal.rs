@@ -18,8 +18,8 @@ use serde::ser::{SerializeSeq, Serializer};
 use serde::{Deserialize, Serialize};
 
 use crate::journal::{self, Journal, RecordUse};
-use crate::packed::{FormatColumns, IndexedShard, SampleRows};
-use crate::{DatasetError, Format};
+use crate::packed::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
+use crate::{DatasetError, Format, FormatOptions};
 
 /// The first bytes of such a file, which distinguish it from any other.
 const BEGINNING: &[u8] = b"{\"unfinished_shards\":";
@@ -30,6 +30,8 @@ struct ShardsHead {
     unfinished_shards: u32,
     base_url: String,
     format: String,
+    #[serde(default, skip_serializing_if = "FormatOptions::is_default")]
+    options: FormatOptions,
 }
 
 /// A sample: name, offset, length, checksum, and its fields with offset in it and length.
@@ -52,6 +54,8 @@ struct WrittenShard<'a> {
     columns: [bool; 3],
     #[serde(serialize_with = "samples")]
     samples: &'a SampleRows,
+    #[serde(skip_serializing_if = "ShardExtra::is_default")]
+    extra: &'a ShardExtra,
 }
 
 /// A shard as it is read.
@@ -65,11 +69,13 @@ struct StoredShard {
     skipped: u64,
     columns: [bool; 3],
     samples: Vec<OwnedSample>,
+    #[serde(default)]
+    extra: ShardExtra,
 }
 
 fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error> {
-    let mut list = out.serialize_seq(Some(rows.len()))?;
-    for row in 0..rows.len() {
+    let mut list = out.serialize_seq(Some(rows.rows()))?;
+    for row in 0..rows.rows() {
         let (offset, length) = rows.extent(row);
         let fields = rows.fields(row).map(|fields| fields.map(|field| rows.field(field)).collect());
         let sample: Sample<'_> = (rows.key(row), offset, length, rows.crc32c(row), fields);
@@ -81,8 +87,8 @@ fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error>
 impl StoredShard {
     /// The shard, if the record is valid.
     fn shard(self) -> Option<IndexedShard> {
-        let Self { path, size, modified, changed, etag, skipped, columns: [keys, crc32c, fields], samples } =
-            self;
+        let Self { path, size, modified, changed, etag, skipped, columns, samples, extra } = self;
+        let [keys, crc32c, fields] = columns;
         let columns = FormatColumns { keys, crc32c, fields };
         let version = match (modified, changed, etag) {
             (Some(modified), Some(changed), _) => {
@@ -94,7 +100,7 @@ impl StoredShard {
         };
         let mut rows = SampleRows::new(columns);
         for (key, offset, length, crc32c, of_sample) in samples {
-            let end = offset.checked_add(length).filter(|&end| end <= size)?;
+            offset.checked_add(length).filter(|&end| end <= size)?;
             let found =
                 FormatColumns { keys: key.is_some(), crc32c: crc32c.is_some(), fields: of_sample.is_some() };
             if found != columns {
@@ -102,15 +108,15 @@ impl StoredShard {
             }
             let of_sample = of_sample.unwrap_or_default();
             rows.push(key.as_deref().unwrap_or_default(), offset, length, crc32c.unwrap_or_default());
-            for (name, from, length) in of_sample {
-                let start = offset.checked_add(from)?;
-                start.checked_add(length).filter(|&field| field <= end)?;
-                rows.push_field(&name, start, length);
-            }
-            if rows.extents().last() != Some(&(offset, end - offset)) {
-                return None;
+            for (name, from, field) in of_sample {
+                from.checked_add(field).filter(|&field| field <= length)?;
+                rows.push_part(&name, from, field);
             }
         }
+        if !extra.is_valid(rows.rows(), size) {
+            return None;
+        }
+        let rows = rows.with_extra(extra);
         Some(IndexedShard {
             object: Object { path: path.into(), size, version: Some(version) },
             rows,
@@ -136,11 +142,13 @@ impl ShardJournal {
         path: &Path,
         base_url: &str,
         format: Format,
+        options: &FormatOptions,
     ) -> Result<Option<(Self, KnownShards)>, DatasetError> {
         let head = ShardsHead {
             unfinished_shards: 2,
             base_url: base_url.to_owned(),
             format: format.name().to_owned(),
+            options: options.clone(),
         };
         let mut kept = KnownShards::default();
         let journal = Journal::open(path, BEGINNING, &head, Duration::MAX, |text| {
@@ -178,7 +186,8 @@ fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     };
     let FormatColumns { keys, crc32c, fields } = shard.rows.columns();
     let (skipped, samples, columns) = (shard.skipped, &shard.rows, [keys, crc32c, fields]);
-    journal.write(&WrittenShard { path, size: *size, modified, changed, etag, skipped, columns, samples })?;
+    let (size, extra) = (*size, samples.extra());
+    journal.write(&WrittenShard { path, size, modified, changed, etag, skipped, columns, samples, extra })?;
     journal.flush()
 }
 
@@ -238,7 +247,7 @@ mod tests {
     }
 
     fn open(path: &Path, format: Format) -> (ShardJournal, KnownShards) {
-        ShardJournal::open(path, "s3://b", format).unwrap().unwrap()
+        ShardJournal::open(path, "s3://b", format, &FormatOptions::default()).unwrap().unwrap()
     }
 
     #[test]
@@ -289,7 +298,8 @@ mod tests {
         std::fs::write(&path, damaged).unwrap();
         assert!(open(&path, Format::Tar).1.0.is_empty(), "the first shard is damaged");
         std::fs::write(&path, b"precious").unwrap();
-        assert!(ShardJournal::open(&path, "s3://b", Format::Tar).unwrap().is_none());
+        let options = FormatOptions::default();
+        assert!(ShardJournal::open(&path, "s3://b", Format::Tar, &options).unwrap().is_none());
         forget(&path);
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }

@@ -436,7 +436,7 @@ proptest! {
 fn in_memory_catalog_equals_its_file() {
     let (_directory, path) = saved(small());
     let image = CatalogFile::owned(fs::read(&path).unwrap().into()).unwrap();
-    assert_eq!(image.rows(), 4);
+    assert_eq!(image.samples(), 4);
     assert_eq!(*image.bytes().unwrap(), fs::read(&path).unwrap());
 }
 

@@ -97,7 +97,8 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        CATALOG_NAME, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, ServerShare, ServerShares,
+        ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, IndexOptions, IndexProgress,
+        SampleValue, ServerShare, ServerShares,
         forget_listing,
     };
     pub use foreread_types::DatasetId;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// Samples of equal length at equal distances: sample `i` of `count` begins at `start + i * stride`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The offset of the first sample in bytes.
     pub start: u64,
@@ -49,7 +51,7 @@ impl Extents {
 }
 
 /// How the bytes of a sample are an array: little endian, row-major.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayType {
     /// NumPy's name of the element type, as in `array.dtype.str`: `<f4`, `|u1`, `<i8`.
     pub dtype: String,
@@ -59,7 +61,7 @@ pub struct ArrayType {
 }
 
 /// One value per sample, which the catalog keeps: labels and small numbers.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueColumn {
     /// The column's name, such as `label`.
     pub name: String,
@@ -68,7 +70,7 @@ pub struct ValueColumn {
 }
 
 /// The values of a [`ValueColumn`], in the order of samples.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ColumnValues {
     /// Integers. Missing values are `None`.

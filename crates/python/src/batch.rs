@@ -7,6 +7,7 @@ use pyo3::types::{PyIterator, PyList, PySlice};
 
 use crate::process_local::ProcessLocal;
 use crate::sample::PySample;
+use crate::values;
 
 /// The samples of one step, in the order that the seed defines.
 ///
@@ -68,11 +69,11 @@ impl PyBatch {
         self.batch().iter().map(|(id, _)| id.0).collect()
     }
 
-    /// The samples' class indices, in order. None for a sample without a class.
+    /// The samples' labels, in order. None for a sample without a label.
     #[getter]
-    fn labels(&self) -> Vec<Option<u32>> {
+    fn labels<'py>(&self, py: Python<'py>) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let catalog = self.catalog.peek();
-        self.batch().iter().map(|(id, _)| catalog.label_index(id)).collect()
+        self.batch().iter().map(|(id, _)| values::label(py, catalog, id)).collect()
     }
 
     /// The total length of the samples, in bytes.

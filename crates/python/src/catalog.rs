@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use foreread::Loader;
 use foreread::SampleId;
-use foreread::dataset::{IndexOptions, IndexProgress};
+use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
-use crate::{allocator, files, interrupt, loader, logs, process_local, settings};
+use crate::{allocator, files, interrupt, loader, logs, process_local, settings, values};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
@@ -103,15 +103,40 @@ impl PyCatalog {
         Ok(self.catalog().sizes().bytes(id))
     }
 
-    /// The index of a sample's class. None if it has none.
-    fn label(&self, index: isize) -> PyResult<Option<u32>> {
-        Ok(self.catalog().label_index(self.id(index)?))
+    /// A sample's label: the index of its class, or the value of its format's column of labels.
+    /// None if it has none.
+    fn label<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyAny>>> {
+        values::label(py, self.catalog(), self.id(index)?)
     }
 
-    /// The class indices of all samples, -1 for none, as an array of 64-bit integers.
+    /// The names of the values that the catalog has of each sample.
+    #[getter]
+    fn value_names(&self) -> Vec<String> {
+        self.catalog().value_names().to_vec()
+    }
+
+    /// A sample's value of this name: a number, a text or an array. None if it has none.
+    fn value<'py>(&self, py: Python<'py>, index: isize, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        values::value(py, self.catalog(), self.id(index)?, name)
+    }
+
+    /// NumPy's type and the shape of each sample's bytes, if the format knows them. The first length
+    /// of the shape is None if it differs between samples.
+    #[getter]
+    fn array_type(&self) -> Option<(String, Vec<Option<u64>>)> {
+        self.catalog().array().map(|array| (array.dtype.clone(), array.shape.clone()))
+    }
+
+    /// What was found in the first shard, in one line. None for formats without a choice.
+    #[getter]
+    fn summary(&self) -> Option<&str> {
+        self.catalog().summary()
+    }
+
+    /// The labels of all samples that are integers, -1 for none, as an array of 64-bit integers.
     fn targets<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let catalog = self.catalog();
-        let class = |id| catalog.label_index(SampleId(id)).map_or(-1, i64::from);
+        let class = |id| values::integer_label(catalog, SampleId(id)).unwrap_or(-1);
         files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
     }
 
@@ -151,7 +176,7 @@ impl PyCatalog {
         self.catalog().base_url()
     }
 
-    /// How objects store samples: files, tar, tfrecord or zip.
+    /// How objects store samples: files, tar, hdf5, parquet and so on.
     #[getter]
     fn format(&self) -> &str {
         self.catalog().format().name()
@@ -209,8 +234,17 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 /// of directories. `name` replaces the location of the data: caches stay valid when the data are
 /// moved, and the caller guarantees that the data are the same. `progress` is called periodically
 /// with the samples and bytes found so far. An exception that it raises ends the index.
+///
+/// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and
+/// Arrow files, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample.
+/// `window` and `stride` are the samples of token files in tokens, `dtype` the type of a token, and
+/// with `document` a document of Megatron's files is one sample.
 #[pyfunction]
-#[pyo3(signature = (target, *, include = None, exclude = None, format = None, name = None, progress = None))]
+#[pyo3(signature = (
+    target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,
+    key = None, whole = false, window = None, stride = None, dtype = None, document = false,
+))]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
     py: Python<'_>,
     target: &Bound<'_, PyAny>,
@@ -219,6 +253,13 @@ pub(crate) fn index(
     format: Option<&Bound<'_, PyAny>>,
     name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
+    field: Option<String>,
+    key: Option<String>,
+    whole: bool,
+    window: Option<u64>,
+    stride: Option<u64>,
+    dtype: Option<String>,
+    document: bool,
 ) -> PyResult<PyCatalog> {
     allocator::set_up();
     process_local::count_forks();
@@ -228,6 +269,10 @@ pub(crate) fn index(
     options.exclude = globs("exclude", exclude)?;
     options.format = format.map_or(Ok(None), settings::format)?;
     options.name = name;
+    let mut choices = FormatOptions::default();
+    (choices.field, choices.key, choices.whole) = (field, key, whole);
+    (choices.window, choices.stride, choices.dtype, choices.document) = (window, stride, dtype, document);
+    options.format_options = choices;
     let names = loader::targets(target)?;
     let (first, more) = names
         .split_first()

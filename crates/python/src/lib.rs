@@ -35,6 +35,7 @@ mod sample;
 mod settings;
 mod share;
 mod source;
+mod values;
 
 pub use batch::PyBatch;
 pub use catalog::PyCatalog;

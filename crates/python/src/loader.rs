@@ -20,7 +20,7 @@ use crate::monitor::Monitor;
 use crate::process_local::ProcessLocal;
 use crate::run::{Closable, INTERRUPT_TIMEOUT, RunHandle, SHUTDOWN_TIMEOUT};
 use crate::settings::{self, PythonSettings};
-use crate::{allocator, json, logs, process_local};
+use crate::{allocator, json, logs, process_local, values};
 
 /// Numbers the rendezvous of this process, so that the n-th loaders of all ranks meet.
 static MEETINGS: Meetings = Meetings::new();
@@ -52,7 +52,7 @@ static MEETINGS: Meetings = Meetings::new();
 ///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
 ///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
-///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord' or 'zip'.
+///     format: how objects store samples: 'auto', 'files', 'tar', 'hdf5', 'parquet' and more.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
 ///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads
@@ -384,10 +384,17 @@ impl PyLoader {
         path_of(catalog, known(catalog, id)?)
     }
 
-    /// The index of a sample's class. None if it has none.
-    fn label(&self, id: u64) -> PyResult<Option<u32>> {
+    /// A sample's label: the index of its class, or the value of its format's column of labels.
+    /// None if it has none.
+    fn label<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let catalog = self.facts.catalog.peek();
-        Ok(catalog.label_index(known(catalog, id)?))
+        values::label(py, catalog, known(catalog, id)?)
+    }
+
+    /// Whether samples have labels.
+    #[getter]
+    fn has_labels(&self) -> bool {
+        values::has_labels(self.facts.catalog.peek())
     }
 
     /// The names of the classes, by index.

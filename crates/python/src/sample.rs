@@ -17,6 +17,7 @@ use pyo3::types::{PyBytes, PyType};
 use crate::catalog::path_of;
 use crate::errors::ExceptionClass;
 use crate::process_local::ProcessLocal;
+use crate::values;
 
 /// Fills a read-only view of `data`, which `owner` holds.
 ///
@@ -81,14 +82,36 @@ impl PySample {
         self.id.0
     }
 
-    /// The index of its class in the order of ImageFolder. None without a directory in its path,
-    /// and in shards.
+    /// Its label: the index of its class in the order of ImageFolder, or the value of its format's
+    /// column of labels. None without either.
     #[getter]
-    fn label(&self) -> Option<u32> {
-        self.catalog().label_index(self.id)
+    fn label<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        values::label(py, self.catalog(), self.id)
     }
 
-    /// The name of its class: the first directory of its path.
+    /// The names of the values that the catalog has of each sample.
+    fn values(&self) -> Vec<String> {
+        self.catalog().value_names().to_vec()
+    }
+
+    /// The value of this name: a number, a text or an array. None if the sample has none.
+    fn value<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        values::value(py, self.catalog(), self.id, name)
+    }
+
+    /// Its bytes as a NumPy array, without a copy, where the format knows type and shape.
+    fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let this = slf.get();
+        let Some(array) = this.catalog().array() else {
+            let format = this.catalog().format().name();
+            let message =
+                format!("samples of {format} have no known type: use numpy.frombuffer(sample, dtype)");
+            return Err(pyo3::exceptions::PyTypeError::new_err(message));
+        };
+        values::array(slf.as_any(), array)
+    }
+
+    /// The name of its class: the first directory of its path, or a label that is a text.
     #[getter]
     fn label_name(&self) -> Option<&str> {
         self.catalog().label(self.id)

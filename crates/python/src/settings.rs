@@ -209,7 +209,8 @@ pub(crate) fn format(value: &Bound<'_, PyAny>) -> PyResult<Option<Format>> {
     match word("format", value)?.as_str() {
         "auto" => Ok(None),
         name => Format::from_name(name).map(Some).ok_or_else(|| {
-            ExceptionClass::Config.with(format!("format {name}: expected auto, files, tar, tfrecord or zip"))
+            let known: Vec<_> = Format::ALL.iter().map(|format| format.name()).collect();
+            ExceptionClass::Config.with(format!("format {name}: expected auto, {}", known.join(", ")))
         }),
     }
 }

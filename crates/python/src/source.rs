@@ -22,7 +22,7 @@ use crate::run::{self, Closable};
 use crate::sample::PySample;
 use crate::settings::PythonSettings;
 use crate::share;
-use crate::{allocator, json, logs, process_local};
+use crate::{allocator, json, logs, process_local, values};
 
 /// A source, empty after closing.
 #[derive(Debug)]
@@ -170,9 +170,16 @@ impl PySource {
         path_of(self.samples_known(), known(self.samples_known(), id)?)
     }
 
-    /// The index of a sample's class. None if it has none.
-    fn label(&self, id: u64) -> PyResult<Option<u32>> {
-        Ok(self.samples_known().label_index(known(self.samples_known(), id)?))
+    /// A sample's label: the index of its class, or the value of its format's column of labels.
+    /// None if it has none.
+    fn label<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        values::label(py, self.samples_known(), known(self.samples_known(), id)?)
+    }
+
+    /// Whether samples have labels.
+    #[getter]
+    fn has_labels(&self) -> bool {
+        values::has_labels(self.samples_known())
     }
 
     /// Serves samples to this user's processes on this machine (ShareClient) and returns the

@@ -248,7 +248,10 @@ pub const COMMAND_KNOBS: &[Knob] = &[
     ),
     knob(
         "format",
-        Words(&["auto", "files", "tar", "tfrecord", "zip"]),
+        Words(&[
+            "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata",
+            "npy", "tokens",
+        ]),
         Some("auto"),
         Storage,
         "How objects store samples; tar is WebDataset. auto: detected from names and first bytes",

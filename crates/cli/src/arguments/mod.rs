@@ -13,6 +13,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+use foreread::dataset::FormatOptions;
 
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
@@ -114,7 +115,53 @@ pub struct Index {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
+    pub format: FormatArguments,
+    #[command(flatten)]
     pub settings: Settings<IndexSet>,
+}
+
+/// Which parts of packed files are samples, where a format leaves a choice.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Packed formats")]
+pub struct FormatArguments {
+    /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'), whose
+    /// rows are the samples [default: the only candidate]
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// The named database of an LMDB file [default: the only one]
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+    /// Take a whole HDF5 dataset as one sample, not each of its rows
+    #[arg(long)]
+    whole: bool,
+    /// Token files (.bin, .npy, Megatron's .bin): the tokens of each sample, 2049 for 2048 and the
+    /// next one
+    #[arg(long, value_name = "TOKENS")]
+    window: Option<u64>,
+    /// Token files: the distance between the first tokens of two samples [default: the window]
+    #[arg(long, value_name = "TOKENS", requires = "window")]
+    stride: Option<u64>,
+    /// Token files without a header: the type of a token [possible values: u8, u16, u32, i32, i64]
+    #[arg(long, value_name = "TYPE")]
+    dtype: Option<String>,
+    /// Megatron's token files: take each document as one sample
+    #[arg(long, conflicts_with_all = ["window", "stride"])]
+    document: bool,
+}
+
+impl FormatArguments {
+    /// The same for the library.
+    pub fn options(&self) -> FormatOptions {
+        let mut options = FormatOptions::default();
+        options.field = self.field.clone();
+        options.key = self.key.clone();
+        options.whole = self.whole;
+        options.window = self.window;
+        options.stride = self.stride;
+        options.dtype = self.dtype.clone();
+        options.document = self.document;
+        options
+    }
 }
 
 #[derive(Debug, Args)]

@@ -24,6 +24,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.include = settings::list(&knobs, "include");
     index.exclude = settings::list(&knobs, "exclude");
     index.format = foreread_settings::format(&knobs)?;
+    index.format_options = options.format.options();
     index.name = options.name.clone();
     let output = options.settings.get("output").map(str::to_owned);
     let path = output.unwrap_or_else(|| default_name(&options.targets));
@@ -58,6 +59,8 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
         samples: catalog.len(),
         bytes: catalog.total_bytes(),
         labels: catalog.labels().len(),
+        found: catalog.summary().map(str::to_owned),
+        values: catalog.value_names().to_vec(),
         fingerprint: catalog.fingerprint().to_string(),
         seconds: took.as_secs_f64(),
         resumed_objects: last.resumed,
@@ -89,6 +92,12 @@ struct IndexReport {
     samples: u64,
     bytes: u64,
     labels: usize,
+    /// What the first shard has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    found: Option<String>,
+    /// The values that the catalog has of each sample.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    values: Vec<String>,
     fingerprint: String,
     seconds: f64,
     /// Objects and shards that an interrupted indexing had done.
@@ -120,6 +129,12 @@ impl fmt::Display for IndexReport {
             ByteSize(self.bytes),
             self.labels
         )?;
+        if let Some(found) = &self.found {
+            writeln!(out, "found {found}")?;
+        }
+        if !self.values.is_empty() {
+            writeln!(out, "values of each sample: {}", self.values.join(", "))?;
+        }
         if self.resumed_objects > 0 {
             writeln!(out, "resumed: {} objects were already listed", self.resumed_objects)?;
         }

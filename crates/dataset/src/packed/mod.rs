@@ -10,14 +10,17 @@
 //! sub-ranges. The result is one request per sample, whatever its number of members.
 //!
 //! [`reader`] keeps requests few, [`scan`] runs several at once, and [`tar`], [`tfrecord`] and
-//! [`zip`] parse their formats.
+//! [`zip`] parse their formats. All other formats have their parsers in `foreread-formats`, and
+//! [`parsers`] chooses among them.
 
+mod parsers;
 mod pax;
 mod reader;
 mod rows;
 mod samples;
 mod scan;
 mod shard_error;
+mod source;
 mod tar;
 mod tfrecord;
 mod zip;
@@ -27,12 +30,13 @@ use std::future::poll_fn;
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
+use self::parsers::Parsers;
 use self::reader::ShardStore;
-pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows};
+pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
 use self::shard_error::ShardError;
 use crate::format::compressed;
 use crate::shard_journal::{KnownShards, ShardJournal};
-use crate::{DatasetError, Format};
+use crate::{DatasetError, Format, FormatOptions};
 
 /// The number of parallel requests, over all shards.
 const IN_FLIGHT: usize = 64;
@@ -56,17 +60,18 @@ pub(crate) struct ResumeState<'a> {
     pub(crate) partial: Option<&'a ShardJournal>,
 }
 
-/// Indexes all `objects` as shards of `format`, in their order. `progress` is called after each
+/// Indexes all `objects` as shards of a format, in their order. `progress` is called after each
 /// read.
 pub(crate) async fn index(
     origin: &dyn OriginTier,
     base_url: &str,
-    format: Format,
+    (format, options): (Format, &FormatOptions),
     objects: Vec<Object>,
     before: ResumeState<'_>,
     mut progress: impl FnMut(IndexCost),
 ) -> Result<Vec<IndexedShard>, DatasetError> {
     let store = ShardStore::new(origin);
+    let parsers = Parsers::new(&store, format, options);
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;
@@ -77,7 +82,7 @@ pub(crate) async fn index(
     cost.resumed = known.iter().flatten().count() as u64;
     // In order, so that the same one of several bad shards is reported every time.
     let mut coming = futures::stream::iter(objects.into_iter().zip(known))
-        .map(|(object, known)| shard(&store, format, object, known, partial, each))
+        .map(|(object, known)| shard(&parsers, object, known, partial, each))
         .buffered(at_once);
     loop {
         // Progress is reported after each response, because a single large shard may take long.
@@ -91,7 +96,7 @@ pub(crate) async fn index(
             None => return Ok(shards),
             Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),
             Some(Ok(shard)) => {
-                cost.samples += shard.rows.len() as u64;
+                cost.samples += shard.rows.len();
                 cost.bytes = cost.bytes.saturating_add(shard.rows.bytes());
                 cost.skipped += shard.skipped;
                 shards.push(shard);
@@ -124,8 +129,7 @@ pub(crate) async fn sniff(
 }
 
 async fn shard(
-    store: &ShardStore<'_>,
-    format: Format,
+    parsers: &Parsers<'_>,
     object: Object,
     known: Option<IndexedShard>,
     partial: Option<&ShardJournal>,
@@ -134,7 +138,7 @@ async fn shard(
     if let Some(shard) = known {
         return Ok(shard);
     }
-    match rows(store, format, &object, places).await {
+    match parsers.rows(&object, places).await {
         Ok((rows, skipped)) => {
             let shard = IndexedShard { object, rows, skipped };
             if let Some(partial) = partial {
@@ -143,26 +147,5 @@ async fn shard(
             Ok(shard)
         }
         Err(trouble) => Err((object, trouble)),
-    }
-}
-
-async fn rows(
-    store: &ShardStore<'_>,
-    format: Format,
-    object: &Object,
-    places: usize,
-) -> Result<(SampleRows, u64), ShardError> {
-    match format {
-        Format::Files => Err(ShardError::damaged(0, "a plain file is not a shard")),
-        Format::Zip => zip::rows(store, object, places).await,
-        Format::Tar => samples::group(&scan::members::<tar::Tar>(store, object, places).await?),
-        Format::TfRecord => {
-            let members = scan::members::<tfrecord::TfRecord>(store, object, places).await?;
-            let mut rows = SampleRows::new(FormatColumns::TFRECORD);
-            for &(start, length, crc32c) in &members.places {
-                rows.push("", start, length, crc32c);
-            }
-            Ok((rows, members.skipped))
-        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use foreread_formats::{ArrayType, Extents, FoundSamples, Run, ValueColumn};
 use foreread_tier::Object;
+use serde::{Deserialize, Serialize};
 
 /// Texts, concatenated.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +65,44 @@ pub(crate) struct SampleRows {
     field_names: TextList,
     /// Offset in the sample, and length.
     field_extents: Vec<(u64, u64)>,
+    extra: ShardExtra,
+}
+
+/// What some parsers find beyond the extents of samples.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ShardExtra {
+    /// Samples whose extents are computed. Then there are no rows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) runs: Vec<Run>,
+    /// Values of the samples: labels and small numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) values: Vec<ValueColumn>,
+    /// The type of each sample's bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) array: Option<ArrayType>,
+    /// What was found, for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) summary: String,
+}
+
+impl ShardExtra {
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The number of samples in runs.
+    fn samples(&self) -> u64 {
+        self.runs.iter().map(|run| run.count).fold(0, u64::saturating_add)
+    }
+
+    /// Whether this fits a shard of `size` bytes with so many rows.
+    pub(crate) fn is_valid(&self, rows: usize, size: u64) -> bool {
+        let fits = |run: &Run| run.stride > 0 && run.end().is_some_and(|end| end <= size);
+        let count = self.samples().saturating_add(rows as u64);
+        (rows == 0 || self.runs.is_empty())
+            && self.runs.iter().all(fits)
+            && self.values.iter().all(|column| column.values.len() as u64 == count)
+    }
 }
 
 impl SampleRows {
@@ -73,6 +113,48 @@ impl SampleRows {
             crc32c: columns.crc32c.then(Vec::new),
             field_ends: columns.fields.then(Vec::new),
             ..Self::default()
+        }
+    }
+
+    /// The samples that a parser has found, in its order.
+    pub(crate) fn found(found: FoundSamples) -> Self {
+        let columns =
+            FormatColumns { keys: found.keys.is_some(), crc32c: false, fields: found.fields.is_some() };
+        let mut rows = Self::new(columns);
+        rows.extra = ShardExtra {
+            runs: Vec::new(),
+            values: found.columns,
+            array: found.array,
+            summary: found.summary,
+        };
+        match found.extents {
+            Extents::Runs(runs) => rows.extra.runs = runs,
+            Extents::Rows(extents) => {
+                let (keys, fields) = (found.keys.unwrap_or_default(), found.fields.unwrap_or_default());
+                for (row, (offset, length)) in extents.into_iter().enumerate() {
+                    rows.push(keys.get(row).map_or("", String::as_str), offset, length, 0);
+                    for field in fields.get(row).into_iter().flatten() {
+                        rows.push_part(&field.name, field.offset, field.length);
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    /// The same rows with this beyond them.
+    pub(crate) fn with_extra(self, extra: ShardExtra) -> Self {
+        Self { extra, ..self }
+    }
+
+    pub(crate) fn extra(&self) -> &ShardExtra {
+        &self.extra
+    }
+
+    /// Replaces computed extents by one extent per sample.
+    pub(crate) fn expand(&mut self) {
+        for run in std::mem::take(&mut self.extra.runs) {
+            self.extents.extend((0..run.count).map(|sample| (run.start + sample * run.stride, run.length)));
         }
     }
 
@@ -93,16 +175,18 @@ impl SampleRows {
     /// Adds a field to the last sample, at `start` in the object. The sample then ends where the
     /// field ends.
     pub(crate) fn push_field(&mut self, name: &str, start: u64, length: u64) {
-        let (Some((offset, whole)), Some(ends)) = (self.extents.last_mut(), &mut self.field_ends) else {
-            return;
-        };
+        let Some((offset, whole)) = self.extents.last_mut() else { return };
         let from = start.saturating_sub(*offset);
         *whole = from + length;
+        self.push_part(name, from, length);
+    }
+
+    /// Adds a field to the last sample, at `offset` in the sample, whose length stays.
+    pub(crate) fn push_part(&mut self, name: &str, offset: u64, length: u64) {
+        let Some(end) = self.field_ends.as_mut().and_then(|ends| ends.last_mut()) else { return };
         self.field_names.push(name);
-        self.field_extents.push((from, length));
-        if let Some(end) = ends.last_mut() {
-            *end = self.field_extents.len();
-        }
+        self.field_extents.push((offset, length));
+        *end = self.field_extents.len();
     }
 
     /// The columns that exist.
@@ -114,7 +198,13 @@ impl SampleRows {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of samples.
+    pub(crate) fn len(&self) -> u64 {
+        self.extra.samples().saturating_add(self.extents.len() as u64)
+    }
+
+    /// The number of samples with an extent of their own.
+    pub(crate) fn rows(&self) -> usize {
         self.extents.len()
     }
 
@@ -153,7 +243,9 @@ impl SampleRows {
 
     /// The sum of all lengths.
     pub(crate) fn bytes(&self) -> u64 {
-        self.extents.iter().fold(0, |sum, &(_, length)| sum.saturating_add(length))
+        let own = self.extents.iter().map(|&(_, length)| length);
+        let computed = self.extra.runs.iter().map(|run| run.length.saturating_mul(run.count));
+        own.chain(computed).fold(0, u64::saturating_add)
     }
 }
 

@@ -8,7 +8,7 @@ import pandas
 import pyarrow
 
 from ._outlook import Picture
-from ._settings import Path, Settings, Size, Target
+from ._settings import Format, Path, Settings, Size, Target
 from ._stats import Stats
 
 __all__ = [
@@ -66,11 +66,17 @@ class Sample:
     def id(self) -> int:
         """The sample's id in its catalog."""
     @property
-    def label(self) -> int | None:
-        """The index of its class in the order of ImageFolder. None without a directory in its path, and in shards."""
+    def label(self) -> Any:
+        """Its label: the index of its class in the order of ImageFolder, or the value of its format's column of labels."""
     @property
     def label_name(self) -> str | None:
-        """The name of its class: the first directory of its path."""
+        """The name of its class: the first directory of its path, or a label that is a text."""
+    def values(self) -> list[str]:
+        """The names of the values that the catalog has of each sample."""
+    def value(self, name: str) -> Any:
+        """The value of this name: a number, a text or an array. None if the sample has none."""
+    def array(self) -> Any:
+        """Its bytes as a NumPy array, without a copy, where the format knows type and shape."""
     @property
     def key(self) -> str | None:
         """Its name in its shard (WebDataset's __key__, a zip member's name). None for files and records."""
@@ -104,8 +110,8 @@ class Batch:
     def ids(self) -> list[int]:
         """The samples' ids in their catalog, in order."""
     @property
-    def labels(self) -> list[int | None]:
-        """The samples' class indices, in order. None for a sample without a class."""
+    def labels(self) -> list[Any]:
+        """The samples' labels, in order. None for a sample without a label."""
     @property
     def bytes(self) -> int:
         """The total length of the samples, in bytes."""
@@ -179,8 +185,11 @@ class Loader:
         """Ends the run: serves unfinished ranks for at most `seconds`, and flushes the disk tier."""
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
-    def label(self, id: int) -> int | None:
-        """The index of a sample's class. None if it has none."""
+    def label(self, id: int) -> Any:
+        """A sample's label: the index of its class, or the value of its format's column of labels. None if it has none."""
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples have labels."""
     @property
     def samples(self) -> int:
         """The number of samples in the dataset."""
@@ -223,8 +232,11 @@ class Source:
         """The id of the sample at this path below the dataset's URL. None if there is none."""
     def path(self, id: int) -> str:
         """A sample's path below the dataset's URL."""
-    def label(self, id: int) -> int | None:
-        """The index of a sample's class. None if it has none."""
+    def label(self, id: int) -> Any:
+        """A sample's label: the index of its class, or the value of its format's column of labels. None if it has none."""
+    @property
+    def has_labels(self) -> bool:
+        """Whether samples have labels."""
     def report(self) -> dict[str, Any]:
         """The report so far, as the command's JSON report."""
     def stats(self) -> Stats:
@@ -320,10 +332,22 @@ class Catalog:
         """A sample's path below the base URL. The path of a packed sample is its shard's, a slash, and its name there."""
     def size(self, index: int) -> int:
         """A sample's length in bytes."""
-    def label(self, index: int) -> int | None:
-        """The index of a sample's class. None if it has none."""
+    def label(self, index: int) -> Any:
+        """A sample's label: the index of its class, or the value of its format's column of labels. None if it has none."""
+    @property
+    def value_names(self) -> list[str]:
+        """The names of the values that the catalog has of each sample."""
+    def value(self, index: int, name: str) -> Any:
+        """A sample's value of this name: a number, a text or an array. None if it has none."""
+    @property
+    def array_type(self) -> tuple[str, list[int | None]] | None:
+        """NumPy's type and the shape of each sample's bytes, if the format knows them. The first length of the shape is
+        None if it differs between samples."""
+    @property
+    def summary(self) -> str | None:
+        """What was found in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
-        """The class indices of all samples, -1 for none, as an array of 64-bit integers."""
+        """The labels of all samples that are integers, -1 for none, as an array of 64-bit integers."""
     def first_without(self, endings: Sequence[str]) -> str | None:
         """The path of the first sample without one of `endings` (in lower case). None if there is none."""
     @property
@@ -340,7 +364,7 @@ class Catalog:
         """The URL or path that was indexed."""
     @property
     def format(self) -> str:
-        """How objects store samples: files, tar, tfrecord or zip."""
+        """How objects store samples: files, tar, hdf5, parquet and so on."""
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
 
@@ -357,9 +381,16 @@ def index(
     *,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
-    format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
+    format: Format | None = None,
     name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
+    field: str | None = None,
+    key: str | None = None,
+    whole: bool = False,
+    window: int | None = None,
+    stride: int | None = None,
+    dtype: str | None = None,
+    document: bool = False,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 
@@ -367,6 +398,10 @@ def index(
     `name` replaces the location of the data: caches stay valid when the data are moved, and the caller guarantees that
     the data are the same. `progress` is called periodically with the samples and bytes found so far. An exception that
     it raises ends the index.
+
+    The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files, `key`
+    the named database of LMDB. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token
+    files in tokens, `dtype` the type of a token, and with `document` a document of Megatron's files is one sample.
     """
 
 def calibrate(

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, Union
 if TYPE_CHECKING:
     from ._native import Catalog
 
-__all__ = ["Path", "Settings", "Size", "Target"]
+__all__ = ["Format", "Path", "Settings", "Size", "Target"]
 
 #: A path, or a URL.
 Path: TypeAlias = Union[str, "os.PathLike[str]"]
 
 #: The URL or path of a dataset, catalog or shard, a Catalog, or a list of shards.
 Target: TypeAlias = Union[Path, "Catalog", Sequence[Path]]
+
+#: How objects store samples.
+Format: TypeAlias = Literal[
+    "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata", "npy", "tokens"
+]
 
 #: Bytes, or a text such as "8GiB" or "500MB".
 Size: TypeAlias = Union[int, str]
@@ -59,7 +64,7 @@ class Settings(TypedDict, total=False):
     #: A second dataset, read in order after every epoch.
     validate: Path | None
     #: How objects store samples (default: detected from their names).
-    format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None
+    format: Format | None
     #: The effect of an unreadable sample (default: fail).
     on_error: Literal["fail", "skip", "substitute"] | None
     #: A state from Loader.state().

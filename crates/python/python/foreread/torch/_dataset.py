@@ -154,6 +154,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
         self._length = source.samples
         #: The class index of each sample. Empty without classes.
         self.targets = array("q", source.catalog.targets() if self.classes else b"")
+        #: The catalog, if its format has a column of labels.
+        self._labels = source.catalog if source.has_labels and not self.classes else None
         self.decode = decoder(decode, source, target)
         #: The settings of its engine.
         self.settings = settings
@@ -184,9 +186,10 @@ class Dataset(torch.utils.data.Dataset[Any]):
             elif item is sample:
                 # Copied, because its memory belongs to the engine and cannot be sent to other processes.
                 item = torch.frombuffer(bytearray(sample) or bytearray(1), dtype=torch.uint8)[: len(sample)]
-            if not self.classes:
+            if not self.classes and self._labels is None:
                 return item
-            label: Any = self.targets[self._number(index)]
+            number = self._number(index)
+            label: Any = self.targets[number] if self._labels is None else self._labels.label(number)
             if self.target_transform is not None:
                 label = self.target_transform(label)
         except Exception as error:

@@ -41,6 +41,22 @@ def raw(sample: Any) -> Any:
     return sample
 
 
+def tensors(dtype: str, shape: list[int | None]) -> Decode:
+    """A function that makes a sample's bytes a tensor of this type and shape."""
+    import numpy
+    import torch
+
+    lengths = [-1 if length is None else length for length in shape]
+    element = numpy.dtype(dtype)
+
+    def tensor(sample: Any) -> Any:
+        values = numpy.frombuffer(sample, element).reshape(lengths)
+        # PyTorch has native byte order alone. The copy is the caller's own.
+        return torch.from_numpy(values.astype(element.newbyteorder("=")))
+
+    return tensor
+
+
 def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     """The function that `decode` names, for the samples of a Loader or Source of `target`."""
     if callable(decode):
@@ -49,6 +65,8 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return raw
     if decode not in ("image", "auto"):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
+    if decode == "auto" and (kind := samples.catalog.array_type) is not None:
+        return tensors(*kind)
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw

@@ -74,10 +74,10 @@ class DataLoader:
             catalog's, which is ImageFolder's.
         seed: ``DistributedSampler``'s.
         drop_last: drops samples that do not fill a batch on every rank, as ``DistributedSampler`` and ``DataLoader`` do.
-        transform, target_transform: as in ImageFolder: functions of the decoded sample and the class index.
+        transform, target_transform: as in ImageFolder: functions of the decoded sample and the label.
         collate_fn: as in PyTorch, a function of a list of ``(item, label)``, or of items without labels.
         decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
-            ``"auto"``: images if names have image extensions.
+            ``"auto"``: tensors if the format knows type and shape, images if names have image extensions.
         num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
             Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
             between runs.
@@ -151,7 +151,7 @@ class DataLoader:
         self.dataset = _DatasetInfo(self._native)
         self._transform = transform
         self._target_transform = target_transform
-        self._labelled = bool(self._native.labels)
+        self._labelled = self._native.has_labels
         self._decode = self._decoder(decode, source)
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn

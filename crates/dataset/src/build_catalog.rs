@@ -1,0 +1,126 @@
+//! Making catalogs: of files, and of the samples in shards.
+
+use arrow_schema::ArrowError;
+use foreread_tier::{Object, Version};
+
+use crate::catalog::shortened;
+use crate::catalog_file::{ARRAYS_KEY, SUMMARY_KEY};
+use crate::encode::{CatalogHeader, CatalogSample, encode};
+use crate::listing::Listing;
+use crate::names::{MAX_TEXT, SplitName, compare, refuse};
+use crate::packed::IndexedShard;
+use crate::servers::{self, Layouts};
+use crate::{Catalog, DatasetError, DatasetErrorKind, Format, encode_packed, encode_runs, values};
+
+/// The most samples whose places are stored one by one.
+const MOST_ROWS: u64 = 1 << 32;
+
+impl Catalog {
+    /// The catalog of these objects, one sample each. They may come in any order. `base_url` is
+    /// kept unchanged.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Empty`] without objects. [`DatasetErrorKind::Invalid`] if a path leaves
+    /// the origin or occurs twice, or a path or ETag is longer than 16,384 bytes.
+    /// [`DatasetErrorKind::Io`] if the versions do not suffice and the system has no random
+    /// numbers.
+    pub fn from_objects(
+        base_url: &str,
+        objects: impl IntoIterator<Item = Object>,
+    ) -> Result<Self, DatasetError> {
+        Self::of_files(base_url, None, objects, &Layouts::new())
+    }
+
+    /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data.
+    pub(crate) fn of_files(
+        base_url: &str,
+        place_name: Option<&str>,
+        objects: impl IntoIterator<Item = Object>,
+        layouts: &Layouts,
+    ) -> Result<Self, DatasetError> {
+        let invalid = |path: &str, why: &str| {
+            let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
+            DatasetError::new(DatasetErrorKind::Invalid, message)
+        };
+        let mut samples = Vec::new();
+        let mut total = 0u64;
+        for object in objects {
+            if let Some(why) = refuse(&object.path) {
+                return Err(invalid(&shortened(&object.path), why));
+            }
+            if matches!(&object.version, Some(Version::ETag(tag)) if tag.len() > MAX_TEXT) {
+                return Err(invalid(&shortened(&object.path), "its ETag is longer than 16,384 bytes"));
+            }
+            let sum = total.checked_add(object.size);
+            total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
+            let layout = layouts.get(&object.path);
+            let server = layout.and_then(|layout| servers::encode(&**layout, 0));
+            samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server });
+        }
+        if samples.is_empty() {
+            return Err(DatasetError::new(
+                DatasetErrorKind::Empty,
+                format!("{base_url}: there are no samples"),
+            ));
+        }
+        samples.sort_unstable_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)));
+        if let Some([twice, _]) = samples.array_windows().find(|[a, b]| a.object.path == b.object.path) {
+            return Err(invalid(&twice.object.path, "it was listed twice"));
+        }
+        let listing = Listing::of(samples.iter().map(|sample| &sample.object));
+        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
+        let head = CatalogHeader { base_url, name: place_name, listing, extra: &[] };
+        let bytes = encode(head, Format::Files.name(), &samples);
+        drop(samples);
+        Self::of_encoded(base_url, bytes)
+    }
+
+    /// The catalog of the samples in these shards. Each shard occurs once. There is at least one
+    /// sample.
+    pub(crate) fn from_shards(
+        base_url: &str,
+        place_name: Option<&str>,
+        format: Format,
+        mut shards: Vec<IndexedShard>,
+        layouts: &Layouts,
+    ) -> Result<Self, DatasetError> {
+        let invalid =
+            |why: String| DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}"));
+        shards.retain(|shard| shard.rows.len() > 0);
+        shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
+        let listing = Listing::of(shards.iter().map(|shard| &shard.object));
+        let listing = listing.map_err(|error| no_randomness(base_url, error))?;
+        let tables = values::tables(&shards).map_err(invalid)?;
+        let summary = shards.first().map(|shard| shard.rows.extra().summary.clone());
+        let summary = summary.filter(|text| !text.is_empty()).map(|text| (SUMMARY_KEY, text));
+        let arrays = values::arrays(&shards, &tables).map(|text| (ARRAYS_KEY, text));
+        let extra: Vec<_> = summary.into_iter().chain(arrays).collect();
+        let head = CatalogHeader { base_url, name: place_name, listing, extra: &extra };
+        let bytes = if encode_runs::are_computed(&shards) {
+            encode_runs::encode(head, format.name(), &shards)
+        } else {
+            if shards.iter().map(|shard| shard.rows.len()).fold(0, u64::saturating_add) > MOST_ROWS {
+                let why = "too many samples of different lengths; index files of one length together";
+                return Err(invalid(why.to_owned()));
+            }
+            shards.iter_mut().for_each(|shard| shard.rows.expand());
+            encode_packed::encode(head, format.name(), &shards, layouts, &tables)
+        };
+        drop(shards);
+        Self::of_encoded(base_url, bytes)
+    }
+
+    fn of_encoded(base_url: &str, bytes: Result<Vec<u8>, ArrowError>) -> Result<Self, DatasetError> {
+        let bytes = bytes.map_err(|error| {
+            let message = format!("{base_url}: the catalog cannot be made: {error}");
+            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
+        })?;
+        Self::from_bytes(bytes, format!("the catalog of {base_url}"))
+    }
+}
+
+fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
+    let message =
+        format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
+    DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
+}

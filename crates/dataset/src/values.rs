@@ -1,0 +1,379 @@
+//! Values of packed samples as columns of a catalog: labels and small numbers.
+//!
+//! Parsers read them with a shard's directory, so no second request per sample is needed. All shards
+//! of a dataset have one type per column. Integers become numbers with a fraction if one shard has
+//! these. A column of texts named `label` is the catalog's column of labels, with classes in the
+//! order of their names. All other columns are `value.NAME`. The price is memory: a value takes one
+//! to eight bytes per sample, an array its length.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow_array::types::Int32Type;
+use arrow_array::{
+    ArrayRef, DictionaryArray, FixedSizeBinaryArray, Float64Array, Int32Array, Int64Array, StringArray,
+};
+use arrow_schema::{ArrowError, DataType, Field};
+use foreread_formats::{ArrayType, ColumnValues};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::packed::IndexedShard;
+
+/// What the names of these columns begin with.
+pub(crate) const PREFIX: &str = "value.";
+
+/// The column of texts that is the catalog's column of labels.
+pub(crate) const LABEL: &str = "label";
+
+/// The name under which the type of the samples' own bytes is stored.
+const SAMPLE: &str = "";
+
+/// A value of one sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SampleValue<'a> {
+    /// An integer.
+    Integer(i64),
+    /// A number with a fraction.
+    Float(f64),
+    /// A text.
+    Text(&'a str),
+    /// An array: its type, and its bytes.
+    Array(&'a ArrayType, &'a [u8]),
+}
+
+/// The type of a column.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ValueType {
+    Integer,
+    Float,
+    Text,
+    /// The array's type, and its length in bytes.
+    Array(ArrayType, usize),
+}
+
+impl ValueType {
+    fn of(values: &ColumnValues) -> Result<Self, String> {
+        Ok(match values {
+            ColumnValues::Integers(_) => Self::Integer,
+            ColumnValues::Floats(_) => Self::Float,
+            ColumnValues::Texts(_) => Self::Text,
+            ColumnValues::Arrays { array, width, .. } => Self::Array(array.clone(), *width),
+            _ => return Err("has a type that catalogs cannot store".to_owned()),
+        })
+    }
+
+    /// The type that has the values of both.
+    fn with(self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Integer, Self::Float) | (Self::Float, Self::Integer) => Some(Self::Float),
+            (one, other) => (one == other).then_some(one),
+        }
+    }
+}
+
+/// One column over all shards.
+#[derive(Debug)]
+pub(crate) struct ValueTable {
+    pub(crate) name: String,
+    kind: ValueType,
+    /// The distinct texts, sorted.
+    texts: Vec<Arc<str>>,
+    dictionary: ArrayRef,
+}
+
+/// The columns of `shards`, in the order of their names.
+///
+/// # Errors
+/// A text for people, if two shards have one column with different types.
+pub(crate) fn tables(shards: &[IndexedShard]) -> Result<Vec<ValueTable>, String> {
+    let mut kinds: BTreeMap<&str, ValueType> = BTreeMap::new();
+    for shard in shards {
+        for column in &shard.rows.extra().values {
+            let fault = |why: &str| format!("{}: the column {:?} {why}", shard.object.path, column.name);
+            let kind = ValueType::of(&column.values).map_err(|why| fault(&why))?;
+            let before = kinds.remove(&*column.name);
+            let both = before.map_or(Some(kind.clone()), |before| before.with(kind));
+            let both =
+                both.ok_or_else(|| fault("has another type in other shards; index them separately"))?;
+            kinds.insert(&column.name, both);
+        }
+    }
+    let tables = kinds.into_iter().map(|(name, kind)| {
+        let has = |shard: &IndexedShard| shard.rows.extra().values.iter().any(|column| column.name == name);
+        if matches!(kind, ValueType::Array(..))
+            && let Some(without) = shards.iter().find(|shard| !has(shard))
+        {
+            return Err(format!(
+                "{}: it has no column {name:?}, which other shards have",
+                without.object.path
+            ));
+        }
+        let texts = texts(shards, name);
+        let length: usize = texts.iter().map(|text| text.len()).sum();
+        if i32::try_from(length).is_err() {
+            return Err(format!("the texts of the column {name:?} exceed 2 GiB"));
+        }
+        let dictionary = Arc::new(StringArray::from_iter_values(&texts));
+        Ok(ValueTable { name: name.to_owned(), kind, texts, dictionary })
+    });
+    tables.collect()
+}
+
+/// The distinct texts of a column, sorted.
+fn texts(shards: &[IndexedShard], name: &str) -> Vec<Arc<str>> {
+    let mut all: Vec<Arc<str>> = Vec::new();
+    for shard in shards {
+        for column in shard.rows.extra().values.iter().filter(|column| column.name == name) {
+            if let ColumnValues::Texts(texts) = &column.values {
+                let mut some: Vec<Arc<str>> = texts.iter().flatten().cloned().collect();
+                some.sort_unstable();
+                some.dedup();
+                all.append(&mut some);
+            }
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// A value of the column `name` of a row.
+fn value<'a>(shard: &'a IndexedShard, row: usize, name: &str) -> Option<SampleValue<'a>> {
+    let column = shard.rows.extra().values.iter().find(|column| column.name == name)?;
+    match &column.values {
+        ColumnValues::Integers(values) => values.get(row).copied().flatten().map(SampleValue::Integer),
+        ColumnValues::Floats(values) => values.get(row).copied().flatten().map(SampleValue::Float),
+        ColumnValues::Texts(values) => values.get(row)?.as_deref().map(SampleValue::Text),
+        ColumnValues::Arrays { array, width, bytes } => {
+            bytes.get(row * width..(row + 1) * width).map(|bytes| SampleValue::Array(array, bytes))
+        }
+        _ => None,
+    }
+}
+
+impl ValueTable {
+    /// Whether this is the catalog's column of labels.
+    pub(crate) fn is_label(&self) -> bool {
+        self.name == LABEL && self.kind == ValueType::Text
+    }
+
+    /// The column in the schema.
+    pub(crate) fn field(&self) -> Field {
+        let name = format!("{PREFIX}{}", self.name);
+        match &self.kind {
+            ValueType::Integer => Field::new(name, DataType::Int64, true),
+            ValueType::Float => Field::new(name, DataType::Float64, true),
+            ValueType::Text if self.is_label() => {
+                Field::new_dictionary(LABEL, DataType::Int32, DataType::Utf8, true)
+            }
+            ValueType::Text => Field::new_dictionary(name, DataType::Int32, DataType::Utf8, true),
+            ValueType::Array(_, width) => Field::new(name, DataType::FixedSizeBinary(*width as i32), false),
+        }
+    }
+
+    /// The values of these rows: indexes of shards, and of rows in them.
+    pub(crate) fn column(
+        &self,
+        shards: &[IndexedShard],
+        rows: &[(usize, usize)],
+    ) -> Result<ArrayRef, ArrowError> {
+        let values = || rows.iter().map(|&(shard, row)| value(&shards[shard], row, &self.name));
+        Ok(match &self.kind {
+            ValueType::Integer => Arc::new(Int64Array::from_iter(values().map(|value| match value {
+                Some(SampleValue::Integer(value)) => Some(value),
+                _ => None,
+            }))),
+            ValueType::Float => Arc::new(Float64Array::from_iter(values().map(|value| match value {
+                Some(SampleValue::Integer(value)) => Some(value as f64),
+                Some(SampleValue::Float(value)) => Some(value),
+                _ => None,
+            }))),
+            ValueType::Text => {
+                let numbers = values().map(|value| match value {
+                    Some(SampleValue::Text(text)) => {
+                        self.texts.binary_search_by(|known| (**known).cmp(text)).ok().map(|at| at as i32)
+                    }
+                    _ => None,
+                });
+                let numbers = Int32Array::from_iter(numbers);
+                Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(&self.dictionary))?)
+            }
+            ValueType::Array(_, width) => {
+                let missing = vec![0; *width];
+                let bytes = values().map(|value| match value {
+                    Some(SampleValue::Array(_, bytes)) => bytes.to_vec(),
+                    _ => missing.clone(),
+                });
+                Arc::new(FixedSizeBinaryArray::try_from_iter(bytes)?)
+            }
+        })
+    }
+}
+
+/// A row's part of a fingerprint.
+pub(crate) fn hash_row(hash: &mut Xxh3, shard: &IndexedShard, row: usize) {
+    for column in &shard.rows.extra().values {
+        let (kind, bytes): (u8, &[u8]) = match value(shard, row, &column.name) {
+            None => (7, &[]),
+            Some(SampleValue::Integer(value)) => (8, &value.to_le_bytes()),
+            Some(SampleValue::Float(value)) => (9, &value.to_bits().to_le_bytes()),
+            Some(SampleValue::Text(text)) => (10, text.as_bytes()),
+            Some(SampleValue::Array(_, bytes)) => (11, bytes),
+        };
+        hash.update(&[kind]);
+        hash.update(&(bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    }
+}
+
+/// The types of arrays in a dataset, as the catalog's metadata has them: JSON, by column. `None`
+/// if there are none. The samples' own type is left out if shards differ in it.
+pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<String> {
+    let mut arrays: BTreeMap<&str, &ArrayType> = BTreeMap::new();
+    let mut own = shards.iter().map(|shard| shard.rows.extra().array.as_ref());
+    if let Some(Some(first)) = own.next()
+        && own.all(|other| other == Some(first))
+    {
+        arrays.insert(SAMPLE, first);
+    }
+    for table in tables {
+        if let ValueType::Array(array, _) = &table.kind {
+            arrays.insert(&table.name, array);
+        }
+    }
+    (!arrays.is_empty()).then(|| serde_json::to_string(&arrays).ok()).flatten()
+}
+
+/// The types of arrays in a catalog.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ArrayTypes(BTreeMap<String, ArrayType>);
+
+impl ArrayTypes {
+    /// Parses what [`arrays`] wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().map(Self)
+    }
+
+    /// The type of the samples' own bytes.
+    pub(crate) fn of_samples(&self) -> Option<&ArrayType> {
+        self.0.get(SAMPLE)
+    }
+
+    /// The type of a column's values.
+    pub(crate) fn of_column(&self, name: &str) -> Option<&ArrayType> {
+        self.0.get(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_formats::ValueColumn;
+    use foreread_tier::{Object, Version};
+    use foreread_types::SampleId;
+
+    use super::*;
+    use crate::packed::{FormatColumns, SampleRows, ShardExtra};
+    use crate::servers::Layouts;
+    use crate::{Catalog, Format};
+
+    /// A shard of two samples.
+    fn shard(path: &str, values: Vec<(&str, ColumnValues)>) -> IndexedShard {
+        let mut rows = SampleRows::new(FormatColumns::default());
+        rows.push("", 0, 10, 0);
+        rows.push("", 10, 10, 0);
+        let column = |(name, values): (&str, _)| ValueColumn { name: name.to_owned(), values };
+        let values = values.into_iter().map(column).collect();
+        let array = Some(ArrayType { dtype: "|u1".to_owned(), shape: vec![None, Some(5)] });
+        let extra = ShardExtra { values, array, summary: format!("of {path}"), ..ShardExtra::default() };
+        let object = Object { path: path.into(), size: 20, version: Some(Version::ETag("1".into())) };
+        IndexedShard { object, rows: rows.with_extra(extra), skipped: 0 }
+    }
+
+    fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, crate::DatasetError> {
+        let made = Catalog::from_shards("/data", None, Format::Parquet, shards, &Layouts::new())?;
+        let opened = Catalog::from_bytes(made.to_bytes().unwrap(), "test").unwrap();
+        assert_eq!(opened.fingerprint(), made.fingerprint());
+        Ok(opened)
+    }
+
+    fn texts(texts: [Option<&str>; 2]) -> ColumnValues {
+        ColumnValues::Texts(texts.map(|text| text.map(Arc::from)).to_vec())
+    }
+
+    fn array(bytes: [u8; 4]) -> ColumnValues {
+        let array = ArrayType { dtype: "<i2".to_owned(), shape: vec![Some(1)] };
+        ColumnValues::Arrays { array, width: 2, bytes: bytes.to_vec() }
+    }
+
+    #[test]
+    // semantics: FORMAT-2
+    fn values_are_those_of_their_samples() {
+        let one = vec![
+            ("label", ColumnValues::Integers(vec![Some(-3), None])),
+            ("weight", ColumnValues::Floats(vec![Some(0.5), None])),
+            ("text", texts([Some("b"), None])),
+            ("box", array([1, 2, 3, 4])),
+        ];
+        let two = vec![
+            ("label", ColumnValues::Integers(vec![Some(i64::MAX), Some(0)])),
+            ("weight", ColumnValues::Integers(vec![Some(7), Some(8)])),
+            ("text", texts([Some("a"), Some("b")])),
+            ("box", array([5, 6, 7, 8])),
+        ];
+        let catalog = catalog(vec![shard("0", one), shard("1", two)]).unwrap();
+        let value = |id, name| catalog.value(SampleId(id), name);
+        let (integer, float) = (SampleValue::Integer, SampleValue::Float);
+        assert_eq!(catalog.value_names(), ["box", "label", "text", "weight"]);
+        let labels: Vec<_> = (0..5).map(|id| value(id, "label")).collect();
+        assert_eq!(labels, [Some(integer(-3)), None, Some(integer(i64::MAX)), Some(integer(0)), None]);
+        let weights: Vec<_> = (0..4).map(|id| value(id, "weight")).collect();
+        assert_eq!(weights, [Some(float(0.5)), None, Some(float(7.0)), Some(float(8.0))]);
+        let all: Vec<_> = (0..4).map(|id| value(id, "text")).collect();
+        assert_eq!(
+            all,
+            ["b", "", "a", "b"].map(|text| (!text.is_empty()).then_some(SampleValue::Text(text)))
+        );
+        assert!(matches!(value(2, "box"), Some(SampleValue::Array(kind, [5, 6])) if kind.dtype == "<i2"));
+        assert_eq!(value(0, "unknown"), None);
+        assert_eq!(catalog.array().unwrap().shape, [None, Some(5)]);
+        assert_eq!(catalog.summary(), Some("of 0"));
+        assert_eq!(catalog.labels().len(), 0);
+    }
+
+    #[test]
+    // semantics: FORMAT-2
+    fn label_texts_are_classes() {
+        let shards = vec![
+            shard("0", vec![("label", texts([Some("dog"), None]))]),
+            shard("1", vec![("label", texts([Some("cat"), Some("dog")]))]),
+        ];
+        let catalog = catalog(shards).unwrap();
+        assert_eq!(catalog.labels().iter().map(|label| &**label).collect::<Vec<_>>(), ["cat", "dog"]);
+        let classes: Vec<_> = (0..4).map(|id| catalog.label_index(SampleId(id))).collect();
+        assert_eq!(classes, [Some(1), None, Some(0), Some(1)]);
+        assert!(catalog.value_names().is_empty());
+    }
+
+    #[test]
+    fn columns_of_two_types_are_refused() {
+        let shards = vec![
+            shard("0", vec![("label", texts([Some("dog"), None]))]),
+            shard("1", vec![("label", ColumnValues::Integers(vec![Some(1), Some(2)]))]),
+        ];
+        let error = catalog(shards).unwrap_err().to_string();
+        assert!(error.contains("1: the column \"label\" has another type"), "{error}");
+        let shards = vec![shard("0", vec![("box", array([1, 2, 3, 4]))]), shard("1", vec![])];
+        let error = catalog(shards).unwrap_err().to_string();
+        assert!(error.contains("1: it has no column \"box\""), "{error}");
+    }
+
+    #[test]
+    fn values_belong_to_the_fingerprint() {
+        let of = |label| {
+            let values = vec![("label", ColumnValues::Integers(vec![Some(label), None]))];
+            catalog(vec![shard("0", values)]).unwrap().fingerprint()
+        };
+        assert_ne!(of(1), of(2));
+    }
+}

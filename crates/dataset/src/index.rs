@@ -393,6 +393,7 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
+    objects.retain(|object| !Format::is_companion(&object.path));
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     let twice = objects
         .array_windows()

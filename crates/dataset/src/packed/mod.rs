@@ -71,7 +71,7 @@ pub(crate) async fn index(
     mut progress: impl FnMut(IndexCost),
 ) -> Result<Vec<IndexedShard>, DatasetError> {
     let store = ShardStore::new(origin);
-    let parsers = Parsers::new(&store, format, options);
+    let parsers = Parsers::new(origin, &store, format, options);
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;

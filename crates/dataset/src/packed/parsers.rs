@@ -1,24 +1,52 @@
-//! Which parser reads a shard.
+//! Which parser reads a shard, and which files next to it.
 
-use foreread_tier::Object;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_formats::{
+    FoundSamples, arrow_stream, hdf5, litdata, lmdb, mds, megatron, npy, parquet, tokens,
+};
+use foreread_tier::{ErrorKind, Object, OriginTier};
+use futures::lock::Mutex;
 
 use super::reader::ShardStore;
 use super::rows::{FormatColumns, SampleRows};
 use super::shard_error::ShardError;
+use super::source::ShardSource;
 use super::{samples, scan, tar, tfrecord, zip};
 use crate::{Format, FormatOptions};
 
+/// The name of the file that describes the shards of its directory.
+const INDEX: &str = "index.json";
+
+/// The longest such file that is read.
+const MAX_INDEX: u64 = 1 << 30;
+
 /// The parsers of one dataset's format.
-#[derive(Debug)]
 pub(crate) struct Parsers<'a> {
+    origin: &'a dyn OriginTier,
     store: &'a ShardStore<'a>,
     format: Format,
     options: &'a FormatOptions,
+    /// What the `index.json` of each directory describes.
+    indexes: Mutex<HashMap<String, Arc<ShardIndex>>>,
+}
+
+/// What an `index.json` describes.
+enum ShardIndex {
+    Mds(HashMap<String, mds::MdsShard>),
+    LitData(litdata::LitIndex),
 }
 
 impl<'a> Parsers<'a> {
-    pub(crate) fn new(store: &'a ShardStore<'a>, format: Format, options: &'a FormatOptions) -> Self {
-        Self { store, format, options }
+    pub(crate) fn new(
+        origin: &'a dyn OriginTier,
+        store: &'a ShardStore<'a>,
+        format: Format,
+        options: &'a FormatOptions,
+    ) -> Self {
+        Self { origin, store, format, options, indexes: Mutex::default() }
     }
 
     /// The samples of a shard, read at most at `places` positions at once, and the number of its
@@ -37,7 +65,136 @@ impl<'a> Parsers<'a> {
                 }
                 Ok((rows, members.skipped))
             }
-            _ => Err(ShardError::unsupported(0, "")),
+            _ => {
+                let found = self.found(object).await?;
+                let skipped = found.skipped;
+                Ok((SampleRows::found(found), skipped))
+            }
+        }
+    }
+
+    /// The samples that a parser of `foreread-formats` finds.
+    async fn found(&self, object: &Object) -> Result<FoundSamples, ShardError> {
+        let source = &ShardSource { store: self.store, object };
+        let FormatOptions { field, key, whole, .. } = self.options.clone();
+        Ok(match self.format {
+            Format::Lmdb => {
+                let mut options = lmdb::LmdbOptions::default();
+                options.database = key;
+                lmdb::index(source, &options).await?
+            }
+            Format::Hdf5 => {
+                let mut options = hdf5::Hdf5Options::default();
+                (options.dataset, options.whole) = (field, whole);
+                hdf5::index(source, &options).await?
+            }
+            Format::Parquet => {
+                let mut options = parquet::ParquetOptions::default();
+                options.column = field;
+                parquet::index(source, &options).await?
+            }
+            Format::Arrow => {
+                let mut options = arrow_stream::ArrowOptions::default();
+                options.column = field;
+                arrow_stream::index(source, &options).await?
+            }
+            Format::Npy => npy::index(source).await?,
+            Format::Tokens => self.tokens(source).await?,
+            Format::Mds | Format::LitData => self.listed(source).await?,
+            Format::Files | Format::Tar | Format::TfRecord | Format::Zip => {
+                return Err(ShardError::damaged(0, "its parser is another"));
+            }
+        })
+    }
+
+    /// The windows or documents of a token file.
+    async fn tokens(&self, source: &ShardSource<'_>) -> Result<FoundSamples, ShardError> {
+        let path = &*source.object.path;
+        let table = match path.strip_suffix(".bin") {
+            Some(stem) => self.companion(&format!("{stem}.idx")).await?,
+            None => None,
+        };
+        let table = table.as_ref().map(|object| ShardSource { store: self.store, object });
+        if self.options.document {
+            let why = "documents are listed in an .idx file next to the .bin file, and there is none";
+            let table = table.ok_or_else(|| ShardError::unsupported(0, why))?;
+            return Ok(megatron::documents(&table, source.object.size).await?);
+        }
+        let mut options = self.windows()?;
+        if path.ends_with(".npy") {
+            return Ok(tokens::npy(source, &options).await?);
+        }
+        if let (Some(table), true) = (table, options.dtype.is_empty()) {
+            options.dtype = megatron::token_type(&table).await?;
+        }
+        Ok(tokens::raw(source, &options).await?)
+    }
+
+    /// The windows that were chosen.
+    fn windows(&self) -> Result<tokens::WindowOptions, ShardError> {
+        let why = "the samples of token files are windows: set --window, or --document for Megatron's";
+        let window = self.options.window.ok_or_else(|| ShardError::unsupported(0, why))?;
+        let stride = self.options.stride.unwrap_or(window);
+        let dtype = self.options.dtype.clone().unwrap_or_default();
+        Ok(tokens::WindowOptions { window, stride, dtype })
+    }
+
+    /// The samples of a shard that an `index.json` describes.
+    async fn listed(&self, source: &ShardSource<'_>) -> Result<FoundSamples, ShardError> {
+        let path = &*source.object.path;
+        let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let index = self.index(directory).await?;
+        let unknown = || {
+            let why = format!("{INDEX} next to it does not name it; exclude it, or write the dataset again");
+            ShardError::unsupported(0, why)
+        };
+        match &*index {
+            ShardIndex::Mds(shards) => {
+                Ok(mds::index(source, shards.get(name).ok_or_else(unknown)?).await?)
+            }
+            ShardIndex::LitData(index) => {
+                let chunk = index.chunks.iter().find(|chunk| chunk.filename == name);
+                let chunk = chunk.ok_or_else(unknown)?;
+                match self.options.window {
+                    Some(_) => Ok(litdata::windows(source, index, chunk, &self.windows()?).await?),
+                    None => Ok(litdata::index(source, index, chunk).await?),
+                }
+            }
+        }
+    }
+
+    /// The `index.json` of a directory, read once.
+    async fn index(&self, directory: &str) -> Result<Arc<ShardIndex>, ShardError> {
+        let mut indexes = self.indexes.lock().await;
+        if let Some(index) = indexes.get(directory) {
+            return Ok(Arc::clone(index));
+        }
+        let path = if directory.is_empty() { INDEX.to_owned() } else { format!("{directory}/{INDEX}") };
+        let why = format!("there is no {INDEX} next to it, which describes its samples");
+        let object = self.companion(&path).await?.ok_or_else(|| ShardError::unsupported(0, why))?;
+        if object.size == 0 || object.size > MAX_INDEX {
+            let why = format!("{INDEX} next to it has {} bytes: expected 1 to {MAX_INDEX}", object.size);
+            return Err(ShardError::damaged(0, why));
+        }
+        let json: Bytes = self.store.read(&object, 0, object.size).await?;
+        let index = match self.format {
+            Format::LitData => ShardIndex::LitData(litdata::parse_index(&json)?),
+            _ => {
+                let shards = mds::parse_index(&json)?.into_iter();
+                ShardIndex::Mds(shards.map(|shard| (shard.basename.clone(), shard)).collect())
+            }
+        };
+        let index = Arc::new(index);
+        indexes.insert(directory.to_owned(), Arc::clone(&index));
+        Ok(index)
+    }
+
+    /// A file next to a shard. `None` if there is none.
+    async fn companion(&self, path: &str) -> Result<Option<Object>, ShardError> {
+        match self.origin.stat(path).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 }

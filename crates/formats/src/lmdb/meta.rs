@@ -109,15 +109,14 @@ fn format(head: &[u8]) -> Result<Format, FormatError> {
     if swapped {
         return refused(format!("the database was written in big-endian byte order: {copy}"));
     }
-    match (at, le::u32(head, at + 4)) {
-        (16, Some(1)) => Ok(Format::V0_9),
-        (24, Some(3)) => Ok(Format::V1_0),
+    match (at, le::u32(head, at + 4).ok_or_else(|| too_short(0))?) {
+        (16, 1) => Ok(Format::V0_9),
+        (24, 3) => Ok(Format::V1_0),
         // Headers of 32 bit are shorter: 12 bytes in LMDB 0.9, 16 in 1.0.
-        (12, _) | (16, Some(3)) => refused(format!("the database was written by a 32-bit program: {copy}")),
+        (12, _) | (16, 3) => refused(format!("the database was written by a 32-bit program: {copy}")),
         (_, version) => refused(format!(
-            "data version {} of LMDB is unknown: copy it by `mdb_dump` of its writer and `mdb_load` of LMDB \
-             0.9 or 1.0",
-            version.unwrap_or(0)
+            "data version {version} of LMDB is unknown: copy it by `mdb_dump` of its writer and `mdb_load` of \
+             LMDB 0.9 or 1.0"
         )),
     }
 }
@@ -232,7 +231,10 @@ impl Snapshot {
         let page = second_page(source, &head, page_size, format).await?;
         let second = Meta::parse(&page, 1, u64::from(page_size), format)?;
         if second.page_size != page_size {
-            return Err(FormatError::damaged(u64::from(page_size), "the meta pages differ in their page size"));
+            return Err(FormatError::damaged(
+                u64::from(page_size),
+                "the meta pages differ in their page size",
+            ));
         }
         Ok(Self { format, metas: [first, second] })
     }

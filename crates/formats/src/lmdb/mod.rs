@@ -141,10 +141,6 @@ impl Found {
         if skipped > 0 {
             summary.push_str(&format!(", {skipped} skipped"));
         }
-        FoundSamples {
-            keys: Some(self.keys),
-            skipped,
-            ..FoundSamples::at(Extents::Rows(self.rows), summary)
-        }
+        FoundSamples { keys: Some(self.keys), skipped, ..FoundSamples::at(Extents::Rows(self.rows), summary) }
     }
 }

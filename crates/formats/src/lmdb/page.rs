@@ -253,7 +253,7 @@ mod tests {
                 (header - 6, 0x22, "flags"),
                 (header - 6, 1, "flags"),
                 (header - 4, 255, "bounds"),
-                (header - 2, 255, "bounds"),
+                (header - 1, 255, "bounds"),
                 (header, 0, "outside of its page"),
                 (header, 254, "outside of its page"),
                 // The first node again: two nodes in the place of one.

@@ -1,5 +1,6 @@
-//! LMDB: every value compared with what the library reads, the requests of a large tree, and damaged
-//! files. `fixtures/make_lmdb.py` writes the databases and the manifest.
+//! LMDB: every value compared with what the library reads, requests of large trees, damaged files.
+//! `fixtures/make_lmdb.py` writes the databases and the manifest.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -274,8 +275,8 @@ impl<S: FileSource> FileSource for Counted<S> {
     }
 }
 
-/// A database of 0.9 whose pages are computed when they are read. A leaf is followed by the overflow
-/// pages of its values, and branches are at the end.
+/// A database of 0.9 whose pages are computed when they are read. After each leaf are the overflow
+/// pages of its values. Branches are at the end.
 struct Computed {
     samples: u64,
     value: u64,
@@ -308,7 +309,7 @@ impl Computed {
         first + pages
     }
 
-    /// The page of leaf `leaf`: neighbours by key are far apart in the file if values are in leaves.
+    /// The page of leaf `leaf`. Neighbours by key are far apart if values are in leaves.
     fn leaf(&self, leaf: u64) -> u64 {
         let place = if self.run == 0 { leaf * 7919 % self.levels[0].1 } else { leaf };
         2 + place * (1 + self.per_leaf * self.run)
@@ -374,7 +375,7 @@ impl Computed {
         let place = number - self.levels[level].0;
         if level == 0 {
             let each = 1 + self.per_leaf * self.run;
-            if place % each != 0 {
+            if !place.is_multiple_of(each) {
                 // A value's page, whose bytes do not matter.
                 return vec![0; PAGE];
             }
@@ -383,7 +384,7 @@ impl Computed {
                 // The inverse of `leaf`.
                 0 => (0..7919).find_map(|turn| {
                     let product = place + turn * leaves;
-                    (product % 7919 == 0).then_some(product / 7919)
+                    product.is_multiple_of(7919).then_some(product / 7919)
                 }),
                 _ => Some(place / each),
             };
@@ -471,7 +472,7 @@ impl Random {
     /// A place in a file. One of two is in the head of a page, where structure is.
     fn place(&mut self, length: usize) -> usize {
         let place = self.below(length);
-        if self.next() % 2 == 0 { place } else { (place / PAGE * PAGE + self.below(200)).min(length - 1) }
+        if self.below(2) == 0 { place } else { (place / PAGE * PAGE + self.below(200)).min(length - 1) }
     }
 
     fn mutate(&mut self, file: &mut Vec<u8>) {

@@ -179,8 +179,11 @@ mod tests {
 
     const FORMATS: [Format; 2] = [Format::V0_9, Format::V1_0];
 
-    /// A page 7 of 256 bytes with these nodes: low, high, flags, key, data.
-    fn page(format: Format, flags: u16, nodes: &[(u16, u16, u16, &[u8], &[u8])]) -> Vec<u8> {
+    /// Low, high, flags, key, data.
+    type Stored<'a> = (u16, u16, u16, &'a [u8], &'a [u8]);
+
+    /// A page 7 of 256 bytes with these nodes.
+    fn page(format: Format, flags: u16, nodes: &[Stored<'_>]) -> Vec<u8> {
         let (header, base) = (format.header(), format.base());
         let mut page = vec![0; 256];
         page[0] = 7;
@@ -217,7 +220,7 @@ mod tests {
             let mut record = vec![0; DB];
             record[32] = 9;
             let big = [5; 24];
-            let nodes: [(u16, u16, u16, &[u8], &[u8]); 3] = [
+            let nodes: [Stored<'_>; 3] = [
                 (3, 0, 0, b"odd", b"abc"),
                 (0x100, 2, BIG_DATA, b"big", &big[..if format == Format::V0_9 { 8 } else { 24 }]),
                 (48, 0, SUB_DATA, b"db", &record),
@@ -243,11 +246,11 @@ mod tests {
     #[test]
     fn damaged_pages_are_refused() {
         for format in FORMATS {
-            let nodes: [(u16, u16, u16, &[u8], &[u8]); 2] = [(2, 0, 0, b"a", b"12"), (2, 0, 0, b"b", b"34")];
+            let nodes: [Stored<'_>; 2] = [(2, 0, 0, b"a", b"12"), (2, 0, 0, b"b", b"34")];
             let bytes = page(format, LEAF, &nodes);
             assert_eq!(entries(format, &bytes).unwrap().len(), 2);
             let header = format.header();
-            let node = 256 - NODE - format.padded(1) - 2 & !1;
+            let node = (256 - NODE - format.padded(1) - 2) & !1;
             for (at, byte, why) in [
                 (0, 8, "its number"),
                 (header - 6, 0x22, "flags"),
@@ -281,7 +284,7 @@ mod tests {
     fn repeated_pointers_are_refused() {
         for format in FORMATS {
             let key = [b'k'; 100];
-            let nodes: [(u16, u16, u16, &[u8], &[u8]); 2] = [(0, 0, 0, &key, b""), (1, 0, 0, b"b", b"x")];
+            let nodes: [Stored<'_>; 2] = [(0, 0, 0, &key, b""), (1, 0, 0, b"b", b"x")];
             let mut bytes = page(format, LEAF, &nodes);
             let header = format.header();
             bytes.copy_within(header..header + 2, header + 2);

@@ -5,7 +5,8 @@
 //! memory for pages is bounded. What was found is put into the order of keys afterwards.
 //!
 //! Where values lie in overflow pages, the leaves are far apart, and a request reads only pages of
-//! the tree. Where most values lie in leaves, requests also read the pages between them.
+//! the tree. That is a request for each leaf: for about 100 values with keys of 8 bytes, and for 37
+//! with keys of 40 bytes. Where most values lie in leaves, requests also read the pages between them.
 
 use super::meta::{Db, Format, Snapshot};
 use super::page::{Kind, Page, Value};
@@ -20,7 +21,7 @@ const REQUEST: u64 = 1 << 20;
 /// The most bytes of pages in memory at once, in addition to those that the reader keeps.
 const GROUP: u64 = 32 << 20;
 
-/// Bytes that are read at once where few values, or many, lie in leaves.
+/// Blocks in bytes, for pages that are far apart and for pages that are close together.
 const FAR: u64 = 4 << 10;
 const NEAR: u64 = 64 << 10;
 
@@ -77,12 +78,10 @@ impl<'a> Tree<'a> {
             let why = format!("a tree of {} levels, expected 1 to {DEPTH}", db.depth);
             return Err(FormatError::damaged(at, why));
         }
-        let block = if db.leaf_pages > db.overflow_pages { NEAR } else { FAR };
-        let reader = BlockReader::new(self.source, block.max(self.page_size));
         let mut level = vec![root];
         let mut visited = 1;
         for _ in 1..db.depth {
-            let children = self.level(&reader, &level, block, Kind::Branch, |page| page.children()).await?;
+            let children = self.level(&level, FAR, Kind::Branch, |page| page.children()).await?;
             level = children.into_iter().flatten().collect();
             visited += level.len() as u64;
             if visited > self.last_page.saturating_add(1) {
@@ -90,7 +89,8 @@ impl<'a> Tree<'a> {
             }
         }
         let integers = db.has_integer_keys();
-        let leaves = self.level(&reader, &level, block, Kind::Leaf, |page| self.leaf(page, integers)).await?;
+        let block = if db.leaf_pages > db.overflow_pages { NEAR } else { FAR };
+        let leaves = self.level(&level, block, Kind::Leaf, |page| self.leaf(page, integers)).await?;
         let rows = leaves.iter().map(|leaf| leaf.rows.len()).sum();
         let mut found =
             Found { keys: Vec::with_capacity(rows), rows: Vec::with_capacity(rows), ..Found::default() };
@@ -103,10 +103,10 @@ impl<'a> Tree<'a> {
         Ok(found)
     }
 
-    /// Reads the pages of a level, and returns what `parse` finds in each, in their order.
+    /// Reads the pages of a level in blocks of `block` bytes, at least a page. Returns what `parse`
+    /// finds in each, in their order.
     async fn level<T: Send>(
         &self,
-        reader: &BlockReader<'_>,
         pages: &[u64],
         block: u64,
         kind: Kind,
@@ -120,10 +120,12 @@ impl<'a> Tree<'a> {
             return Err(FormatError::damaged(at, format!("page {} is twice in the tree", twice[0].0)));
         }
         let mut found = Vec::with_capacity(pages.len());
-        let most = (GROUP / block.max(self.page_size)) as usize;
-        let blocks = order.chunk_by(|one, next| self.block(one.0, block) == self.block(next.0, block));
-        let blocks: Vec<&[(u64, usize)]> = blocks.collect();
-        for group in blocks.chunks(most) {
+        let block = block.max(self.page_size);
+        let reader = BlockReader::new(self.source, block);
+        let per_block = block / self.page_size;
+        let blocks: Vec<&[(u64, usize)]> =
+            order.chunk_by(|one, next| one.0 / per_block == next.0 / per_block).collect();
+        for group in blocks.chunks((GROUP / block) as usize) {
             let group = group.concat();
             let ranges = group.iter().map(|&(page, _)| Ok((self.offset(page)?, self.page_size)));
             let ranges = ranges.collect::<Result<Vec<_>, FormatError>>()?;
@@ -135,11 +137,6 @@ impl<'a> Tree<'a> {
         }
         found.sort_unstable_by_key(|&(index, _)| index);
         Ok(found.into_iter().map(|(_, found)| found).collect())
-    }
-
-    /// The number of the block that a page is in.
-    fn block(&self, page: u64, block: u64) -> u64 {
-        page / (block / self.page_size).max(1)
     }
 
     /// The offset of a page of the tree.

@@ -13,6 +13,7 @@
 mod error;
 pub mod found;
 mod le;
+pub mod lmdb;
 pub mod source;
 
 pub use error::{FormatError, FormatErrorKind};

@@ -1,0 +1,146 @@
+//! LMDB: finds the values of a database, in the order of its keys.
+//!
+//! A database is a B-tree of pages. A value lies in a leaf page next to its key, or alone in
+//! adjacent overflow pages. In both cases it is one extent. So the pages of the tree are read, and
+//! overflow pages never. If all values are in overflow pages, that is one page for many values.
+//!
+//! Decision: both formats of 64 bit are read, that of LMDB 0.9 and that of 1.0. They differ in the
+//! page header only. Values remain raw bytes: encoded images, Caffe's `Datum`, pickles.
+//!
+//! The price: leaf pages hold small values as well, so nearly the whole file is read where values
+//! are smaller than about half a page. Overflow pages are not checked, since each would be a
+//! request. The main database is walked even if another one is selected by name.
+//!
+//! [`meta`] finds the format and the snapshot, [`page`] reads pages, [`walk`] reads trees.
+
+mod meta;
+mod page;
+mod walk;
+
+use crate::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples};
+use meta::{Db, Snapshot};
+use walk::{Found, Tree};
+
+/// The most names of databases in an error.
+const NAMED: usize = 20;
+
+/// What is read of an LMDB file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LmdbOptions {
+    /// The name of the sub-database. Without it, the main database is read if it has values, and
+    /// its only sub-database otherwise.
+    pub database: Option<String>,
+}
+
+/// Whether a file with these first 32 bytes is an LMDB database, readable or not.
+pub fn is_lmdb(head: &[u8]) -> bool {
+    meta::magic(head).is_some()
+}
+
+/// Finds the values of an LMDB database.
+///
+/// Keys that are not printable UTF-8, and all keys of `INTEGERKEY` databases, are written as hex
+/// digits after `0x`. The keys that data sets use for their own counters, such as `__len__`, are
+/// skipped.
+///
+/// # Errors
+/// [`Damaged`](FormatErrorKind::Damaged) if the file is not a valid database or is being written.
+/// [`Unsupported`](FormatErrorKind::Unsupported) if its writer is of 32 bit or of another byte
+/// order, if it is encrypted, has several values per key, or if a sub-database must be selected.
+/// [`Unread`](FormatErrorKind::Unread) if the source fails.
+pub async fn index(source: &dyn FileSource, options: &LmdbOptions) -> Result<FoundSamples, FormatError> {
+    let snapshot = Snapshot::read(source).await?;
+    let found = samples(source, &snapshot, options).await;
+    if found.as_ref().is_err_and(|error| error.kind() == FormatErrorKind::Unread) {
+        return found;
+    }
+    // Pages of an old snapshot are used again, so a walk next to a writer may have read both.
+    if Snapshot::read(source).await.ok() != Some(snapshot) {
+        return Err(FormatError::damaged(
+            0,
+            "the database is being written to; index it after its writer has finished, or index a copy \
+             made by `mdb_copy`",
+        ));
+    }
+    found
+}
+
+async fn samples(
+    source: &dyn FileSource,
+    snapshot: &Snapshot,
+    options: &LmdbOptions,
+) -> Result<FoundSamples, FormatError> {
+    let tree = Tree::new(source, snapshot);
+    let (at, main) = snapshot.main();
+    refuse_duplicates(at, main, "the main database")?;
+    let found = tree.walk(at, main).await?;
+    let selected = match &options.database {
+        Some(name) => Some(named(at, &found, name)?),
+        None if !found.rows.is_empty() => None,
+        None => match &found.databases[..] {
+            [] => None,
+            [only] => Some(only.clone()),
+            several => return Err(ambiguous(at, several)),
+        },
+    };
+    let version = snapshot.format().version();
+    let Some((name, at, db)) = selected else {
+        return Ok(found.into_samples(&format!("LMDB {version}")));
+    };
+    refuse_duplicates(at, &db, &format!("database '{name}'"))?;
+    let found = tree.walk(at, &db).await?;
+    Ok(found.into_samples(&format!("LMDB {version} database {name}")))
+}
+
+fn named(at: u64, found: &Found, name: &str) -> Result<(String, u64, Db), FormatError> {
+    if let Some(found) = found.databases.iter().find(|(other, ..)| other == name) {
+        return Ok(found.clone());
+    }
+    Err(FormatError::unsupported(
+        at,
+        match &found.databases[..] {
+            [] => format!("there is no database '{name}', only the main one: leave out --key"),
+            others => format!("there is no database '{name}': use --key with one of {}", list(others)),
+        },
+    ))
+}
+
+fn ambiguous(at: u64, databases: &[(String, u64, Db)]) -> FormatError {
+    let list = list(databases);
+    FormatError::unsupported(at, format!("there are several databases: use --key NAME with one of {list}"))
+}
+
+fn list(databases: &[(String, u64, Db)]) -> String {
+    let named = databases.iter().take(NAMED);
+    let mut names: Vec<String> =
+        named.map(|(name, _, db)| format!("{name} ({} entries)", db.entries)).collect();
+    if databases.len() > NAMED {
+        names.push(format!("{} more", databases.len() - NAMED));
+    }
+    names.join(", ")
+}
+
+fn refuse_duplicates(at: u64, db: &Db, name: &str) -> Result<(), FormatError> {
+    if !db.has_duplicates() {
+        return Ok(());
+    }
+    Err(FormatError::unsupported(
+        at,
+        format!(
+            "{name} may have several values per key (DUPSORT): copy it into a database without DUPSORT, \
+             with one key per value"
+        ),
+    ))
+}
+
+impl Found {
+    fn into_samples(self, what: &str) -> FoundSamples {
+        let skipped = self.skipped + self.databases.len() as u64;
+        let mut summary = format!("{what}: {} values", self.rows.len());
+        if skipped > 0 {
+            summary.push_str(&format!(", {skipped} skipped"));
+        }
+        FoundSamples { keys: Some(self.keys), skipped, ..FoundSamples::at(Extents::Rows(self.rows), summary) }
+    }
+}

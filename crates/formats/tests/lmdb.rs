@@ -1,0 +1,537 @@
+//! LMDB: every value compared with what the library reads, requests of large trees, damaged files.
+//! `fixtures/make_lmdb.py` writes the databases and the manifest.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use foreread_formats::lmdb::{LmdbOptions, index, is_lmdb};
+use foreread_formats::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ReadError};
+use futures::executor::block_on;
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+/// The page size of all fixtures.
+const PAGE: usize = 4096;
+
+#[derive(Deserialize)]
+struct Listed {
+    duplicates: bool,
+    entries: u64,
+    /// Key, length, SHA-256.
+    samples: Vec<(String, usize, String)>,
+}
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lmdb")
+}
+
+fn manifest() -> BTreeMap<String, BTreeMap<String, Listed>> {
+    let text = std::fs::read_to_string(fixtures().join("manifest.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn file(name: &str) -> Bytes {
+    std::fs::read(fixtures().join(name)).unwrap().into()
+}
+
+fn find(source: &dyn FileSource, database: Option<&str>) -> Result<FoundSamples, FormatError> {
+    let mut options = LmdbOptions::default();
+    options.database = database.map(str::to_owned);
+    block_on(index(source, &options))
+}
+
+fn rows(found: &FoundSamples) -> &[(u64, u64)] {
+    match &found.extents {
+        Extents::Rows(rows) => rows,
+        Extents::Runs(_) => panic!("LMDB has rows"),
+    }
+}
+
+fn refusal(source: &dyn FileSource, database: Option<&str>, kind: FormatErrorKind) -> String {
+    let error = find(source, database).unwrap_err();
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(!error.why().contains('\n'));
+    error.to_string()
+}
+
+/// A fixture with these bytes at `at` instead.
+fn changed(name: &str, at: usize, bytes: &[u8]) -> Bytes {
+    let mut file = file(name).to_vec();
+    file[at..at + bytes.len()].copy_from_slice(bytes);
+    file.into()
+}
+
+/// The offset of the current record of the main database.
+fn main_record(file: &[u8], header: usize) -> usize {
+    let transaction = |page: usize| {
+        let at = page * PAGE + header + 128;
+        u64::from_le_bytes(file[at..at + 8].try_into().unwrap())
+    };
+    usize::from(transaction(0) < transaction(1)) * PAGE + header + 72
+}
+
+#[test]
+fn values_are_those_that_the_library_reads() {
+    let (mut databases, mut samples) = (0, 0);
+    for (name, listed) in manifest() {
+        let file = file(&name);
+        assert!(is_lmdb(&file[..32]));
+        for (database, listed) in listed.iter().filter(|(database, _)| {
+            // The main database by itself, if it has no others.
+            !database.is_empty() || listed.len() == 1
+        }) {
+            let selected = Some(database.as_str()).filter(|database| !database.is_empty());
+            if listed.duplicates {
+                let refused = refusal(&file, selected, FormatErrorKind::Unsupported);
+                assert!(refused.contains("several values per key"), "{refused}");
+                continue;
+            }
+            let found = find(&file, selected).unwrap();
+            assert_eq!(found.len() + found.skipped, listed.entries, "{name} {database}");
+            let keys = found.keys.as_ref().unwrap();
+            let read: Vec<_> = rows(&found)
+                .iter()
+                .zip(keys)
+                .map(|(&(start, length), key)| {
+                    let value = &file[start as usize..(start + length) as usize];
+                    let digest: String =
+                        Sha256::digest(value).iter().map(|byte| format!("{byte:02x}")).collect();
+                    (key.clone(), value.len(), digest)
+                })
+                .collect();
+            assert_eq!(read, listed.samples, "{name} {database}");
+            (databases, samples) = (databases + 1, samples + read.len());
+        }
+    }
+    assert!(databases >= 17 && samples >= 270, "{databases} databases, {samples} samples");
+}
+
+#[test]
+fn only_database_is_taken_and_several_are_listed() {
+    for version in ["0.9", "1.0"] {
+        let found = find(&file(&format!("one-{version}/data.mdb")), None).unwrap();
+        assert_eq!((found.len(), found.skipped), (12, 1));
+        assert_eq!(found.summary, format!("LMDB {version} database bilder \u{e4}: 12 values, 1 skipped"));
+        let file = file(&format!("named-{version}.mdb"));
+        let listed = refusal(&file, None, FormatErrorKind::Unsupported);
+        assert!(listed.contains("--key NAME") && listed.contains("plain (30 entries)"), "{listed}");
+        assert!(listed.contains("empty (0 entries)"), "{listed}");
+        let unknown = refusal(&file, Some("plane"), FormatErrorKind::Unsupported);
+        assert!(unknown.contains("no database 'plane'") && unknown.contains("plain"), "{unknown}");
+        let file = self::file(&format!("main_database-{version}.mdb"));
+        let alone = refusal(&file, Some("plain"), FormatErrorKind::Unsupported);
+        assert!(alone.contains("leave out --key"), "{alone}");
+        assert_eq!(find(&file, None).unwrap().skipped, 7);
+    }
+}
+
+#[test]
+fn duplicates_in_the_main_database_are_refused() {
+    for (name, header) in [("main_database-0.9.mdb", 16), ("main_database-1.0.mdb", 24)] {
+        let at = main_record(&file(name), header) + 4;
+        let refused = refusal(&changed(name, at, &[4]), None, FormatErrorKind::Unsupported);
+        assert!(refused.contains("the main database may have several values"), "{refused}");
+    }
+}
+
+#[test]
+fn encrypted_database_is_refused() {
+    let refused = refusal(&changed("empty-1.0.mdb", 24 + 29, &[0x20]), None, FormatErrorKind::Unsupported);
+    assert!(refused.contains("encrypted"), "{refused}");
+}
+
+#[test]
+fn file_may_be_as_long_as_its_map() {
+    let name = "main_database-0.9.mdb";
+    let mut long = file(name).to_vec();
+    long.resize(long.len() + (1 << 20), 0);
+    assert_eq!(find(&Bytes::from(long), None).unwrap(), find(&file(name), None).unwrap());
+}
+
+#[test]
+fn cut_file_is_damaged() {
+    for name in ["deep-0.9.mdb", "deep-1.0.mdb"] {
+        let whole = file(name);
+        for length in (0..whole.len() - PAGE).step_by(97).chain([1, 15, 31, PAGE + 1]) {
+            refusal(&whole.slice(..length), None, FormatErrorKind::Damaged);
+        }
+    }
+}
+
+#[test]
+fn damaged_trees_are_refused() {
+    let name = "deep-0.9.mdb";
+    let whole = file(name);
+    let record = main_record(&whole, 16);
+    let word = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap());
+    let root = word(record + 40);
+    // The first child of the root.
+    let pointer = root as usize * PAGE + 16;
+    let node = root as usize * PAGE + usize::from(u16::from_le_bytes([whole[pointer], whole[pointer + 1]]));
+    let second = u16::from_le_bytes([whole[pointer + 2], whole[pointer + 3]]);
+    let second = root as usize * PAGE + usize::from(second);
+    for (at, bytes, why) in [
+        (record + 6, &[33][..], "33 levels"),
+        (record + 6, &[0], "0 levels"),
+        (record + 6, &[2], "has the flags"),
+        (record + 6, &[4], "has the flags"),
+        (record + 32, &[31], "30 entries, but its record counts 31"),
+        (record + 40, &[1], "expected 2 to"),
+        (record + 40, &[0xff, 0xff], "expected 2 to"),
+        (record + 40, &[0xff; 8], "0 entries"),
+        (record + 48, &[3], "expected 2 to 3"),
+        (node, &whole[second..second + 6], "twice in the tree"),
+        (node, &[root as u8], "has the flags"),
+    ] {
+        // The root below itself is a branch where a leaf should be.
+        let refused = refusal(&changed(name, at, bytes), None, FormatErrorKind::Damaged);
+        let loops = at == node && bytes.len() == 1;
+        assert!(refused.contains(why) || loops && refused.contains("twice"), "{at}: {refused}");
+    }
+}
+
+/// A file whose second meta page has another transaction number after `before` requests.
+struct Written {
+    file: Bytes,
+    before: u64,
+    requests: AtomicU64,
+}
+
+impl FileSource for Written {
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+
+    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+        let mut file = self.file.to_vec();
+        if self.requests.fetch_add(1, Relaxed) >= self.before {
+            file[PAGE + 16 + 128] += 2;
+        }
+        Box::pin(async move { Bytes::from(file).read(range).await })
+    }
+}
+
+#[test]
+fn database_that_is_being_written_is_refused() {
+    let file = file("main_database-0.9.mdb");
+    let source = Written { file: file.clone(), before: u64::MAX, requests: AtomicU64::new(0) };
+    find(&source, None).unwrap();
+    let requests = source.requests.load(Relaxed);
+    assert!(requests > 2);
+    for before in 1..requests {
+        let source = Written { file: file.clone(), before, requests: AtomicU64::new(0) };
+        let refused = refusal(&source, None, FormatErrorKind::Damaged);
+        assert!(refused.contains("is being written to"), "{refused}");
+    }
+}
+
+#[test]
+fn failed_read_is_the_error() {
+    struct Failing;
+    impl FileSource for Failing {
+        fn size(&self) -> u64 {
+            1 << 20
+        }
+        fn read(&self, _: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+            Box::pin(std::future::ready(Err("the network is down".into())))
+        }
+    }
+    refusal(&Failing, None, FormatErrorKind::Unread);
+}
+
+#[test]
+fn index_runs_on_any_thread() {
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&index(&file("empty-0.9.mdb"), &LmdbOptions::default()));
+}
+
+/// Counts requests and bytes.
+struct Counted<S> {
+    source: S,
+    requests: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl<S> Counted<S> {
+    fn new(source: S) -> Self {
+        Self { source, requests: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
+}
+
+impl<S: FileSource> FileSource for Counted<S> {
+    fn size(&self) -> u64 {
+        self.source.size()
+    }
+
+    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+        self.requests.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(range.end - range.start, Relaxed);
+        self.source.read(range)
+    }
+}
+
+/// A database of 0.9 whose pages are computed when they are read. After each leaf are the overflow
+/// pages of its values. Branches are at the end.
+struct Computed {
+    samples: u64,
+    value: u64,
+    /// Values per leaf.
+    per_leaf: u64,
+    /// Overflow pages per value. Values are in the leaves if it is 0.
+    run: u64,
+    /// Per level, the first page and the number of pages. Leaves are level 0.
+    levels: Vec<(u64, u64)>,
+}
+
+impl Computed {
+    /// Children of a branch.
+    const FANOUT: u64 = 100;
+
+    fn new(samples: u64, value: u64, per_leaf: u64, run: u64) -> Self {
+        let leaves = samples.div_ceil(per_leaf);
+        let mut levels = vec![(2, leaves)];
+        let mut free = 2 + leaves * (1 + per_leaf * run);
+        while levels[levels.len() - 1].1 > 1 {
+            let pages = levels[levels.len() - 1].1.div_ceil(Self::FANOUT);
+            levels.push((free, pages));
+            free += pages;
+        }
+        Self { samples, value, per_leaf, run, levels }
+    }
+
+    fn pages(&self) -> u64 {
+        let (first, pages) = self.levels[self.levels.len() - 1];
+        first + pages
+    }
+
+    /// The page of leaf `leaf`. Neighbours by key are far apart if values are in leaves.
+    fn leaf(&self, leaf: u64) -> u64 {
+        let place = if self.run == 0 { leaf * 7919 % self.levels[0].1 } else { leaf };
+        2 + place * (1 + self.per_leaf * self.run)
+    }
+
+    fn meta(&self, number: u64) -> Vec<u8> {
+        let root = self.levels[self.levels.len() - 1].0;
+        let overflow = self.samples * self.run;
+        let free = [0, 0, 0, 0, 0, u64::MAX];
+        let depth = (self.levels.len() as u64) << 48;
+        let main = [depth, 0, self.levels[0].1, overflow, self.samples, root];
+        let mut page: Vec<u8> =
+            [number, 8 << 16, 1 << 32 | 0xBEEF_C0DE, 0, 0].into_iter().flat_map(u64::to_le_bytes).collect();
+        page.extend(free.into_iter().chain(main).flat_map(u64::to_le_bytes));
+        page.extend([self.pages() - 1, number].into_iter().flat_map(u64::to_le_bytes));
+        page[40..44].copy_from_slice(&(PAGE as u32).to_le_bytes());
+        page.resize(PAGE, 0);
+        page
+    }
+
+    /// A tree page with these nodes: their first 6 bytes, key and data.
+    fn tree_page(number: u64, flags: u16, nodes: &[([u8; 6], Vec<u8>, Vec<u8>)]) -> Vec<u8> {
+        let mut page = vec![0; PAGE];
+        page[..8].copy_from_slice(&number.to_le_bytes());
+        let mut upper = PAGE;
+        for (index, (head, key, data)) in nodes.iter().enumerate() {
+            let node = [&head[..], &(key.len() as u16).to_le_bytes(), key, data].concat();
+            upper = (upper - node.len()) & !1;
+            page[upper..upper + node.len()].copy_from_slice(&node);
+            page[16 + 2 * index..][..2].copy_from_slice(&(upper as u16).to_le_bytes());
+        }
+        for (place, word) in [flags, (16 + 2 * nodes.len()) as u16, upper as u16].into_iter().enumerate() {
+            page[10 + 2 * place..][..2].copy_from_slice(&word.to_le_bytes());
+        }
+        page
+    }
+
+    fn key(sample: u64) -> String {
+        format!("{sample:08}")
+    }
+
+    fn leaf_page(&self, number: u64, leaf: u64) -> Vec<u8> {
+        let first = leaf * self.per_leaf;
+        let nodes: Vec<_> = (first..self.samples.min(first + self.per_leaf))
+            .map(|sample| {
+                let mut head = [0; 6];
+                head[..4].copy_from_slice(&(self.value as u32).to_le_bytes());
+                head[4] = u8::from(self.run > 0);
+                let place = number + 1 + (sample - first) * self.run;
+                let data =
+                    if self.run > 0 { place.to_le_bytes().to_vec() } else { vec![7; self.value as usize] };
+                (head, Self::key(sample).into_bytes(), data)
+            })
+            .collect();
+        Self::tree_page(number, 2, &nodes)
+    }
+
+    fn page(&self, number: u64) -> Vec<u8> {
+        if number < 2 {
+            return self.meta(number);
+        }
+        let level = self.levels.iter().rposition(|&(first, _)| number >= first).unwrap();
+        let place = number - self.levels[level].0;
+        if level == 0 {
+            let each = 1 + self.per_leaf * self.run;
+            if !place.is_multiple_of(each) {
+                // A value's page, whose bytes do not matter.
+                return vec![0; PAGE];
+            }
+            let leaves = self.levels[0].1;
+            let leaf = match self.run {
+                // The inverse of `leaf`.
+                0 => (0..7919).find_map(|turn| {
+                    let product = place + turn * leaves;
+                    product.is_multiple_of(7919).then_some(product / 7919)
+                }),
+                _ => Some(place / each),
+            };
+            return self.leaf_page(number, leaf.unwrap());
+        }
+        let (first, pages) = self.levels[level - 1];
+        let children = place * Self::FANOUT..pages.min((place + 1) * Self::FANOUT);
+        let nodes: Vec<_> = children
+            .map(|child| {
+                let page = if level == 1 { self.leaf(child) } else { first + child };
+                let mut head = [0; 6];
+                head.copy_from_slice(&page.to_le_bytes()[..6]);
+                (head, b"separator".to_vec(), Vec::new())
+            })
+            .collect();
+        Self::tree_page(number, 1, &nodes)
+    }
+}
+
+impl FileSource for Computed {
+    fn size(&self) -> u64 {
+        self.pages() * PAGE as u64
+    }
+
+    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+        let page = PAGE as u64;
+        let first = range.start / page;
+        let last = range.end.div_ceil(page);
+        let mut bytes: Vec<u8> = (first..last).flat_map(|number| self.page(number)).collect();
+        bytes.resize((range.end - first * page) as usize, 0);
+        bytes.drain(..(range.start - first * page) as usize);
+        Box::pin(std::future::ready(Ok(bytes.into())))
+    }
+}
+
+#[test]
+fn tree_of_large_values_costs_few_requests_and_bytes() {
+    // 30 GB: leaves half full, as of a writer that adds keys in their order.
+    let samples = 300_000;
+    let source = Counted::new(Computed::new(samples, 100 << 10, 70, 26));
+    let found = find(&source, None).unwrap();
+    assert_eq!(found.len(), samples);
+    let (requests, bytes) = (source.requests.load(Relaxed), source.bytes.load(Relaxed));
+    assert!(requests as f64 <= 0.02 * samples as f64, "{requests} requests");
+    assert!(bytes as f64 <= 0.02 * source.size() as f64, "{bytes} of {} bytes", source.size());
+    let keys = found.keys.as_ref().unwrap();
+    for sample in [0, 1, 69, 70, 71, 150_000, samples - 1] {
+        let leaf = source.source.leaf(sample / 70);
+        let start = (leaf + 1 + sample % 70 * 26) * PAGE as u64 + 16;
+        assert_eq!(rows(&found)[sample as usize], (start, 100 << 10));
+        assert_eq!(keys[sample as usize], Computed::key(sample));
+    }
+}
+
+#[test]
+fn tree_of_small_values_is_read_once_in_large_requests() {
+    let samples = 100_003;
+    let source = Counted::new(Computed::new(samples, 500, 7, 0));
+    let found = find(&source, None).unwrap();
+    let keys = found.keys.as_ref().unwrap();
+    assert!((0..samples).zip(keys).all(|(sample, key)| *key == Computed::key(sample)));
+    assert_eq!(keys.len() as u64, samples);
+    let (requests, bytes) = (source.requests.load(Relaxed), source.bytes.load(Relaxed));
+    let size = source.size();
+    assert!(bytes as f64 <= 1.05 * size as f64, "{bytes} of {size} bytes");
+    assert!(requests <= size / (1 << 20) + 20, "{requests} requests for {size} bytes");
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.next() % end.max(1) as u64) as usize
+    }
+
+    /// A place in a file. One of two is in the head of a page, where structure is.
+    fn place(&mut self, length: usize) -> usize {
+        let place = self.below(length);
+        if self.below(2) == 0 { place } else { (place / PAGE * PAGE + self.below(200)).min(length - 1) }
+    }
+
+    fn mutate(&mut self, file: &mut Vec<u8>) {
+        let length = file.len();
+        let at = self.place(length);
+        match self.below(6) {
+            0 => file[at] ^= 1 << self.below(8),
+            1 => file[at] = self.next() as u8,
+            2 => {
+                let width = [2, 4, 8][self.below(3)].min(length - at);
+                let word = [0, 1, 2, 0x7fff, u64::MAX, u64::MAX - 1, 1 << 47][self.below(7)];
+                file[at..at + width].copy_from_slice(&word.to_le_bytes()[..width]);
+            }
+            3 => file.truncate(at.max(1)),
+            4 => {
+                let from = self.place(length);
+                let count = self.below(64).min(length - at.max(from));
+                file.copy_within(from..from + count, at);
+            }
+            _ => {
+                let pages = length / PAGE;
+                let (from, to) = (self.below(pages), self.below(pages));
+                if pages > 0 {
+                    file.copy_within(from * PAGE..(from + 1) * PAGE, to * PAGE);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn mutated_files_are_bounded_in_time_and_memory() {
+    let (mut valid, mut refused) = (0, 0);
+    for (index, (name, databases)) in manifest().into_iter().enumerate() {
+        let whole = file(&name);
+        for seed in 0..500 {
+            let mut random = Random(seed << 8 | index as u64);
+            let mut mutated = whole.to_vec();
+            for _ in 0..1 + random.below(3) {
+                random.mutate(&mut mutated);
+            }
+            let selected = databases.keys().nth(random.below(databases.len()));
+            let selected = selected.map(String::as_str).filter(|name| !name.is_empty());
+            let size = mutated.len() as u64;
+            let source = Counted::new(Bytes::from(mutated));
+            let found = find(&source, selected);
+            let read = source.bytes.load(Relaxed);
+            assert!(read <= 5 * size + (64 << 10), "{name} {seed}: {read} of {size} bytes");
+            let Ok(found) = found else {
+                refused += 1;
+                continue;
+            };
+            valid += 1;
+            let keys = found.keys.as_ref().unwrap();
+            assert_eq!(keys.len() as u64, found.len());
+            assert!(found.len() <= size / 10, "{name} {seed}: {} samples", found.len());
+            assert!(keys.iter().map(String::len).sum::<usize>() as u64 <= 3 * size);
+            assert!(rows(&found).iter().all(|&(start, length)| start + length <= size), "{name} {seed}");
+        }
+    }
+    assert!(valid > 100 && refused > 100, "{valid} valid, {refused} refused");
+}

@@ -5,8 +5,8 @@
 //! the tree, such as `meta.label`. A label is read with them: a leaf of numbers, or of texts of at
 //! most 64 bytes. [`windows`] cuts chunks of tokens into windows, as LitData's `TokensLoader` does.
 //!
-//! Refused are encrypted and compressed chunks, and samples in Arrow tables. Their samples cannot be
-//! read without the whole chunk.
+//! Refused are encrypted and compressed chunks, and chunks whose samples are in an Arrow table. Recent
+//! versions of LitData write such a table for samples of plain values if pyarrow is installed.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -282,7 +282,7 @@ async fn table(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<Vec<(u64, u
     if rows.iter().any(|&(_, length)| length > 0) {
         return Ok(rows);
     }
-    let why = "the samples are in an Arrow table: write them again with texts and lists as bytes";
+    let why = "the samples are in an Arrow table: write them again with media types, e.g. litdata.Image";
     Err(FormatError::unsupported(end, why))
 }
 

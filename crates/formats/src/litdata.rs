@@ -24,8 +24,7 @@ const NAME: usize = 256;
 const ARROW: &[u8] = b"LDARW01\0";
 
 /// NumPy's types by LitData's numbers. Later numbers depend on the version of NumPy.
-const NUMPY: [&str; 11] =
-    ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"];
+const NUMPY: [&str; 11] = ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"];
 
 /// PyTorch's types by LitData's numbers. Those that NumPy lacks are empty.
 const TORCH: [&str; 21] = [
@@ -109,7 +108,9 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
         return Err(FormatError::unsupported(0, why));
     }
     if let Some(compression) = config.compression.filter(|compression| !compression.is_empty()) {
-        let why = format!("the chunks are compressed ({compression}): write them again with compression=None");
+        let compression = parts::shown(&compression);
+        let why =
+            format!("the chunks are compressed ({compression}): write them again with compression=None");
         return Err(FormatError::unsupported(0, why));
     }
     for chunk in &chunks {
@@ -122,7 +123,8 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
         Some("PyTreeLoader") => false,
         None => chunks.iter().any(|chunk| chunk.dim.is_some()),
         Some(loader) => {
-            let why = format!("chunks of {loader}: expected PyTreeLoader or TokensLoader. {}", remedy(loader));
+            let (loader, remedy) = (parts::shown(loader), remedy(loader));
+            let why = format!("chunks of {loader}: expected PyTreeLoader or TokensLoader. {remedy}");
             return Err(FormatError::unsupported(0, why));
         }
     };
@@ -140,7 +142,11 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
 }
 
 fn remedy(loader: &str) -> &'static str {
-    if loader == "ParquetLoader" { "Open the Parquet files instead" } else { "Write them again with one of them" }
+    if loader == "ParquetLoader" {
+        "Open the Parquet files instead"
+    } else {
+        "Write them again with one of them"
+    }
 }
 
 /// The element type of tokens, from the only format.
@@ -158,7 +164,8 @@ fn token_type(formats: &[String]) -> Result<String, FormatError> {
         _ => None,
     };
     name.map(|name| (*name).to_owned()).ok_or_else(|| {
-        let why = format!("tokens of format {formats:?}: expected one array of numbers, e.g. of int32");
+        let formats = parts::listed(formats.iter().map(String::as_str));
+        let why = format!("tokens of format '{formats}': expected one array of numbers, e.g. of int32");
         FormatError::unsupported(0, why)
     })
 }
@@ -225,8 +232,8 @@ pub async fn index(
     if let Some(&(start, length)) = rows.first() {
         check_sizes(&reader, start, length, &mut parts).await?;
     }
-    let names: Vec<&str> = index.leaves.iter().map(|leaf| leaf.name.as_str()).collect();
-    let summary = format!("LitData: {} samples of {}", chunk.samples, names.join(", "));
+    let names = parts::listed(index.leaves.iter().map(|leaf| leaf.name.as_str()));
+    let summary = format!("LitData: {} samples of {names}", chunk.samples);
     let layout = Layout::new(parts, StoredSizes::All)
         .ok_or_else(|| FormatError::damaged(0, "samples have too many leaves"))?;
     layout.find(&reader, rows, summary).await
@@ -333,7 +340,8 @@ mod tests {
 
     #[test]
     fn leaves_are_named_by_their_paths() {
-        let tuple = format!(r#"{{"type":"builtins.tuple","context":"null","children_spec":[{LEAF},{LEAF}]}}"#);
+        let tuple =
+            format!(r#"{{"type":"builtins.tuple","context":"null","children_spec":[{LEAF},{LEAF}]}}"#);
         let tree = dict(r#"["image","meta",3]"#, &[LEAF, &dict(r#"["label","t"]"#, &[LEAF, &tuple]), LEAF]);
         let found = names(&format!("[1, {tree}]")).unwrap();
         assert_eq!(found, ["image", "meta.label", "meta.t.0", "meta.t.1", "3"]);

@@ -77,7 +77,8 @@ pub fn parse_index(json: &[u8]) -> Result<Vec<MdsShard>, FormatError> {
 
 fn checked(shard: Shard) -> Result<MdsShard, FormatError> {
     if shard.format != "mds" {
-        let why = format!("shards of format {:?}: write them again with MDSWriter", shard.format);
+        let format = parts::shown(&shard.format);
+        let why = format!("shards of format '{format}': write them again with MDSWriter");
         return Err(FormatError::unsupported(0, why));
     }
     parts::check_name(&shard.raw_data.basename)?;
@@ -107,6 +108,7 @@ fn checked(shard: Shard) -> Result<MdsShard, FormatError> {
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn index(source: &dyn FileSource, shard: &MdsShard) -> Result<FoundSamples, FormatError> {
     if let Some(compression) = &shard.compression {
+        let compression = parts::shown(compression);
         let why = format!("the shard is compressed ({compression}): write it again with compression=None");
         return Err(FormatError::unsupported(0, why));
     }
@@ -129,7 +131,8 @@ pub async fn index(source: &dyn FileSource, shard: &MdsShard) -> Result<FoundSam
         let why = format!("the last sample ends here, the file at {}", source.size());
         return Err(FormatError::damaged(end, why));
     }
-    let summary = format!("MDS: {} samples of {}", shard.samples, shard.column_names.join(", "));
+    let names = parts::listed(shard.column_names.iter().map(String::as_str));
+    let summary = format!("MDS: {} samples of {names}", shard.samples);
     let mut found = layout.find(&reader, rows, summary).await?;
     found.array = array;
     Ok(found)
@@ -145,12 +148,15 @@ fn value(encoding: &str) -> PartValue {
 
 /// The type of the samples if their only column is an array of fixed type and shape.
 fn array(shard: &MdsShard) -> Result<Option<ArrayType>, FormatError> {
-    let ([encoding], [size]) = (&shard.column_encodings[..], &shard.column_sizes[..]) else { return Ok(None) };
+    let ([encoding], [size]) = (&shard.column_encodings[..], &shard.column_sizes[..]) else {
+        return Ok(None);
+    };
     let Some((dtype, shape)) = encoding.strip_prefix("ndarray:").and_then(|rest| rest.split_once(':')) else {
         return Ok(None);
     };
     let contradiction = || {
-        let why = format!("the encoding {encoding:?} contradicts the size of the column");
+        let encoding = parts::shown(encoding);
+        let why = format!("the encoding '{encoding}' contradicts the size of the column");
         FormatError::damaged(0, why)
     };
     let element = ElementType::parse(dtype, 0)?;

@@ -7,7 +7,8 @@
 //!
 //! The modes of multimodal sequences, one byte each at the end of the `.idx`, are ignored.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 
 use crate::element::ElementType;
 use crate::found::{Extents, FoundSamples};
@@ -23,6 +24,9 @@ const TYPES: [&str; 8] = ["|u1", "|i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"
 
 /// The most bytes of one request.
 const REQUEST: u64 = 16 << 20;
+
+/// Requests that run at once.
+const AT_ONCE: usize = 8;
 
 /// The numbers at the beginning of an `.idx` file.
 struct Header {
@@ -176,17 +180,12 @@ async fn header(idx: &dyn FileSource) -> Result<Header, FormatError> {
 
 /// Reads the bytes from `start` to `end`, which lie in the file, in large requests that run at once.
 async fn read(idx: &dyn FileSource, start: u64, end: u64) -> Result<Bytes, FormatError> {
-    let parts: Vec<(u64, u64)> = (start..end)
-        .step_by(REQUEST as usize)
-        .map(|from| (from, REQUEST.min(end - from)))
-        .collect();
-    let mut parts = futures::future::try_join_all(
-        parts.into_iter().map(|(from, length)| idx.read(from..from + length)),
-    )
-    .await?;
-    match parts.len() {
-        0 => Ok(Bytes::new()),
-        1 => Ok(parts.remove(0)),
-        _ => Ok(parts.concat().into()),
+    let starts: Vec<u64> = (start..end).step_by(REQUEST as usize).collect();
+    let mut parts =
+        futures::stream::iter(starts).map(|from| idx.read(from..end.min(from + REQUEST))).buffered(AT_ONCE);
+    let mut whole = BytesMut::with_capacity((end - start) as usize);
+    while let Some(part) = parts.next().await {
+        whole.extend_from_slice(&part?);
     }
+    Ok(whole.freeze())
 }

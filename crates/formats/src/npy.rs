@@ -133,11 +133,7 @@ impl<'a> Literal<'a> {
             return Err(self.damaged("the end"));
         }
         let missing = || self.damaged("the keys descr, fortran_order and shape");
-        Ok((
-            element.ok_or_else(missing)?,
-            fortran.ok_or_else(missing)?,
-            shape.ok_or_else(missing)?,
-        ))
+        Ok((element.ok_or_else(missing)?, fortran.ok_or_else(missing)?, shape.ok_or_else(missing)?))
     }
 
     fn element(&mut self) -> Result<ElementType, FormatError> {
@@ -200,7 +196,8 @@ impl<'a> Literal<'a> {
         let rest = self.text.get(self.at..).unwrap_or_default();
         let (&quote, rest) = rest.split_first().ok_or_else(|| self.damaged("a string"))?;
         let length = rest.iter().position(|&byte| byte == quote);
-        let inner = length.and_then(|length| rest.get(..length)).and_then(|inner| std::str::from_utf8(inner).ok());
+        let inner =
+            length.and_then(|length| rest.get(..length)).and_then(|inner| std::str::from_utf8(inner).ok());
         let plain = inner.filter(|inner| matches!(quote, b'\'' | b'"') && !inner.contains('\\'));
         let string = plain.ok_or_else(|| self.damaged("a string"))?;
         self.at += string.len() + 2;

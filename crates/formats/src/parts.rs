@@ -81,7 +81,8 @@ pub(crate) struct Layout {
 impl Layout {
     /// `None` if the sum of the sizes is too large.
     pub(crate) fn new(parts: Vec<Part>, stored: StoredSizes) -> Option<Self> {
-        let stored_sizes = parts.iter().filter(|part| part.size.is_none() || stored == StoredSizes::All).count();
+        let stored_sizes =
+            parts.iter().filter(|part| part.size.is_none() || stored == StoredSizes::All).count();
         let head = stored_sizes as u64 * 4;
         let fewest = parts.iter().try_fold(head, |sum, part| sum.checked_add(part.size.unwrap_or(0)))?;
         Some(Self { parts, head, fewest, stored })
@@ -118,9 +119,10 @@ impl Layout {
         }
         let mut fields = Vec::with_capacity(rows.len());
         if computed {
-            fields.extend(rows.iter().map(|&(_, length)| {
-                self.place(|part, _| part.size.unwrap_or(length - self.fewest))
-            }));
+            fields.extend(
+                rows.iter()
+                    .map(|&(_, length)| self.place(|part, _| part.size.unwrap_or(length - self.fewest))),
+            );
             return Ok(fields);
         }
         for group in rows.chunks(GROUP) {
@@ -272,15 +274,36 @@ pub(crate) async fn table(
 pub(crate) fn check_name(name: &str) -> Result<(), FormatError> {
     let climbs = name.split(['/', '\\']).any(|part| part == "..");
     if name.is_empty() || name.starts_with(['/', '\\']) || name.contains('\0') || climbs {
-        let why = format!("the index names the file {name:?}: expected a path in the folder of the index");
+        let why = format!("the index names the file '{}': expected a path in its folder", shown(name));
         return Err(FormatError::damaged(0, why));
     }
     Ok(())
+}
+
+/// A text of a file for a message: one line of at most 100 characters.
+pub(crate) fn shown(text: &str) -> String {
+    let mut shown: String = text.escape_debug().take(100).collect();
+    if shown.len() >= 100 {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// Names for a summary: one line.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let mut names = names.into_iter();
+    let mut listed: Vec<String> = names.by_ref().take(10).map(shown).collect();
+    let more = names.count();
+    if more > 0 {
+        listed.push(format!("{more} more"));
+    }
+    listed.join(", ")
 }
 
 /// The error of an index that is no valid JSON, or has other keys.
 pub(crate) fn invalid_json(what: &str, json: &[u8], error: &serde_json::Error) -> FormatError {
     let lines = json.split_inclusive(|&byte| byte == b'\n');
     let before: usize = lines.take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
-    FormatError::damaged((before + error.column()) as u64, format!("not an index.json of {what}: {error}"))
+    let why = format!("not an index.json of {what}: {}", shown(&error.to_string()));
+    FormatError::damaged((before + error.column()) as u64, why)
 }

@@ -10,11 +10,18 @@
 //!
 //! [`source`] keeps requests few. [`found`] is what all parsers return.
 
+mod element;
 mod error;
 pub mod found;
 mod le;
 pub mod lmdb;
+pub mod litdata;
+pub mod mds;
+pub mod megatron;
+pub mod npy;
+mod parts;
 pub mod source;
+pub mod tokens;
 
 pub use error::{FormatError, FormatErrorKind};
 pub use found::{ArrayType, ColumnValues, Extents, FieldExtent, FoundSamples, Run, ValueColumn};

@@ -1,0 +1,385 @@
+//! LitData: an `index.json`, and chunks of samples that are trees of values.
+//!
+//! [`parse_index`] reads the index. [`index`] finds the samples of a chunk. A sample is one extent: the
+//! sizes of all leaves of its tree, and then the leaves. They are its fields, named by their paths in
+//! the tree, such as `meta.label`. A label is read with them: a leaf of numbers, or of texts of at
+//! most 64 bytes. [`windows`] cuts chunks of tokens into windows, as LitData's `TokensLoader` does.
+//!
+//! Refused are encrypted and compressed chunks, and chunks whose samples are in an Arrow table. Recent
+//! versions of LitData write such a table for samples of plain values if pyarrow is installed.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::element::ElementType;
+use crate::found::FoundSamples;
+use crate::parts::{self, Layout, Part, PartValue, StoredSizes};
+use crate::tokens::{self, WindowOptions};
+use crate::{BlockReader, FileSource, FormatError, le};
+
+/// The longest name of a leaf in bytes. Leaves with longer paths are named by number.
+const NAME: usize = 256;
+
+/// What a chunk ends with if its samples are in an Arrow table.
+const ARROW: &[u8] = b"LDARW01\0";
+
+/// NumPy's types by LitData's numbers. Later numbers depend on the version of NumPy.
+const NUMPY: [&str; 11] = ["|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8"];
+
+/// PyTorch's types by LitData's numbers. Those that NumPy lacks are empty.
+const TORCH: [&str; 21] = [
+    "<f4", "<f4", "<f8", "<f8", "<c8", "<c8", "<c16", "<c16", "<f2", "<f2", "", "|u1", "|i1", "<i2", "<i2",
+    "<i4", "<i4", "<i8", "<i8", "|b1", "<u2",
+];
+
+/// An `index.json`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LitIndex {
+    /// The chunks in their order.
+    pub chunks: Vec<LitChunk>,
+    /// The leaves of each sample, in the order of their bytes.
+    pub leaves: Vec<LitLeaf>,
+    /// The element type, such as `<u2`, if the chunks hold tokens for [`windows`].
+    pub tokens: Option<String>,
+}
+
+/// A chunk: one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LitChunk {
+    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of it.
+    pub filename: String,
+    /// The size of the file in bytes.
+    pub bytes: u64,
+    /// The number of samples.
+    pub samples: u64,
+    /// The number of tokens, if the chunk has tokens.
+    pub tokens: Option<u64>,
+}
+
+/// A leaf of the tree that a sample is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LitLeaf {
+    /// The path in the tree, joined by dots, or the leaf's number.
+    pub name: String,
+    /// LitData's name of the format, such as `int`, `jpeg` or `no_header_tensor:17`.
+    pub format: String,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    chunks: Vec<Chunk>,
+    config: Config,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    filename: String,
+    chunk_bytes: u64,
+    chunk_size: u64,
+    #[serde(default)]
+    dim: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    #[serde(default)]
+    data_format: Option<Vec<String>>,
+    #[serde(default)]
+    data_spec: Option<String>,
+    #[serde(default)]
+    compression: Option<String>,
+    #[serde(default)]
+    encryption: Value,
+    #[serde(default)]
+    item_loader: Option<String>,
+}
+
+/// Parses an `index.json`.
+///
+/// # Errors
+/// [`Damaged`](crate::FormatErrorKind::Damaged) if it is none, or has a path that leads out of its
+/// folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if chunks are encrypted, compressed,
+/// or of another loader than `PyTreeLoader` and `TokensLoader`.
+pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
+    let Index { chunks, config } =
+        serde_json::from_slice(json).map_err(|error| parts::invalid_json("LitData", json, &error))?;
+    if !config.encryption.is_null() {
+        let why = "the chunks are encrypted: write them again without encryption";
+        return Err(FormatError::unsupported(0, why));
+    }
+    if let Some(compression) = config.compression.filter(|compression| !compression.is_empty()) {
+        let compression = parts::shown(&compression);
+        let why =
+            format!("the chunks are compressed ({compression}): write them again with compression=None");
+        return Err(FormatError::unsupported(0, why));
+    }
+    for chunk in &chunks {
+        parts::check_name(&chunk.filename)?;
+    }
+    let formats = config.data_format.unwrap_or_default();
+    // An index without the name of its loader is of an older version.
+    let tokens = match config.item_loader.as_deref() {
+        Some("TokensLoader") => true,
+        Some("PyTreeLoader") => false,
+        None => chunks.iter().any(|chunk| chunk.dim.is_some()),
+        Some(loader) => {
+            let (loader, remedy) = (parts::shown(loader), remedy(loader));
+            let why = format!("chunks of {loader}: expected PyTreeLoader or TokensLoader. {remedy}");
+            return Err(FormatError::unsupported(0, why));
+        }
+    };
+    let tokens = if tokens { Some(token_type(&formats)?) } else { None };
+    let names = config.data_spec.and_then(|spec| names(&spec)).filter(|names| names.len() == formats.len());
+    let names = names.unwrap_or_else(|| (0..formats.len()).map(|number| number.to_string()).collect());
+    let leaves = names.into_iter().zip(formats).map(|(name, format)| LitLeaf { name, format });
+    let chunks = chunks.into_iter().map(|chunk| LitChunk {
+        filename: chunk.filename,
+        bytes: chunk.chunk_bytes,
+        samples: chunk.chunk_size,
+        tokens: chunk.dim,
+    });
+    Ok(LitIndex { chunks: chunks.collect(), leaves: leaves.collect(), tokens })
+}
+
+fn remedy(loader: &str) -> &'static str {
+    if loader == "ParquetLoader" {
+        "Open the Parquet files instead"
+    } else {
+        "Write them again with one of them"
+    }
+}
+
+/// The element type of tokens, from the only format.
+fn token_type(formats: &[String]) -> Result<String, FormatError> {
+    let name = match formats {
+        [format] => format.split_once(':').and_then(|(kind, number)| {
+            let number: usize = number.parse().ok()?;
+            let names = match kind {
+                "no_header_tensor" => &TORCH[..],
+                "no_header_numpy" => &NUMPY[..],
+                _ => return None,
+            };
+            names.get(number).filter(|name| !name.is_empty())
+        }),
+        _ => None,
+    };
+    name.map(|name| (*name).to_owned()).ok_or_else(|| {
+        let formats = parts::listed(formats.iter().map(String::as_str));
+        let why = format!("tokens of format '{formats}': expected one array of numbers, e.g. of int32");
+        FormatError::unsupported(0, why)
+    })
+}
+
+/// The paths of the leaves. `None` if they cannot be known, or one is too long.
+fn names(spec: &str) -> Option<Vec<String>> {
+    let (_, tree): (u64, Value) = serde_json::from_str(spec).ok()?;
+    let mut names = Vec::new();
+    collect_names(&tree, "", &mut names)?;
+    Some(names)
+}
+
+/// The depth is that of the JSON, which serde_json bounds.
+fn collect_names(node: &Value, path: &str, names: &mut Vec<String>) -> Option<()> {
+    let children = node.get("children_spec")?.as_array()?;
+    let kind = match node.get("type")? {
+        Value::Null => {
+            names.push(if path.is_empty() { "0".to_owned() } else { path.to_owned() });
+            return children.is_empty().then_some(());
+        }
+        kind => kind.as_str()?,
+    };
+    let keys: Vec<String> = match kind {
+        "builtins.dict" | "collections.OrderedDict" => {
+            let keys: Vec<Value> = serde_json::from_str(node.get("context")?.as_str()?).ok()?;
+            let text = |key: &Value| key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+            keys.iter().map(text).collect()
+        }
+        _ => (0..children.len()).map(|number| number.to_string()).collect(),
+    };
+    if keys.len() != children.len() {
+        return None;
+    }
+    for (key, child) in keys.iter().zip(children) {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        if path.is_empty() || path.len() > NAME {
+            return None;
+        }
+        collect_names(child, &path, names)?;
+    }
+    Some(())
+}
+
+/// Finds the samples of a chunk, with their leaves and labels.
+///
+/// # Errors
+/// [`Damaged`](crate::FormatErrorKind::Damaged) if the file is not the chunk of the index.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has tokens, or samples in an Arrow table.
+/// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+pub async fn index(
+    source: &dyn FileSource,
+    index: &LitIndex,
+    chunk: &LitChunk,
+) -> Result<FoundSamples, FormatError> {
+    if index.tokens.is_some() {
+        return Err(FormatError::unsupported(0, "the chunk has tokens: set the length of windows"));
+    }
+    if index.leaves.is_empty() {
+        return Err(FormatError::damaged(0, "data_format in index.json is empty: samples have no parts"));
+    }
+    let reader = parts::reader(source);
+    let rows = table(&reader, chunk).await?;
+    let mut parts: Vec<Part> = index.leaves.iter().map(part).collect();
+    if let Some(&(start, length)) = rows.first() {
+        check_sizes(&reader, start, length, &mut parts).await?;
+    }
+    let names = parts::listed(index.leaves.iter().map(|leaf| leaf.name.as_str()));
+    let summary = format!("LitData: {} samples of {names}", chunk.samples);
+    let layout = Layout::new(parts, StoredSizes::All)
+        .ok_or_else(|| FormatError::damaged(0, "samples have too many leaves"))?;
+    layout.find(&reader, rows, summary).await
+}
+
+fn part(leaf: &LitLeaf) -> Part {
+    let (size, value) = match leaf.format.as_str() {
+        "int" => (Some(8), PartValue::number("int64")),
+        "float" => (Some(8), PartValue::number("float64")),
+        "bool" => (Some(1), PartValue::number("bool")),
+        "str" => (None, PartValue::Text),
+        _ => (None, PartValue::Other),
+    };
+    Part { name: leaf.name.as_str().into(), size, value }
+}
+
+/// Checks the fixed sizes by the first sample. A serializer of a user may have the name `int`.
+async fn check_sizes(
+    reader: &BlockReader<'_>,
+    start: u64,
+    length: u64,
+    parts: &mut [Part],
+) -> Result<(), FormatError> {
+    let head = parts.len() as u64 * 4;
+    if head > length {
+        let why = format!("sample 0 has {length} bytes, the sizes of its leaves {head}");
+        return Err(FormatError::damaged(start, why));
+    }
+    let head = reader.read(start, head).await?;
+    for (index, part) in parts.iter_mut().enumerate() {
+        if part.size.is_some() && part.size != le::u32(&head, index * 4).map(u64::from) {
+            (part.size, part.value) = (None, PartValue::Other);
+        }
+    }
+    Ok(())
+}
+
+/// Reads where the samples of a chunk lie.
+async fn table(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<Vec<(u64, u64)>, FormatError> {
+    if reader.size() != chunk.bytes {
+        let why = format!("the chunk has {} bytes, its index says {}", reader.size(), chunk.bytes);
+        return Err(FormatError::damaged(reader.size().min(chunk.bytes), why));
+    }
+    let (rows, end) = parts::table(reader, chunk.samples).await?;
+    let after = reader.size() - end;
+    if after == 0 {
+        return Ok(rows);
+    }
+    let last = after.min(ARROW.len() as u64);
+    if reader.read(reader.size() - last, last).await? != ARROW {
+        return Err(FormatError::damaged(end, format!("{after} bytes after the last sample")));
+    }
+    if rows.iter().any(|&(_, length)| length > 0) {
+        return Ok(rows);
+    }
+    let why = "the samples are in an Arrow table: write them again with media types, e.g. litdata.Image";
+    Err(FormatError::unsupported(end, why))
+}
+
+/// Finds the windows in a chunk of tokens. They do not reach into the next chunk.
+///
+/// # Errors
+/// [`Damaged`](crate::FormatErrorKind::Damaged) if the file is not the chunk of the index.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has no tokens, they are of another
+/// element type than `options`, or the options are invalid.
+/// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+pub async fn windows(
+    source: &dyn FileSource,
+    index: &LitIndex,
+    chunk: &LitChunk,
+    options: &WindowOptions,
+) -> Result<FoundSamples, FormatError> {
+    let Some(dtype) = &index.tokens else {
+        return Err(FormatError::unsupported(0, "the chunk has samples, not tokens: do not set windows"));
+    };
+    let element = ElementType::parse(dtype, 0)?;
+    tokens::agree(&element, options)?;
+    let rows = table(&parts::reader(source), chunk).await?;
+    let start = rows.first().map_or(chunk.bytes, |&(start, _)| start);
+    let length = chunk.bytes - start;
+    let count = length / element.size();
+    if !length.is_multiple_of(element.size()) || chunk.tokens.is_some_and(|tokens| tokens != count) {
+        let why = format!(
+            "{length} bytes of tokens {}: expected {:?} tokens of the index",
+            element.name(),
+            chunk.tokens
+        );
+        return Err(FormatError::damaged(start, why));
+    }
+    tokens::windows(start, count, &element, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEAF: &str = r#"{"type": null, "context": null, "children_spec": []}"#;
+
+    fn dict(keys: &str, children: &[&str]) -> String {
+        let context = serde_json::to_string(keys).unwrap();
+        let children = children.join(",");
+        format!(r#"{{"type": "builtins.dict", "context": {context}, "children_spec": [{children}]}}"#)
+    }
+
+    #[test]
+    fn leaves_are_named_by_their_paths() {
+        let tuple =
+            format!(r#"{{"type":"builtins.tuple","context":"null","children_spec":[{LEAF},{LEAF}]}}"#);
+        let tree = dict(r#"["image","meta",3]"#, &[LEAF, &dict(r#"["label","t"]"#, &[LEAF, &tuple]), LEAF]);
+        let found = names(&format!("[1, {tree}]")).unwrap();
+        assert_eq!(found, ["image", "meta.label", "meta.t.0", "meta.t.1", "3"]);
+        assert_eq!(names(&format!("[1, {LEAF}]")).unwrap(), ["0"]);
+    }
+
+    #[test]
+    fn unknown_trees_have_no_names() {
+        let long = "x".repeat(300);
+        let deep = format!("[1, {}{}", r#"{"type":"t","children_spec":["#.repeat(1000), "]}".repeat(1000));
+        let texts = [
+            String::new(),
+            "[1]".to_owned(),
+            format!("[1, {}]", dict(r#"["a"]"#, &[LEAF, LEAF])),
+            format!("[1, {}]", dict("a", &[LEAF])),
+            format!("[1, {}]", dict(&format!(r#"["{long}"]"#), &[LEAF])),
+            deep,
+        ];
+        for text in texts {
+            assert_eq!(names(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn unusable_index_is_refused() {
+        let good = r#"{"chunks": [{"chunk_bytes": 1, "chunk_size": 1, "dim": null, "filename": "chunk-0-0.bin"}],
+            "config": {"compression": null, "data_format": ["int"], "encryption": null, "item_loader": "PyTreeLoader"}}"#;
+        assert_eq!(parse_index(good.as_bytes()).unwrap().leaves[0].name, "0");
+        for (from, to) in [
+            ("chunk-0-0.bin", "../chunk-0-0.bin"),
+            (r#""encryption": null"#, r#""encryption": {"algorithm": "fernet"}"#),
+            (r#""compression": null"#, r#""compression": "zstd""#),
+            ("PyTreeLoader", "ParquetLoader"),
+            ("PyTreeLoader", "TokensLoader"),
+            (r#""chunk_size": 1"#, r#""chunk_size": -1"#),
+        ] {
+            assert!(good.contains(from));
+            assert!(parse_index(good.replace(from, to).as_bytes()).is_err(), "{to}");
+        }
+    }
+}

@@ -10,6 +10,8 @@
 //!
 //! [`source`] keeps requests few. [`found`] is what all parsers return.
 
+pub mod arrow_stream;
+mod columns;
 mod error;
 pub mod found;
 mod le;

@@ -15,6 +15,7 @@ mod columns;
 mod error;
 pub mod found;
 mod le;
+pub mod parquet;
 pub mod source;
 
 pub use error::{FormatError, FormatErrorKind};

@@ -33,14 +33,13 @@ pub(super) fn kind(leaf: &Leaf) -> Option<LabelKind> {
     }
 }
 
-/// Decodes all rows of a chunk. `bytes` are the chunk, which begins at byte `start` of the file.
+/// Decodes all rows of a chunk. `bytes` are the whole chunk.
 ///
 /// # Errors
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) for codecs and encodings that are not
 /// decoded. [`Damaged`](crate::FormatErrorKind::Damaged) for malformed pages.
 pub(super) fn decode(
     bytes: &[u8],
-    start: u64,
     leaf: &Leaf,
     chunk: &Chunk,
     texts: &mut SharedTexts,
@@ -48,7 +47,7 @@ pub(super) fn decode(
     let mut decoder = Decoder { leaf, codec: chunk.codec, texts, dictionary: Vec::new(), labels: Vec::new() };
     let mut at = 0_usize;
     while (decoder.labels.len() as u64) < chunk.values {
-        let place = start + at as u64;
+        let place = chunk.start + at as u64;
         let malformed = || FormatError::damaged(place, "a page of labels is malformed");
         let rest = bytes.get(at..).unwrap_or_default();
         let head = page::head(rest).ok_or_else(malformed)?;
@@ -123,10 +122,11 @@ impl Decoder<'_> {
         match self.codec {
             UNCOMPRESSED => Ok(Cow::Borrowed(body)),
             SNAPPY => {
+                // Checked first: the block declares how much memory it takes.
                 let is_possible = plain <= body.len() as u64 * MAX_SNAPPY_RATIO
                     && snap::raw::decompress_len(body).is_ok_and(|length| length as u64 == plain);
-                let decoded = snap::raw::Decoder::new().decompress_vec(body).ok().filter(|_| is_possible);
-                let decoded = decoded.map(Cow::Owned);
+                let decoded = is_possible.then(|| snap::raw::Decoder::new().decompress_vec(body));
+                let decoded = decoded.and_then(Result::ok).map(Cow::Owned);
                 decoded.ok_or_else(|| FormatError::damaged(at, "a Snappy block of labels is malformed"))
             }
             codec => Err(self.unsupported(at, format!("is compressed with {}", codec_name(codec)))),

@@ -21,7 +21,7 @@ mod walk;
 use bytes::Bytes;
 use futures::StreamExt;
 
-use crate::columns::{self, Candidate, Label, SharedTexts};
+use crate::columns::{self, Candidate, SharedTexts};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, Run,
     ValueColumn, le,
@@ -275,12 +275,10 @@ async fn read_labels(
     let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
     let chunks = futures::stream::iter(groups.iter().map(|group| &group.chunks[1]));
     let mut chunks = chunks
-        .map(|chunk| async move { Ok((chunk, reader.read(chunk.start, chunk.length).await?)) })
+        .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
         .buffered(LABELS_AT_ONCE);
-    while let Some(read) = chunks.next().await {
-        let (chunk, bytes): (&Chunk, Bytes) = read.map_err(|error: FormatError| error)?;
-        let labels: Vec<Option<Label>> = labels::decode(&bytes, chunk.start, leaf, chunk, &mut texts)?;
-        for label in labels {
+    while let Some((chunk, bytes)) = chunks.next().await {
+        for label in labels::decode(&bytes?, leaf, chunk, &mut texts)? {
             if rows.next() == Some(true) {
                 columns::push_label(&mut values, label);
             }
@@ -292,4 +290,38 @@ async fn read_labels(
 /// The number of bits of levels up to `max`.
 fn bit_width(max: u32) -> u32 {
     u32::BITS - max.leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offset_index_is_used_if_it_covers_the_chunk() {
+        let whole = Span { start: 100, end: 160, rows: 9 };
+        let pages = [(100, 20, 0), (120, 30, 4), (150, 10, 4)];
+        let expected = [(100, 120, 4), (120, 150, 0), (150, 160, 5)];
+        let expected = expected.map(|(start, end, rows)| Span { start, end, rows });
+        assert_eq!(page_spans(&pages, whole), Some(expected.to_vec()));
+        for (at, wrong) in [
+            (0, (100, 21, 0)),
+            (0, (99, 21, 0)),
+            (0, (100, 20, 1)),
+            (1, (120, 30, 5)),
+            (2, (150, 0, 4)),
+            (2, (150, 9, 4)),
+            (2, (150, u64::MAX, 4)),
+            (2, (150, 10, 10)),
+        ] {
+            let mut pages = pages;
+            pages[at] = wrong;
+            assert_eq!(page_spans(&pages, whole), None, "{pages:?}");
+        }
+        assert_eq!(page_spans(&[], whole), None);
+    }
+
+    #[test]
+    fn levels_have_as_many_bits_as_the_largest() {
+        assert_eq!([0, 1, 2, 3, 4].map(bit_width), [0, 1, 2, 2, 3]);
+    }
 }

@@ -72,7 +72,10 @@ pub(super) async fn walk(
     column: &SampleColumn<'_>,
     span: Span,
 ) -> Result<SpanValues, FormatError> {
-    let window = Window { source, start: span.start, end: span.end, bytes: Bytes::new(), read: SMALL_READ };
+    // Pages as small as a small value take one request.
+    let is_small = span.end - span.start < LARGE_VALUE;
+    let read = if is_small { LARGE_VALUE } else { SMALL_READ };
+    let window = Window { source, start: span.start, end: span.end, bytes: Bytes::new(), read };
     let mut walk = Walk { window, column, found: SpanValues::default() };
     let (mut at, mut left) = (span.start, span.rows);
     while left > 0 {

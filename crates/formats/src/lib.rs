@@ -20,6 +20,9 @@ pub mod mds;
 pub mod megatron;
 pub mod npy;
 mod parts;
+pub mod arrow_stream;
+mod columns;
+pub mod parquet;
 pub mod source;
 pub mod tokens;
 

@@ -1,0 +1,244 @@
+//! Arrow IPC streams, as Hugging Face `datasets` keeps tables on disk, and Arrow IPC files.
+//!
+//! Each value of a column of bytes lies in one place of a batch's body. So the parser reads the
+//! batches' messages and the offsets of their values, and never the values themselves. Labels are
+//! read with the offsets.
+//!
+//! Decision: the flatbuffers are read by `arrow-ipc`, which checks them, and no array is built. An
+//! array would need the whole body. The price is that positions of buffers are counted here.
+//!
+//! A stream has no directory: each message says where the next one begins. So one request follows
+//! another, one for each batch. Batches hold up to a thousand rows, so the requests are few. The
+//! footer of an Arrow file lists its batches, which are read at once.
+
+mod batch;
+mod messages;
+mod schema;
+
+use bytes::Bytes;
+
+use crate::columns::{self, Label, SharedTexts};
+use crate::{
+    BlockReader, ColumnValues, Extents, FileSource, FormatError, FoundSamples, Run, ValueColumn, le,
+};
+use batch::{Batch, BufferRange, Part};
+use schema::{Column, Storage};
+
+/// The size of blocks in bytes. A message and the offsets after it often fit in one.
+const BLOCK: u64 = 32 << 10;
+
+/// The most bytes in one request for offsets and labels.
+const REQUEST: u64 = 8 << 20;
+
+/// Batches whose offsets and labels are in memory at once.
+const AT_ONCE: usize = 64;
+
+/// The bytes before each message of a stream.
+const STREAM_MARK: [u8; 4] = [0xff; 4];
+
+/// The first and the last bytes of an Arrow file.
+const FILE_MAGIC: &[u8] = b"ARROW1";
+
+/// How to read an Arrow stream or file.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct ArrowOptions {
+    /// The column with the samples, such as `image.bytes` or `image`. Without it the only column of
+    /// bytes is used.
+    pub column: Option<String>,
+}
+
+/// Whether a file with these first bytes is an Arrow IPC stream.
+pub fn is_arrow_stream(head: &[u8]) -> bool {
+    // The schema's message has a length that is a multiple of 8.
+    head.starts_with(&STREAM_MARK)
+        && le::u32(head, 4).is_some_and(|length| length > 0 && length % 8 == 0 && length <= i32::MAX as u32)
+}
+
+/// Whether a file with these first bytes is an Arrow IPC file.
+pub fn is_arrow_file(head: &[u8]) -> bool {
+    head.starts_with(FILE_MAGIC)
+}
+
+/// Finds the samples of an Arrow IPC stream or file: the values of one column of bytes.
+///
+/// Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
+/// or `cls` becomes the values of `label`.
+///
+/// # Errors
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for compressed batches, for columns encoded
+/// by a dictionary, and if the column is not clear.
+/// [`Damaged`](crate::FormatErrorKind::Damaged) for files that Arrow does not permit.
+/// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
+    let reader = BlockReader::new(source, BLOCK);
+    let head = reader.read(0, reader.size().min(8)).await?;
+    let field = options.column.as_deref();
+    let (format, table) = if is_arrow_file(&head) {
+        ("file", messages::of_file(&reader, field).await?)
+    } else {
+        ("stream", messages::of_stream(&reader, field).await?)
+    };
+    let chosen = &table.chosen;
+    let mut found = Collected::new(&chosen.samples, chosen.label.as_ref());
+    for batches in table.batches.chunks(AT_ONCE) {
+        let ranges: Vec<BufferRange> = batches.iter().flat_map(ranges).collect();
+        let mut buffers = reader.read_all(&ranges, REQUEST).await?.into_iter();
+        for batch in batches {
+            found.add(batch, &mut buffers)?;
+        }
+    }
+    Ok(found.finish(format, table.batches.len()))
+}
+
+/// The buffers that are read of a batch, in the order in which [`Collected::add`] takes them.
+fn ranges(batch: &Batch) -> Vec<BufferRange> {
+    let samples = &batch.samples;
+    let mut ranges = samples.validity.clone();
+    ranges.extend(samples.offsets);
+    if let Some(label) = &batch.label {
+        ranges.extend(&label.validity);
+        ranges.extend(label.offsets);
+        ranges.push(label.values);
+    }
+    ranges
+}
+
+/// The contents of a part's validity and offsets.
+struct PartBytes {
+    validity: Vec<Bytes>,
+    offsets: Bytes,
+}
+
+impl PartBytes {
+    fn take(part: &Part, buffers: &mut impl Iterator<Item = Bytes>) -> Self {
+        let validity = buffers.take(part.validity.len()).collect();
+        let offsets = part.offsets.and_then(|_| buffers.next()).unwrap_or_default();
+        Self { validity, offsets }
+    }
+
+    fn has_value(&self, row: usize) -> bool {
+        self.validity.iter().all(|bits| bits.get(row / 8).is_some_and(|byte| byte >> (row % 8) & 1 == 1))
+    }
+
+    /// The range of a row's value among `length` bytes of values.
+    fn range(&self, row: usize, width: u64, length: u64) -> Option<(u64, u64)> {
+        let width = width as usize;
+        let at = row.checked_mul(width)?;
+        let start = le::uint(&self.offsets, at, width)?;
+        let end = le::uint(&self.offsets, at.checked_add(width)?, width)?;
+        (start <= end && end <= length).then_some((start, end))
+    }
+}
+
+/// The samples and labels of the batches so far.
+struct Collected<'a> {
+    samples: &'a Column,
+    label: Option<&'a Column>,
+    extents: Extents,
+    labels: Option<ColumnValues>,
+    texts: SharedTexts,
+    skipped: u64,
+    /// Why the labels are omitted.
+    note: Option<String>,
+}
+
+impl<'a> Collected<'a> {
+    fn new(samples: &'a Column, label: Option<&'a Column>) -> Self {
+        let extents = match samples.storage {
+            Storage::Fixed { .. } => Extents::Runs(Vec::new()),
+            _ => Extents::Rows(Vec::new()),
+        };
+        let labels = label.and_then(Column::label_kind).map(columns::no_labels);
+        Self { samples, label, extents, labels, texts: SharedTexts::default(), skipped: 0, note: None }
+    }
+
+    /// Adds the rows of a batch. `buffers` begins with the contents of its [`ranges`].
+    fn add(&mut self, batch: &Batch, buffers: &mut impl Iterator<Item = Bytes>) -> Result<(), FormatError> {
+        let bytes = PartBytes::take(&batch.samples, buffers);
+        let label = batch.label.as_ref().map(|part| {
+            let bytes = PartBytes::take(part, buffers);
+            (bytes, buffers.next().unwrap_or_default())
+        });
+        for row in 0..batch.rows as usize {
+            if !bytes.has_value(row) {
+                self.skipped += 1;
+                continue;
+            }
+            let added = self.add_sample(&batch.samples, &bytes, row);
+            added.ok_or_else(|| FormatError::damaged(batch.at, "a value lies outside the batch's values"))?;
+            if let Some((bytes, values)) = &label {
+                self.add_label(batch, bytes, values, row)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_sample(&mut self, part: &Part, bytes: &PartBytes, row: usize) -> Option<()> {
+        let (start, length) = part.values;
+        match (self.samples.storage, &mut self.extents) {
+            (Storage::Fixed { width }, Extents::Runs(runs)) => {
+                let at = start.checked_add(width.checked_mul(row as u64)?)?;
+                match runs.last_mut() {
+                    Some(run) if run.end() == Some(at) => run.count += 1,
+                    _ => runs.push(Run { start: at, stride: width, length: width, count: 1 }),
+                }
+            }
+            (Storage::Offsets { width, .. }, Extents::Rows(rows)) => {
+                let (from, to) = bytes.range(row, width, length)?;
+                rows.push((start.checked_add(from)?, to - from));
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn add_label(
+        &mut self,
+        batch: &Batch,
+        bytes: &PartBytes,
+        values: &Bytes,
+        row: usize,
+    ) -> Result<(), FormatError> {
+        let (Some(column), Some(labels)) = (self.label, &mut self.labels) else { return Ok(()) };
+        if !bytes.has_value(row) {
+            columns::push_label(labels, None);
+            return Ok(());
+        }
+        let label = match column.storage {
+            Storage::Offsets { width, .. } => {
+                let range = bytes.range(row, width, values.len() as u64);
+                let text = range
+                    .and_then(|(from, to)| std::str::from_utf8(&values[from as usize..to as usize]).ok());
+                let text = text.ok_or_else(|| FormatError::damaged(batch.at, "a label is not UTF-8"))?;
+                Some(Label::Text(self.texts.share(text)))
+            }
+            _ => column.number(values, row),
+        };
+        match label {
+            Some(label) => columns::push_label(labels, Some(label)),
+            None => {
+                self.labels = None;
+                self.note = Some(format!("no labels: column {} exceeds 64-bit signed integers", column.path));
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, format: &str, batches: usize) -> FoundSamples {
+        let count = self.extents.len();
+        let mut summary =
+            format!("Arrow {format}, column {}: {count} values in {batches} batches", self.samples.path);
+        match (&self.note, self.label) {
+            (Some(note), _) => summary += &format!(", {note}"),
+            (None, Some(label)) => summary += &format!(", labels of column {}", label.path),
+            (None, None) => {}
+        }
+        let columns = self.labels.map(|values| ValueColumn { name: "label".to_owned(), values });
+        FoundSamples {
+            columns: columns.into_iter().collect(),
+            skipped: self.skipped,
+            ..FoundSamples::at(self.extents, summary)
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The columns of an Arrow schema, and the positions of their buffers in each batch.
+//!
+//! A batch lists the nodes and buffers of all fields in depth-first order, without names. So the
+//! position of a column follows from the types of the fields before it.
+
+use arrow_ipc::{Endianness, Field, MetadataVersion, Precision, Schema, Type, UnionMode};
+
+use crate::columns::{self, Candidate, LabelKind};
+use crate::{FormatError, le};
+
+/// The most bytes of all paths. The tables of a schema may share their names.
+const MAX_PATHS: usize = 1 << 24;
+
+/// The depth of nested fields. The check of the flatbuffer has the same limit.
+const MAX_DEPTH: usize = 64;
+
+/// The remedy for columns whose values are not in one place each.
+const REMEDY: &str = "write it again with this column as large_binary";
+
+/// How the values of a column are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// Offsets of `width` bytes, then the values.
+    Offsets { width: u64, is_text: bool },
+    /// `width` bytes per value.
+    Fixed { width: u64 },
+    /// An integer of `width` bytes.
+    Integer { width: usize, is_signed: bool },
+    /// A number of 4 or 8 bytes with a fraction.
+    Float { width: usize },
+    /// One bit per value.
+    Bit,
+    /// Bytes or text in a layout that is not supported.
+    Unsupported(&'static str),
+}
+
+/// The position of a field's node and buffers in a batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    pub(super) node: usize,
+    /// The first buffer, without those of preceding views.
+    pub(super) buffer: usize,
+    /// The number of preceding view fields. Each has as many buffers as the batch lists for it.
+    pub(super) views: usize,
+}
+
+/// A column outside of lists.
+#[derive(Clone, Debug)]
+pub(super) struct Column {
+    pub(super) path: String,
+    pub(super) storage: Storage,
+    pub(super) slot: Slot,
+    /// The structs around it, whose nulls are also its nulls.
+    pub(super) parents: Vec<Slot>,
+}
+
+impl Column {
+    /// The kind of its labels, if it can have any.
+    pub(super) fn label_kind(&self) -> Option<LabelKind> {
+        match self.storage {
+            Storage::Offsets { is_text: true, .. } => Some(LabelKind::Text),
+            Storage::Integer { .. } | Storage::Bit => Some(LabelKind::Integer),
+            Storage::Float { .. } => Some(LabelKind::Float),
+            _ => None,
+        }
+    }
+
+    /// The integer or number at `row`. `None` if the value does not fit in an `i64`.
+    pub(super) fn number(&self, values: &[u8], row: usize) -> Option<columns::Label> {
+        use columns::Label::{Float, Integer};
+        match self.storage {
+            Storage::Integer { width, is_signed } => {
+                let value = le::uint(values, row.checked_mul(width)?, width)?;
+                if !is_signed {
+                    return i64::try_from(value).ok().map(Integer);
+                }
+                let unused = 64 - 8 * width as u32;
+                Some(Integer((value << unused) as i64 >> unused))
+            }
+            Storage::Float { width: 4 } => {
+                Some(Float(f32::from_le_bytes(le::bytes(values, row.checked_mul(4)?)?).into()))
+            }
+            Storage::Float { .. } => Some(Float(f64::from_le_bytes(le::bytes(values, row.checked_mul(8)?)?))),
+            Storage::Bit => values.get(row / 8).map(|byte| Integer((byte >> (row % 8) & 1).into())),
+            _ => None,
+        }
+    }
+}
+
+/// The columns that are read.
+#[derive(Debug)]
+pub(super) struct Chosen {
+    pub(super) samples: Column,
+    pub(super) label: Option<Column>,
+}
+
+/// Chooses the column of samples and the one of labels.
+///
+/// # Errors
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) with the candidates or a remedy.
+/// [`Damaged`](crate::FormatErrorKind::Damaged) for schemas that Arrow does not permit.
+pub(super) fn choose(
+    schema: &Schema<'_>,
+    version: MetadataVersion,
+    at: u64,
+    field: Option<&str>,
+) -> Result<Chosen, FormatError> {
+    if schema.endianness() != Endianness::Little {
+        return Err(FormatError::unsupported(
+            at,
+            "the values are big endian: write the file again on a little-endian machine",
+        ));
+    }
+    if version != MetadataVersion::V4 && version != MetadataVersion::V5 {
+        return Err(FormatError::unsupported(
+            at,
+            "the file is older than Arrow 0.8: write it again with a recent pyarrow",
+        ));
+    }
+    let mut walk = Walk { next: Slot::default(), version, paths: 0, columns: Vec::new() };
+    for field in schema.fields().into_iter().flatten() {
+        walk.field(field, "", Some(&[]), MAX_DEPTH).map_err(|why| FormatError::damaged(at, why))?;
+    }
+    let mut columns = walk.columns;
+    let can_be_samples = |column: &Column| {
+        matches!(column.storage, Storage::Offsets { .. } | Storage::Fixed { .. } | Storage::Unsupported(_))
+    };
+    let usable: Vec<usize> = (0..columns.len()).filter(|&at| can_be_samples(&columns[at])).collect();
+    let candidate = |&at: &usize| {
+        let is_bytes = !matches!(columns[at].storage, Storage::Offsets { is_text: true, .. });
+        Candidate { path: &columns[at].path, is_bytes }
+    };
+    let candidates: Vec<_> = usable.iter().map(candidate).collect();
+    let chosen =
+        usable[columns::choose(&candidates, field).map_err(|why| FormatError::unsupported(at, why))?];
+    let labels = columns
+        .iter()
+        .enumerate()
+        .filter(|(at, column)| *at != chosen && column.parents.is_empty() && column.label_kind().is_some());
+    let label = labels.filter_map(|(_, column)| Some((columns::label_rank(&column.path)?, column)));
+    let label = label.min_by_key(|(rank, _)| *rank).map(|(_, column)| column.clone());
+    let samples = columns.swap_remove(chosen);
+    match samples.storage {
+        Storage::Unsupported(layout) => Err(FormatError::unsupported(
+            at,
+            format!("column {} is {layout}, so its values are not in one place each: {REMEDY}", samples.path),
+        )),
+        Storage::Fixed { width: 0 } => {
+            Err(FormatError::damaged(at, format!("the values of column {} have no bytes", samples.path)))
+        }
+        _ => Ok(Chosen { samples, label }),
+    }
+}
+
+/// A depth-first walk over the fields.
+struct Walk {
+    next: Slot,
+    version: MetadataVersion,
+    /// The number of bytes of all paths.
+    paths: usize,
+    columns: Vec<Column>,
+}
+
+impl Walk {
+    /// Counts the nodes and buffers of a field and its children. `parents` is `None` in lists.
+    fn field(
+        &mut self,
+        field: Field<'_>,
+        prefix: &str,
+        parents: Option<&[Slot]>,
+        depth: usize,
+    ) -> Result<(), String> {
+        let depth = depth.checked_sub(1).ok_or("its fields are nested too deep")?;
+        let slot = self.next;
+        self.next.node += 1;
+        let name = field.name().unwrap_or_default();
+        if let (Some(parents), Some(storage)) = (parents, storage(&field)?) {
+            let path = joined(prefix, name);
+            self.paths += path.len();
+            if self.paths > MAX_PATHS {
+                return Err("the names of its columns are too long".to_owned());
+            }
+            self.columns.push(Column { path, storage, slot, parents: parents.to_vec() });
+        }
+        if field.dictionary().is_some() {
+            // Indices, and no children.
+            self.next.buffer += 2;
+            return Ok(());
+        }
+        self.next.buffer += self.buffers(&field);
+        let kind = field.type_type();
+        self.next.views += usize::from(kind == Type::BinaryView || kind == Type::Utf8View);
+        let around = parents.filter(|_| kind == Type::Struct_).map(|parents| [parents, &[slot]].concat());
+        // Only paths below structs are used.
+        let path = if around.is_some() { joined(prefix, name) } else { String::new() };
+        self.paths += path.len();
+        if self.paths > MAX_PATHS {
+            return Err("the names of its columns are too long".to_owned());
+        }
+        for child in field.children().into_iter().flatten() {
+            self.field(child, &path, around.as_deref(), depth)?;
+        }
+        Ok(())
+    }
+
+    /// The number of buffers of a field without those of its children.
+    fn buffers(&self, field: &Field<'_>) -> usize {
+        match field.type_type() {
+            Type::Null | Type::RunEndEncoded => 0,
+            Type::Struct_ | Type::FixedSizeList => 1,
+            Type::Union => {
+                let is_dense = field.type_as_union().is_some_and(|union| union.mode() == UnionMode::Dense);
+                // Before version 5 a union had validity bits.
+                1 + usize::from(is_dense) + usize::from(self.version == MetadataVersion::V4)
+            }
+            Type::Binary | Type::Utf8 | Type::LargeBinary | Type::LargeUtf8 => 3,
+            Type::ListView | Type::LargeListView => 3,
+            _ => 2,
+        }
+    }
+}
+
+fn joined(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}
+
+/// How a field's values are stored, if they can be samples or labels.
+fn storage(field: &Field<'_>) -> Result<Option<Storage>, String> {
+    let kind = field.type_type();
+    if field.dictionary().is_some() {
+        let is_bytes = [Type::Binary, Type::LargeBinary, Type::FixedSizeBinary, Type::BinaryView];
+        return Ok(is_bytes.contains(&kind).then_some(Storage::Unsupported("encoded by a dictionary")));
+    }
+    Ok(Some(match kind {
+        Type::Binary => Storage::Offsets { width: 4, is_text: false },
+        Type::Utf8 => Storage::Offsets { width: 4, is_text: true },
+        Type::LargeBinary => Storage::Offsets { width: 8, is_text: false },
+        Type::LargeUtf8 => Storage::Offsets { width: 8, is_text: true },
+        Type::BinaryView => Storage::Unsupported("a binary_view"),
+        Type::FixedSizeBinary => {
+            let width = field.type_as_fixed_size_binary().map_or(-1, |fixed| fixed.byteWidth());
+            Storage::Fixed { width: u64::try_from(width).map_err(|_| "a width is negative")? }
+        }
+        Type::Int => {
+            let Some(int) = field.type_as_int() else { return Ok(None) };
+            let width = match int.bitWidth() {
+                8 => 1,
+                16 => 2,
+                32 => 4,
+                64 => 8,
+                other => return Err(format!("it has an integer of {other} bits")),
+            };
+            Storage::Integer { width, is_signed: int.is_signed() }
+        }
+        Type::FloatingPoint => match field.type_as_floating_point().map(|float| float.precision()) {
+            Some(Precision::SINGLE) => Storage::Float { width: 4 },
+            Some(Precision::DOUBLE) => Storage::Float { width: 8 },
+            _ => return Ok(None),
+        },
+        Type::Bool => Storage::Bit,
+        _ => return Ok(None),
+    }))
+}

@@ -1,0 +1,327 @@
+//! Parquet files whose column of samples is plain: not compressed and without a dictionary, as
+//! Hugging Face `datasets` writes columns of images, audio and video.
+//!
+//! Each value then lies in one place. The metadata at the end of the file has the chunks of each
+//! column, a chunk has pages, and in a page each value follows its length.
+//!
+//! Decision: one extent per sample, found by a walk over the lengths of values. After that a sample
+//! is read like any other, without a decoder. The price is up to one request per large value when
+//! the file is indexed, and that compressed columns are refused.
+//!
+//! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class` or
+//! `cls` is decoded.
+
+mod labels;
+mod levels;
+mod metadata;
+mod page;
+mod thrift;
+mod walk;
+
+use bytes::Bytes;
+use futures::StreamExt;
+
+use crate::columns::{self, Candidate, SharedTexts};
+use crate::{
+    BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, Run,
+    ValueColumn, le,
+};
+use metadata::{Chunk, Leaf, Meaning, PagePlace, Physical, RowGroup, codec_name};
+use walk::{SampleColumn, Span, not_plain};
+
+/// The first and the last bytes of a file.
+const MAGIC: &[u8; 4] = b"PAR1";
+
+/// The last bytes of a file with encrypted metadata.
+const ENCRYPTED_MAGIC: &[u8; 4] = b"PARE";
+
+/// The size of blocks in bytes. The metadata often fits in the last one.
+const BLOCK: u64 = 64 << 10;
+
+/// The most bytes in one request for offset indexes.
+const REQUEST: u64 = 8 << 20;
+
+/// Spans of pages that are walked at once.
+const SPANS_AT_ONCE: usize = 32;
+
+/// Chunks of labels that are read at once.
+const LABELS_AT_ONCE: usize = 8;
+
+/// The most bytes of a chunk of labels.
+const MAX_LABELS: u64 = 256 << 20;
+
+/// The remedy for columns whose values are not in one place each.
+const REMEDY: &str = "write it again with pq.write_table(table, path, compression='NONE', \
+                      use_dictionary=False), or with datasets 5 or later";
+
+/// How to read a Parquet file.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct ParquetOptions {
+    /// The column with the samples, such as `image.bytes` or `image`. Without it the only column of
+    /// bytes is used.
+    pub column: Option<String>,
+}
+
+/// Whether a file with these first bytes is a Parquet file.
+pub fn is_parquet(head: &[u8]) -> bool {
+    head.starts_with(MAGIC) || head.starts_with(ENCRYPTED_MAGIC)
+}
+
+/// Finds the samples of a Parquet file: the values of one column of bytes.
+///
+/// # Errors
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for columns that are compressed or encoded,
+/// and if the column is not clear.
+/// [`Damaged`](crate::FormatErrorKind::Damaged) for files that the format does not permit.
+/// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<FoundSamples, FormatError> {
+    let reader = BlockReader::new(source, BLOCK);
+    let (at, bytes) = read_metadata(&reader).await?;
+    let malformed = || FormatError::damaged(at, "the metadata is malformed");
+    let leaves = metadata::leaves(&bytes).ok_or_else(malformed)?;
+    let chosen =
+        choose(&leaves, options.column.as_deref()).map_err(|why| FormatError::unsupported(at, why))?;
+    let label = label_leaf(&leaves, chosen);
+    let wanted: Vec<usize> = std::iter::once(chosen).chain(label).collect();
+    let mut groups = metadata::row_groups(&bytes, &wanted).ok_or_else(malformed)?;
+    groups.retain(|group| group.rows > 0);
+    for (place, &leaf) in wanted.iter().enumerate() {
+        check_chunks(&groups, place, &leaves[leaf].path, at)?;
+    }
+    let column = sample_column(&leaves[chosen], &groups, at)?;
+    let spans = spans(&reader, &groups).await?;
+    let (extents, present) = find(source, &column, spans).await?;
+    let mut summary =
+        format!("Parquet, column {}: {} values in {} row groups", column.path, extents.len(), groups.len());
+    let skipped = present.iter().filter(|run| !run.1).map(|run| run.0).sum();
+    let mut found = FoundSamples { skipped, ..FoundSamples::at(extents, "") };
+    if let Some(label) = label {
+        let leaf = &leaves[label];
+        match read_labels(&reader, leaf, &groups, &present).await {
+            Ok(values) => {
+                summary += &format!(", labels of column {}", leaf.path);
+                found.columns.push(ValueColumn { name: "label".to_owned(), values });
+            }
+            Err(error) if error.kind() == FormatErrorKind::Unsupported => {
+                summary += &format!(", no labels: {}", error.why());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    found.summary = summary;
+    Ok(found)
+}
+
+/// The metadata, and its offset in the file.
+async fn read_metadata(reader: &BlockReader<'_>) -> Result<(u64, Bytes), FormatError> {
+    let size = reader.size();
+    let tail_at = size.saturating_sub(8);
+    let tail = reader.read(tail_at, size.min(8)).await?;
+    if tail.ends_with(ENCRYPTED_MAGIC) {
+        return Err(FormatError::unsupported(tail_at, "the file is encrypted: decrypt it first"));
+    }
+    let length = le::u32(&tail, 0).filter(|_| tail.len() == 8 && tail.ends_with(MAGIC));
+    let length = length.ok_or_else(|| {
+        FormatError::damaged(tail_at, "the end of the Parquet file is missing: the file was cut short")
+    })?;
+    let at = tail_at.checked_sub(length.into());
+    let at = at.ok_or_else(|| FormatError::damaged(tail_at, "the metadata is longer than the file"))?;
+    Ok((at, reader.read(at, length.into()).await?))
+}
+
+/// The column with the samples.
+fn choose(leaves: &[Leaf], field: Option<&str>) -> Result<usize, String> {
+    let is_usable =
+        |leaf: &Leaf| !leaf.is_repeated && matches!(leaf.physical, Physical::ByteArray | Physical::Fixed(_));
+    let usable: Vec<usize> = (0..leaves.len()).filter(|&at| is_usable(&leaves[at])).collect();
+    let candidate =
+        |&at: &usize| Candidate { path: &leaves[at].path, is_bytes: leaves[at].meaning == Meaning::Plain };
+    let candidates: Vec<_> = usable.iter().map(candidate).collect();
+    columns::choose(&candidates, field).map(|chosen| usable[chosen])
+}
+
+/// The column with the labels.
+fn label_leaf(leaves: &[Leaf], samples: usize) -> Option<usize> {
+    let usable = (0..leaves.len()).filter(|&at| at != samples && labels::kind(&leaves[at]).is_some());
+    let ranked = usable.filter_map(|at| Some((columns::label_rank(&leaves[at].path)?, at)));
+    ranked.min().map(|(_, at)| at)
+}
+
+/// Checks that the chunks of a column have as many values as rows, lie before the metadata at `end`,
+/// and do not overlap. Otherwise a small file could have any number of samples.
+fn check_chunks(groups: &[RowGroup], place: usize, path: &str, end: u64) -> Result<(), FormatError> {
+    let mut sorted: Vec<(&Chunk, u64)> =
+        groups.iter().map(|group| (&group.chunks[place], group.rows)).collect();
+    sorted.sort_unstable_by_key(|(chunk, _)| chunk.start);
+    let mut free = 0;
+    for (chunk, rows) in sorted {
+        if chunk.is_elsewhere {
+            let why = format!("column {path} is encrypted or in another file: write it again into one file");
+            return Err(FormatError::unsupported(end, why));
+        }
+        let next = chunk.start.checked_add(chunk.length).filter(|&next| next <= end && chunk.start >= free);
+        let why = "the chunks of a column overlap, or do not fit in the file";
+        free = next.ok_or_else(|| FormatError::damaged(end, why))?;
+        if chunk.values != rows {
+            return Err(FormatError::damaged(end, "a chunk has another number of values than rows"));
+        }
+    }
+    Ok(())
+}
+
+/// The column with the samples, if its values are plain.
+fn sample_column<'a>(leaf: &'a Leaf, groups: &[RowGroup], at: u64) -> Result<SampleColumn<'a>, FormatError> {
+    let path = &leaf.path;
+    for chunk in groups.iter().map(|group| &group.chunks[0]) {
+        if chunk.codec != labels::UNCOMPRESSED {
+            let problem = format!("is compressed with {}", codec_name(chunk.codec));
+            return Err(not_plain(chunk.start, path, &problem));
+        }
+        if chunk.has_dictionary {
+            return Err(not_plain(chunk.start, path, "is encoded by a dictionary"));
+        }
+    }
+    let width = match leaf.physical {
+        Physical::Fixed(0) => {
+            return Err(FormatError::damaged(at, format!("the values of column {path} have no bytes")));
+        }
+        Physical::Fixed(width) => Some(width),
+        _ => None,
+    };
+    Ok(SampleColumn { path, max_definition: leaf.max_definition, width })
+}
+
+/// The spans of pages that can be walked at once: pages of the offset index, or whole chunks.
+async fn spans(reader: &BlockReader<'_>, groups: &[RowGroup]) -> Result<Vec<Span>, FormatError> {
+    let indexes: Vec<_> = groups.iter().filter_map(|group| group.chunks[0].offset_index).collect();
+    // An index that does not fit is not used.
+    let fits =
+        |&(start, length): &(u64, u64)| start.checked_add(length).is_some_and(|end| end <= reader.size());
+    let total = indexes.iter().try_fold(0_u64, |total, &(_, length)| total.checked_add(length));
+    let is_usable = indexes.iter().all(fits) && total.is_some_and(|total| total <= reader.size());
+    let mut read = match is_usable {
+        true => reader.read_all(&indexes, REQUEST).await?.into_iter(),
+        false => Vec::new().into_iter(),
+    };
+    let mut spans = Vec::new();
+    for group in groups {
+        let chunk = &group.chunks[0];
+        let whole = Span { start: chunk.start, end: chunk.start + chunk.length, rows: group.rows };
+        let index = chunk.offset_index.and_then(|_| read.next());
+        let pages = index.and_then(|bytes| metadata::offset_index(&bytes));
+        match pages.and_then(|pages| page_spans(&pages, whole)) {
+            Some(pages) => spans.extend(pages),
+            None => spans.push(whole),
+        }
+    }
+    Ok(spans)
+}
+
+/// The pages of an offset index, if they are exactly the pages of the chunk.
+fn page_spans(pages: &[PagePlace], whole: Span) -> Option<Vec<Span>> {
+    let mut spans = Vec::with_capacity(pages.len());
+    let (mut at, mut row) = (whole.start, 0);
+    for (number, &(offset, length, first_row)) in pages.iter().enumerate() {
+        let next_row = pages.get(number + 1).map_or(whole.rows, |next| next.2);
+        if offset != at || first_row != row || length == 0 {
+            return None;
+        }
+        at = at.checked_add(length)?;
+        row = next_row;
+        spans.push(Span { start: offset, end: at, rows: next_row.checked_sub(first_row)? });
+    }
+    (at == whole.end && !pages.is_empty()).then_some(spans)
+}
+
+/// The places of all values, and runs of rows that have one.
+async fn find(
+    source: &dyn FileSource,
+    column: &SampleColumn<'_>,
+    spans: Vec<Span>,
+) -> Result<(Extents, Vec<(u64, bool)>), FormatError> {
+    let (mut rows, mut runs, mut present) = (Vec::new(), Vec::<Run>::new(), Vec::new());
+    let walks = futures::stream::iter(spans).map(|span| walk::walk(source, column, span));
+    let mut walks = walks.buffered(SPANS_AT_ONCE);
+    while let Some(found) = walks.next().await {
+        let found = found?;
+        rows.extend(found.rows);
+        runs.extend(found.runs);
+        present.extend(found.present);
+    }
+    let extents = if column.width.is_some() { Extents::Runs(runs) } else { Extents::Rows(rows) };
+    Ok((extents, present))
+}
+
+/// The labels of the rows that have a sample.
+async fn read_labels(
+    reader: &BlockReader<'_>,
+    leaf: &Leaf,
+    groups: &[RowGroup],
+    present: &[(u64, bool)],
+) -> Result<ColumnValues, FormatError> {
+    let unsupported = |problem: &str| FormatError::unsupported(0, format!("column {} {problem}", leaf.path));
+    let kind = labels::kind(leaf).ok_or_else(|| unsupported("has no labels"))?;
+    let rows = groups.iter().try_fold(0_u64, |rows, group| rows.checked_add(group.rows));
+    // Runs of equal labels take few bytes, and all rows are decoded.
+    if rows.is_none_or(|rows| rows > reader.size()) {
+        return Err(unsupported("has more rows than the file has bytes"));
+    }
+    if groups.iter().any(|group| group.chunks[1].length > MAX_LABELS) {
+        return Err(unsupported("is too large for labels"));
+    }
+    let mut values = columns::no_labels(kind);
+    let mut texts = SharedTexts::default();
+    let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
+    let chunks = futures::stream::iter(groups.iter().map(|group| &group.chunks[1]));
+    let mut chunks = chunks
+        .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
+        .buffered(LABELS_AT_ONCE);
+    while let Some((chunk, bytes)) = chunks.next().await {
+        for label in labels::decode(&bytes?, leaf, chunk, &mut texts)? {
+            if rows.next() == Some(true) {
+                columns::push_label(&mut values, label);
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// The number of bits of levels up to `max`.
+fn bit_width(max: u32) -> u32 {
+    u32::BITS - max.leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offset_index_is_used_if_it_covers_the_chunk() {
+        let whole = Span { start: 100, end: 160, rows: 9 };
+        let pages = [(100, 20, 0), (120, 30, 4), (150, 10, 4)];
+        let expected = [(100, 120, 4), (120, 150, 0), (150, 160, 5)];
+        let expected = expected.map(|(start, end, rows)| Span { start, end, rows });
+        assert_eq!(page_spans(&pages, whole), Some(expected.to_vec()));
+        for (at, wrong) in [
+            (0, (100, 21, 0)),
+            (0, (99, 21, 0)),
+            (0, (100, 20, 1)),
+            (1, (120, 30, 5)),
+            (2, (150, 0, 4)),
+            (2, (150, 9, 4)),
+            (2, (150, u64::MAX, 4)),
+            (2, (150, 10, 10)),
+        ] {
+            let mut pages = pages;
+            pages[at] = wrong;
+            assert_eq!(page_spans(&pages, whole), None, "{pages:?}");
+        }
+        assert_eq!(page_spans(&[], whole), None);
+    }
+
+    #[test]
+    fn levels_have_as_many_bits_as_the_largest() {
+        assert_eq!([0, 1, 2, 3, 4].map(bit_width), [0, 1, 2, 2, 3]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Page headers.
+
+use super::thrift::{Kind, Thrift};
+
+/// The encodings whose values are indices of a dictionary: an old name and a new one.
+pub(super) const DICTIONARY_ENCODINGS: [i64; 2] = [2, 8];
+
+/// The encoding of values without a transformation.
+pub(super) const PLAIN: i64 = 0;
+
+/// Runs of equal values, and packed bits.
+pub(super) const RLE: i64 = 3;
+
+/// Where the levels of a data page are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Levels {
+    /// Version 1: before the values, after their length, and compressed with them.
+    Before { encoding: i64 },
+    /// Version 2: before the values, not compressed. Lengths in bytes.
+    Apart { repetition: u64, definition: u64, is_compressed: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageKind {
+    Data(Levels),
+    Dictionary,
+    /// Reserved kinds, which a reader skips.
+    Other,
+}
+
+/// A page's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageHead {
+    pub(super) kind: PageKind,
+    /// The length of the header in bytes.
+    pub(super) length: u64,
+    /// The length of the rest in the file, and after decompression.
+    pub(super) stored: u64,
+    pub(super) plain: u64,
+    /// The number of values with nulls.
+    pub(super) values: u64,
+    pub(super) encoding: i64,
+}
+
+/// The fields of a data or dictionary page's own header.
+#[derive(Default)]
+struct Inner {
+    values: Option<u64>,
+    encoding: Option<i64>,
+    level_encoding: Option<i64>,
+    definition: Option<u64>,
+    repetition: Option<u64>,
+    is_compressed: Option<bool>,
+}
+
+/// The header at the beginning of `bytes`. `None` if it is malformed or incomplete.
+pub(super) fn head(bytes: &[u8]) -> Option<PageHead> {
+    let (mut number, mut stored, mut plain, mut inner) = (None, None, None, None);
+    let mut thrift = Thrift::new(bytes);
+    thrift.fields(|thrift, id, kind| {
+        match id {
+            1 => number = Some(thrift.integer(kind)?),
+            2 => plain = Some(thrift.unsigned(kind)?),
+            3 => stored = Some(thrift.unsigned(kind)?),
+            5 | 7 | 8 if kind == Kind::Struct => inner = Some((id, inner_head(thrift, id == 8)?)),
+            _ => thrift.skip(kind)?,
+        }
+        Some(())
+    })?;
+    let (number, stored, plain) = (number?, stored?, plain?);
+    let kind = match (number, &inner) {
+        (0, Some((5, inner))) => PageKind::Data(Levels::Before { encoding: inner.level_encoding? }),
+        (3, Some((8, inner))) => PageKind::Data(Levels::Apart {
+            repetition: inner.repetition?,
+            definition: inner.definition?,
+            is_compressed: inner.is_compressed.unwrap_or(true),
+        }),
+        (2, Some((7, _))) => PageKind::Dictionary,
+        (0 | 2 | 3, _) => return None,
+        _ => PageKind::Other,
+    };
+    let (values, encoding) = match inner {
+        Some((_, inner)) if kind != PageKind::Other => (inner.values?, inner.encoding?),
+        _ => (0, PLAIN),
+    };
+    // The format has 32-bit numbers here.
+    let is_small = stored.max(plain).max(values) <= i32::MAX as u64;
+    is_small.then_some(PageHead { kind, length: thrift.position() as u64, stored, plain, values, encoding })
+}
+
+fn inner_head(thrift: &mut Thrift<'_>, is_version_2: bool) -> Option<Inner> {
+    let mut inner = Inner::default();
+    thrift.fields(|thrift, id, kind| {
+        match (id, is_version_2) {
+            (1, _) => inner.values = Some(thrift.unsigned(kind)?),
+            (2, false) | (4, true) => inner.encoding = Some(thrift.integer(kind)?),
+            // A dictionary's header has a flag there.
+            (3, false) if kind == Kind::Integer => inner.level_encoding = Some(thrift.integer(kind)?),
+            (5, true) => inner.definition = Some(thrift.unsigned(kind)?),
+            (6, true) => inner.repetition = Some(thrift.unsigned(kind)?),
+            (7, true) => inner.is_compressed = Some(thrift.boolean(kind)?),
+            _ => thrift.skip(kind)?,
+        }
+        Some(())
+    })?;
+    Some(inner)
+}

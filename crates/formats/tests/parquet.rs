@@ -1,0 +1,98 @@
+//! Parquet files: the samples and labels that pyarrow reads, and damaged files.
+
+mod columnar;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
+use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples};
+
+use columnar::{Counted, fixture, run};
+
+fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples, FormatError> {
+    let mut options = ParquetOptions::default();
+    options.column = field;
+    run(index(source, &options))
+}
+
+#[test]
+fn parquet_samples_are_those_of_pyarrow() {
+    columnar::samples_are_those_of_pyarrow(".parquet", parse);
+}
+
+#[test]
+fn parquet_files_that_are_refused_have_a_remedy() {
+    columnar::refused_files_have_a_remedy(".parquet", parse);
+}
+
+#[test]
+fn damaged_parquet_files_are_errors_or_samples() {
+    columnar::damaged_files_are_errors_or_samples(".parquet", 2000, parse);
+}
+
+#[test]
+fn parquet_files_are_recognised_by_their_first_bytes() {
+    assert!(is_parquet(&fixture("datasets.parquet")) && is_parquet(b"PARE") && !is_parquet(b"PAR"));
+}
+
+/// An index that does not fit is a hint that is not used.
+#[test]
+fn damaged_offset_index_is_not_used() {
+    for name in ["nulls_v1_index.parquet", "nulls_v2_index.parquet"] {
+        let whole = fixture(name);
+        let found = parse(&whole, None).unwrap();
+        let length = u32::from_le_bytes(whole[whole.len() - 8..][..4].try_into().unwrap()) as usize;
+        let metadata = whole.len() - 8 - length;
+        // The indexes lie between the last chunk, which has the last labels, and the metadata.
+        let mut damaged = whole.to_vec();
+        damaged[metadata - 300..metadata].fill(0);
+        let source = Counted::new(damaged.into());
+        let requests = |source: &Counted| source.requests.load(Relaxed);
+        assert_eq!(parse(&source, None).unwrap(), found, "{name}");
+        let intact = Counted::new(whole);
+        parse(&intact, None).unwrap();
+        assert!(requests(&source) < requests(&intact), "{name}: one request for each page of an index");
+    }
+}
+
+#[test]
+fn parquet_takes_fewer_requests_than_samples() {
+    for name in ["datasets.parquet", "nulls_v1_chain.parquet", "nulls_v2_chain.parquet", "nested.parquet"] {
+        let source = Counted::new(fixture(name));
+        let found = parse(&source, None).unwrap();
+        let requests = source.requests.load(Relaxed) as u64;
+        assert!(requests < found.len() / 2, "{name}: {requests} requests for {} samples", found.len());
+    }
+}
+
+#[test]
+fn parquet_file_that_was_cut_short_is_damaged() {
+    let whole = fixture("datasets.parquet");
+    for length in [0, 4, 7, 8, 100, whole.len() - 1] {
+        let error = parse(&whole.slice(..length), None).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Damaged, "{length}: {error}");
+    }
+}
+
+/// Metadata before the end of a file.
+fn with_metadata(metadata: &[u8]) -> Bytes {
+    [b"PAR1", metadata, &(metadata.len() as u32).to_le_bytes(), b"PAR1"].concat().into()
+}
+
+/// The crate `parquet` 60.1 ends the process on both.
+#[test]
+fn hostile_schemas_are_damaged() {
+    // A list of elements, each a group named `a` with one child: 60,000 levels.
+    let mut nested = vec![0x15, 2, 0x19, 0xfc, 0xe0, 0xd4, 0x03];
+    for _ in 0..60_000 {
+        nested.extend([0x48, 1, b'a', 0x15, 2, 0]);
+    }
+    nested.push(0);
+    // One element with two billion children.
+    let wide = [0x15, 2, 0x19, 0x1c, 0x48, 1, b'a', 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0, 0];
+    for metadata in [&nested[..], &wide[..]] {
+        let error = parse(&with_metadata(metadata), None).unwrap_err();
+        assert_eq!(error.why(), "the metadata is malformed");
+    }
+}

@@ -12,6 +12,7 @@
 
 mod error;
 pub mod found;
+pub mod hdf5;
 mod le;
 pub mod source;
 

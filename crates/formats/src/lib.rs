@@ -13,6 +13,7 @@
 mod element;
 mod error;
 pub mod found;
+pub mod hdf5;
 mod le;
 pub mod lmdb;
 pub mod litdata;

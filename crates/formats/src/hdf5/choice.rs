@@ -1,0 +1,186 @@
+//! Which datasets of a file are samples, and which are labels.
+
+use super::dataset::Dataset;
+use super::datatype::Element;
+use super::file::File;
+use super::tree::{self, Group};
+use super::{Hdf5Options, group, header, labels};
+use crate::FormatError;
+
+/// Up to this many datasets with equal first dimensions are fields of rows, not samples.
+const MOST_FIELDS: usize = 16;
+
+/// Datasets that an error names.
+const MOST_NAMED: usize = 8;
+
+/// What the samples are.
+pub(super) enum Choice {
+    /// Rows of a dataset, or all of it.
+    Rows {
+        /// The dataset.
+        dataset: Dataset,
+        /// Datasets with its labels.
+        labels: Vec<Dataset>,
+    },
+    /// The datasets of a group.
+    Group(Group),
+}
+
+/// Chooses by the options, or the only candidate.
+pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Choice, FormatError> {
+    let (mut choice, candidates) = match &options.dataset {
+        Some(path) => by_path(file, path.trim_matches('/')).await?,
+        None => only_one(tree::walk(file).await?, options)?,
+    };
+    match (&mut choice, &options.labels) {
+        (Choice::Group(group), Some(_)) => {
+            let why = format!("HDF5 group {}: labels are for rows of one dataset", group.path);
+            return Err(FormatError::unsupported(0, why));
+        }
+        (Choice::Group(group), None) if options.whole => {
+            let why = format!("HDF5 group {}: a file that is one sample needs one dataset", group.path);
+            return Err(FormatError::unsupported(0, why));
+        }
+        (Choice::Group(_), None) => {}
+        (Choice::Rows { dataset, labels }, Some(path)) => {
+            let header = tree::find(file, path).await?;
+            if !Dataset::is(&header) {
+                let why = format!("HDF5 path {path}: not a dataset of labels");
+                return Err(FormatError::unsupported(header.at, why));
+            }
+            let found = Dataset::parse(file, path.trim_matches('/').to_owned(), &header).await?;
+            if !labels::fits(&found, samples(dataset, options)) {
+                return Err(found.refused(&format!(
+                    "not labels of {} ({}): expected as many rows, of at most 64 values",
+                    dataset.path,
+                    dataset.described()
+                )));
+            }
+            labels.push(found);
+        }
+        (Choice::Rows { dataset, labels }, None) => {
+            let is_label = |other: &Dataset| {
+                other.at != dataset.at
+                    && labels::is_name(&other.path)
+                    && labels::fits(other, samples(dataset, options))
+            };
+            labels.extend(candidates.into_iter().filter(is_label));
+        }
+    }
+    Ok(choice)
+}
+
+/// The number of labels: one per row, or `None` for one of the file.
+fn samples(dataset: &Dataset, options: &Hdf5Options) -> Option<u64> {
+    if options.whole { None } else { Some(dataset.shape.first().copied().unwrap_or(0)) }
+}
+
+/// The object at a path, and the datasets next to it that have names of labels.
+async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), FormatError> {
+    let header = tree::find(file, path).await?;
+    if Dataset::is(&header) {
+        let dataset = Dataset::parse(file, path.to_owned(), &header).await?;
+        let (parent, _) = path.rsplit_once('/').unwrap_or_default();
+        let mut candidates = Vec::new();
+        for link in group::links(file, &tree::find(file, parent).await?).await? {
+            if let (true, super::link::Target::Object(at)) = (labels::is_name(&link.name), link.target) {
+                let header = header::read_one(file, at).await?;
+                if Dataset::is(&header) {
+                    let path = tree::joined(parent, &link.name);
+                    candidates.push(Dataset::parse(file, path, &header).await?);
+                }
+            }
+        }
+        return Ok((Choice::Rows { dataset, labels: Vec::new() }, candidates));
+    }
+    if !group::is_group(&header) {
+        let why = format!("HDF5 path {path}: neither a dataset nor a group");
+        return Err(FormatError::unsupported(header.at, why));
+    }
+    let (group, _) = tree::list(file, path.to_owned(), &header).await?;
+    let refused = |why: &str| {
+        Err(FormatError::unsupported(
+            header.at,
+            format!("HDF5 group /{path}: {why}: choose by `--field NAME`"),
+        ))
+    };
+    match &group {
+        Group { external: Some(name), .. } => refused(&format!("{name} is a link to another file")),
+        Group { groups: 1.., .. } => refused("it has groups, not only datasets"),
+        Group { datasets, .. } if datasets.is_empty() => refused("it has no datasets"),
+        _ => Ok((Choice::Group(group), Vec::new())),
+    }
+}
+
+/// The only candidate of a file, and all datasets.
+fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Dataset>), FormatError> {
+    let all: Vec<&Dataset> = groups.iter().flat_map(|group| &group.datasets).collect();
+    let asked = options.labels.as_deref().map(|path| path.trim_matches('/'));
+    let is_label = |dataset: &Dataset| match asked {
+        Some(path) => dataset.path == path,
+        None => labels::is_name(&dataset.path),
+    };
+    let usable = |dataset: &&&Dataset| {
+        let element = &dataset.datatype.element;
+        let usable = matches!(element, Element::Number(_) | Element::Opaque | Element::Sequence(_));
+        usable && !dataset.shape.is_empty()
+    };
+    let candidates: Vec<&Dataset> = all.iter().filter(usable).copied().collect();
+    let images: Vec<&Dataset> = candidates.iter().copied().filter(|dataset| !is_label(dataset)).collect();
+    // A file of nothing but labels has them as samples.
+    let chosen = match (&images[..], &candidates[..]) {
+        ([one], _) | ([], [one]) => Some(*one),
+        _ => None,
+    };
+    if let Some(dataset) = chosen {
+        let choice = Choice::Rows { dataset: dataset.clone(), labels: Vec::new() };
+        return Ok((choice, all.into_iter().cloned().collect()));
+    }
+    let named = |datasets: &[&Dataset]| {
+        let named = datasets.iter().take(MOST_NAMED);
+        let named: Vec<String> =
+            named.map(|dataset| format!("{} ({})", dataset.path, dataset.described())).collect();
+        let more = datasets.len().saturating_sub(MOST_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        named.join(", ") + &more
+    };
+    let why = if all.is_empty() {
+        match groups.iter().find_map(|group| group.external.as_ref()) {
+            Some(name) => format!("the HDF5 file has no datasets, and {name} is a link to another file"),
+            None => "the HDF5 file has no datasets".into(),
+        }
+    } else if candidates.is_empty() {
+        format!("the HDF5 file has no dataset of rows of numbers or bytes: {}", named(&all))
+    } else {
+        format!(
+            "the HDF5 file has several datasets: choose one by `--field NAME`, or a group of samples: {}",
+            named(&candidates)
+        )
+    };
+    let with_datasets = groups.iter().filter(|group| !group.datasets.is_empty()).count();
+    let group = groups.into_iter().find(|group| !group.datasets.is_empty());
+    match group {
+        Some(group) if with_datasets == 1 && is_samples(&group) && !group.datasets.iter().any(is_label) => {
+            Ok((Choice::Group(group), Vec::new()))
+        }
+        _ => Err(FormatError::unsupported(0, why)),
+    }
+}
+
+/// Whether the datasets of a group look like samples, not like fields of rows: they have one type
+/// and rank, and are many or differ in the first dimension.
+fn is_samples(group: &Group) -> bool {
+    let datasets = &group.datasets;
+    let Some(first) = datasets.first() else { return false };
+    let alike = |dataset: &Dataset| {
+        let element = &dataset.datatype.element;
+        *element == first.datatype.element && dataset.shape.len() == first.shape.len()
+    };
+    let fields = datasets.len() <= MOST_FIELDS
+        && datasets.iter().all(|dataset| dataset.shape.first() == first.shape.first());
+    datasets.len() > 1
+        && group.groups == 0
+        && group.external.is_none()
+        && datasets.iter().all(alike)
+        && !fields
+}

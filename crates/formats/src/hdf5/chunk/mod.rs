@@ -1,0 +1,216 @@
+//! The chunks of a dataset, from any of HDF5's six indexes.
+//!
+//! Every index becomes one list, sorted by the chunks' order in the dataset. A chunk is a number in
+//! that order and 20 bytes more, so a list of a million chunks stays small. The price is a
+//! conversion from the coordinates that B-trees have.
+
+mod btree1;
+mod extensible_array;
+mod fixed_array;
+mod grid;
+
+use super::btree2;
+use super::cursor::Cursor;
+use super::dataset::Dataset;
+use super::file::File;
+use crate::FormatError;
+pub(super) use grid::Grid;
+
+/// How a dataset is cut into chunks.
+#[derive(Clone, Debug)]
+pub(super) struct ChunkLayout {
+    /// The lengths of a chunk's dimensions. The ones at the edges are as long.
+    pub(super) lengths: Vec<u64>,
+    /// The bytes of a chunk without filters.
+    pub(super) bytes: u64,
+    pub(super) index: ChunkIndex,
+    /// The largest shape of the dataset.
+    pub(super) most: Vec<Option<u64>>,
+    /// Filters are not applied to chunks that reach out of the dataset.
+    pub(super) edges_unfiltered: bool,
+}
+
+/// The index of chunks, and its place. No place: there are no chunks.
+#[derive(Clone, Debug)]
+pub(super) enum ChunkIndex {
+    /// A version 1 B-tree.
+    BTree1(Option<u64>),
+    /// One chunk.
+    Single { at: Option<u64>, size: u64, mask: u32 },
+    /// Chunks one after another.
+    Implicit(Option<u64>),
+    /// A fixed array.
+    FixedArray(Option<u64>),
+    /// An extensible array.
+    ExtensibleArray(Option<u64>),
+    /// A version 2 B-tree.
+    BTree2(Option<u64>),
+}
+
+impl ChunkIndex {
+    /// The index's name.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::BTree1(_) => "version 1 B-tree",
+            Self::Single { .. } => "single chunk",
+            Self::Implicit(_) => "implicit index",
+            Self::FixedArray(_) => "fixed array",
+            Self::ExtensibleArray(_) => "extensible array",
+            Self::BTree2(_) => "version 2 B-tree",
+        }
+    }
+}
+
+/// A chunk in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    /// Its number in row-major order of the chunks in the dataset's shape.
+    pub(super) number: u64,
+    /// Its place in the file.
+    pub(super) at: u64,
+    /// The bytes in the file.
+    pub(super) size: u64,
+    /// Bit `i`: filter `i` was not applied.
+    pub(super) mask: u32,
+}
+
+/// The chunks of a dataset.
+pub(super) struct Chunks {
+    pub(super) grid: Grid,
+    /// Sorted by number. Those that were never written are missing.
+    pub(super) stored: Vec<Stored>,
+}
+
+impl Chunks {
+    /// Reads the index of a dataset.
+    pub(super) async fn read(
+        file: &File<'_>,
+        dataset: &Dataset,
+        layout: &ChunkLayout,
+    ) -> Result<Self, FormatError> {
+        let grid = Grid::new(&dataset.shape, &layout.most, &layout.lengths);
+        let grid = grid.ok_or_else(|| dataset.damaged("it has more chunks than any file"))?;
+        let mut found = Found { grid, filtered: !dataset.filters.is_empty(), layout, stored: Vec::new() };
+        match layout.index {
+            ChunkIndex::BTree1(Some(at)) => btree1::read(file, at, &mut found).await?,
+            ChunkIndex::Single { at: Some(at), size, mask } => found.slot(0, at, size, mask),
+            ChunkIndex::Implicit(Some(at)) => implicit(file, dataset, at, &mut found)?,
+            ChunkIndex::FixedArray(Some(at)) => fixed_array::read(file, at, &mut found).await?,
+            ChunkIndex::ExtensibleArray(Some(at)) => extensible_array::read(file, at, &mut found).await?,
+            ChunkIndex::BTree2(Some(at)) => version_2_tree(file, at, &mut found).await?,
+            _ => {}
+        }
+        let Found { grid, mut stored, .. } = found;
+        stored.sort_unstable_by_key(|chunk| chunk.number);
+        if stored.windows(2).any(|pair| pair[0].number == pair[1].number) {
+            return Err(dataset.damaged("two chunks have one place in the dataset"));
+        }
+        for chunk in &stored {
+            if chunk.at.checked_add(chunk.size).is_none_or(|end| end > file.size()) {
+                return Err(FormatError::cut_short(chunk.at, file.size()));
+            }
+        }
+        Ok(Self { grid, stored })
+    }
+
+    /// Whether the bytes of a chunk are its elements, without a filter.
+    pub(super) fn is_plain(&self, dataset: &Dataset, layout: &ChunkLayout, chunk: &Stored) -> bool {
+        let all = 1u32.checked_shl(dataset.filters.len() as u32).map_or(u32::MAX, |bit| bit - 1);
+        let skipped = chunk.mask & all == all;
+        chunk.size == layout.bytes
+            && (skipped || layout.edges_unfiltered && self.is_edge(dataset, layout, chunk))
+    }
+
+    /// Whether a chunk reaches out of the dataset.
+    fn is_edge(&self, dataset: &Dataset, layout: &ChunkLayout, chunk: &Stored) -> bool {
+        let index = self.grid.index(chunk.number);
+        let ends =
+            index.iter().zip(&layout.lengths).map(|(&index, &length)| (index + 1).saturating_mul(length));
+        ends.zip(&dataset.shape).any(|(end, &length)| end > length)
+    }
+}
+
+/// The chunks that an index has, as they are found.
+struct Found<'a> {
+    grid: Grid,
+    filtered: bool,
+    layout: &'a ChunkLayout,
+    stored: Vec<Stored>,
+}
+
+impl Found<'_> {
+    /// Adds the chunk of an array's slot, unless it is outside of the dataset.
+    fn slot(&mut self, slot: u64, at: u64, size: u64, mask: u32) {
+        if let Some(number) = self.grid.number_of_slot(slot) {
+            self.stored.push(Stored { number, at, size, mask });
+        }
+    }
+
+    /// Adds the chunk of an array's element, which has `width` bytes.
+    fn element(&mut self, slot: u64, width: usize, cursor: &mut Cursor<'_>) -> Result<(), FormatError> {
+        let at = cursor.address()?;
+        let (size, mask) = self.size_and_mask(width, cursor)?;
+        if let Some(at) = at {
+            self.slot(slot, at, size, mask);
+        }
+        Ok(())
+    }
+
+    /// The rest of an element after its address.
+    fn size_and_mask(&self, width: usize, cursor: &mut Cursor<'_>) -> Result<(u64, u32), FormatError> {
+        if !self.filtered {
+            return Ok((self.layout.bytes, 0));
+        }
+        let size = width.checked_sub(cursor.widths.offset + 4).filter(|size| (1..=8).contains(size));
+        let size = size.ok_or_else(|| cursor.damaged("an element of a chunk index has an invalid size"))?;
+        Ok((cursor.uint(size)?, cursor.u32()?))
+    }
+
+    /// Checks the width of an array's elements.
+    fn check(&self, width: usize, cursor: &Cursor<'_>) -> Result<(), FormatError> {
+        let filtered = cursor.widths.offset + 5..=cursor.widths.offset + 12;
+        let valid = if self.filtered { filtered.contains(&width) } else { width == cursor.widths.offset };
+        if valid { Ok(()) } else { Err(cursor.damaged("an element has an invalid size")) }
+    }
+}
+
+fn implicit(file: &File<'_>, dataset: &Dataset, at: u64, found: &mut Found<'_>) -> Result<(), FormatError> {
+    // All chunks of the present shape were allocated, so their number is bounded by the file.
+    let bytes = found.layout.bytes;
+    if found
+        .grid
+        .len()
+        .checked_mul(bytes)
+        .and_then(|length| length.checked_add(at))
+        .is_none_or(|end| end > file.size())
+    {
+        return Err(dataset.damaged("its chunks end after the end of the file"));
+    }
+    for slot in 0..found.grid.len() {
+        found.slot(slot, at + slot * bytes, bytes, 0);
+    }
+    Ok(())
+}
+
+async fn version_2_tree(file: &File<'_>, at: u64, found: &mut Found<'_>) -> Result<(), FormatError> {
+    btree2::walk(file, at, &[10, 11], |kind, record| {
+        let mut cursor = file.cursor("chunk record", at, record);
+        let rank = found.layout.lengths.len();
+        let width = record.len().checked_sub(8 * rank).unwrap_or_default();
+        if found.filtered != (kind == 11) {
+            return Err(cursor.damaged("it has the type of other filters"));
+        }
+        found.check(width, &cursor)?;
+        let chunk = cursor.address()?;
+        let (size, mask) = found.size_and_mask(width, &mut cursor)?;
+        let mut index = Vec::with_capacity(rank);
+        for _ in 0..rank {
+            index.push(cursor.uint(8)?);
+        }
+        if let (Some(at), Some(number)) = (chunk, found.grid.number(&index)) {
+            found.stored.push(Stored { number, at, size, mask });
+        }
+        Ok(())
+    })
+    .await
+}

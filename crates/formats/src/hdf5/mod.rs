@@ -1,0 +1,220 @@
+//! HDF5: rows of a dataset, sequences of a dataset, or the datasets of a group.
+//!
+//! The parser reads superblock, headers, links and chunk indexes, and returns where each sample
+//! lies. It does not decode chunks: a sample must be one piece of the file. Other datasets are
+//! refused, with the command that rewrites them.
+//!
+//! Decision: the format is read by our own code. The C library reads from files only, and it returns
+//! wrong coordinates of chunks where an unlimited dimension is not the first. The price is about
+//! 2,500 lines here. They are tested against values that h5py reads.
+
+mod btree2;
+mod choice;
+mod chunk;
+mod cursor;
+mod dataset;
+mod datatype;
+mod file;
+mod fractal_heap;
+mod global_heap;
+mod group;
+mod header;
+mod labels;
+mod link;
+mod rows;
+mod tree;
+mod values;
+
+use choice::Choice;
+use chunk::Chunks;
+use dataset::{Dataset, Layout};
+use file::File;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::{ArrayType, Extents, FileSource, FormatError, FoundSamples, ValueColumn};
+
+/// Datasets of a group whose places are found at once.
+const AT_ONCE: usize = 32;
+
+/// What to read from a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Hdf5Options {
+    /// The path of the dataset whose rows are samples, or of the group whose datasets are samples.
+    /// `None` takes the only one there is.
+    pub dataset: Option<String>,
+    /// The path of the dataset with labels. `None` takes one with a usual name and as many rows.
+    pub labels: Option<String>,
+    /// The file is one sample: the whole dataset.
+    pub whole: bool,
+}
+
+/// A dataset of a file, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// The path from the root group, without the first slash.
+    pub path: String,
+    /// NumPy's name of the type, or a description of a type that NumPy does not have.
+    pub dtype: String,
+    /// The lengths of the dimensions.
+    pub shape: Vec<u64>,
+    /// The layout: `contiguous`, `compact`, or the shape and the index of chunks.
+    pub layout: String,
+    /// The filters in the order of writing.
+    pub filters: Vec<String>,
+}
+
+/// A chunk of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The coordinates of its first element.
+    pub coordinates: Vec<u64>,
+    /// Its offset in the file in bytes.
+    pub address: u64,
+    /// Its length in the file in bytes.
+    pub size: u64,
+    /// Bit `i`: filter `i` was not applied.
+    pub filter_mask: u32,
+}
+
+/// Finds the samples of a file.
+///
+/// # Errors
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if there are several candidates, or if a
+/// sample is not one piece of the file. [`Damaged`](crate::FormatErrorKind::Damaged) and
+/// [`Unread`](crate::FormatErrorKind::Unread) as everywhere.
+pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<FoundSamples, FormatError> {
+    let file = File::open(source).await?;
+    match choice::choose(&file, options).await? {
+        Choice::Rows { dataset, labels } if options.whole => {
+            let place = rows::whole(&file, &dataset).await?;
+            let mut found = FoundSamples::at(Extents::Rows(vec![place]), summary("whole dataset", &dataset));
+            found.array = rows::array_type(&dataset, true);
+            add_labels(&file, options, &labels, None, &mut found).await?;
+            Ok(found)
+        }
+        Choice::Rows { dataset, labels } => {
+            let extents = rows::extents(&file, &dataset).await?;
+            let mut found = FoundSamples::at(extents, summary("dataset", &dataset));
+            found.array = rows::array_type(&dataset, false);
+            add_labels(&file, options, &labels, dataset.shape.first().copied(), &mut found).await?;
+            Ok(found)
+        }
+        Choice::Group(group) => of_group(&file, &group).await,
+    }
+}
+
+/// The datasets of a file.
+///
+/// # Errors
+/// Those of [`index`], except that there is nothing to choose.
+pub async fn datasets(source: &dyn FileSource) -> Result<Vec<DatasetInfo>, FormatError> {
+    let file = File::open(source).await?;
+    let groups = tree::walk(&file).await?;
+    Ok(groups.iter().flat_map(|group| &group.datasets).map(info).collect())
+}
+
+/// The chunks of the dataset at `path`, in the order of their coordinates. Those that were never
+/// written are missing.
+///
+/// # Errors
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if there is no such dataset or it has no
+/// chunks. Others as in [`index`].
+pub async fn chunks(source: &dyn FileSource, path: &str) -> Result<Vec<Chunk>, FormatError> {
+    let file = File::open(source).await?;
+    let header = tree::find(&file, path).await?;
+    if !Dataset::is(&header) {
+        return Err(FormatError::unsupported(header.at, format!("HDF5 path {path}: not a dataset")));
+    }
+    let dataset = Dataset::parse(&file, path.to_owned(), &header).await?;
+    let Layout::Chunked(layout) = &dataset.layout else {
+        return Err(dataset.refused("it has no chunks"));
+    };
+    let Chunks { grid, stored } = Chunks::read(&file, &dataset, layout).await?;
+    let chunk = |chunk: &chunk::Stored| Chunk {
+        coordinates: grid.index(chunk.number).iter().zip(&layout.lengths).map(|(&i, &l)| i * l).collect(),
+        address: chunk.at,
+        size: chunk.size,
+        filter_mask: chunk.mask,
+    };
+    Ok(stored.iter().map(chunk).collect())
+}
+
+fn summary(what: &str, dataset: &Dataset) -> String {
+    format!("HDF5 {what} /{}: {}", dataset.path, dataset.described())
+}
+
+fn info(dataset: &Dataset) -> DatasetInfo {
+    let layout = match &dataset.layout {
+        Layout::Contiguous(_) => "contiguous".into(),
+        Layout::Compact(_) => "compact".into(),
+        Layout::Refused(why) => (*why).into(),
+        Layout::Chunked(layout) => {
+            let lengths: Vec<String> = layout.lengths.iter().map(u64::to_string).collect();
+            format!("chunks of {}, {}", lengths.join(" x "), layout.index.name())
+        }
+    };
+    DatasetInfo {
+        path: dataset.path.clone(),
+        dtype: dataset.datatype.name(),
+        shape: dataset.shape.clone(),
+        layout,
+        filters: dataset.filters.iter().map(dataset::Filter::name).collect(),
+    }
+}
+
+/// Reads labels of `samples` samples, or with `None` of one sample. Labels that were not asked for
+/// and cannot be read are named in the summary.
+async fn add_labels(
+    file: &File<'_>,
+    options: &Hdf5Options,
+    labels: &[Dataset],
+    samples: Option<u64>,
+    found: &mut FoundSamples,
+) -> Result<(), FormatError> {
+    for dataset in labels {
+        let name = match labels {
+            [_] => "label",
+            _ => dataset.path.rsplit('/').next().unwrap_or_default(),
+        };
+        match labels::read(file, dataset, samples).await {
+            Ok(values) => found.columns.push(ValueColumn { name: name.to_owned(), values }),
+            Err(error) if options.labels.is_none() && error.kind() == crate::FormatErrorKind::Unsupported => {
+                found.summary.push_str(&format!(", without labels: {}", error.why()));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Each dataset of a group is a sample.
+async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, FormatError> {
+    let places = group.datasets.iter().map(|dataset| rows::whole(file, dataset));
+    let places = futures::stream::iter(places).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
+    let name = |dataset: &Dataset| dataset.path.rsplit('/').next().unwrap_or_default().to_owned();
+    let summary = format!("HDF5 group /{}: {} datasets", group.path, places.len());
+    let mut found = FoundSamples::at(Extents::Rows(places), summary);
+    found.keys = Some(group.datasets.iter().map(name).collect());
+    found.array = common_type(&group.datasets);
+    found.skipped = group.skipped;
+    Ok(found)
+}
+
+/// The type of all datasets, if they differ in the first dimension at most.
+fn common_type(datasets: &[Dataset]) -> Option<ArrayType> {
+    let mut common = rows::array_type(datasets.first()?, true)?;
+    for dataset in datasets {
+        let array = rows::array_type(dataset, true)?;
+        if array.dtype != common.dtype || array.shape.len() != common.shape.len() {
+            return None;
+        }
+        if array.shape.get(1..) != common.shape.get(1..) {
+            return None;
+        }
+        if array.shape != common.shape {
+            common.shape[0] = None;
+        }
+    }
+    Some(common)
+}

@@ -1,0 +1,167 @@
+//! The places of a dataset's rows.
+
+use super::chunk::{ChunkLayout, Stored};
+use super::cursor::product;
+use super::dataset::{Dataset, Layout};
+use super::datatype::Element;
+use super::file::File;
+use super::{global_heap, values};
+use crate::{ArrayType, Extents, FormatError, Run};
+
+/// The place of each row.
+pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Extents, FormatError> {
+    match &dataset.datatype.element {
+        Element::Sequence(number) if dataset.shape.len() == 1 => {
+            let elements = values::read(file, dataset).await?;
+            let references = global_heap::references(file, &elements, number.width as u64)?;
+            Ok(Extents::Rows(global_heap::locate(file, &references).await?))
+        }
+        Element::Sequence(_) => Err(dataset.refused("sequences are samples in one dimension only")),
+        _ => Ok(Extents::Runs(runs(file, dataset).await?)),
+    }
+}
+
+/// The place and the length of all elements, which must lie in one piece.
+pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<(u64, u64), FormatError> {
+    check_element(dataset)?;
+    let length = dataset.bytes().unwrap_or(u64::MAX);
+    match (&dataset.layout, dataset.shape.is_empty()) {
+        _ if length == 0 => Ok((0, 0)),
+        (Layout::Contiguous(Some(at)) | Layout::Compact(at), _) => {
+            let end = at.checked_add(length).filter(|&end| end <= file.size());
+            end.map(|_| (*at, length)).ok_or_else(|| FormatError::cut_short(*at, file.size()))
+        }
+        (_, true) => Err(dataset.refused("it was never written")),
+        _ => match runs(file, dataset).await?[..] {
+            [run] if run.count == 1 || run.stride == run.length => Ok((run.start, length)),
+            _ => Err(dataset.refused(&format!(
+                "it lies in several pieces: rewrite by `h5repack -f NONE -l {}:CONTI in.h5 out.h5`",
+                dataset.path
+            ))),
+        },
+    }
+}
+
+/// The array that a row is, or with `whole` the dataset.
+pub(super) fn array_type(dataset: &Dataset, whole: bool) -> Option<ArrayType> {
+    if let Element::Sequence(number) = dataset.datatype.element {
+        return Some(ArrayType { dtype: number.dtype(), shape: vec![None] });
+    }
+    let shape = dataset.shape.iter().skip(if whole { 0 } else { 1 });
+    let shape = shape.chain(&dataset.datatype.inner).copied().map(Some).collect();
+    Some(ArrayType { dtype: dataset.datatype.dtype()?, shape })
+}
+
+/// Whether elements are bytes in the dataset that NumPy can read.
+fn check_element(dataset: &Dataset) -> Result<(), FormatError> {
+    match &dataset.datatype.element {
+        Element::Number(_) | Element::Opaque => Ok(()),
+        Element::Text(_) | Element::LongText => Err(dataset.refused("texts cannot be samples, only labels")),
+        Element::Sequence(_) => Err(dataset.refused("sequences are samples as rows only")),
+        Element::Other(name) => Err(dataset.refused(&format!("elements of type {name} cannot be samples"))),
+    }
+}
+
+/// The places of rows that lie in the dataset's pieces.
+async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Run>, FormatError> {
+    check_element(dataset)?;
+    let Some(&count) = dataset.shape.first() else {
+        return Err(dataset.refused("it has one element only, no rows"));
+    };
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    let length = dataset.row_bytes().unwrap_or(u64::MAX);
+    if length == 0 {
+        return Err(dataset.refused("its rows have no bytes"));
+    }
+    match &dataset.layout {
+        Layout::Contiguous(Some(at)) | Layout::Compact(at) => {
+            let run = Run { start: *at, stride: length, length, count };
+            match run.end() {
+                Some(end) if end <= file.size() => Ok(vec![run]),
+                _ => Err(FormatError::cut_short(*at, file.size())),
+            }
+        }
+        Layout::Contiguous(None) => Err(dataset.refused("it was never written")),
+        Layout::Refused(why) => Err(dataset.refused(why)),
+        Layout::Chunked(layout) => {
+            if !spans(&dataset.shape, &layout.lengths) {
+                return Err(dataset.to_rewrite("a row is not one piece of a chunk"));
+            }
+            let chunks = values::plain_chunks(file, dataset, layout).await?;
+            Ok(of_chunks(dataset, layout, length, &chunks.stored))
+        }
+    }
+}
+
+/// Whether the bytes of each row are one piece of a chunk.
+fn spans(shape: &[u64], chunk: &[u64]) -> bool {
+    // After the first dimension that is longer than one, every part of the chunk must be in use.
+    let mut exact = false;
+    shape.iter().zip(chunk).skip(1).all(|(&length, &chunk)| {
+        let fits = if exact { chunk == length } else { chunk >= length };
+        exact |= length > 1;
+        fits
+    })
+}
+
+/// Rows of chunks, as few runs as possible.
+fn of_chunks(dataset: &Dataset, layout: &ChunkLayout, length: u64, stored: &[Stored]) -> Vec<Run> {
+    let rows = layout.lengths[0];
+    // It divides the chunk's bytes, which fit in 64 bits.
+    let stride = product(&layout.lengths[1..]).unwrap_or(0) * dataset.datatype.size;
+    let mut runs: Vec<Run> = Vec::new();
+    for (chunk, number) in stored.iter().zip(0u64..) {
+        let count = rows.min(dataset.shape[0] - number * rows);
+        let run = Run { start: chunk.at, stride, length, count };
+        match runs.last_mut() {
+            Some(last) if joins(last, &run) => {
+                last.stride = (run.start - last.start) / last.count;
+                last.count += run.count;
+            }
+            _ => runs.push(run),
+        }
+    }
+    runs
+}
+
+/// Whether one run continues another one at the same distances.
+fn joins(last: &Run, next: &Run) -> bool {
+    let Some(distance) = next.start.checked_sub(last.start) else { return false };
+    let fits = |stride: u64| last.count.checked_mul(stride) == Some(distance);
+    match (last.count, next.count) {
+        // Two rows: any distance.
+        (1, 1) => true,
+        (1, _) => fits(next.stride),
+        (_, 1) => fits(last.stride),
+        _ => last.stride == next.stride && fits(next.stride),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_one_piece_if_the_chunk_spans_the_rest() {
+        assert!(spans(&[9], &[4]));
+        assert!(spans(&[9, 5, 3], &[1, 5, 3]));
+        assert!(spans(&[9, 5, 3], &[2, 7, 3]));
+        assert!(spans(&[9, 1, 3], &[2, 8, 4]));
+        assert!(!spans(&[9, 5, 3], &[2, 5, 4]));
+        assert!(!spans(&[9, 5, 3], &[2, 4, 3]));
+    }
+
+    #[test]
+    fn runs_at_one_distance_join() {
+        let run = |start, stride, count| Run { start, stride, length: 10, count };
+        assert!(joins(&run(100, 10, 4), &run(140, 10, 4)));
+        assert!(joins(&run(100, 10, 4), &run(140, 99, 1)));
+        assert!(joins(&run(100, 99, 1), &run(300, 10, 1)));
+        assert!(joins(&run(100, 99, 1), &run(110, 10, 3)));
+        assert!(!joins(&run(100, 10, 4), &run(150, 10, 4)));
+        assert!(!joins(&run(100, 10, 4), &run(60, 10, 4)));
+        assert!(!joins(&run(100, 10, 1), &run(10, 10, 1)));
+    }
+}

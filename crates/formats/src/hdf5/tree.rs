@@ -1,0 +1,125 @@
+//! The groups and datasets of a file, found from the root or by a path.
+
+use std::collections::HashSet;
+
+use super::dataset::Dataset;
+use super::file::{BATCH, File};
+use super::group;
+use super::header::{self, Header};
+use super::link::{Link, Target};
+use crate::FormatError;
+
+/// The most levels of groups, and the most soft links of a path.
+const MOST_LEVELS: usize = 32;
+
+/// A group and the datasets directly in it.
+#[derive(Debug)]
+pub(super) struct Group {
+    /// The path from the root group, without the first slash.
+    pub(super) path: String,
+    /// Sorted by name.
+    pub(super) datasets: Vec<Dataset>,
+    /// The number of groups directly in it.
+    pub(super) groups: u64,
+    /// Soft links, which are not followed, and named types.
+    pub(super) skipped: u64,
+    /// The name of a link to another file, if there is one.
+    pub(super) external: Option<String>,
+}
+
+/// All groups of the file, the root first. A group with several names is found once.
+pub(super) async fn walk(file: &File<'_>) -> Result<Vec<Group>, FormatError> {
+    let root = header::read_one(file, file.root).await?;
+    let mut seen = HashSet::from([file.root]);
+    let mut level = vec![(String::new(), root)];
+    let mut groups = Vec::new();
+    for _ in 0..MOST_LEVELS {
+        let mut next = Vec::new();
+        for (path, header) in level {
+            let (group, inner) = list(file, path, &header).await?;
+            next.extend(inner.into_iter().filter(|(_, header)| seen.insert(header.at)));
+            groups.push(group);
+        }
+        if next.is_empty() {
+            return Ok(groups);
+        }
+        level = next;
+    }
+    Err(FormatError::unsupported(file.root, "the HDF5 file has groups of more than 32 levels"))
+}
+
+/// A group's datasets, and the paths and headers of groups in it.
+pub(super) async fn list(
+    file: &File<'_>,
+    path: String,
+    header: &Header,
+) -> Result<(Group, Vec<(String, Header)>), FormatError> {
+    let mut group = Group { path, datasets: Vec::new(), groups: 0, skipped: 0, external: None };
+    let mut objects = Vec::new();
+    for Link { name, target } in group::links(file, header).await? {
+        // Paths of deep groups have the names of all groups above.
+        file.spend(group.path.len() as u64)?;
+        match target {
+            Target::Object(at) => objects.push((joined(&group.path, &name), at)),
+            Target::Soft(_) => group.skipped += 1,
+            Target::External => group.external = Some(name),
+        }
+    }
+    let mut inner = Vec::new();
+    for batch in objects.chunks(BATCH) {
+        let places: Vec<u64> = batch.iter().map(|&(_, at)| at).collect();
+        for (header, (path, _)) in header::read(file, &places).await?.into_iter().zip(batch) {
+            if Dataset::is(&header) {
+                group.datasets.push(Dataset::parse(file, path.clone(), &header).await?);
+            } else if group::is_group(&header) {
+                group.groups += 1;
+                inner.push((path.clone(), header));
+            } else {
+                group.skipped += 1;
+            }
+        }
+    }
+    Ok((group, inner))
+}
+
+/// The header of an object by its path. Soft links are followed.
+pub(super) async fn find(file: &File<'_>, path: &str) -> Result<Header, FormatError> {
+    let mut header = header::read_one(file, file.root).await?;
+    let mut left: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
+    let mut followed = 0;
+    while let Some(name) = left.pop() {
+        if name.is_empty() || name == "." {
+            continue;
+        }
+        let links = if group::is_group(&header) { group::links(file, &header).await? } else { Vec::new() };
+        let Some(link) = links.iter().find(|link| link.name == name) else {
+            let names: Vec<&str> = links.iter().take(8).map(|link| link.name.as_str()).collect();
+            let why = format!("HDF5 path {path}: {name} is missing; there are: {}", names.join(", "));
+            return Err(FormatError::unsupported(header.at, why));
+        };
+        match &link.target {
+            Target::Object(at) => header = header::read_one(file, *at).await?,
+            Target::Soft(to) => {
+                followed += 1;
+                if followed > MOST_LEVELS {
+                    let why = format!("HDF5 path {path}: more than 32 soft links follow each other");
+                    return Err(FormatError::unsupported(header.at, why));
+                }
+                if to.starts_with('/') {
+                    header = header::read_one(file, file.root).await?;
+                }
+                left.extend(to.split('/').rev().map(str::to_owned));
+            }
+            Target::External => {
+                let why = format!("HDF5 path {path}: {name} is a link to another file: index that file");
+                return Err(FormatError::unsupported(header.at, why));
+            }
+        }
+    }
+    Ok(header)
+}
+
+/// The path of a name in a group.
+pub(super) fn joined(group: &str, name: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{group}/{name}") }
+}

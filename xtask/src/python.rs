@@ -36,6 +36,9 @@ pub const ENVIRONMENT: NeedSource = NeedSource::Environment {
         "pandas==2.3.3",
         "pyarrow==21.0.0",
         "tqdm==4.70.1",
+        // Writers of packed formats.
+        "h5py==3.16.0",
+        "lmdb==3.0.0",
         // The site of the guides, and spelling.
         "mkdocs-material==9.8.2",
         "typos==1.52.0",

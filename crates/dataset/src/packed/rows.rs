@@ -212,10 +212,6 @@ impl SampleRows {
         self.extents[row]
     }
 
-    pub(crate) fn extents(&self) -> &[(u64, u64)] {
-        &self.extents
-    }
-
     /// The row's key. `None` if the format has none.
     pub(crate) fn key(&self, row: usize) -> Option<&str> {
         self.keys.as_ref().map(|keys| keys.get(row))

@@ -42,17 +42,22 @@ def raw(sample: Any) -> Any:
 
 
 def tensors(dtype: str, shape: list[int | None]) -> Decode:
-    """A function that makes a sample's bytes a tensor of this type and shape."""
+    """A function that makes a sample's bytes a tensor of this shape and type.
+
+    Unsigned integers of more than 8 bits become signed ones of twice the size, at most 64 bits: few operations of PyTorch
+    take unsigned ones.
+    """
     import numpy
     import torch
 
     lengths = [-1 if length is None else length for length in shape]
     element = numpy.dtype(dtype)
+    wide = numpy.dtype(f"i{min(8, 2 * element.itemsize)}") if element.kind == "u" and element.itemsize > 1 else element
 
     def tensor(sample: Any) -> Any:
         values = numpy.frombuffer(sample, element).reshape(lengths)
         # PyTorch has native byte order alone. The copy is the caller's own.
-        return torch.from_numpy(values.astype(element.newbyteorder("=")))
+        return torch.from_numpy(values.astype(wide.newbyteorder("=")))
 
     return tensor
 

@@ -1,0 +1,275 @@
+"""Packed files of real writers: every sample has the writer's bytes, label and type, by every way of reading."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from bucket import bucket
+
+import foreread
+
+SAMPLES = 60
+
+
+@dataclass
+class Data:
+    """A dataset of a real writer, and what its own library reads from it."""
+
+    target: Path
+    samples: list[bytes]
+    labels: list[Any] | None = None
+    arrays: list[Any] | None = None
+    choices: dict[str, Any] = field(default_factory=dict)
+
+
+def _rows(seed: int = 0) -> Any:
+    return numpy.random.default_rng(seed).integers(0, 256, (SAMPLES, 6, 5), "uint8")
+
+
+def _texts() -> list[bytes]:
+    """Values of very different lengths."""
+    return [numpy.random.default_rng(number).bytes(number * number * 7 % 5000) for number in range(SAMPLES)]
+
+
+def hdf5(directory: Path) -> Data:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(directory / "train.h5", "w") as file:
+        file["images"] = _rows()
+        file["labels"] = numpy.arange(SAMPLES) % 7
+    with h5py.File(directory / "train.h5") as file:
+        images, labels = file["images"][:], file["labels"][:]
+    return Data(directory / "train.h5", [row.tobytes() for row in images], labels.tolist(), list(images))
+
+
+def hdf5_chunks(directory: Path) -> Data:
+    h5py = pytest.importorskip("h5py")
+    for part in range(2):
+        with h5py.File(directory / f"{part}.h5", "w", libver="latest") as file:
+            rows = _rows(part)[: SAMPLES // 2].astype("<f4")
+            file.create_dataset("x", data=rows, chunks=(7, 6, 5), maxshape=(None, 6, 5))
+    rows = []
+    for part in range(2):
+        with h5py.File(directory / f"{part}.h5") as file:
+            rows += list(file["x"][:])
+    return Data(directory, [row.tobytes() for row in rows], None, rows)
+
+
+def hdf5_lengths(directory: Path) -> Data:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(directory / "texts.h5", "w") as file:
+        dataset = file.create_dataset("texts", (SAMPLES,), dtype=h5py.vlen_dtype(numpy.uint8))
+        for number, text in enumerate(_texts()):
+            dataset[number] = numpy.frombuffer(text, "uint8")
+    with h5py.File(directory / "texts.h5") as file:
+        return Data(directory / "texts.h5", [row.tobytes() for row in file["texts"][:]])
+
+
+def cosmoflow(directory: Path) -> Data:
+    """One file has one volume and its label."""
+    h5py = pytest.importorskip("h5py")
+    for number, rows in enumerate(_rows()):
+        with h5py.File(directory / f"universe-{number:03}.hdf5", "w") as file:
+            file["full"] = rows.astype("<i2")
+            file["unitPar"] = numpy.array([number, number / 2, -1, 0], "f4")
+    volumes, labels = [], []
+    for path in sorted(directory.iterdir()):
+        with h5py.File(path) as file:
+            volumes.append(file["full"][:])
+            labels.append(file["unitPar"][:])
+    choices = {"field": "full", "whole": True}
+    return Data(directory, [volume.tobytes() for volume in volumes], labels, volumes, choices)
+
+
+def lmdb(directory: Path) -> Data:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(directory), map_size=1 << 24) as environment, environment.begin(write=True) as writing:
+        for number, text in enumerate(_texts()):
+            writing.put(f"{number:08}".encode(), text)
+    with lmdb.open(str(directory), readonly=True) as environment, environment.begin() as reading:
+        return Data(directory, [bytes(value) for _, value in reading.cursor()])
+
+
+def parquet(directory: Path) -> Data:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = pyarrow.table({
+        "image": pyarrow.array([{"bytes": text, "path": None} for text in _texts()]),
+        "label": pyarrow.array([number % 3 for number in range(SAMPLES)]),
+    })
+    pyarrow.parquet.write_table(
+        table, directory / "train.parquet", compression="NONE", use_dictionary=False, row_group_size=16
+    )
+    read = pyarrow.parquet.read_table(directory / "train.parquet").to_pylist()
+    return Data(directory, [row["image"]["bytes"] for row in read], [row["label"] for row in read])
+
+
+def arrow(directory: Path) -> Data:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"bytes": _texts(), "label": [f"class {number % 3}" for number in range(SAMPLES)]})
+    with pyarrow.OSFile(str(directory / "data-00000-of-00001.arrow"), "wb") as sink:
+        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=25)
+    (directory / "state.json").write_text("{}")
+    with pyarrow.OSFile(str(directory / "data-00000-of-00001.arrow")) as file:
+        read = pyarrow.ipc.open_stream(file).read_all().to_pylist()
+    # Texts are classes, in the order of their names.
+    return Data(directory, [row["bytes"] for row in read], [int(row["label"].split()[1]) for row in read])
+
+
+def npy(directory: Path) -> Data:
+    numpy.save(directory / "rows.npy", _rows().astype("<f8"))
+    rows = numpy.load(directory / "rows.npy")
+    return Data(directory / "rows.npy", [row.tobytes() for row in rows], None, list(rows))
+
+
+def tokens(directory: Path) -> Data:
+    numpy.random.default_rng(0).integers(0, 50_000, SAMPLES * 16 + 5, "uint16").tofile(directory / "tokens.bin")
+    read = numpy.memmap(directory / "tokens.bin", "uint16", "r")
+    windows = [numpy.array(read[start : start + 17]) for start in range(0, len(read) - 16, 16)]
+    choices = {"window": 17, "stride": 16, "dtype": "u16"}
+    return Data(directory / "tokens.bin", [window.tobytes() for window in windows], None, windows, choices)
+
+
+FORMATS = [hdf5, hdf5_chunks, hdf5_lengths, cosmoflow, lmdb, parquet, arrow, npy, tokens]
+
+
+@pytest.fixture(params=FORMATS, ids=lambda maker: maker.__name__)
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Data:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    maker: Callable[[Path], Data] = request.param
+    return maker(directory)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(numpy.array_equal(one, other))
+
+
+# semantics: FORMAT-1, FORMAT-2
+def test_samples_are_what_the_writers_library_reads(data: Data, tmp_path: Path) -> None:
+    catalog = foreread.index(data.target, **data.choices)
+    assert len(catalog) == len(data.samples)
+    catalog.save(tmp_path / "c.foreread")
+    reopened = foreread.Catalog.open(tmp_path / "c.foreread")
+    seen: list[int] = []
+    disk = {tmp_path / "cache": "20MB"}
+    with foreread.Loader(reopened, batch_size=7, epochs=3, seed=5, memory="100KB", disk=disk) as loader:
+        for batch in loader:
+            for sample in batch:
+                seen.append(sample.id)
+                assert bytes(sample) == data.samples[sample.id]
+                if data.arrays is not None:
+                    array = sample.array()
+                    assert array.dtype == data.arrays[sample.id].dtype
+                    assert _equal(array, data.arrays[sample.id])
+                if data.labels is not None:
+                    assert _equal(sample.label, data.labels[sample.id])
+                else:
+                    assert sample.label is None
+    assert sorted(seen) == sorted(list(range(len(data.samples))) * 3)
+    assert seen[: len(catalog)] != sorted(seen[: len(catalog)])
+
+
+def _epochs(*arguments: str) -> Any:
+    program = str(Path(sys.executable).parent / "foreread")
+    command = [program, "load", *arguments, "--digest", "--report", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [epoch["digest"] for epoch in json.loads(done.stdout)["epochs"]]
+
+
+# semantics: FORMAT-1
+def test_order_and_bytes_are_those_of_files(data: Data, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number, sample in enumerate(data.samples):
+        (files / f"{number:06}").write_bytes(sample)
+    foreread.index(data.target, **data.choices).save(tmp_path / "c.foreread")
+    settings = ["--epochs", "2", "--seed", "3", "--sampler", "torch"]
+    assert _epochs(str(tmp_path / "c.foreread"), *settings) == _epochs(str(files), *settings)
+
+
+# semantics: FORMAT-1
+def test_ranks_read_each_sample_once(data: Data) -> None:
+    catalog = foreread.index(data.target, **data.choices)
+    ids: list[int] = []
+    for rank in range(2):
+        settings: Any = {"rank": rank, "world_size": 2, "peers": "off", "drop_last": True}
+        for batch in foreread.Loader(catalog, batch_size=4, epochs=1, seed=1, **settings):
+            for sample in batch:
+                assert bytes(sample) == data.samples[sample.id]
+                ids.append(sample.id)
+    assert len(set(ids)) == len(ids) >= len(data.samples) - 8
+
+
+# semantics: FORMAT-1
+def test_state_resumes_in_packed_files(data: Data) -> None:
+    catalog = foreread.index(data.target, **data.choices)
+    with foreread.Loader(catalog, batch_size=5, epochs=1, seed=2) as whole:
+        expected = [batch.ids for batch in whole]
+    loader = foreread.Loader(catalog, batch_size=5, epochs=1, seed=2)
+    first = [next(loader).ids for _ in range(4)]
+    state = loader.state()
+    loader.close()
+    with foreread.Loader(catalog, batch_size=5, epochs=1, seed=2, state=state) as resumed:
+        assert first + [batch.ids for batch in resumed] == expected
+
+
+# semantics: FORMAT-1
+def test_packed_files_in_a_bucket(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = data.target if data.target.is_dir() else data.target.parent
+    with bucket("my-bucket", "train", directory) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        catalog = foreread.index("s3://my-bucket/train", **data.choices)
+        for batch in foreread.Loader(catalog, batch_size=6, epochs=1, seed=0):
+            for sample in batch:
+                assert bytes(sample) == data.samples[sample.id]
+
+
+# semantics: FORMAT-2
+def test_torch_gets_tensors_and_labels(data: Data) -> None:
+    torch = pytest.importorskip("torch")
+    import foreread.torch
+
+    catalog = foreread.index(data.target, **data.choices)
+    if data.arrays is None:
+        return
+    loader = foreread.torch.Loader(catalog, batch_size=4, seed=0)
+    count = 0
+    for item in loader:
+        values = item[0] if data.labels is not None else item
+        assert values.shape[1:] == data.arrays[0].shape
+        count += len(values)
+    assert count == len(data.samples)
+    dataset = foreread.torch.Dataset(catalog)
+    if data.labels is not None:
+        (tensor, label), expected = dataset[3], data.labels[3]
+        assert _equal(label, expected)
+    else:
+        tensor = dataset[3]
+    assert _equal(tensor.numpy(), data.arrays[3])
+    workers = torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2)
+    assert sum(len(item[0] if data.labels is not None else item) for item in workers) == len(data.samples)
+    dataset.close()
+
+
+def test_choices_are_reported(tmp_path: Path) -> None:
+    numpy.arange(100, dtype="<i4").tofile(tmp_path / "t.bin")
+    with pytest.raises(foreread.Error, match="--window"):
+        foreread.index(tmp_path / "t.bin", format="tokens")
+    with pytest.raises(foreread.Error, match="uint16"):
+        foreread.index(tmp_path / "t.bin", window=10)
+    catalog = foreread.index(tmp_path / "t.bin", window=10, stride=8, dtype="i32")
+    assert catalog.array_type == ("<i4", [10])
+    assert catalog.summary is not None and "100" in catalog.summary
+    assert len(catalog) == 12

@@ -1,6 +1,8 @@
-//! LMDB: every value compared with what the library reads, requests of large trees, damaged files.
+//! LMDB: every value compared with what the library reads, and damaged files.
 //! `fixtures/make_lmdb.py` writes the databases and the manifest.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod counting;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
+use counting::Counted;
 use foreread_formats::lmdb::{LmdbOptions, index, is_lmdb};
 use foreread_formats::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ReadError};
 use futures::executor::block_on;
@@ -250,209 +253,6 @@ fn index_runs_on_any_thread() {
     is_send(&index(&file("empty-0.9.mdb"), &LmdbOptions::default()));
 }
 
-/// Counts requests and bytes.
-struct Counted<S> {
-    source: S,
-    requests: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl<S> Counted<S> {
-    fn new(source: S) -> Self {
-        Self { source, requests: AtomicU64::new(0), bytes: AtomicU64::new(0) }
-    }
-}
-
-impl<S: FileSource> FileSource for Counted<S> {
-    fn size(&self) -> u64 {
-        self.source.size()
-    }
-
-    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
-        self.requests.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(range.end - range.start, Relaxed);
-        self.source.read(range)
-    }
-}
-
-/// A database of 0.9 whose pages are computed when they are read. After each leaf are the overflow
-/// pages of its values. Branches are at the end.
-struct Computed {
-    samples: u64,
-    value: u64,
-    /// Values per leaf.
-    per_leaf: u64,
-    /// Overflow pages per value. Values are in the leaves if it is 0.
-    run: u64,
-    /// Per level, the first page and the number of pages. Leaves are level 0.
-    levels: Vec<(u64, u64)>,
-}
-
-impl Computed {
-    /// Children of a branch.
-    const FANOUT: u64 = 100;
-
-    fn new(samples: u64, value: u64, per_leaf: u64, run: u64) -> Self {
-        let leaves = samples.div_ceil(per_leaf);
-        let mut levels = vec![(2, leaves)];
-        let mut free = 2 + leaves * (1 + per_leaf * run);
-        while levels[levels.len() - 1].1 > 1 {
-            let pages = levels[levels.len() - 1].1.div_ceil(Self::FANOUT);
-            levels.push((free, pages));
-            free += pages;
-        }
-        Self { samples, value, per_leaf, run, levels }
-    }
-
-    fn pages(&self) -> u64 {
-        let (first, pages) = self.levels[self.levels.len() - 1];
-        first + pages
-    }
-
-    /// The page of leaf `leaf`. Neighbours by key are far apart if values are in leaves.
-    fn leaf(&self, leaf: u64) -> u64 {
-        let place = if self.run == 0 { leaf * 7919 % self.levels[0].1 } else { leaf };
-        2 + place * (1 + self.per_leaf * self.run)
-    }
-
-    fn meta(&self, number: u64) -> Vec<u8> {
-        let root = self.levels[self.levels.len() - 1].0;
-        let overflow = self.samples * self.run;
-        let free = [0, 0, 0, 0, 0, u64::MAX];
-        let depth = (self.levels.len() as u64) << 48;
-        let main = [depth, 0, self.levels[0].1, overflow, self.samples, root];
-        let mut page: Vec<u8> =
-            [number, 8 << 16, 1 << 32 | 0xBEEF_C0DE, 0, 0].into_iter().flat_map(u64::to_le_bytes).collect();
-        page.extend(free.into_iter().chain(main).flat_map(u64::to_le_bytes));
-        page.extend([self.pages() - 1, number].into_iter().flat_map(u64::to_le_bytes));
-        page[40..44].copy_from_slice(&(PAGE as u32).to_le_bytes());
-        page.resize(PAGE, 0);
-        page
-    }
-
-    /// A tree page with these nodes: their first 6 bytes, key and data.
-    fn tree_page(number: u64, flags: u16, nodes: &[([u8; 6], Vec<u8>, Vec<u8>)]) -> Vec<u8> {
-        let mut page = vec![0; PAGE];
-        page[..8].copy_from_slice(&number.to_le_bytes());
-        let mut upper = PAGE;
-        for (index, (head, key, data)) in nodes.iter().enumerate() {
-            let node = [&head[..], &(key.len() as u16).to_le_bytes(), key, data].concat();
-            upper = (upper - node.len()) & !1;
-            page[upper..upper + node.len()].copy_from_slice(&node);
-            page[16 + 2 * index..][..2].copy_from_slice(&(upper as u16).to_le_bytes());
-        }
-        for (place, word) in [flags, (16 + 2 * nodes.len()) as u16, upper as u16].into_iter().enumerate() {
-            page[10 + 2 * place..][..2].copy_from_slice(&word.to_le_bytes());
-        }
-        page
-    }
-
-    fn key(sample: u64) -> String {
-        format!("{sample:08}")
-    }
-
-    fn leaf_page(&self, number: u64, leaf: u64) -> Vec<u8> {
-        let first = leaf * self.per_leaf;
-        let nodes: Vec<_> = (first..self.samples.min(first + self.per_leaf))
-            .map(|sample| {
-                let mut head = [0; 6];
-                head[..4].copy_from_slice(&(self.value as u32).to_le_bytes());
-                head[4] = u8::from(self.run > 0);
-                let place = number + 1 + (sample - first) * self.run;
-                let data =
-                    if self.run > 0 { place.to_le_bytes().to_vec() } else { vec![7; self.value as usize] };
-                (head, Self::key(sample).into_bytes(), data)
-            })
-            .collect();
-        Self::tree_page(number, 2, &nodes)
-    }
-
-    fn page(&self, number: u64) -> Vec<u8> {
-        if number < 2 {
-            return self.meta(number);
-        }
-        let level = self.levels.iter().rposition(|&(first, _)| number >= first).unwrap();
-        let place = number - self.levels[level].0;
-        if level == 0 {
-            let each = 1 + self.per_leaf * self.run;
-            if !place.is_multiple_of(each) {
-                // A value's page, whose bytes do not matter.
-                return vec![0; PAGE];
-            }
-            let leaves = self.levels[0].1;
-            let leaf = match self.run {
-                // The inverse of `leaf`.
-                0 => (0..7919).find_map(|turn| {
-                    let product = place + turn * leaves;
-                    product.is_multiple_of(7919).then_some(product / 7919)
-                }),
-                _ => Some(place / each),
-            };
-            return self.leaf_page(number, leaf.unwrap());
-        }
-        let (first, pages) = self.levels[level - 1];
-        let children = place * Self::FANOUT..pages.min((place + 1) * Self::FANOUT);
-        let nodes: Vec<_> = children
-            .map(|child| {
-                let page = if level == 1 { self.leaf(child) } else { first + child };
-                let mut head = [0; 6];
-                head.copy_from_slice(&page.to_le_bytes()[..6]);
-                (head, b"separator".to_vec(), Vec::new())
-            })
-            .collect();
-        Self::tree_page(number, 1, &nodes)
-    }
-}
-
-impl FileSource for Computed {
-    fn size(&self) -> u64 {
-        self.pages() * PAGE as u64
-    }
-
-    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
-        let page = PAGE as u64;
-        let first = range.start / page;
-        let last = range.end.div_ceil(page);
-        let mut bytes: Vec<u8> = (first..last).flat_map(|number| self.page(number)).collect();
-        bytes.resize((range.end - first * page) as usize, 0);
-        bytes.drain(..(range.start - first * page) as usize);
-        Box::pin(std::future::ready(Ok(bytes.into())))
-    }
-}
-
-#[test]
-fn tree_of_large_values_costs_few_requests_and_bytes() {
-    // 30 GB: leaves half full, as of a writer that adds keys in their order.
-    let samples = 300_000;
-    let source = Counted::new(Computed::new(samples, 100 << 10, 70, 26));
-    let found = find(&source, None).unwrap();
-    assert_eq!(found.len(), samples);
-    let (requests, bytes) = (source.requests.load(Relaxed), source.bytes.load(Relaxed));
-    assert!(requests as f64 <= 0.02 * samples as f64, "{requests} requests");
-    assert!(bytes as f64 <= 0.02 * source.size() as f64, "{bytes} of {} bytes", source.size());
-    let keys = found.keys.as_ref().unwrap();
-    for sample in [0, 1, 69, 70, 71, 150_000, samples - 1] {
-        let leaf = source.source.leaf(sample / 70);
-        let start = (leaf + 1 + sample % 70 * 26) * PAGE as u64 + 16;
-        assert_eq!(rows(&found)[sample as usize], (start, 100 << 10));
-        assert_eq!(keys[sample as usize], Computed::key(sample));
-    }
-}
-
-#[test]
-fn tree_of_small_values_is_read_once_in_large_requests() {
-    let samples = 100_003;
-    let source = Counted::new(Computed::new(samples, 500, 7, 0));
-    let found = find(&source, None).unwrap();
-    let keys = found.keys.as_ref().unwrap();
-    assert!((0..samples).zip(keys).all(|(sample, key)| *key == Computed::key(sample)));
-    assert_eq!(keys.len() as u64, samples);
-    let (requests, bytes) = (source.requests.load(Relaxed), source.bytes.load(Relaxed));
-    let size = source.size();
-    assert!(bytes as f64 <= 1.05 * size as f64, "{bytes} of {size} bytes");
-    assert!(requests <= size / (1 << 20) + 20, "{requests} requests for {size} bytes");
-}
-
 /// SplitMix64.
 struct Random(u64);
 
@@ -519,8 +319,9 @@ fn mutated_files_are_bounded_in_time_and_memory() {
             let size = mutated.len() as u64;
             let source = Counted::new(Bytes::from(mutated));
             let found = find(&source, selected);
-            let read = source.bytes.load(Relaxed);
+            let (requests, read) = source.cost();
             assert!(read <= 5 * size + (64 << 10), "{name} {seed}: {read} of {size} bytes");
+            assert!(requests <= 2 * size / PAGE as u64 + 8, "{name} {seed}: {requests} requests");
             let Ok(found) = found else {
                 refused += 1;
                 continue;

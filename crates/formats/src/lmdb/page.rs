@@ -256,6 +256,7 @@ mod tests {
                 (header - 6, 0x22, "flags"),
                 (header - 6, 1, "flags"),
                 (header - 4, 255, "bounds"),
+                (header - 3, 0xff, "bounds"),
                 (header - 1, 255, "bounds"),
                 (header, 0, "outside of its page"),
                 (header, 254, "outside of its page"),
@@ -277,6 +278,31 @@ mod tests {
                 let error = entries(format, &changed).unwrap_err();
                 assert!(error.why().contains(why), "{at} {byte}: {error}");
             }
+        }
+    }
+
+    #[test]
+    fn page_without_a_header_is_refused() {
+        let mut bytes = page(Format::V0_9, LEAF, &[]);
+        bytes[12] = 15;
+        assert!(entries(Format::V0_9, &bytes).unwrap_err().why().contains("bounds"));
+    }
+
+    #[test]
+    fn branch_has_children() {
+        for format in FORMATS {
+            let bytes = page(format, BRANCH, &[]);
+            let page = Page::parse(&bytes, (7, 0), Kind::Branch, format).unwrap();
+            assert!(page.children().unwrap_err().why().contains("without children"));
+        }
+    }
+
+    #[test]
+    fn database_record_has_one_length() {
+        for (format, length) in FORMATS.into_iter().zip([DB - 2, DB + 2]) {
+            let record = vec![0; length];
+            let bytes = page(format, LEAF, &[(length as u16, 0, SUB_DATA, b"name", &record)]);
+            assert!(entries(format, &bytes).unwrap_err().why().contains("invalid record"));
         }
     }
 

@@ -1,4 +1,5 @@
-//! npy, tokens, Megatron, MDS and LitData: files of the real writers against what their readers return.
+//! npy, tokens, Megatron, MDS and LitData: files of the real writers against what their readers
+//! return.
 //!
 //! `fixtures/make_tables.py` writes the files and `manifest.json`.
 

@@ -37,8 +37,8 @@ pub(crate) enum Number {
 }
 
 impl ElementType {
-    /// The type with this name: `uint16`, or `<u2` as in `array.dtype.str`. `at` is the offset of the
-    /// name for errors.
+    /// The type with this name: `uint16`, or `<u2` as in `array.dtype.str`. `at` is the offset of
+    /// the name for errors.
     pub(crate) fn parse(text: &str, at: u64) -> Result<Self, FormatError> {
         let known = NAMES.iter().find(|(name, _)| *name == text);
         let text = known.map_or(text, |(_, dtype)| dtype);

@@ -1,19 +1,21 @@
 //! LitData: an `index.json`, and chunks of samples that are trees of values.
 //!
-//! [`parse_index`] reads the index. [`index`] finds the samples of a chunk. A sample is one extent: the
-//! sizes of all leaves of its tree, and then the leaves. They are its fields, named by their paths in
-//! the tree, such as `meta.label`. A label is read with them: a leaf of numbers, or of texts of at
-//! most 64 bytes. [`windows`] cuts chunks of tokens into windows, as LitData's `TokensLoader` does.
+//! [`parse_index`] reads the index. [`index`] finds the samples of a chunk. A sample is one extent:
+//! the sizes of all leaves of its tree, and then the leaves. They are its fields, named by their
+//! paths in the tree, such as `meta.label`. A label is read with them: a leaf of numbers, or of
+//! texts of at most 64 bytes. [`windows`] cuts chunks of tokens into windows, as LitData's
+//! `TokensLoader` does.
 //!
-//! Refused are encrypted and compressed chunks, and chunks whose samples are in an Arrow table. Recent
-//! versions of LitData write such a table for samples of plain values if pyarrow is installed.
+//! Refused are encrypted and compressed chunks, and chunks whose samples are in an Arrow table.
+//! Recent versions of LitData write such a table for samples of plain values if pyarrow is
+//! installed.
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::element::ElementType;
 use crate::found::FoundSamples;
-use crate::parts::{self, Layout, Part, PartValue, StoredSizes};
+use crate::parts::{self, PartValue, SampleLayout, SamplePart, StoredSizes};
 use crate::tokens::{self, WindowOptions};
 use crate::{BlockReader, FileSource, FormatError, le};
 
@@ -46,7 +48,8 @@ pub struct LitIndex {
 /// A chunk: one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LitChunk {
-    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of it.
+    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of
+    /// it.
     pub filename: String,
     /// The size of the file in bytes.
     pub bytes: u64,
@@ -98,8 +101,8 @@ struct Config {
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if it is none, or has a path that leads out of its
-/// folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if chunks are encrypted, compressed,
-/// or of another loader than `PyTreeLoader` and `TokensLoader`.
+/// folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if chunks are encrypted,
+/// compressed, or of another loader than `PyTreeLoader` and `TokensLoader`.
 pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
     let Index { chunks, config } =
         serde_json::from_slice(json).map_err(|error| parts::invalid_json("LitData", json, &error))?;
@@ -213,8 +216,8 @@ fn collect_names(node: &Value, path: &str, names: &mut Vec<String>) -> Option<()
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if the file is not the chunk of the index.
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has tokens, or samples in an Arrow table.
-/// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has tokens, or samples in an Arrow
+/// table. [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn index(
     source: &dyn FileSource,
     index: &LitIndex,
@@ -228,18 +231,18 @@ pub async fn index(
     }
     let reader = parts::reader(source);
     let rows = table(&reader, chunk).await?;
-    let mut parts: Vec<Part> = index.leaves.iter().map(part).collect();
+    let mut parts: Vec<SamplePart> = index.leaves.iter().map(part).collect();
     if let Some(&(start, length)) = rows.first() {
         check_sizes(&reader, start, length, &mut parts).await?;
     }
     let names = parts::listed(index.leaves.iter().map(|leaf| leaf.name.as_str()));
     let summary = format!("LitData: {} samples of {names}", chunk.samples);
-    let layout = Layout::new(parts, StoredSizes::All)
+    let layout = SampleLayout::new(parts, StoredSizes::All)
         .ok_or_else(|| FormatError::damaged(0, "samples have too many leaves"))?;
     layout.find(&reader, rows, summary).await
 }
 
-fn part(leaf: &LitLeaf) -> Part {
+fn part(leaf: &LitLeaf) -> SamplePart {
     let (size, value) = match leaf.format.as_str() {
         "int" => (Some(8), PartValue::number("int64")),
         "float" => (Some(8), PartValue::number("float64")),
@@ -247,7 +250,7 @@ fn part(leaf: &LitLeaf) -> Part {
         "str" => (None, PartValue::Text),
         _ => (None, PartValue::Other),
     };
-    Part { name: leaf.name.as_str().into(), size, value }
+    SamplePart { name: leaf.name.as_str().into(), size, value }
 }
 
 /// Checks the fixed sizes by the first sample. A serializer of a user may have the name `int`.
@@ -255,7 +258,7 @@ async fn check_sizes(
     reader: &BlockReader<'_>,
     start: u64,
     length: u64,
-    parts: &mut [Part],
+    parts: &mut [SamplePart],
 ) -> Result<(), FormatError> {
     let head = parts.len() as u64 * 4;
     if head > length {

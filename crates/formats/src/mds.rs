@@ -1,8 +1,9 @@
 //! MosaicML's MDS: an `index.json`, and shards of samples with named columns.
 //!
-//! [`parse_index`] reads the index, [`index`] finds the samples of one shard. A sample is one extent,
-//! its columns are its fields. A label is read with them: a column of numbers, or of texts of at most
-//! 64 bytes. A label column that holds a larger value or no UTF-8 becomes no values, only a field.
+//! [`parse_index`] reads the index, [`index`] finds the samples of one shard. A sample is one
+//! extent, its columns are its fields. A label is read with them: a column of numbers, or of texts
+//! of at most 64 bytes. A label column that holds a larger value or no UTF-8 becomes no values,
+//! only a field.
 //!
 //! Compressed shards are refused: a sample of theirs cannot be read without the whole shard.
 
@@ -10,13 +11,14 @@ use serde::Deserialize;
 
 use crate::element::ElementType;
 use crate::found::FoundSamples;
-use crate::parts::{self, Layout, Part, PartValue, StoredSizes};
+use crate::parts::{self, PartValue, SampleLayout, SamplePart, StoredSizes};
 use crate::{ArrayType, FileSource, FormatError};
 
 /// A shard, as the `index.json` describes it. The three lists of columns have one length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MdsShard {
-    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of it.
+    /// The path of the file, relative to the folder of the `index.json`. It does not lead out of
+    /// it.
     pub basename: String,
     /// The size of the file in bytes, without compression.
     pub bytes: u64,
@@ -62,9 +64,9 @@ struct RawData {
 /// Parses an `index.json`.
 ///
 /// # Errors
-/// [`Damaged`](crate::FormatErrorKind::Damaged) if it is none, contradicts itself, or has a path that
-/// leads out of its folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the version is
-/// not 2, or shards have another format than MDS.
+/// [`Damaged`](crate::FormatErrorKind::Damaged) if it is none, contradicts itself, or has a path
+/// that leads out of its folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the
+/// version is not 2, or shards have another format than MDS.
 pub fn parse_index(json: &[u8]) -> Result<Vec<MdsShard>, FormatError> {
     let index: Index =
         serde_json::from_slice(json).map_err(|error| parts::invalid_json("MDS", json, &error))?;
@@ -118,12 +120,12 @@ pub async fn index(source: &dyn FileSource, shard: &MdsShard) -> Result<FoundSam
     }
     let array = array(shard)?;
     let columns = shard.column_names.iter().zip(&shard.column_encodings).zip(&shard.column_sizes);
-    let parts = columns.map(|((name, encoding), &size)| Part {
+    let parts = columns.map(|((name, encoding), &size)| SamplePart {
         name: name.as_str().into(),
         size,
         value: value(encoding),
     });
-    let layout = Layout::new(parts.collect(), StoredSizes::Variable)
+    let layout = SampleLayout::new(parts.collect(), StoredSizes::Variable)
         .ok_or_else(|| FormatError::damaged(0, "the sizes of the columns are too large"))?;
     let reader = parts::reader(source);
     let (rows, end) = parts::table(&reader, shard.samples).await?;

@@ -49,8 +49,8 @@ pub async fn token_type(idx: &dyn FileSource) -> Result<String, FormatError> {
 /// Finds the documents in a `.bin` file of `bin_size` bytes. `idx` is the file next to it.
 ///
 /// # Errors
-/// [`Damaged`](crate::FormatErrorKind::Damaged) if the tables are invalid, or do not fit the `.bin`.
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if the version or type is unknown.
+/// [`Damaged`](crate::FormatErrorKind::Damaged) if the tables are invalid, or do not fit the
+/// `.bin`. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the version or type is unknown.
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn documents(idx: &dyn FileSource, bin_size: u64) -> Result<FoundSamples, FormatError> {
     let header = header(idx).await?;
@@ -178,7 +178,8 @@ async fn header(idx: &dyn FileSource) -> Result<Header, FormatError> {
     })
 }
 
-/// Reads the bytes from `start` to `end`, which lie in the file, in large requests that run at once.
+/// Reads the bytes from `start` to `end`, which lie in the file, in large requests that run at
+/// once.
 async fn read(idx: &dyn FileSource, start: u64, end: u64) -> Result<Bytes, FormatError> {
     let starts: Vec<u64> = (start..end).step_by(REQUEST as usize).collect();
     let mut parts =

@@ -1,8 +1,8 @@
 //! NumPy's `.npy`: the samples are the rows along the first dimension.
 //!
-//! The rows lie at equal distances, so their places are one [`Run`] and need no table. The header is
-//! a dictionary in Python's syntax. Decision: only what NumPy writes is parsed, by a strict parser.
-//! The price is that a header written by hand in another way is refused.
+//! The rows lie at equal distances, so their places are one [`Run`] and need no table. The header
+//! is a dictionary in Python's syntax. Decision: only what NumPy writes is parsed, by a strict
+//! parser. The price is that a header written by hand in another way is refused.
 //!
 //! Bytes after the array are ignored, as `numpy.load` ignores them.
 

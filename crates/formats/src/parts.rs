@@ -1,9 +1,9 @@
 //! Samples that are several parts after a table of offsets: what MDS and LitData have in common.
 //!
 //! A file begins with `u32 n, u32 offset[n + 1]`. A sample is the sizes of its parts, 4 bytes each,
-//! and then the parts. Decision: sizes are read only if they cannot be computed, which is so for two
-//! parts of variable size. The price of those files is one small read per sample. Labels that are
-//! numbers or short texts cost the same, and are read for every file that has one.
+//! and then the parts. Decision: sizes are read only if they cannot be computed, which is so for
+//! two parts of variable size. The price of those files is one small read per sample. Labels that
+//! are numbers or short texts cost the same, and are read for every file that has one.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) fn reader(source: &dyn crate::FileSource) -> BlockReader<'_> {
 
 /// A part of all samples.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Part {
+pub(crate) struct SamplePart {
     pub(crate) name: Arc<str>,
     /// The size in bytes, at least 1, if all samples have the same.
     pub(crate) size: Option<u64>,
@@ -69,8 +69,8 @@ pub(crate) enum StoredSizes {
 }
 
 /// The parts of the samples of a file.
-pub(crate) struct Layout {
-    parts: Vec<Part>,
+pub(crate) struct SampleLayout {
+    parts: Vec<SamplePart>,
     /// The bytes of the stored sizes.
     head: u64,
     /// The sum of the fixed sizes and `head`: the fewest bytes of a sample.
@@ -78,9 +78,9 @@ pub(crate) struct Layout {
     stored: StoredSizes,
 }
 
-impl Layout {
+impl SampleLayout {
     /// `None` if the sum of the sizes is too large.
-    pub(crate) fn new(parts: Vec<Part>, stored: StoredSizes) -> Option<Self> {
+    pub(crate) fn new(parts: Vec<SamplePart>, stored: StoredSizes) -> Option<Self> {
         let stored_sizes =
             parts.iter().filter(|part| part.size.is_none() || stored == StoredSizes::All).count();
         let head = stored_sizes as u64 * 4;
@@ -108,7 +108,8 @@ impl Layout {
         reader: &BlockReader<'_>,
         rows: &[(u64, u64)],
     ) -> Result<Vec<Vec<FieldExtent>>, FormatError> {
-        // A part takes at least one byte of its sample. So this check bounds the memory of all fields.
+        // A part takes at least one byte of its sample. So this check bounds the memory of all
+        // fields.
         let computed = self.parts.iter().filter(|part| part.size.is_none()).count() < 2;
         let exact = self.parts.iter().all(|part| part.size.is_some());
         for (index, &(start, length)) in rows.iter().enumerate() {
@@ -145,9 +146,9 @@ impl Layout {
     }
 
     /// The fields of one sample. `size` has a part and the number of its stored size.
-    fn place(&self, size: impl Fn(&Part, usize) -> u64) -> Vec<FieldExtent> {
+    fn place(&self, size: impl Fn(&SamplePart, usize) -> u64) -> Vec<FieldExtent> {
         let (mut offset, mut slot) = (self.head, 0);
-        let place = |part: &Part| {
+        let place = |part: &SamplePart| {
             let length = size(part, slot);
             let field = FieldExtent { name: Arc::clone(&part.name), offset, length };
             offset += length;

@@ -12,8 +12,8 @@ use crate::{FileSource, FormatError, npy};
 pub struct WindowOptions {
     /// The number of tokens of a window, at least 1.
     pub window: u64,
-    /// The number of tokens between the beginnings of two windows, at least 1. Windows overlap if it
-    /// is less than `window`.
+    /// The number of tokens between the beginnings of two windows, at least 1. Windows overlap if
+    /// it is less than `window`.
     pub stride: u64,
     /// The element type of a token: `uint16`, or `<u2`. It may be empty for files that have it.
     pub dtype: String,
@@ -23,7 +23,8 @@ pub struct WindowOptions {
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if the size of the file is not a multiple of the
-/// size of a token. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the options are invalid.
+/// size of a token. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the options are
+/// invalid.
 pub async fn raw(source: &dyn FileSource, options: &WindowOptions) -> Result<FoundSamples, FormatError> {
     if options.dtype.is_empty() {
         let why = "the file has only tokens: name their element type, e.g. uint16";
@@ -91,7 +92,7 @@ pub(crate) fn windows(
     let rest = rest.saturating_sub(gap);
     let run = Run { start, stride: distance, length, count };
     let summary = format!(
-        "{tokens} tokens {}: {count} windows of {window}, one every {stride}, {rest} tokens at the end left out",
+        "{tokens} tokens {}: {count} windows of {window}, one every {stride}, {rest} at the end left out",
         element.name()
     );
     let mut found = FoundSamples::at(Extents::Runs(vec![run]), summary);

@@ -1,4 +1,5 @@
-//! npy, tokens, Megatron, MDS and LitData: files of the real writers against what their readers return.
+//! npy, tokens, Megatron, MDS and LitData: files of the real writers against what their readers
+//! return.
 //!
 //! `fixtures/make_tables.py` writes the files and `manifest.json`.
 
@@ -456,6 +457,41 @@ fn computed_sizes_need_no_reads() {
     let found = block_on(mds::index(&file, &shard)).unwrap();
     assert_eq!(found.fields.unwrap()[99][1].length, 10_000);
     assert_eq!(file.requests.load(Relaxed), 1);
+}
+
+/// A chunk of LitData with two samples of an `int` and a `bytes` leaf, and its index.
+fn chunk(int: &[u8], after: &[u8]) -> (Bytes, litdata::LitIndex) {
+    let samples = [&b"one"[..], b"three"].map(|text| {
+        let sizes = [int.len() as u32, text.len() as u32].map(u32::to_le_bytes);
+        [&sizes.concat(), int, text].concat()
+    });
+    let first = 16 + samples[0].len() as u32;
+    let table = [2, 16, first, first + samples[1].len() as u32].map(u32::to_le_bytes);
+    let file = [&table.concat(), &samples.concat()[..], after].concat();
+    let index = json!({
+        "chunks": [{"chunk_bytes": file.len(), "chunk_size": 2, "dim": null, "filename": "chunk-0-0.bin"}],
+        "config": {"data_format": ["int", "bytes"], "item_loader": "PyTreeLoader"},
+    });
+    (file.into(), litdata::parse_index(index.to_string().as_bytes()).unwrap())
+}
+
+#[test]
+fn litdata_sizes_of_other_serializers_are_read() {
+    for (int, width) in [(&[7; 8][..], 8), (&[7; 4], 4)] {
+        let (file, index) = chunk(int, b"");
+        let found = block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap();
+        let fields = &found.fields.unwrap()[1];
+        assert_eq!((fields[0].length, fields[1].offset, fields[1].length), (width, 8 + width, 5));
+    }
+}
+
+#[test]
+fn litdata_samples_before_an_arrow_table_are_found() {
+    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW01\0");
+    assert_eq!(block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap().len(), 2);
+    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW02\0");
+    let error = block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap_err();
+    assert_eq!(error.kind(), FormatErrorKind::Damaged);
 }
 
 #[test]

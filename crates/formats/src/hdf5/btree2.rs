@@ -104,6 +104,6 @@ mod tests {
         assert_eq!(links, Pointers { count: 1, total: vec![0, 2, 2] });
         assert_eq!(pointers(8, 11, 8, 0), None);
         assert_eq!(pointers(512, 0, 8, 0), None);
-        assert_eq!(pointers(20, 4, 8, 2), None);
+        assert_eq!(pointers(15, 4, 8, 2), None);
     }
 }

@@ -25,10 +25,9 @@ impl Grid {
     pub(in crate::hdf5) fn len(&self) -> u64 {
         product(&self.present).unwrap_or(u64::MAX)
     }
-
-    /// Whether each row lies in one chunk.
-    pub(in crate::hdf5) fn is_one_dimensional(&self) -> bool {
-        self.present.iter().skip(1).all(|&count| count == 1)
+    /// The number of chunks in the largest shape. `None` if it is unlimited, or beyond 2^64.
+    pub(super) fn slots(&self) -> Option<u64> {
+        product(&self.most.iter().copied().collect::<Option<Vec<u64>>>()?)
     }
 
     /// The number of a chunk in row-major order of the present shape, from its index per dimension.
@@ -102,8 +101,7 @@ mod tests {
         assert_eq!(index(4), Some(vec![1, 0]));
         assert_eq!(index(16), None);
         assert_eq!(index(u64::MAX), None);
-        assert_eq!(grid.len(), 8);
-        assert!(!grid.is_one_dimensional());
+        assert_eq!((grid.len(), grid.slots()), (8, Some(16)));
     }
 
     #[test]

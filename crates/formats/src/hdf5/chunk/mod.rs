@@ -174,19 +174,14 @@ impl Found<'_> {
     }
 }
 
+/// Chunks one after another: one for each chunk of the largest shape.
 fn implicit(file: &File<'_>, dataset: &Dataset, at: u64, found: &mut Found<'_>) -> Result<(), FormatError> {
-    // All chunks of the present shape were allocated, so their number is bounded by the file.
     let bytes = found.layout.bytes;
-    if found
-        .grid
-        .len()
-        .checked_mul(bytes)
-        .and_then(|length| length.checked_add(at))
-        .is_none_or(|end| end > file.size())
-    {
-        return Err(dataset.damaged("its chunks end after the end of the file"));
-    }
-    for slot in 0..found.grid.len() {
+    // All of them were allocated, so their number is bounded by the file.
+    let fits = |slots: &u64| slots.checked_mul(bytes)?.checked_add(at).filter(|&end| end <= file.size());
+    let slots = found.grid.slots().filter(|slots| fits(slots).is_some());
+    let slots = slots.ok_or_else(|| dataset.damaged("its chunks end after the end of the file"))?;
+    for slot in 0..slots {
         found.slot(slot, at + slot * bytes, bytes, 0);
     }
     Ok(())

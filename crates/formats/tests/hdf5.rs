@@ -1,0 +1,376 @@
+//! HDF5 files that h5py wrote, against the values that h5py reads (`fixtures/make_hdf5.py`).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bytes::Bytes;
+use foreread_formats::hdf5::{self, Hdf5Options};
+use foreread_formats::{ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, ReadError};
+use futures::executor::block_on;
+use futures::future::BoxFuture;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Cases that the recipe writes at least. It wrote more when this was set.
+const LEAST_CASES: usize = 245;
+
+/// Mutations of each file.
+const MUTATIONS: u64 = 150;
+
+#[derive(Deserialize)]
+struct Expected {
+    index: Vec<Case>,
+    chunks: Vec<ChunkCase>,
+    refused: Vec<Case>,
+    datasets: Vec<DatasetsCase>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    file: String,
+    dataset: Option<String>,
+    labels: Option<String>,
+    #[serde(default)]
+    whole: bool,
+    #[serde(default)]
+    count: u64,
+    #[serde(default)]
+    digest: String,
+    keys: Option<String>,
+    dtype: Option<String>,
+    shape: Option<Vec<Option<u64>>>,
+    values: Option<Vec<Value>>,
+    #[serde(default)]
+    skipped: u64,
+    #[serde(default)]
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct ChunkCase {
+    file: String,
+    dataset: String,
+    count: usize,
+    digest: String,
+    shape: Vec<u64>,
+    chunk: Vec<u64>,
+    size: u64,
+    #[serde(default)]
+    filtered: bool,
+}
+
+#[derive(Deserialize)]
+struct DatasetsCase {
+    file: String,
+    found: Vec<(String, Vec<u64>)>,
+}
+
+impl Case {
+    fn options(&self) -> Hdf5Options {
+        let mut options = Hdf5Options::default();
+        options.dataset.clone_from(&self.dataset);
+        options.labels.clone_from(&self.labels);
+        options.whole = self.whole;
+        options
+    }
+
+    fn name(&self) -> String {
+        format!("{} {:?} labels {:?}", self.file, self.dataset, self.labels)
+    }
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hdf5")
+}
+
+fn file(name: &str) -> Bytes {
+    std::fs::read(folder().join(name)).unwrap().into()
+}
+
+fn expected() -> Expected {
+    serde_json::from_slice(&file("expected.json")).unwrap()
+}
+
+/// FNV-1a over each piece's length and bytes, as in the recipe.
+fn fnv<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut digest = 0xCBF2_9CE4_8422_2325u64;
+    for piece in pieces {
+        for byte in (piece.len() as u64).to_le_bytes().iter().chain(piece) {
+            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
+        }
+    }
+    format!("{digest:016x}")
+}
+
+fn places(extents: &Extents) -> Vec<(u64, u64)> {
+    match extents {
+        Extents::Rows(rows) => rows.clone(),
+        Extents::Runs(runs) => runs
+            .iter()
+            .flat_map(|run| (0..run.count).map(|i| (run.start + i * run.stride, run.length)))
+            .collect(),
+    }
+}
+
+fn samples<'a>(bytes: &'a Bytes, found: &FoundSamples) -> Vec<&'a [u8]> {
+    let places = places(&found.extents);
+    places.iter().map(|&(at, length)| &bytes[at as usize..(at + length) as usize]).collect()
+}
+
+/// Values as the recipe writes them: numbers and texts, or a digest of an array.
+fn values(column: &ColumnValues) -> Vec<Value> {
+    match column {
+        ColumnValues::Integers(values) => values.iter().map(|value| (*value).into()).collect(),
+        ColumnValues::Floats(values) => values.iter().map(|value| (*value).into()).collect(),
+        ColumnValues::Texts(values) => values.iter().map(|value| value.as_deref().into()).collect(),
+        ColumnValues::Arrays { array, width, bytes } if array.shape.is_empty() => {
+            // Integers beyond 63 bits.
+            assert_eq!((array.dtype.as_str(), *width), ("<u8", 8));
+            bytes.chunks(8).map(|item| u64::from_le_bytes(item.try_into().unwrap()).into()).collect()
+        }
+        ColumnValues::Arrays { width, bytes, .. } => {
+            bytes.chunks(*width).map(|item| fnv([item]).into()).collect()
+        }
+        _ => unreachable!(),
+    }
+}
+
+fn same(found: &Value, expected: &Value) -> bool {
+    let flag = |value: &Value| value.as_bool().map(i64::from).or(value.as_i64());
+    match (found.as_f64(), expected.as_f64()) {
+        (Some(a), Some(b)) if found.is_f64() => a == b,
+        _ => found == expected || flag(found).is_some() && flag(found) == flag(expected),
+    }
+}
+
+fn check_index(case: &Case, bytes: &Bytes) {
+    let name = case.name();
+    let found =
+        block_on(hdf5::index(bytes, &case.options())).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(found.len(), case.count, "{name}");
+    assert_eq!(fnv(samples(bytes, &found)), case.digest, "{name}");
+    assert_eq!(found.skipped, case.skipped, "{name}");
+    let array = found.array.as_ref();
+    assert_eq!(array.map(|array| &array.dtype), case.dtype.as_ref(), "{name}");
+    assert_eq!(array.map(|array| &array.shape), case.shape.as_ref(), "{name}");
+    let keys = found.keys.as_ref().map(|keys| fnv(keys.iter().map(|key| key.as_bytes())));
+    assert_eq!(keys, case.keys, "{name}");
+    let Some(expected) = &case.values else {
+        assert!(found.columns.is_empty(), "{name}: {:?}", found.columns);
+        return;
+    };
+    assert_eq!(found.columns.len(), 1, "{name}");
+    assert_eq!(found.columns[0].name, "label", "{name}");
+    assert_eq!(found.columns[0].values.len() as u64, case.count, "{name}");
+    let values = values(&found.columns[0].values);
+    assert_eq!(values.len(), expected.len(), "{name}");
+    for (found, expected) in values.iter().zip(expected) {
+        assert!(same(found, expected), "{name}: {found} for {expected}");
+    }
+}
+
+/// The part of a chunk within the dataset.
+fn inside(case: &ChunkCase, at: &[u64], chunk: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for element in 0..case.chunk.iter().product::<u64>() {
+        let mut rest = element;
+        let mut within = true;
+        for d in (0..case.chunk.len()).rev() {
+            within &= at[d] + rest % case.chunk[d] < case.shape[d];
+            rest /= case.chunk[d];
+        }
+        if within {
+            let from = (element * case.size) as usize;
+            bytes.extend_from_slice(&chunk[from..from + case.size as usize]);
+        }
+    }
+    bytes
+}
+
+fn check_chunks(case: &ChunkCase, bytes: &Bytes) {
+    let name = format!("{} {}", case.file, case.dataset);
+    let chunks =
+        block_on(hdf5::chunks(bytes, &case.dataset)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let mut pieces = Vec::new();
+    let mut count = 0;
+    for chunk in &chunks {
+        let stored = &bytes[chunk.address as usize..(chunk.address + chunk.size) as usize];
+        let stored = if case.filtered { stored.to_vec() } else { inside(case, &chunk.coordinates, stored) };
+        // A block of an early allocation may have been written as zeros: h5py cannot tell.
+        if !case.filtered && stored.iter().all(|&byte| byte == 0) {
+            continue;
+        }
+        count += 1;
+        pieces.push(chunk.coordinates.iter().flat_map(|at| at.to_le_bytes()).collect());
+        pieces.push(chunk.filter_mask.to_le_bytes().to_vec());
+        pieces.push(stored);
+    }
+    assert_eq!(count, case.count, "{name}");
+    assert_eq!(fnv(pieces.iter().map(Vec::as_slice)), case.digest, "{name}");
+}
+
+#[test]
+fn samples_are_the_values_that_h5py_reads() {
+    let expected = expected();
+    for case in &expected.index {
+        check_index(case, &file(&case.file));
+    }
+    for case in &expected.chunks {
+        check_chunks(case, &file(&case.file));
+    }
+    let cases = expected.index.len() + expected.chunks.len();
+    assert!(cases >= LEAST_CASES, "{cases}");
+}
+
+#[test]
+fn refused_datasets_are_named_with_the_cause() {
+    for case in expected().refused {
+        let error = block_on(hdf5::index(&file(&case.file), &case.options())).expect_err(&case.name());
+        assert_eq!(error.kind(), FormatErrorKind::Unsupported, "{}: {error}", case.name());
+        let error = error.to_string();
+        assert!(error.contains(&case.text), "{}: {error}", case.name());
+        assert!(!error.contains('\n'));
+    }
+}
+
+#[test]
+fn datasets_of_a_file_are_those_of_h5py() {
+    for case in expected().datasets {
+        let mut found: Vec<_> = block_on(hdf5::datasets(&file(&case.file)))
+            .unwrap()
+            .into_iter()
+            .map(|dataset| (dataset.path, dataset.shape))
+            .collect();
+        found.sort();
+        assert_eq!(found, case.found, "{}", case.file);
+    }
+}
+
+#[test]
+fn dataset_infos_describe_layout_and_filters() {
+    let found = block_on(hdf5::datasets(&file("main_v110.h5"))).unwrap();
+    let found: BTreeMap<_, _> = found.into_iter().map(|dataset| (dataset.path.clone(), dataset)).collect();
+    let layout = |path: &str| found[path].layout.as_str();
+    assert_eq!(layout("contiguous"), "contiguous");
+    assert_eq!(layout("compact"), "compact");
+    assert_eq!(layout("edge_chunks"), "chunks of 4 x 4 x 3, fixed array");
+    assert_eq!(layout("unlimited"), "chunks of 2 x 5, extensible array");
+    assert_eq!(layout("two_unlimited"), "chunks of 3 x 6, version 2 B-tree");
+    assert_eq!(layout("one_chunk"), "chunks of 7 x 6, single chunk");
+    assert_eq!(layout("implicit"), "chunks of 3 x 4, implicit index");
+    assert_eq!(found["shuffled"].filters, ["shuffle", "fletcher32"]);
+    assert_eq!(found["contiguous_be"].dtype, ">f4");
+}
+
+/// Counts requests and bytes.
+struct Counted {
+    bytes: Bytes,
+    requests: AtomicU64,
+    read: AtomicU64,
+}
+
+impl Counted {
+    fn new(bytes: Bytes) -> Self {
+        Self { bytes, requests: AtomicU64::new(0), read: AtomicU64::new(0) }
+    }
+}
+
+impl FileSource for Counted {
+    fn size(&self) -> u64 {
+        self.bytes.size()
+    }
+
+    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+        self.requests.fetch_add(1, Relaxed);
+        self.read.fetch_add(range.end - range.start, Relaxed);
+        self.bytes.read(range)
+    }
+}
+
+/// A generator of numbers that is enough for mutations (SplitMix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((word ^ word >> 31) % limit.max(1) as u64) as usize
+    }
+}
+
+/// Bytes flipped, words set to extremes, parts copied over others, or the end cut off.
+fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for _ in 0..1 + random.below(4) {
+        let length = bytes.len();
+        // Metadata is where structures lie: most bytes are not zero there.
+        let at = (0..8).map(|_| random.below(length)).find(|&at| bytes[at] != 0).unwrap_or(0);
+        match random.below(6) {
+            0 | 1 => bytes[at] ^= 1 << random.below(8),
+            2 => bytes[at] = random.below(256) as u8,
+            3 => {
+                let word = [0, 1, 255, 127][random.below(4)];
+                let end = (at + 1 + random.below(8)).min(length);
+                bytes[at..end].fill(word);
+            }
+            4 => {
+                let from = random.below(length);
+                let count = (1 + random.below(64)).min(length - from).min(length - at);
+                bytes.copy_within(from..from + count, at);
+            }
+            _ if random.below(4) == 0 => bytes.truncate(1 + random.below(length)),
+            _ => {}
+        }
+    }
+    bytes
+}
+
+#[test]
+fn mutated_files_end_with_samples_or_an_error() {
+    let expected = expected();
+    let mut cases: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();
+    for case in expected.index.iter().chain(&expected.refused) {
+        cases.entry(&case.file).or_default().push(case);
+    }
+    let mut random = Random(7);
+    let (mut found, mut refused) = (0, 0);
+    for (name, cases) in cases {
+        let original = file(name);
+        for _ in 0..MUTATIONS {
+            let bytes = Bytes::from(mutated(&original, &mut random));
+            let size = bytes.size();
+            let source = Counted::new(bytes);
+            let case = cases[random.below(cases.len())];
+            match block_on(hdf5::index(&source, &case.options())) {
+                Ok(samples) => {
+                    found += 1;
+                    assert!(samples.len() <= size, "{name}: {} samples", samples.len());
+                    for (at, length) in places(&samples.extents) {
+                        assert!(
+                            at.checked_add(length).is_some_and(|end| end <= size),
+                            "{name}: {at} {length}"
+                        );
+                    }
+                }
+                Err(error) => {
+                    refused += 1;
+                    assert!(!error.to_string().contains('\n'));
+                }
+            }
+            // Blocks around the parts that are needed are read too.
+            let read = source.read.load(Relaxed);
+            assert!(read <= 64 * size + (8 << 20), "{name}: {read} of {size} bytes read");
+        }
+        for chunks in expected.chunks.iter().filter(|case| case.file == name).take(4) {
+            for _ in 0..MUTATIONS / 10 {
+                let bytes = Bytes::from(mutated(&original, &mut random));
+                let _ = block_on(hdf5::chunks(&bytes, &chunks.dataset));
+            }
+        }
+    }
+    assert!(found > 500 && refused > 500, "{found} {refused}");
+}

@@ -8,6 +8,8 @@ use foreread_formats::{
     FoundSamples, arrow_stream, hdf5, litdata, lmdb, mds, megatron, npy, parquet, tokens,
 };
 use foreread_tier::{ErrorKind, Object, OriginTier};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use futures::lock::Mutex;
 
 use super::reader::ShardStore;
@@ -66,7 +68,9 @@ impl<'a> Parsers<'a> {
                 Ok((rows, members.skipped))
             }
             _ => {
-                let found = self.found(object).await?;
+                // Boxed, so that the future of an index stays small and its type simple.
+                let found: BoxFuture<'_, _> = self.found(object).boxed();
+                let found = found.await?;
                 let skipped = found.skipped;
                 Ok((SampleRows::found(found), skipped))
             }

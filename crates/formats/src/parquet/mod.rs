@@ -273,12 +273,13 @@ async fn read_labels(
     let mut values = columns::no_labels(kind);
     let mut texts = SharedTexts::default();
     let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
-    let chunks = futures::stream::iter(groups.iter().map(|group| &group.chunks[1]));
-    let mut chunks = chunks
-        .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
-        .buffered(LABELS_AT_ONCE);
-    while let Some((chunk, bytes)) = chunks.next().await {
-        for label in labels::decode(&bytes?, leaf, chunk, &mut texts)? {
+    // Places are copied, because futures that borrow from an iterator are of no use to other threads.
+    let places: Vec<_> = groups.iter().map(|group| (group.chunks[1].start, group.chunks[1].length)).collect();
+    let reads = places.into_iter().map(|(start, length)| reader.read(start, length));
+    let bytes = futures::stream::iter(reads).buffered(LABELS_AT_ONCE);
+    let mut chunks = bytes.zip(futures::stream::iter(groups));
+    while let Some((bytes, group)) = chunks.next().await {
+        for label in labels::decode(&bytes?, leaf, &group.chunks[1], &mut texts)? {
             if rows.next() == Some(true) {
                 columns::push_label(&mut values, label);
             }

@@ -319,11 +319,8 @@ pub async fn windows(
     let length = chunk.bytes - start;
     let count = length / element.size();
     if !length.is_multiple_of(element.size()) || chunk.tokens.is_some_and(|tokens| tokens != count) {
-        let why = format!(
-            "{length} bytes of tokens {}: expected {:?} tokens of the index",
-            element.name(),
-            chunk.tokens
-        );
+        let expected = chunk.tokens.unwrap_or(count);
+        let why = format!("{length} bytes of tokens {}: expected {expected} tokens", element.name());
         return Err(FormatError::damaged(start, why));
     }
     tokens::windows(start, count, &element, options)

@@ -505,6 +505,48 @@ fn equal_texts_are_shared() {
 }
 
 #[test]
+fn mds_damage_is_named() {
+    let why = |change: &dyn Fn(&mut Vec<u8>, &mut mds::MdsShard)| {
+        let (mut file, mut shard) = shard(3, |_| 5);
+        change(&mut file, &mut shard);
+        block_on(mds::index(&Bytes::from(file), &shard)).unwrap_err().to_string()
+    };
+    let fixed = |shard: &mut mds::MdsShard, first| shard.column_sizes = vec![Some(first), Some(8), Some(8)];
+    for (found, expected) in [
+        (why(&|file, _| file[4] = 0), "begin at 0: expected 20"),
+        (why(&|file, _| file[8] = 0xff), "sample 0 ends at 255"),
+        (why(&|file, _| file[20] = 2), "sample 0 has 24 bytes, its parts 23"),
+        (why(&|file, _| file[20] = 4), "sample 0 has 24 bytes, its parts 25"),
+        (why(&|_, shard| fixed(shard, 7)), "sample 0 has 24 bytes, its parts 23"),
+        (why(&|_, shard| fixed(shard, 9)), "sample 0 has 24 bytes, its parts 25"),
+        (why(&|_, shard| fixed(shard, u64::MAX)), "too large"),
+        (why(&|_, shard| shard.samples = 2), "the file has 3 samples, its index 2"),
+        (why(&|_, shard| shard.samples = u64::MAX), "cut short"),
+        (why(&|_, shard| shard.bytes += 1), "the shard has 92 bytes, its index says 93"),
+        (
+            why(&|file, shard| {
+                file.push(0);
+                shard.bytes += 1;
+            }),
+            "the last sample ends here, the file at 93",
+        ),
+    ] {
+        assert!(found.contains(expected), "{found}: {expected}");
+    }
+}
+
+#[test]
+fn litdata_counts_of_tokens_are_checked() {
+    let case =
+        cases().into_iter().find(|case| case.expected["file"] == "litdata/arrays/chunk-0-0.bin").unwrap();
+    let index = std::str::from_utf8(&case.index).unwrap();
+    let dim = format!("\"dim\": {}", litdata::parse_index(&case.index).unwrap().chunks[0].tokens.unwrap());
+    assert!(index.contains(&dim));
+    let error = case.find(&case.file, index.replace(&dim, "\"dim\": 7").as_bytes()).unwrap_err();
+    assert!(error.why().contains("expected 7 tokens"), "{error}");
+}
+
+#[test]
 fn megatron_damage_is_named() {
     let case = cases().into_iter().find(|case| case.expected["file"] == "megatron/u2.idx").unwrap();
     let why = |at: usize, value: &[u8], bin_size: u64| {
@@ -512,6 +554,9 @@ fn megatron_damage_is_named() {
         file[at..at + value.len()].copy_from_slice(value);
         block_on(megatron::documents(&Bytes::from(file), bin_size)).unwrap_err().to_string()
     };
+    let longer = [&case.file[..], &[0; 3]].concat();
+    let error = block_on(megatron::documents(&Bytes::from(longer), 1000)).unwrap_err();
+    assert!(error.why().contains("3 bytes after the tables"));
     let (bin, sequences) = (case.bin.as_ref().unwrap().size(), 7);
     let (pointers, documents) = (34 + sequences * 4, 34 + sequences * 12);
     for (found, expected) in [

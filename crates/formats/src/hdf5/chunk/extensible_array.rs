@@ -1,7 +1,7 @@
 //! Extensible arrays of chunks: the index of datasets with one unlimited dimension.
 //!
-//! The first elements lie in the index block. The next ones lie in data blocks of growing sizes. The
-//! index block has the places of the first data blocks. Super blocks have those of the others.
+//! The first elements lie in the index block. The next ones lie in data blocks of growing sizes.
+//! The index block has the places of the first data blocks. Super blocks have those of the others.
 
 use super::Found;
 use crate::FormatError;

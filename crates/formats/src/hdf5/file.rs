@@ -101,6 +101,9 @@ impl<'a> File<'a> {
             cursor.skip(2 * usize::from(offset))?;
         }
         let root = cursor.place_of("the root group")?;
+        if version >= 2 {
+            cursor.checksum()?;
+        }
         self.widths = cursor.widths;
         self.root = root;
         Ok(())

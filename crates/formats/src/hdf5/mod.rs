@@ -9,6 +9,7 @@
 //! lines. They are tested against values that h5py reads.
 
 mod btree2;
+mod checksum;
 mod choice;
 mod chunk;
 mod cursor;

@@ -27,12 +27,12 @@ pub enum FormatErrorKind {
 impl FormatError {
     /// The file is damaged at byte `at`.
     pub fn damaged(at: u64, why: impl Into<String>) -> Self {
-        Self { kind: FormatErrorKind::Damaged, at, why: why.into(), source: None }
+        Self { kind: FormatErrorKind::Damaged, at, why: one_line(why.into()), source: None }
     }
 
     /// The file is valid, but not usable: the reason and the remedy.
     pub fn unsupported(at: u64, why: impl Into<String>) -> Self {
-        Self { kind: FormatErrorKind::Unsupported, at, why: why.into(), source: None }
+        Self { kind: FormatErrorKind::Unsupported, at, why: one_line(why.into()), source: None }
     }
 
     /// An element at `at` ends after the end of a file of `size` bytes.
@@ -65,5 +65,23 @@ impl From<ReadError> for FormatError {
     fn from(error: ReadError) -> Self {
         let why = error.to_string();
         Self { kind: FormatErrorKind::Unread, at: 0, why, source: Some(error) }
+    }
+}
+
+/// The text with control characters escaped. Names in files may have line breaks.
+pub(crate) fn one_line(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escaped).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn names_with_line_breaks_stay_on_one_line() {
+        let error = super::FormatError::unsupported(7, "dataset a\nb\u{1b}é: refused");
+        assert_eq!(error.to_string(), "byte 7: dataset a\\nb\\u{1b}é: refused");
     }
 }

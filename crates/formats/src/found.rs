@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::one_line;
+
 /// Samples of equal length at equal distances: sample `i` of `count` begins at `start + i * stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
@@ -147,7 +149,7 @@ impl FoundSamples {
             columns: Vec::new(),
             array: None,
             skipped: 0,
-            summary: summary.into(),
+            summary: one_line(summary.into()),
         }
     }
 

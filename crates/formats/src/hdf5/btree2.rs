@@ -54,8 +54,11 @@ pub(super) async fn walk(
     let record = cursor.u16()?;
     let depth = cursor.u16()?;
     cursor.skip(2)?;
-    let Some(root) = cursor.address()? else { return Ok(()) };
+    let root = cursor.address()?;
     let count = u64::from(cursor.u16()?);
+    cursor.length()?;
+    cursor.checksum()?;
+    let Some(root) = root else { return Ok(()) };
     if depth > MOST_DEPTH {
         return Err(cursor.damaged("it has more than 64 levels"));
     }
@@ -76,15 +79,15 @@ pub(super) async fn walk(
                 for _ in 0..count {
                     each(kind, cursor.take(record.into())?)?;
                 }
-                if depth == 0 {
-                    continue;
+                if let Some(below) = usize::from(depth).checked_sub(1) {
+                    for _ in 0..=count {
+                        let child = cursor.place_of("a node")?;
+                        let records = cursor.uint(widths.count)?;
+                        cursor.skip(widths.total[below])?;
+                        next.push((child, records));
+                    }
                 }
-                for _ in 0..=count {
-                    let child = cursor.place_of("a node")?;
-                    let records = cursor.uint(widths.count)?;
-                    cursor.skip(widths.total[usize::from(depth) - 1])?;
-                    next.push((child, records));
-                }
+                cursor.checksum()?;
             }
         }
         level = next;

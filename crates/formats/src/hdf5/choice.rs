@@ -115,8 +115,8 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
 /// The only candidate of a file, and all datasets.
 fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Dataset>), FormatError> {
     let all: Vec<&Dataset> = groups.iter().flat_map(|group| &group.datasets).collect();
-    let asked = options.labels.as_deref().map(|path| path.trim_matches('/'));
-    let is_label = |dataset: &Dataset| match asked {
+    let chosen_labels = options.labels.as_deref().map(|path| path.trim_matches('/'));
+    let is_label = |dataset: &Dataset| match chosen_labels {
         Some(path) => dataset.path == path,
         None => labels::is_name(&dataset.path),
     };

@@ -1,5 +1,6 @@
 //! Reads the fields of a structure one after another, with checked bounds.
 
+use super::checksum::lookup3;
 use crate::{FormatError, le};
 
 /// The widths of addresses and of lengths in a file, in bytes: 2, 4 or 8.
@@ -109,6 +110,29 @@ impl<'a> Cursor<'a> {
         self.next -= 4;
         let signature = String::from_utf8_lossy(signature);
         Err(self.damaged(&format!("its signature `{signature}` is missing: the file is damaged")))
+    }
+
+    /// Checks the next four bytes, the checksum of all bytes before.
+    pub(super) fn checksum(&mut self) -> Result<(), FormatError> {
+        let computed = lookup3(&self.bytes[..self.next]);
+        let stored = self.clone().u32()?;
+        if stored != computed {
+            let why = format!("checksum {stored:08x}, expected {computed:08x}: the file is damaged");
+            return Err(self.damaged(&why));
+        }
+        self.skip(4)
+    }
+
+    /// Checks the last four bytes, the checksum of all others.
+    pub(super) fn checksum_at_end(mut self) -> Result<(), FormatError> {
+        self.next = self.bytes.len().saturating_sub(4);
+        self.checksum()
+    }
+
+    /// The next `length` bytes as a structure with a checksum.
+    pub(super) fn part(&mut self, length: usize) -> Result<Self, FormatError> {
+        let at = self.place();
+        Ok(Self { bytes: self.take(length)?, next: 0, at, ..*self })
     }
 
     /// Checks the next byte, the structure's version.

@@ -43,7 +43,7 @@ impl<'a> File<'a> {
         let mut file = Self {
             source,
             blocks: BlockReader::new(source, BLOCK),
-            left: AtomicU64::new(size.saturating_mul(16).saturating_add(MOST)),
+            left: AtomicU64::new(size.saturating_mul(16).saturating_add(4 * FIRST)),
             base: 0,
             widths: Widths { offset: 8, length: 8 },
             root: 0,
@@ -56,7 +56,7 @@ impl<'a> File<'a> {
                 file.superblock(at, &bytes)?;
                 return Ok(file);
             }
-            at = (at * 2).max(512);
+            at = at.saturating_mul(2).max(512);
         }
         Err(FormatError::damaged(0, "HDF5's signature is missing: not an HDF5 file"))
     }
@@ -101,6 +101,9 @@ impl<'a> File<'a> {
             cursor.skip(2 * usize::from(offset))?;
         }
         let root = cursor.place_of("the root group")?;
+        if version >= 2 {
+            cursor.checksum()?;
+        }
         self.widths = cursor.widths;
         self.root = root;
         Ok(())

@@ -76,6 +76,7 @@ impl FractalHeap {
         cursor.skip(2)?;
         let root = cursor.address()?;
         let rows = u32::from(cursor.u16()?);
+        cursor.checksum()?;
         if !first.is_power_of_two() || !most_direct.is_power_of_two() || !width.is_power_of_two() || bits > 64
         {
             return Err(cursor.damaged("its block sizes are not powers of two"));
@@ -112,7 +113,7 @@ impl FractalHeap {
                         let entries = table.width.checked_mul(rows.into())?;
                         Some((
                             at,
-                            entries.checked_mul(file.widths().offset as u64)?.checked_add(head as u64)?,
+                            entries.checked_mul(file.widths().offset as u64)?.checked_add(head as u64 + 4)?,
                         ))
                     })
                     .collect();
@@ -137,6 +138,7 @@ impl FractalHeap {
                             offset = offset.checked_add(length).ok_or_else(too_long)?;
                         }
                     }
+                    cursor.checksum()?;
                 }
             }
             if next.is_empty() {

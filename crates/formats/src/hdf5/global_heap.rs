@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 
+use super::dataset::Dataset;
 use super::file::{BATCH, File};
 use crate::{BlockReader, FormatError};
 
@@ -17,6 +18,12 @@ const HEAD: u64 = 16;
 
 /// A collection of at most this length is read at once, in bytes.
 const SMALL: u64 = 16 * 1024;
+
+/// Sequences of at least this mean length are alone in their collections, in bytes.
+const ALONE: u64 = 2048;
+
+/// The block of reads of long sequences' heads, in bytes. It is short: the data follows the head.
+const HEAD_BLOCK: u64 = 512;
 
 /// Collections that are followed at once.
 const AT_ONCE: usize = 32;
@@ -31,15 +38,20 @@ pub(super) struct Reference {
     index: u32,
 }
 
-/// The references in the elements of a dataset. Each item has `width` bytes.
+/// The references in the elements of a dataset. Each item of a sequence has `width` bytes.
 pub(super) fn references(
     file: &File<'_>,
+    dataset: &Dataset,
     elements: &Bytes,
     width: u64,
 ) -> Result<Vec<Reference>, FormatError> {
-    let mut cursor = file.cursor("sequence", 0, elements);
-    let mut found = Vec::with_capacity(elements.len() / (8 + file.widths().offset));
-    while cursor.left() > 0 {
+    let size = 8 + file.widths().offset;
+    if dataset.datatype.size != size as u64 {
+        return Err(dataset.damaged("its sequences have elements of an invalid size"));
+    }
+    let mut found = Vec::with_capacity(elements.len() / size);
+    for element in elements.chunks_exact(size) {
+        let mut cursor = file.cursor("sequence", 0, element);
         let count = u64::from(cursor.u32()?);
         let length = count.checked_mul(width).ok_or_else(|| cursor.damaged("it is longer than any file"))?;
         // The address of an empty sequence has no meaning.
@@ -65,10 +77,10 @@ pub(super) async fn locate(
         }
     }
     let bytes: u64 = references.iter().map(|reference| reference.length).fold(0, u64::saturating_add);
-    // Collections of short sequences have 4 KiB, and their reads join. Of long ones, the head is enough.
+    // A collection of short sequences has 4 KiB, and the reads of several join.
     let mean = bytes / (references.len() as u64).max(1);
-    let first = if mean < SMALL { 4096 } else { 512 };
-    let blocks = file.blocks_of(first);
+    let (first, block) = if mean < ALONE { (4096, 4096) } else { (2 * HEAD, HEAD_BLOCK) };
+    let blocks = file.blocks_of(block);
     let wanted: Vec<(u64, Vec<usize>)> = wanted.into_iter().collect();
     let mut found = vec![(0, 0); references.len()];
     for batch in wanted.chunks(BATCH) {

@@ -78,6 +78,9 @@ pub(super) async fn read(file: &File<'_>, places: &[u64]) -> Result<Vec<Header>,
         let Prefix { version, order, start, messages, .. } = prefix;
         let mut reading = Reading { header, order, version, pending: Vec::new(), blocks: 1 };
         let end = start + messages;
+        if version == 2 {
+            checksum(file, at, &bytes[..end as usize + 4])?;
+        }
         reading.add(file, at + start, &bytes.slice(start as usize..end as usize))?;
         readings.push(reading);
     }
@@ -97,6 +100,11 @@ pub(super) async fn read(file: &File<'_>, places: &[u64]) -> Result<Vec<Header>,
             readings[index].continued(file, at, &bytes)?;
         }
     }
+}
+
+/// Checks a block that its checksum ends.
+fn checksum(file: &File<'_>, at: u64, bytes: &[u8]) -> Result<(), FormatError> {
+    file.cursor("object header", at, bytes).checksum_at_end()
 }
 
 /// Reads one header.
@@ -144,9 +152,7 @@ impl Reading {
         }
         let mut cursor = file.cursor("object header", at, bytes);
         cursor.signature(b"OCHK")?;
-        if bytes.len() < 8 {
-            return Err(cursor.damaged("its continuation is too short"));
-        }
+        checksum(file, at, bytes)?;
         self.add(file, at + 4, &bytes.slice(4..bytes.len() - 4))
     }
 

@@ -40,6 +40,7 @@ pub(super) fn fits(dataset: &Dataset, samples: Option<u64>) -> bool {
     let count = product(shape).zip(inner).and_then(|(count, inner)| count.checked_mul(inner));
     let count = count.filter(|&count| (1..=most).contains(&count));
     match dataset.datatype.element {
+        _ if dataset.null => false,
         Element::Number(_) => count.is_some(),
         Element::Text(_) | Element::LongText => count == Some(1),
         _ => false,
@@ -125,7 +126,7 @@ async fn long_texts(
     dataset: &Dataset,
     elements: &Bytes,
 ) -> Result<ColumnValues, FormatError> {
-    let references = global_heap::references(file, elements, 1)?;
+    let references = global_heap::references(file, dataset, elements, 1)?;
     let places = global_heap::locate(file, &references).await?;
     if places.iter().any(|&(_, length)| length > MOST_TEXT) {
         return Err(dataset.refused("a label is longer than 16 KiB"));

@@ -5,10 +5,11 @@
 //! refused, with the command that rewrites them.
 //!
 //! Decision: the format is read by our own code. The C library reads from files only, and it returns
-//! wrong coordinates of chunks where an unlimited dimension is not the first. The price is about
-//! 2,500 lines here. They are tested against values that h5py reads.
+//! wrong coordinates of chunks where an unlimited dimension is not first. The price is about 3,000
+//! lines. They are tested against values that h5py reads.
 
 mod btree2;
+mod checksum;
 mod choice;
 mod chunk;
 mod cursor;
@@ -163,8 +164,8 @@ fn info(dataset: &Dataset) -> DatasetInfo {
     }
 }
 
-/// Reads labels of `samples` samples, or with `None` of one sample. Labels that were not asked for
-/// and cannot be read are named in the summary.
+/// Reads labels of `samples` samples, or with `None` of one sample. Labels that were found
+/// by their name and cannot be read are mentioned in the summary.
 async fn add_labels(
     file: &File<'_>,
     options: &Hdf5Options,

@@ -13,7 +13,7 @@ pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Extent
     match &dataset.datatype.element {
         Element::Sequence(number) if dataset.shape.len() == 1 => {
             let elements = values::read(file, dataset).await?;
-            let references = global_heap::references(file, &elements, number.width as u64)?;
+            let references = global_heap::references(file, dataset, &elements, number.width as u64)?;
             Ok(Extents::Rows(global_heap::locate(file, &references).await?))
         }
         Element::Sequence(_) => Err(dataset.refused("sequences are samples in one dimension only")),
@@ -26,6 +26,7 @@ pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<(u64, u6
     check_element(dataset)?;
     let length = dataset.bytes().unwrap_or(u64::MAX);
     match (&dataset.layout, dataset.shape.is_empty()) {
+        (Layout::Refused(why), _) => Err(dataset.refused(why)),
         _ if length == 0 => Ok((0, 0)),
         (Layout::Contiguous(Some(at)) | Layout::Compact(at), _) => {
             let end = at.checked_add(length).filter(|&end| end <= file.size());

@@ -67,13 +67,18 @@ pub(super) async fn list(
     }
     let mut inner = Vec::new();
     for batch in objects.chunks(BATCH) {
-        let places: Vec<u64> = batch.iter().map(|&(_, at)| at).collect();
-        for (header, (path, _)) in header::read(file, &places).await?.into_iter().zip(batch) {
-            if Dataset::is(&header) {
-                group.datasets.push(Dataset::parse(file, path.clone(), &header).await?);
-            } else if group::is_group(&header) {
+        // Many links may have one object.
+        let mut places: Vec<u64> = batch.iter().map(|&(_, at)| at).collect();
+        places.sort_unstable();
+        places.dedup();
+        let headers = header::read(file, &places).await?;
+        for (path, at) in batch {
+            let Some(header) = places.binary_search(at).ok().map(|index| &headers[index]) else { continue };
+            if Dataset::is(header) {
+                group.datasets.push(Dataset::parse(file, path.clone(), header).await?);
+            } else if group::is_group(header) {
                 group.groups += 1;
-                inner.push((path.clone(), header));
+                inner.push((path.clone(), header.clone()));
             } else {
                 group.skipped += 1;
             }

@@ -40,9 +40,10 @@ pub(super) async fn plain_chunks(
     let chunks = Chunks::read(file, dataset, layout).await?;
     let (expected, found) = (chunks.grid.len(), chunks.stored.len() as u64);
     if found < expected {
+        let missing = expected - found;
         return Err(dataset.refused(&format!(
-            "{} of {expected} chunks were never written: write all rows, or rewrite by `h5repack -l {}:CONTI in.h5 out.h5`",
-            expected - found,
+            "{missing} of {expected} chunks were never written: write all rows, or rewrite by \
+             `h5repack -f NONE -l {}:CONTI in.h5 out.h5`",
             dataset.path
         )));
     }

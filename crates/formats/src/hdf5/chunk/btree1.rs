@@ -16,6 +16,7 @@ pub(super) async fn read(file: &File<'_>, root: u64, found: &mut Found<'_>) -> R
     let child = file.widths().offset as u64;
     let head = 8 + 2 * child;
     let length = |entries: u64| head + entries * (key + child) + key;
+    let chunks = found.grid.len();
     let mut seen = HashSet::from([root]);
     let mut nodes = vec![root];
     let mut expected = None;
@@ -23,7 +24,7 @@ pub(super) async fn read(file: &File<'_>, root: u64, found: &mut Found<'_>) -> R
         let mut children = Vec::new();
         let mut level = 0;
         for batch in nodes.chunks(BATCH) {
-            let read = file.read_sized(batch, length(ENTRIES), |at, bytes| {
+            let read = file.read_sized(batch, length(ENTRIES.min(chunks)), |at, bytes| {
                 let mut cursor = file.cursor("chunk tree", at, bytes);
                 cursor.signature(b"TREE")?;
                 cursor.skip(2)?;

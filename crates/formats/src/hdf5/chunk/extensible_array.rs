@@ -1,7 +1,7 @@
 //! Extensible arrays of chunks: the index of datasets with one unlimited dimension.
 //!
-//! The first elements lie in the index block. The next ones lie in data blocks of growing sizes. The
-//! index block has the places of the first data blocks. Super blocks have those of the others.
+//! The first elements lie in the index block. The next ones lie in data blocks of growing sizes.
+//! The index block has the places of the first data blocks. Super blocks have those of the others.
 
 use super::Found;
 use crate::FormatError;
@@ -89,7 +89,9 @@ pub(super) async fn read(file: &File<'_>, at: u64, found: &mut Found<'_>) -> Res
     let array = Array { width, bits, inline, least, pointers, page };
     // Six counters.
     cursor.skip(6 * file.widths().length)?;
-    let Some(index) = cursor.address()? else { return Ok(()) };
+    let index = cursor.address()?;
+    cursor.checksum()?;
+    let Some(index) = index else { return Ok(()) };
     let (mut blocks, supers) = index_block(file, array, index, found).await?;
     super_blocks(file, array, &supers, &mut blocks).await?;
     data_blocks(file, array, &blocks, found).await
@@ -115,6 +117,7 @@ async fn index_block(
     let length = 10 + offset + array.inline * array.width as u64 + addresses * offset;
     let bytes = file.read(at, length).await?;
     let mut cursor = file.cursor("extensible array", at, &bytes);
+    cursor.clone().checksum_at_end()?;
     frame(&mut cursor, b"EAIB")?;
     for slot in 0..array.inline {
         found.element(slot, array.width, &mut cursor)?;
@@ -165,6 +168,7 @@ async fn super_blocks(
         };
         let bytes = file.read(unit.at, length).await?;
         let mut cursor = file.cursor("extensible array", unit.at, &bytes);
+        cursor.clone().checksum_at_end()?;
         frame(&mut cursor, b"EASB")?;
         cursor.skip(slot_width)?;
         let bitmap = cursor.take(bitmap as usize)?;
@@ -220,19 +224,20 @@ async fn data_blocks(
                 for element in 0..block.elements {
                     found.element(block.slot + element, array.width, &mut cursor)?;
                 }
+                cursor.checksum()?;
                 continue;
             }
-            cursor.skip(4)?;
+            cursor.checksum()?;
             for (page, &written) in block.pages.iter().enumerate() {
+                let mut elements = cursor.part(array.page as usize * array.width + 4)?;
                 if !written {
-                    cursor.skip(array.page as usize * array.width + 4)?;
                     continue;
                 }
                 let slot = block.slot + page as u64 * array.page;
                 for element in 0..array.page {
-                    found.element(slot + element, array.width, &mut cursor)?;
+                    found.element(slot + element, array.width, &mut elements)?;
                 }
-                cursor.skip(4)?;
+                elements.checksum()?;
             }
         }
         rest = later;

@@ -16,7 +16,9 @@ pub(super) async fn read(file: &File<'_>, at: u64, found: &mut Found<'_>) -> Res
     found.check(width, &cursor)?;
     let page = 1u64.checked_shl(cursor.u8()?.into());
     let count = cursor.length()?;
-    let Some(block) = cursor.address()? else { return Ok(()) };
+    let block = cursor.address()?;
+    cursor.checksum()?;
+    let Some(block) = block else { return Ok(()) };
     let page = page.ok_or_else(|| cursor.damaged("its pages are too large"))?;
     if count > file.size() {
         return Err(cursor.damaged("it has more elements than the file has bytes"));
@@ -34,21 +36,20 @@ pub(super) async fn read(file: &File<'_>, at: u64, found: &mut Found<'_>) -> Res
         for slot in 0..count {
             found.element(slot, width, &mut cursor)?;
         }
-        return Ok(());
+        return cursor.checksum();
     }
     let initialised = cursor.take(bytes_of_bits(pages))?;
-    cursor.skip(4)?;
+    cursor.checksum()?;
     for number in 0..pages {
         let slots = number * page..count.min((number + 1) * page);
         // A page that was never written has no valid elements.
-        if initialised[(number / 8) as usize] << (number % 8) & 0x80 == 0 {
-            cursor.skip((slots.end - slots.start) as usize * width)?;
-        } else {
+        let mut page = cursor.part((slots.end - slots.start) as usize * width + 4)?;
+        if initialised[(number / 8) as usize] << (number % 8) & 0x80 != 0 {
             for slot in slots {
-                found.element(slot, width, &mut cursor)?;
+                found.element(slot, width, &mut page)?;
             }
+            page.checksum()?;
         }
-        cursor.skip(4)?;
     }
     Ok(())
 }

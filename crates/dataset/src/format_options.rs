@@ -9,6 +9,8 @@ pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
     /// (`image.bytes`), whose rows are the samples.
     pub field: Option<String>,
+    /// The dataset, column or part that has the labels. One with a usual name if it is `None`.
+    pub label: Option<String>,
     /// The named database of an LMDB file.
     pub key: Option<String>,
     /// Whether a whole HDF5 dataset is one sample, instead of each of its rows.

@@ -20,9 +20,18 @@ pub(crate) struct Candidate<'a> {
     pub(crate) is_bytes: bool,
 }
 
-/// The position of a name among [`LABELS`]. A lower one is preferred.
-pub(crate) fn label_rank(name: &str) -> Option<usize> {
-    LABELS.iter().position(|label| name.eq_ignore_ascii_case(label))
+/// The position of a name among [`LABELS`]. A lower one is preferred. If a name was `chosen`, no
+/// other one has labels.
+pub(crate) fn label_rank(name: &str, chosen: Option<&str>) -> Option<usize> {
+    match chosen {
+        Some(chosen) => (name == chosen).then_some(0),
+        None => LABELS.iter().position(|label| name.eq_ignore_ascii_case(label)),
+    }
+}
+
+/// The error text for a chosen column without labels.
+pub(crate) fn no_label(chosen: &str) -> String {
+    format!("there is no column {chosen:?} of numbers or texts next to the samples")
 }
 
 /// The index of the column with the samples: the one with the path `field`, or the only one below

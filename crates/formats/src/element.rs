@@ -2,8 +2,19 @@
 
 use crate::{ArrayType, FormatError};
 
-/// The names of `numpy.dtype.name`, and those of `numpy.dtype.str`.
-const NAMES: [(&str, &str); 12] = [
+/// The names of `numpy.dtype.name`, those of Rust, and those of `numpy.dtype.str`.
+const NAMES: [(&str, &str); 23] = [
+    ("u8", "|u1"),
+    ("u16", "<u2"),
+    ("u32", "<u4"),
+    ("u64", "<u8"),
+    ("i8", "|i1"),
+    ("i16", "<i2"),
+    ("i32", "<i4"),
+    ("i64", "<i8"),
+    ("f16", "<f2"),
+    ("f32", "<f4"),
+    ("f64", "<f8"),
     ("bool", "|b1"),
     ("int8", "|i1"),
     ("int16", "<i2"),

@@ -10,20 +10,20 @@
 //!
 //! [`source`] keeps requests few. [`found`] is what all parsers return.
 
+pub mod arrow_stream;
+mod columns;
 mod element;
 mod error;
 pub mod found;
 pub mod hdf5;
 mod le;
-pub mod lmdb;
 pub mod litdata;
+pub mod lmdb;
 pub mod mds;
 pub mod megatron;
 pub mod npy;
-mod parts;
-pub mod arrow_stream;
-mod columns;
 pub mod parquet;
+mod parts;
 pub mod source;
 pub mod tokens;
 

@@ -222,6 +222,7 @@ pub async fn index(
     source: &dyn FileSource,
     index: &LitIndex,
     chunk: &LitChunk,
+    label: Option<&str>,
 ) -> Result<FoundSamples, FormatError> {
     if index.tokens.is_some() {
         return Err(FormatError::unsupported(0, "the chunk has tokens: set the length of windows"));
@@ -239,7 +240,7 @@ pub async fn index(
     let summary = format!("LitData: {} samples of {names}", chunk.samples);
     let layout = SampleLayout::new(parts, StoredSizes::All)
         .ok_or_else(|| FormatError::damaged(0, "samples have too many leaves"))?;
-    layout.find(&reader, rows, summary).await
+    layout.find(&reader, rows, label, summary).await
 }
 
 fn part(leaf: &LitLeaf) -> SamplePart {

@@ -108,7 +108,11 @@ fn checked(shard: Shard) -> Result<MdsShard, FormatError> {
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if the file is not the shard of the index.
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it is compressed.
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
-pub async fn index(source: &dyn FileSource, shard: &MdsShard) -> Result<FoundSamples, FormatError> {
+pub async fn index(
+    source: &dyn FileSource,
+    shard: &MdsShard,
+    label: Option<&str>,
+) -> Result<FoundSamples, FormatError> {
     if let Some(compression) = &shard.compression {
         let compression = parts::shown(compression);
         let why = format!("the shard is compressed ({compression}): write it again with compression=None");
@@ -135,7 +139,7 @@ pub async fn index(source: &dyn FileSource, shard: &MdsShard) -> Result<FoundSam
     }
     let names = parts::listed(shard.column_names.iter().map(String::as_str));
     let summary = format!("MDS: {} samples of {names}", shard.samples);
-    let mut found = layout.find(&reader, rows, summary).await?;
+    let mut found = layout.find(&reader, rows, label, summary).await?;
     found.array = array;
     Ok(found)
 }

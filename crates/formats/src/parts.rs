@@ -93,10 +93,11 @@ impl SampleLayout {
         &self,
         reader: &BlockReader<'_>,
         rows: Vec<(u64, u64)>,
+        label: Option<&str>,
         summary: String,
     ) -> Result<FoundSamples, FormatError> {
         let fields = self.fields(reader, &rows).await?;
-        let label = self.label(reader, &rows, &fields).await?;
+        let label = self.label(reader, &rows, &fields, label).await?;
         let mut found = FoundSamples::at(Extents::Rows(rows), summary);
         found.fields = Some(fields);
         found.columns.extend(label);
@@ -158,15 +159,23 @@ impl SampleLayout {
         self.parts.iter().map(place).collect()
     }
 
-    /// The labels, or none if no part is one.
+    /// The labels: of the part that was chosen, or of one with a usual name. None if no part is one.
     async fn label(
         &self,
         reader: &BlockReader<'_>,
         rows: &[(u64, u64)],
         fields: &[Vec<FieldExtent>],
+        chosen: Option<&str>,
     ) -> Result<Option<ValueColumn>, FormatError> {
         let named = |name: &&str| self.parts.iter().position(|part| *part.name == **name);
-        let Some(index) = LABELS.iter().find_map(named) else { return Ok(None) };
+        let index = match chosen {
+            Some(name) => {
+                let why = || FormatError::unsupported(0, format!("samples have no part {name:?} for labels"));
+                Some(named(&name).ok_or_else(why)?)
+            }
+            None => LABELS.iter().find_map(named),
+        };
+        let Some(index) = index else { return Ok(None) };
         let part = &self.parts[index];
         let short = |fields: &Vec<FieldExtent>| fields.get(index).is_some_and(|field| field.length <= TEXT);
         match &part.value {

@@ -110,7 +110,7 @@ impl Case {
                 let shards = mds::parse_index(index)?;
                 let name = name_of(file, &self.expected["index"]);
                 let shard = shards.iter().find(|shard| name.starts_with(&shard.basename));
-                block_on(mds::index(source, shard.ok_or_else(|| FormatError::damaged(0, "no shard"))?))
+                block_on(mds::index(source, shard.ok_or_else(|| FormatError::damaged(0, "no shard"))?, None))
             }
             "litdata" => {
                 let found = litdata::parse_index(index)?;
@@ -119,7 +119,7 @@ impl Case {
                 let chunk = chunk.ok_or_else(|| FormatError::damaged(0, "no chunk"))?;
                 match options {
                     Some(options) => block_on(litdata::windows(source, &found, chunk, &options)),
-                    None => block_on(litdata::index(source, &found, chunk)),
+                    None => block_on(litdata::index(source, &found, chunk, None)),
                 }
             }
             other => panic!("format {other}"),
@@ -427,7 +427,7 @@ fn shard(samples: u32, length: impl Fn(u32) -> u32) -> (Vec<u8>, mds::MdsShard) 
 fn small_samples_are_read_in_few_requests() {
     let (file, shard) = shard(10_000, |number| number % 50);
     let file = Watched::new(file);
-    let found = block_on(mds::index(&file, &shard)).unwrap();
+    let found = block_on(mds::index(&file, &shard, None)).unwrap();
     let ColumnValues::Integers(labels) = &found.columns[0].values else { panic!("no integers") };
     assert!(labels.iter().zip(0..).all(|(label, number)| *label == Some(number)));
     let fields = &found.fields.unwrap()[9_999];
@@ -439,7 +439,7 @@ fn small_samples_are_read_in_few_requests() {
 fn large_samples_are_not_read() {
     let (file, shard) = shard(50, |number| 100_000 + number);
     let file = Watched::new(file);
-    let found = block_on(mds::index(&file, &shard)).unwrap();
+    let found = block_on(mds::index(&file, &shard, None)).unwrap();
     assert_eq!(found.fields.unwrap()[49][1].length, 100_049);
     // Sizes and labels of neighbors are in one block or in adjacent ones.
     assert!(file.requests.load(Relaxed) <= 101);
@@ -454,7 +454,7 @@ fn computed_sizes_need_no_reads() {
     // Of two columns, one has a fixed size.
     shard.column_sizes = vec![Some(15), None];
     let file = Watched::new(file);
-    let found = block_on(mds::index(&file, &shard)).unwrap();
+    let found = block_on(mds::index(&file, &shard, None)).unwrap();
     assert_eq!(found.fields.unwrap()[99][1].length, 10_000);
     assert_eq!(file.requests.load(Relaxed), 1);
 }
@@ -479,7 +479,7 @@ fn chunk(int: &[u8], after: &[u8]) -> (Bytes, litdata::LitIndex) {
 fn litdata_sizes_of_other_serializers_are_read() {
     for (int, width) in [(&[7; 8][..], 8), (&[7; 4], 4)] {
         let (file, index) = chunk(int, b"");
-        let found = block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap();
+        let found = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap();
         let fields = &found.fields.unwrap()[1];
         assert_eq!((fields[0].length, fields[1].offset, fields[1].length), (width, 8 + width, 5));
     }
@@ -488,9 +488,9 @@ fn litdata_sizes_of_other_serializers_are_read() {
 #[test]
 fn litdata_samples_before_an_arrow_table_are_found() {
     let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW01\0");
-    assert_eq!(block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap().len(), 2);
+    assert_eq!(block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap().len(), 2);
     let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW02\0");
-    let error = block_on(litdata::index(&file, &index, &index.chunks[0])).unwrap_err();
+    let error = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap_err();
     assert_eq!(error.kind(), FormatErrorKind::Damaged);
 }
 
@@ -509,7 +509,7 @@ fn mds_damage_is_named() {
     let why = |change: &dyn Fn(&mut Vec<u8>, &mut mds::MdsShard)| {
         let (mut file, mut shard) = shard(3, |_| 5);
         change(&mut file, &mut shard);
-        block_on(mds::index(&Bytes::from(file), &shard)).unwrap_err().to_string()
+        block_on(mds::index(&Bytes::from(file), &shard, None)).unwrap_err().to_string()
     };
     let fixed = |shard: &mut mds::MdsShard, first| shard.column_sizes = vec![Some(first), Some(8), Some(8)];
     for (found, expected) in [

@@ -236,13 +236,13 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 /// with the samples and bytes found so far. An exception that it raises ends the index.
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and
-/// Arrow files, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample.
+/// Arrow files, `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample.
 /// `window` and `stride` are the samples of token files in tokens, `dtype` the type of a token, and
 /// with `document` a document of Megatron's files is one sample.
 #[pyfunction]
 #[pyo3(signature = (
     target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,
-    key = None, whole = false, window = None, stride = None, dtype = None, document = false,
+    label = None, key = None, whole = false, window = None, stride = None, dtype = None, document = false,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
@@ -254,6 +254,7 @@ pub(crate) fn index(
     name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
     field: Option<String>,
+    label: Option<String>,
     key: Option<String>,
     whole: bool,
     window: Option<u64>,
@@ -270,7 +271,7 @@ pub(crate) fn index(
     options.format = format.map_or(Ok(None), settings::format)?;
     options.name = name;
     let mut choices = FormatOptions::default();
-    (choices.field, choices.key, choices.whole) = (field, key, whole);
+    (choices.field, choices.label, choices.key, choices.whole) = (field, label, key, whole);
     (choices.window, choices.stride, choices.dtype, choices.document) = (window, stride, dtype, document);
     options.format_options = choices;
     let names = loader::targets(target)?;

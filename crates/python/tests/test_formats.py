@@ -84,7 +84,7 @@ def cosmoflow(directory: Path) -> Data:
         with h5py.File(path) as file:
             volumes.append(file["full"][:])
             labels.append(file["unitPar"][:])
-    choices = {"field": "full", "whole": True}
+    choices = {"field": "full", "label": "unitPar", "whole": True}
     return Data(directory, [volume.tobytes() for volume in volumes], labels, volumes, choices)
 
 
@@ -220,7 +220,8 @@ def test_state_resumes_in_packed_files(data: Data) -> None:
     first = [next(loader).ids for _ in range(4)]
     state = loader.state()
     loader.close()
-    with foreread.Loader(catalog, batch_size=5, epochs=1, seed=2, state=state) as resumed:
+    with foreread.Loader(catalog, batch_size=5, epochs=1, seed=2) as resumed:
+        resumed.jump(state)
         assert first + [batch.ids for batch in resumed] == expected
 
 
@@ -244,7 +245,7 @@ def test_torch_gets_tensors_and_labels(data: Data) -> None:
     catalog = foreread.index(data.target, **data.choices)
     if data.arrays is None:
         return
-    loader = foreread.torch.Loader(catalog, batch_size=4, seed=0)
+    loader = foreread.torch.DataLoader(catalog, batch_size=4, seed=0)
     count = 0
     for item in loader:
         values = item[0] if data.labels is not None else item

@@ -128,6 +128,10 @@ pub struct FormatArguments {
     /// rows are the samples [default: the only candidate]
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
+    /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such as
+    /// label]
+    #[arg(long, value_name = "NAME")]
+    label: Option<String>,
     /// The named database of an LMDB file [default: the only one]
     #[arg(long, value_name = "NAME")]
     key: Option<String>,
@@ -154,6 +158,7 @@ impl FormatArguments {
     pub fn options(&self) -> FormatOptions {
         let mut options = FormatOptions::default();
         options.field = self.field.clone();
+        options.label = self.label.clone();
         options.key = self.key.clone();
         options.whole = self.whole;
         options.window = self.window;

@@ -80,7 +80,7 @@ impl<'a> Parsers<'a> {
     /// The samples that a parser of `foreread-formats` finds.
     async fn found(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
-        let FormatOptions { field, key, whole, .. } = self.options.clone();
+        let FormatOptions { field, label, key, whole, .. } = self.options.clone();
         Ok(match self.format {
             Format::Lmdb => {
                 let mut options = lmdb::LmdbOptions::default();
@@ -89,17 +89,17 @@ impl<'a> Parsers<'a> {
             }
             Format::Hdf5 => {
                 let mut options = hdf5::Hdf5Options::default();
-                (options.dataset, options.whole) = (field, whole);
+                (options.dataset, options.labels, options.whole) = (field, label, whole);
                 hdf5::index(source, &options).await?
             }
             Format::Parquet => {
                 let mut options = parquet::ParquetOptions::default();
-                options.column = field;
+                (options.column, options.label) = (field, label);
                 parquet::index(source, &options).await?
             }
             Format::Arrow => {
                 let mut options = arrow_stream::ArrowOptions::default();
-                options.column = field;
+                (options.column, options.label) = (field, label);
                 arrow_stream::index(source, &options).await?
             }
             Format::Npy => npy::index(source).await?,
@@ -152,16 +152,17 @@ impl<'a> Parsers<'a> {
             let why = format!("{INDEX} next to it does not name it; exclude it, or write the dataset again");
             ShardError::unsupported(0, why)
         };
+        let label = self.options.label.as_deref();
         match &*index {
             ShardIndex::Mds(shards) => {
-                Ok(mds::index(source, shards.get(name).ok_or_else(unknown)?).await?)
+                Ok(mds::index(source, shards.get(name).ok_or_else(unknown)?, label).await?)
             }
             ShardIndex::LitData(index) => {
                 let chunk = index.chunks.iter().find(|chunk| chunk.filename == name);
                 let chunk = chunk.ok_or_else(unknown)?;
                 match self.options.window {
                     Some(_) => Ok(litdata::windows(source, index, chunk, &self.windows()?).await?),
-                    None => Ok(litdata::index(source, index, chunk).await?),
+                    None => Ok(litdata::index(source, index, chunk, label).await?),
                 }
             }
         }

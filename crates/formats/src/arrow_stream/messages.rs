@@ -3,6 +3,7 @@
 use arrow_ipc::{Message, MessageHeader, root_as_footer, root_as_message};
 use bytes::Bytes;
 
+use super::ArrowOptions;
 use super::batch::Batch;
 use super::schema::{self, Chosen};
 use super::{FILE_MAGIC, STREAM_MARK};
@@ -53,7 +54,10 @@ fn batch(
 }
 
 /// Walks over the messages of a stream. Each says where the next one begins.
-pub(super) async fn of_stream(reader: &BlockReader<'_>, field: Option<&str>) -> Result<Table, FormatError> {
+pub(super) async fn of_stream(
+    reader: &BlockReader<'_>,
+    options: &ArrowOptions,
+) -> Result<Table, FormatError> {
     let size = reader.size();
     let (mut at, mut chosen, mut batches) = (0, None, Vec::new());
     while at < size {
@@ -64,7 +68,7 @@ pub(super) async fn of_stream(reader: &BlockReader<'_>, field: Option<&str>) -> 
         let body = at + PREFIX + length;
         match (message.header_as_schema(), &chosen) {
             (Some(schema), None) => {
-                chosen = Some(schema::choose(&schema, message.version(), at, field)?);
+                chosen = Some(schema::choose(&schema, message.version(), at, options)?);
             }
             (Some(_), Some(_)) => return Err(FormatError::damaged(at, "a second schema is in the stream")),
             (None, None) => return Err(FormatError::damaged(at, "the stream begins without a schema")),
@@ -86,7 +90,7 @@ struct BlockPlace {
 }
 
 /// Reads the messages that the footer of a file lists.
-pub(super) async fn of_file(reader: &BlockReader<'_>, field: Option<&str>) -> Result<Table, FormatError> {
+pub(super) async fn of_file(reader: &BlockReader<'_>, options: &ArrowOptions) -> Result<Table, FormatError> {
     let size = reader.size();
     let tail_length = 4 + FILE_MAGIC.len() as u64;
     let tail_at = size.saturating_sub(tail_length);
@@ -102,7 +106,7 @@ pub(super) async fn of_file(reader: &BlockReader<'_>, field: Option<&str>) -> Re
         let footer =
             root_as_footer(&bytes).map_err(|error| damaged(format!("the footer is damaged: {error:?}")))?;
         let schema = footer.schema().ok_or_else(|| damaged("the footer has no schema".to_owned()))?;
-        let chosen = schema::choose(&schema, footer.version(), footer_at, field)?;
+        let chosen = schema::choose(&schema, footer.version(), footer_at, options)?;
         let blocks = footer.recordBatches().into_iter().flatten();
         let places = blocks.map(|block| {
             Some(BlockPlace {

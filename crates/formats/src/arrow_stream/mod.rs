@@ -46,6 +46,9 @@ pub struct ArrowOptions {
     /// The column with the samples, such as `image.bytes` or `image`. Without it the only column of
     /// bytes is used.
     pub column: Option<String>,
+    /// The column with the labels. Without it a column with a usual name is used: `label`,
+    /// `labels`, `target`, `class` or `cls`.
+    pub label: Option<String>,
 }
 
 /// Whether a file with these first bytes is an Arrow IPC stream.
@@ -73,11 +76,10 @@ pub fn is_arrow_file(head: &[u8]) -> bool {
 pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
     let reader = BlockReader::new(source, BLOCK);
     let head = reader.read(0, reader.size().min(8)).await?;
-    let field = options.column.as_deref();
     let (format, table) = if is_arrow_file(&head) {
-        ("file", messages::of_file(&reader, field).await?)
+        ("file", messages::of_file(&reader, options).await?)
     } else {
-        ("stream", messages::of_stream(&reader, field).await?)
+        ("stream", messages::of_stream(&reader, options).await?)
     };
     let chosen = &table.chosen;
     let mut found = Collected::new(&chosen.samples, chosen.label.as_ref());

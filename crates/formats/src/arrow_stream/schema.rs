@@ -5,6 +5,7 @@
 
 use arrow_ipc::{Endianness, Field, MetadataVersion, Precision, Schema, Type, UnionMode};
 
+use super::ArrowOptions;
 use crate::columns::{self, Candidate, LabelKind};
 use crate::{FormatError, le};
 
@@ -103,7 +104,7 @@ pub(super) fn choose(
     schema: &Schema<'_>,
     version: MetadataVersion,
     at: u64,
-    field: Option<&str>,
+    options: &ArrowOptions,
 ) -> Result<Chosen, FormatError> {
     if schema.endianness() != Endianness::Little {
         return Err(FormatError::unsupported(
@@ -131,14 +132,19 @@ pub(super) fn choose(
         Candidate { path: &columns[at].path, is_bytes }
     };
     let candidates: Vec<_> = usable.iter().map(candidate).collect();
-    let chosen =
-        usable[columns::choose(&candidates, field).map_err(|why| FormatError::unsupported(at, why))?];
+    let chosen = usable[columns::choose(&candidates, options.column.as_deref())
+        .map_err(|why| FormatError::unsupported(at, why))?];
     let labels = columns
         .iter()
         .enumerate()
         .filter(|(at, column)| *at != chosen && column.parents.is_empty() && column.label_kind().is_some());
-    let label = labels.filter_map(|(_, column)| Some((columns::label_rank(&column.path)?, column)));
+    let label = labels.filter_map(|(_, column)| {
+        Some((columns::label_rank(&column.path, options.label.as_deref())?, column))
+    });
     let label = label.min_by_key(|(rank, _)| *rank).map(|(_, column)| column.clone());
+    if let (None, Some(name)) = (&label, &options.label) {
+        return Err(FormatError::unsupported(at, columns::no_label(name)));
+    }
     let samples = columns.swap_remove(chosen);
     match samples.storage {
         Storage::Unsupported(layout) => Err(FormatError::unsupported(

@@ -61,6 +61,9 @@ pub struct ParquetOptions {
     /// The column with the samples, such as `image.bytes` or `image`. Without it the only column of
     /// bytes is used.
     pub column: Option<String>,
+    /// The column with the labels. Without it a column with a usual name is used: `label`,
+    /// `labels`, `target`, `class` or `cls`.
+    pub label: Option<String>,
 }
 
 /// Whether a file with these first bytes is a Parquet file.
@@ -82,7 +85,8 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
     let leaves = metadata::leaves(&bytes).ok_or_else(malformed)?;
     let chosen =
         choose(&leaves, options.column.as_deref()).map_err(|why| FormatError::unsupported(at, why))?;
-    let label = label_leaf(&leaves, chosen);
+    let label = label_leaf(&leaves, chosen, options.label.as_deref());
+    let label = label.map_err(|why| FormatError::unsupported(at, why))?;
     let wanted: Vec<usize> = std::iter::once(chosen).chain(label).collect();
     let mut groups = metadata::row_groups(&bytes, &wanted).ok_or_else(malformed)?;
     groups.retain(|group| group.rows > 0);
@@ -142,10 +146,13 @@ fn choose(leaves: &[Leaf], field: Option<&str>) -> Result<usize, String> {
 }
 
 /// The column with the labels.
-fn label_leaf(leaves: &[Leaf], samples: usize) -> Option<usize> {
+fn label_leaf(leaves: &[Leaf], samples: usize, chosen: Option<&str>) -> Result<Option<usize>, String> {
     let usable = (0..leaves.len()).filter(|&at| at != samples && labels::kind(&leaves[at]).is_some());
-    let ranked = usable.filter_map(|at| Some((columns::label_rank(&leaves[at].path)?, at)));
-    ranked.min().map(|(_, at)| at)
+    let ranked = usable.filter_map(|at| Some((columns::label_rank(&leaves[at].path, chosen)?, at)));
+    match (ranked.min(), chosen) {
+        (None, Some(chosen)) => Err(columns::no_label(chosen)),
+        (first, _) => Ok(first.map(|(_, at)| at)),
+    }
 }
 
 /// Checks that the chunks of a column have as many values as rows, lie before the metadata at `end`,

@@ -385,6 +385,7 @@ def index(
     name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
     field: str | None = None,
+    label: str | None = None,
     key: str | None = None,
     whole: bool = False,
     window: int | None = None,
@@ -399,8 +400,8 @@ def index(
     the data are the same. `progress` is called periodically with the samples and bytes found so far. An exception that
     it raises ends the index.
 
-    The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files, `key`
-    the named database of LMDB. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token
+    The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files,
+    `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token
     files in tokens, `dtype` the type of a token, and with `document` a document of Megatron's files is one sample.
     """
 

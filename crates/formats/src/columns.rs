@@ -25,6 +25,11 @@ pub(crate) fn label_rank(name: &str) -> Option<usize> {
     LABELS.iter().position(|label| name.eq_ignore_ascii_case(label))
 }
 
+/// The note about a column that has the name of labels, but no numbers or text.
+pub(crate) fn no_label_type(path: &str) -> String {
+    format!("no labels: the type of column {path} is not supported")
+}
+
 /// The index of the column with the samples: the one with the path `field`, or the only one below
 /// it. Among several the only one of bytes is preferred, then the only one named `bytes`.
 ///

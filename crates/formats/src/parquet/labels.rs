@@ -1,8 +1,8 @@
 //! The values of a label column.
 //!
 //! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries,
-//! uncompressed or in Snappy blocks. These are what `pyarrow` and `datasets` write. The price is that
-//! labels in other encodings are omitted, with a note in the summary.
+//! uncompressed or in Snappy blocks. These are what `pyarrow` and `datasets` write. The price is
+//! that labels in other encodings are omitted, with a note in the summary.
 
 use std::borrow::Cow;
 

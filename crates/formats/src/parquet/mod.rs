@@ -2,14 +2,14 @@
 //! Hugging Face `datasets` writes columns of images, audio and video.
 //!
 //! Each value then lies in one place. The metadata at the end of the file has the chunks of each
-//! column, a chunk has pages, and in a page each value follows its length.
+//! column. A chunk has pages, and in a page each value follows its length.
 //!
 //! Decision: one extent per sample, found by a walk over the lengths of values. After that a sample
 //! is read like any other, without a decoder. The price is up to one request per large value when
 //! the file is indexed, and that compressed columns are refused.
 //!
-//! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class` or
-//! `cls` is decoded.
+//! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
+//! or `cls` is decoded.
 
 mod labels;
 mod levels;
@@ -109,6 +109,9 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
             Err(error) => return Err(error),
         }
     }
+    if let Some(named) = named_label(&leaves, chosen).filter(|_| label.is_none()) {
+        summary += &format!(", {}", columns::no_label_type(named));
+    }
     found.summary = summary;
     Ok(found)
 }
@@ -148,8 +151,15 @@ fn label_leaf(leaves: &[Leaf], samples: usize) -> Option<usize> {
     ranked.min().map(|(_, at)| at)
 }
 
-/// Checks that the chunks of a column have as many values as rows, lie before the metadata at `end`,
-/// and do not overlap. Otherwise a small file could have any number of samples.
+/// A column with the name of labels, whatever its type.
+fn named_label(leaves: &[Leaf], samples: usize) -> Option<&str> {
+    let top = |leaf: &Leaf| leaf.path.split('.').next().and_then(columns::label_rank).is_some();
+    let mut named = leaves.iter().enumerate().filter(|&(at, leaf)| at != samples && top(leaf));
+    named.next().map(|(_, leaf)| leaf.path.as_str())
+}
+
+/// Checks that the chunks of a column have as many values as rows, lie before the metadata at
+/// `end`, and do not overlap. Otherwise a small file could have any number of samples.
 fn check_chunks(groups: &[RowGroup], place: usize, path: &str, end: u64) -> Result<(), FormatError> {
     let mut sorted: Vec<(&Chunk, u64)> =
         groups.iter().map(|group| (&group.chunks[place], group.rows)).collect();
@@ -211,7 +221,7 @@ async fn spans(reader: &BlockReader<'_>, groups: &[RowGroup]) -> Result<Vec<Span
         let index = chunk.offset_index.and_then(|_| read.next());
         let pages = index.and_then(|bytes| metadata::offset_index(&bytes));
         match pages.and_then(|pages| page_spans(&pages, whole)) {
-            Some(pages) => spans.extend(pages),
+            Some(pages) => spans.extend(joined(pages)),
             None => spans.push(whole),
         }
     }
@@ -232,6 +242,21 @@ fn page_spans(pages: &[PagePlace], whole: Span) -> Option<Vec<Span>> {
         spans.push(Span { start: offset, end: at, rows: next_row.checked_sub(first_row)? });
     }
     (at == whole.end && !pages.is_empty()).then_some(spans)
+}
+
+/// Joins small pages in a row, which are walked with fewer requests than one each.
+fn joined(pages: Vec<Span>) -> Vec<Span> {
+    let mut spans = Vec::<Span>::new();
+    for page in pages {
+        match spans.last_mut() {
+            Some(last) if page.end - last.start <= walk::LARGE_READ => {
+                last.end = page.end;
+                last.rows += page.rows;
+            }
+            _ => spans.push(page),
+        }
+    }
+    spans
 }
 
 /// The places of all values, and runs of rows that have one.
@@ -318,6 +343,40 @@ mod tests {
             assert_eq!(page_spans(&pages, whole), None, "{pages:?}");
         }
         assert_eq!(page_spans(&[], whole), None);
+    }
+
+    /// Three pages in a chunk with an index, and a chunk without one.
+    #[test]
+    fn large_pages_of_an_index_are_walked_at_once() {
+        let places = [(100_u64, 9_u64, 0_u64), (109, 150_000, 3), (150_109, 7, 4)];
+        let mut index = vec![0x19, 0x3c];
+        for (offset, length, row) in places {
+            for value in [offset, length, row] {
+                index.push(0x16);
+                let mut value = value * 2;
+                while value > 0x7f {
+                    index.push(value as u8 | 0x80);
+                    value >>= 7;
+                }
+                index.push(value as u8);
+            }
+            index.push(0);
+        }
+        index.push(0);
+        let length = index.len() as u64;
+        index.resize(1000, 0);
+        let chunk = |start, length, offset_index| Chunk { start, length, offset_index, ..Chunk::default() };
+        let group = |rows, chunk| RowGroup { rows, chunks: vec![chunk] };
+        let groups = [group(5, chunk(100, 150_016, Some((0, length)))), group(8, chunk(200_000, 40, None))];
+        let file = Bytes::from(index);
+        let reader = BlockReader::new(&file, BLOCK);
+        let found = futures::executor::block_on(spans(&reader, &groups)).unwrap();
+        let found: Vec<_> = found.iter().map(|span| (span.start, span.end, span.rows)).collect();
+        assert_eq!(found, [(100, 109, 3), (109, 150_109, 1), (150_109, 150_116, 1), (200_000, 200_040, 8)]);
+        let small = [(0, 9), (9, 100), (100, 200_000), (200_000, 200_001)];
+        let small = small.map(|(start, end)| Span { start, end, rows: 2 });
+        let expected = [Span { start: 0, end: 100, rows: 4 }, small[2], small[3]];
+        assert_eq!(joined(small.to_vec()), expected);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{FileSource, FormatError, Run, le};
 const SMALL_READ: u64 = 4 << 10;
 
 /// The bytes of a read if the last value was small.
-const LARGE_READ: u64 = 128 << 10;
+pub(super) const LARGE_READ: u64 = 128 << 10;
 
 /// The length from which a value is large.
 const LARGE_VALUE: u64 = 32 << 10;

@@ -288,7 +288,7 @@ async fn read_labels(
     let unsupported = |problem: &str| FormatError::unsupported(0, format!("column {} {problem}", leaf.path));
     let kind = labels::kind(leaf).ok_or_else(|| unsupported("has no labels"))?;
     let rows = groups.iter().try_fold(0_u64, |rows, group| rows.checked_add(group.rows));
-    // Runs of equal labels take few bytes, and all rows are decoded.
+    // A run of equal labels takes few bytes, and a step for each row.
     if rows.is_none_or(|rows| rows > reader.size()) {
         return Err(unsupported("has more rows than the file has bytes"));
     }
@@ -303,11 +303,12 @@ async fn read_labels(
         .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
         .buffered(LABELS_AT_ONCE);
     while let Some((chunk, bytes)) = chunks.next().await {
-        for label in labels::decode(&bytes?, leaf, chunk, &mut texts)? {
+        let mut emit = |label| {
             if rows.next() == Some(true) {
                 columns::push_label(&mut values, label);
             }
-        }
+        };
+        labels::decode(&bytes?, leaf, chunk, &mut texts, &mut emit)?;
     }
     Ok(values)
 }
@@ -377,6 +378,25 @@ mod tests {
         let small = small.map(|(start, end)| Span { start, end, rows: 2 });
         let expected = [Span { start: 0, end: 100, rows: 4 }, small[2], small[3]];
         assert_eq!(joined(small.to_vec()), expected);
+    }
+
+    /// A small file could have any number of samples if its row groups shared their chunks.
+    #[test]
+    fn chunks_that_overlap_are_damaged() {
+        let group = |start, length, values| {
+            let chunk = Chunk { start, length, values, ..Chunk::default() };
+            RowGroup { rows: 5, chunks: vec![chunk] }
+        };
+        let check = |groups: &[RowGroup]| check_chunks(groups, 0, "jpg", 100).map_err(|error| error.kind());
+        assert_eq!(check(&[group(50, 50, 5), group(4, 46, 5)]), Ok(()));
+        for wrong in
+            [group(4, 47, 5), group(50, 50, 5), group(0, 101, 5), group(4, u64::MAX, 5), group(4, 9, 4)]
+        {
+            assert_eq!(check(&[group(50, 50, 5), wrong]), Err(FormatErrorKind::Damaged));
+        }
+        let mut elsewhere = group(4, 9, 5);
+        elsewhere.chunks[0].is_elsewhere = true;
+        assert_eq!(check(&[elsewhere]), Err(FormatErrorKind::Unsupported));
     }
 
     #[test]

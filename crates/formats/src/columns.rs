@@ -34,6 +34,11 @@ pub(crate) fn no_label(chosen: &str) -> String {
     format!("there is no column {chosen:?} of numbers or texts next to the samples")
 }
 
+/// The note about a column that has the name of labels, but no numbers or text.
+pub(crate) fn no_label_type(path: &str) -> String {
+    format!("no labels: the type of column {path} is not supported")
+}
+
 /// The index of the column with the samples: the one with the path `field`, or the only one below
 /// it. Among several the only one of bytes is preferred, then the only one named `bytes`.
 ///

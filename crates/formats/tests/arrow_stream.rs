@@ -1,4 +1,5 @@
 //! Arrow streams and files: the samples and labels that pyarrow reads, and damaged files.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod columnar;
 

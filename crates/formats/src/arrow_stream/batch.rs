@@ -7,6 +7,9 @@ use arrow_ipc::{CompressionType, RecordBatch};
 use super::schema::{Chosen, Column, Slot, Storage};
 use crate::FormatError;
 
+/// The bytes of a view.
+pub(super) const VIEW: u64 = 16;
+
 /// The range of a buffer in the file: its beginning and its length.
 pub(super) type BufferRange = (u64, u64);
 
@@ -15,15 +18,15 @@ pub(super) type BufferRange = (u64, u64);
 pub(super) struct Part {
     /// Validity bits of the column and of the structs around it. Rows have a value if all are 1.
     pub(super) validity: Vec<BufferRange>,
-    /// Offsets of values, if the lengths differ.
+    /// Offsets of values or views, if the lengths differ.
     pub(super) offsets: Option<BufferRange>,
-    /// The values.
-    pub(super) values: BufferRange,
+    /// The values. Several buffers for views, and one for all else.
+    pub(super) values: Vec<BufferRange>,
 }
 
 /// One record batch.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct BatchBuffers {
     /// The offset of its message in the file.
     pub(super) at: u64,
     pub(super) rows: u64,
@@ -31,7 +34,7 @@ pub(super) struct Batch {
     pub(super) label: Option<Part>,
 }
 
-impl Batch {
+impl BatchBuffers {
     /// The buffers of a batch whose body lies at `body`.
     pub(super) fn new(
         record: &RecordBatch<'_>,
@@ -79,14 +82,20 @@ impl Buffers<'_> {
             Storage::Offsets { width, .. } => {
                 let count = if self.rows == 0 { 0 } else { self.rows.checked_add(1)? };
                 let offsets = self.buffer(first.checked_add(1)?, count.checked_mul(width)?)?;
-                (Some(offsets), self.whole(first.checked_add(2)?)?)
+                (Some(offsets), vec![self.whole(first.checked_add(2)?)?])
             }
-            Storage::Fixed { width } => (None, self.values(first, width)?),
+            Storage::Views { .. } => {
+                let views = self.buffer(first.checked_add(1)?, self.rows.checked_mul(VIEW)?)?;
+                let buffers = first.checked_add(2)?;
+                let end = buffers.checked_add(self.variadic(column.slot.views)?)?;
+                (Some(views), (buffers..end).map(|index| self.whole(index)).collect::<Option<_>>()?)
+            }
+            Storage::Fixed { width } => (None, vec![self.values(first, width)?]),
             Storage::Integer { width, .. } | Storage::Float { width } => {
-                (None, self.values(first, width as u64)?)
+                (None, vec![self.values(first, width as u64)?])
             }
-            Storage::Bit => (None, self.buffer(first.checked_add(1)?, self.rows.div_ceil(8))?),
-            Storage::Unsupported(_) => return None,
+            Storage::Bit => (None, vec![self.buffer(first.checked_add(1)?, self.rows.div_ceil(8))?]),
+            Storage::Dictionary | Storage::Other => return None,
         };
         Some(Part { validity, offsets, values })
     }
@@ -111,14 +120,17 @@ impl Buffers<'_> {
     /// The index of a field's first buffer.
     fn first(&self, slot: &Slot) -> Option<usize> {
         let mut first = slot.buffer;
-        if slot.views > 0 {
-            let counts = self.record.variadicBufferCounts()?;
-            for view in 0..slot.views {
-                let count = (view < counts.len()).then(|| counts.get(view))?;
-                first = first.checked_add(usize::try_from(count).ok()?)?;
-            }
+        for view in 0..slot.views {
+            first = first.checked_add(self.variadic(view)?)?;
         }
         Some(first)
+    }
+
+    /// The number of buffers with values of a field of views.
+    fn variadic(&self, view: usize) -> Option<usize> {
+        let counts = self.record.variadicBufferCounts()?;
+        let count = (view < counts.len()).then(|| counts.get(view))?;
+        usize::try_from(count).ok()
     }
 
     /// The first `length` bytes of a buffer.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use super::ArrowOptions;
 use super::batch::Batch;
+use super::batch::BatchBuffers;
 use super::schema::{self, Chosen};
 use super::{FILE_MAGIC, STREAM_MARK};
 use crate::{BlockReader, FormatError, le};
@@ -22,7 +23,7 @@ const AT_ONCE: usize = 256;
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) chosen: Chosen,
-    pub(super) batches: Vec<Batch>,
+    pub(super) batches: Vec<BatchBuffers>,
 }
 
 /// A checked message.
@@ -46,11 +47,11 @@ fn batch(
     body: u64,
     size: u64,
     chosen: &Chosen,
-) -> Result<Option<Batch>, FormatError> {
+) -> Result<Option<BatchBuffers>, FormatError> {
     let Some(record) = message.header_as_record_batch() else { return Ok(None) };
     let length = u64::try_from(message.bodyLength()).ok().filter(|length| *length <= size - body);
     let length = length.ok_or_else(|| FormatError::cut_short(at, size))?;
-    Batch::new(&record, at, body..body + length, chosen).map(Some)
+    BatchBuffers::new(&record, at, body..body + length, chosen).map(Some)
 }
 
 /// Walks over the messages of a stream. Each says where the next one begins.
@@ -145,7 +146,7 @@ fn are_disjoint(places: &[BlockPlace], end: u64) -> bool {
 }
 
 /// The batch at a place in the footer.
-fn listed_batch(place: BlockPlace, bytes: &Bytes, chosen: &Chosen) -> Result<Batch, FormatError> {
+fn listed_batch(place: BlockPlace, bytes: &Bytes, chosen: &Chosen) -> Result<BatchBuffers, FormatError> {
     let length = length(bytes, place.at)?;
     let end = length.and_then(|length| usize::try_from(PREFIX + length).ok());
     let message = end.and_then(|end| bytes.get(PREFIX as usize..end));

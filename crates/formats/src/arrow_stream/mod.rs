@@ -21,8 +21,8 @@ use crate::columns::{self, Label, SharedTexts};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FoundSamples, Run, ValueColumn, le,
 };
-use batch::{Batch, BufferRange, Part};
-use schema::{Column, Storage};
+use batch::{BatchBuffers, BufferRange, Part, VIEW};
+use schema::{Chosen, Column, Storage};
 
 /// The size of blocks in bytes. A message and the offsets after it often fit in one.
 const BLOCK: u64 = 32 << 10;
@@ -82,7 +82,7 @@ pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<Fo
         ("stream", messages::of_stream(&reader, options).await?)
     };
     let chosen = &table.chosen;
-    let mut found = Collected::new(&chosen.samples, chosen.label.as_ref());
+    let mut found = Collected::new(chosen);
     for batches in table.batches.chunks(AT_ONCE) {
         let ranges: Vec<BufferRange> = batches.iter().flat_map(ranges).collect();
         let mut buffers = reader.read_all(&ranges, REQUEST).await?.into_iter();
@@ -94,14 +94,14 @@ pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<Fo
 }
 
 /// The buffers that are read of a batch, in the order in which [`Collected::add`] takes them.
-fn ranges(batch: &Batch) -> Vec<BufferRange> {
+fn ranges(batch: &BatchBuffers) -> Vec<BufferRange> {
     let samples = &batch.samples;
     let mut ranges = samples.validity.clone();
     ranges.extend(samples.offsets);
     if let Some(label) = &batch.label {
         ranges.extend(&label.validity);
         ranges.extend(label.offsets);
-        ranges.push(label.values);
+        ranges.extend(&label.values);
     }
     ranges
 }
@@ -133,6 +133,20 @@ impl PartBytes {
     }
 }
 
+/// Where the value of a row lies whose view is in `bytes`.
+fn view(part: &Part, bytes: &PartBytes, row: usize) -> Option<BufferRange> {
+    let at = VIEW.checked_mul(row as u64)?;
+    let view = bytes.offsets.get(at as usize..)?;
+    let length = u64::from(le::u32(view, 0)?);
+    if length <= VIEW - 4 {
+        // The view has the value itself.
+        return Some((part.offsets?.0.checked_add(at)?.checked_add(4)?, length));
+    }
+    let (start, whole) = *part.values.get(le::u32(view, 8)? as usize)?;
+    let offset = u64::from(le::u32(view, 12)?);
+    (offset + length <= whole).then_some((start + offset, length))
+}
+
 /// The samples and labels of the batches so far.
 struct Collected<'a> {
     samples: &'a Column,
@@ -146,17 +160,30 @@ struct Collected<'a> {
 }
 
 impl<'a> Collected<'a> {
-    fn new(samples: &'a Column, label: Option<&'a Column>) -> Self {
+    fn new(chosen: &'a Chosen) -> Self {
+        let (samples, label) = (&chosen.samples, chosen.label.as_ref());
         let extents = match samples.storage {
             Storage::Fixed { .. } => Extents::Runs(Vec::new()),
             _ => Extents::Rows(Vec::new()),
         };
         let labels = label.and_then(Column::label_kind).map(columns::no_labels);
-        Self { samples, label, extents, labels, texts: SharedTexts::default(), skipped: 0, note: None }
+        Self {
+            samples,
+            label,
+            extents,
+            labels,
+            texts: SharedTexts::default(),
+            skipped: 0,
+            note: chosen.note.clone(),
+        }
     }
 
     /// Adds the rows of a batch. `buffers` begins with the contents of its [`ranges`].
-    fn add(&mut self, batch: &Batch, buffers: &mut impl Iterator<Item = Bytes>) -> Result<(), FormatError> {
+    fn add(
+        &mut self,
+        batch: &BatchBuffers,
+        buffers: &mut impl Iterator<Item = Bytes>,
+    ) -> Result<(), FormatError> {
         let bytes = PartBytes::take(&batch.samples, buffers);
         let label = batch.label.as_ref().map(|part| {
             let bytes = PartBytes::take(part, buffers);
@@ -177,9 +204,9 @@ impl<'a> Collected<'a> {
     }
 
     fn add_sample(&mut self, part: &Part, bytes: &PartBytes, row: usize) -> Option<()> {
-        let (start, length) = part.values;
         match (self.samples.storage, &mut self.extents) {
             (Storage::Fixed { width }, Extents::Runs(runs)) => {
+                let (start, _) = *part.values.first()?;
                 let at = start.checked_add(width.checked_mul(row as u64)?)?;
                 match runs.last_mut() {
                     Some(run) if run.end() == Some(at) => run.count += 1,
@@ -187,9 +214,11 @@ impl<'a> Collected<'a> {
                 }
             }
             (Storage::Offsets { width, .. }, Extents::Rows(rows)) => {
+                let (start, length) = *part.values.first()?;
                 let (from, to) = bytes.range(row, width, length)?;
                 rows.push((start.checked_add(from)?, to - from));
             }
+            (Storage::Views { .. }, Extents::Rows(rows)) => rows.push(view(part, bytes, row)?),
             _ => return None,
         }
         Some(())
@@ -197,7 +226,7 @@ impl<'a> Collected<'a> {
 
     fn add_label(
         &mut self,
-        batch: &Batch,
+        batch: &BatchBuffers,
         bytes: &PartBytes,
         values: &Bytes,
         row: usize,

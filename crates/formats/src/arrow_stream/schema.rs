@@ -15,9 +15,6 @@ const MAX_PATHS: usize = 1 << 24;
 /// The depth of nested fields. The check of the flatbuffer has the same limit.
 const MAX_DEPTH: usize = 64;
 
-/// The remedy for columns whose values are not in one place each.
-const REMEDY: &str = "write it again with this column as large_binary";
-
 /// How the values of a column are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage {
@@ -31,8 +28,12 @@ pub(super) enum Storage {
     Float { width: usize },
     /// One bit per value.
     Bit,
-    /// Bytes or text in a layout that is not supported.
-    Unsupported(&'static str),
+    /// A view of 16 bytes per value, which has the value or its place in one of several buffers.
+    Views { is_text: bool },
+    /// Bytes that a dictionary has.
+    Dictionary,
+    /// Values that can be neither samples nor labels.
+    Other,
 }
 
 /// The position of a field's node and buffers in a batch.
@@ -93,6 +94,8 @@ impl Column {
 pub(super) struct Chosen {
     pub(super) samples: Column,
     pub(super) label: Option<Column>,
+    /// Why there is no column of labels, if one has the name.
+    pub(super) note: Option<String>,
 }
 
 /// Chooses the column of samples and the one of labels.
@@ -123,13 +126,15 @@ pub(super) fn choose(
         walk.field(field, "", Some(&[]), MAX_DEPTH).map_err(|why| FormatError::damaged(at, why))?;
     }
     let mut columns = walk.columns;
-    let can_be_samples = |column: &Column| {
-        matches!(column.storage, Storage::Offsets { .. } | Storage::Fixed { .. } | Storage::Unsupported(_))
+    let is_usable = |column: &Column| {
+        use Storage::{Dictionary, Fixed, Offsets, Views};
+        matches!(column.storage, Offsets { .. } | Fixed { .. } | Views { .. } | Dictionary)
     };
-    let usable: Vec<usize> = (0..columns.len()).filter(|&at| can_be_samples(&columns[at])).collect();
+    let usable: Vec<usize> = (0..columns.len()).filter(|&at| is_usable(&columns[at])).collect();
     let candidate = |&at: &usize| {
-        let is_bytes = !matches!(columns[at].storage, Storage::Offsets { is_text: true, .. });
-        Candidate { path: &columns[at].path, is_bytes }
+        use Storage::{Offsets, Views};
+        let is_text = matches!(columns[at].storage, Offsets { is_text: true, .. } | Views { is_text: true });
+        Candidate { path: &columns[at].path, is_bytes: !is_text }
     };
     let candidates: Vec<_> = usable.iter().map(candidate).collect();
     let chosen = usable[columns::choose(&candidates, options.column.as_deref())
@@ -145,16 +150,36 @@ pub(super) fn choose(
     if let (None, Some(name)) = (&label, &options.label) {
         return Err(FormatError::unsupported(at, columns::no_label(name)));
     }
+    let chosen =
+        usable[columns::choose(&candidates, field).map_err(|why| FormatError::unsupported(at, why))?];
+    let (label, note) = label(&columns, chosen);
     let samples = columns.swap_remove(chosen);
     match samples.storage {
-        Storage::Unsupported(layout) => Err(FormatError::unsupported(
-            at,
-            format!("column {} is {layout}, so its values are not in one place each: {REMEDY}", samples.path),
-        )),
+        Storage::Dictionary => {
+            let path = &samples.path;
+            let why = format!(
+                "column {path} is encoded by a dictionary, so samples share their bytes: write the \
+                 file again with the column's dictionary_decode()"
+            );
+            Err(FormatError::unsupported(at, why))
+        }
         Storage::Fixed { width: 0 } => {
             Err(FormatError::damaged(at, format!("the values of column {} have no bytes", samples.path)))
         }
-        _ => Ok(Chosen { samples, label }),
+        _ => Ok(Chosen { samples, label, note }),
+    }
+}
+
+/// The column of labels, or why there is none although one has the name.
+fn label(columns: &[Column], samples: usize) -> (Option<Column>, Option<String>) {
+    let top = columns.iter().enumerate().filter(|(at, column)| *at != samples && column.parents.is_empty());
+    let ranked = top.filter_map(|(_, column)| {
+        Some(((column.label_kind().is_none(), columns::label_rank(&column.path)?), column))
+    });
+    match ranked.min_by_key(|(rank, _)| *rank) {
+        Some(((false, _), column)) => (Some(column.clone()), None),
+        Some((_, column)) => (None, Some(columns::no_label_type(&column.path))),
+        None => (None, None),
     }
 }
 
@@ -180,7 +205,8 @@ impl Walk {
         let slot = self.next;
         self.next.node += 1;
         let name = field.name().unwrap_or_default();
-        if let (Some(parents), Some(storage)) = (parents, storage(&field)?) {
+        if let Some(parents) = parents {
+            let storage = storage(&field)?;
             let path = joined(prefix, name);
             self.paths += path.len();
             if self.paths > MAX_PATHS {
@@ -230,40 +256,42 @@ fn joined(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
-/// How a field's values are stored, if they can be samples or labels.
-fn storage(field: &Field<'_>) -> Result<Option<Storage>, String> {
+/// How a field's values are stored.
+fn storage(field: &Field<'_>) -> Result<Storage, String> {
     let kind = field.type_type();
     if field.dictionary().is_some() {
-        let is_bytes = [Type::Binary, Type::LargeBinary, Type::FixedSizeBinary, Type::BinaryView];
-        return Ok(is_bytes.contains(&kind).then_some(Storage::Unsupported("encoded by a dictionary")));
+        let bytes = [Type::Binary, Type::LargeBinary, Type::FixedSizeBinary, Type::BinaryView];
+        return Ok(if bytes.contains(&kind) { Storage::Dictionary } else { Storage::Other });
     }
-    Ok(Some(match kind {
+    Ok(match kind {
         Type::Binary => Storage::Offsets { width: 4, is_text: false },
         Type::Utf8 => Storage::Offsets { width: 4, is_text: true },
         Type::LargeBinary => Storage::Offsets { width: 8, is_text: false },
         Type::LargeUtf8 => Storage::Offsets { width: 8, is_text: true },
-        Type::BinaryView => Storage::Unsupported("a binary_view"),
+        Type::BinaryView => Storage::Views { is_text: false },
+        Type::Utf8View => Storage::Views { is_text: true },
         Type::FixedSizeBinary => {
             let width = field.type_as_fixed_size_binary().map_or(-1, |fixed| fixed.byteWidth());
             Storage::Fixed { width: u64::try_from(width).map_err(|_| "a width is negative")? }
         }
         Type::Int => {
-            let Some(int) = field.type_as_int() else { return Ok(None) };
-            let width = match int.bitWidth() {
+            let (bits, is_signed) =
+                field.type_as_int().map_or((0, true), |int| (int.bitWidth(), int.is_signed()));
+            let width = match bits {
                 8 => 1,
                 16 => 2,
                 32 => 4,
                 64 => 8,
                 other => return Err(format!("it has an integer of {other} bits")),
             };
-            Storage::Integer { width, is_signed: int.is_signed() }
+            Storage::Integer { width, is_signed }
         }
         Type::FloatingPoint => match field.type_as_floating_point().map(|float| float.precision()) {
             Some(Precision::SINGLE) => Storage::Float { width: 4 },
             Some(Precision::DOUBLE) => Storage::Float { width: 8 },
-            _ => return Ok(None),
+            _ => Storage::Other,
         },
         Type::Bool => Storage::Bit,
-        _ => return Ok(None),
-    }))
+        _ => Storage::Other,
+    })
 }

@@ -1,10 +1,11 @@
 //! The values of a label column.
 //!
 //! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries,
-//! uncompressed or in Snappy blocks. These are what `pyarrow` and `datasets` write. The price is that
-//! labels in other encodings are omitted, with a note in the summary.
+//! uncompressed or in Snappy blocks. These are what `pyarrow` and `datasets` write. The price is
+//! that labels in other encodings are omitted, with a note in the summary.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 use super::bit_width;
 use super::levels::Runs;
@@ -33,7 +34,7 @@ pub(super) fn kind(leaf: &Leaf) -> Option<LabelKind> {
     }
 }
 
-/// Decodes all rows of a chunk. `bytes` are the whole chunk.
+/// Decodes all rows of a chunk, and calls `emit` with each. `bytes` are the whole chunk.
 ///
 /// # Errors
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) for codecs and encodings that are not
@@ -43,21 +44,23 @@ pub(super) fn decode(
     leaf: &Leaf,
     chunk: &Chunk,
     texts: &mut SharedTexts,
-) -> Result<Vec<Option<Label>>, FormatError> {
-    let mut decoder = Decoder { leaf, codec: chunk.codec, texts, dictionary: Vec::new(), labels: Vec::new() };
-    let mut at = 0_usize;
-    while (decoder.labels.len() as u64) < chunk.values {
+    emit: &mut dyn FnMut(Option<Label>),
+) -> Result<(), FormatError> {
+    let mut decoder = Decoder { leaf, codec: chunk.codec, texts, dictionary: Vec::new(), emit };
+    let (mut at, mut left) = (0_usize, chunk.values);
+    while left > 0 {
         let place = chunk.start + at as u64;
         let malformed = || FormatError::damaged(place, "a page of labels is malformed");
         let rest = bytes.get(at..).unwrap_or_default();
         let head = page::head(rest).ok_or_else(malformed)?;
-        let left = chunk.values - decoder.labels.len() as u64;
         let body = rest.get(head.length as usize..(head.length + head.stored) as usize);
-        let body = body.filter(|_| head.values <= left || head.kind == PageKind::Dictionary);
+        if matches!(head.kind, PageKind::Data(_)) {
+            left = left.checked_sub(head.values).ok_or_else(malformed)?;
+        }
         decoder.page(&head, body.ok_or_else(malformed)?, place)?;
         at += (head.length + head.stored) as usize;
     }
-    Ok(decoder.labels)
+    Ok(())
 }
 
 struct Decoder<'a> {
@@ -65,7 +68,7 @@ struct Decoder<'a> {
     codec: i64,
     texts: &'a mut SharedTexts,
     dictionary: Vec<Label>,
-    labels: Vec<Option<Label>>,
+    emit: &'a mut dyn FnMut(Option<Label>),
 }
 
 impl Decoder<'_> {
@@ -162,10 +165,10 @@ impl Decoder<'_> {
             let (count, level) = runs.next().ok_or_else(malformed)?;
             let count = count.min(left);
             left -= count;
-            if level == self.leaf.max_definition {
-                self.present(count, &mut values, at)?;
-            } else {
-                self.labels.extend((0..count).map(|_| None));
+            match level.cmp(&self.leaf.max_definition) {
+                Ordering::Equal => self.present(count, &mut values, at)?,
+                Ordering::Less => (0..count).for_each(|_| (self.emit)(None)),
+                Ordering::Greater => return Err(malformed()),
             }
         }
         Ok(())
@@ -174,7 +177,7 @@ impl Decoder<'_> {
     fn present(&mut self, count: u64, values: &mut Values<'_>, at: u64) -> Result<(), FormatError> {
         for _ in 0..count {
             let label = self.value(values, at)?;
-            self.labels.push(Some(label));
+            (self.emit)(Some(label));
         }
         Ok(())
     }

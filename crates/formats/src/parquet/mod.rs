@@ -2,14 +2,14 @@
 //! Hugging Face `datasets` writes columns of images, audio and video.
 //!
 //! Each value then lies in one place. The metadata at the end of the file has the chunks of each
-//! column, a chunk has pages, and in a page each value follows its length.
+//! column. A chunk has pages, and in a page each value follows its length.
 //!
 //! Decision: one extent per sample, found by a walk over the lengths of values. After that a sample
 //! is read like any other, without a decoder. The price is up to one request per large value when
 //! the file is indexed, and that compressed columns are refused.
 //!
-//! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class` or
-//! `cls` is decoded.
+//! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
+//! or `cls` is decoded.
 
 mod labels;
 mod levels;
@@ -113,6 +113,9 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
             Err(error) => return Err(error),
         }
     }
+    if let Some(named) = named_label(&leaves, chosen).filter(|_| label.is_none()) {
+        summary += &format!(", {}", columns::no_label_type(named));
+    }
     found.summary = summary;
     Ok(found)
 }
@@ -155,8 +158,15 @@ fn label_leaf(leaves: &[Leaf], samples: usize, chosen: Option<&str>) -> Result<O
     }
 }
 
-/// Checks that the chunks of a column have as many values as rows, lie before the metadata at `end`,
-/// and do not overlap. Otherwise a small file could have any number of samples.
+/// A column with the name of labels, whatever its type.
+fn named_label(leaves: &[Leaf], samples: usize) -> Option<&str> {
+    let top = |leaf: &Leaf| leaf.path.split('.').next().and_then(columns::label_rank).is_some();
+    let mut named = leaves.iter().enumerate().filter(|&(at, leaf)| at != samples && top(leaf));
+    named.next().map(|(_, leaf)| leaf.path.as_str())
+}
+
+/// Checks that the chunks of a column have as many values as rows, lie before the metadata at
+/// `end`, and do not overlap. Otherwise a small file could have any number of samples.
 fn check_chunks(groups: &[RowGroup], place: usize, path: &str, end: u64) -> Result<(), FormatError> {
     let mut sorted: Vec<(&Chunk, u64)> =
         groups.iter().map(|group| (&group.chunks[place], group.rows)).collect();
@@ -218,7 +228,7 @@ async fn spans(reader: &BlockReader<'_>, groups: &[RowGroup]) -> Result<Vec<Span
         let index = chunk.offset_index.and_then(|_| read.next());
         let pages = index.and_then(|bytes| metadata::offset_index(&bytes));
         match pages.and_then(|pages| page_spans(&pages, whole)) {
-            Some(pages) => spans.extend(pages),
+            Some(pages) => spans.extend(joined(pages)),
             None => spans.push(whole),
         }
     }
@@ -239,6 +249,21 @@ fn page_spans(pages: &[PagePlace], whole: Span) -> Option<Vec<Span>> {
         spans.push(Span { start: offset, end: at, rows: next_row.checked_sub(first_row)? });
     }
     (at == whole.end && !pages.is_empty()).then_some(spans)
+}
+
+/// Joins small pages in a row, which are walked with fewer requests than one each.
+fn joined(pages: Vec<Span>) -> Vec<Span> {
+    let mut spans = Vec::<Span>::new();
+    for page in pages {
+        match spans.last_mut() {
+            Some(last) if page.end - last.start <= walk::LARGE_READ => {
+                last.end = page.end;
+                last.rows += page.rows;
+            }
+            _ => spans.push(page),
+        }
+    }
+    spans
 }
 
 /// The places of all values, and runs of rows that have one.
@@ -270,7 +295,7 @@ async fn read_labels(
     let unsupported = |problem: &str| FormatError::unsupported(0, format!("column {} {problem}", leaf.path));
     let kind = labels::kind(leaf).ok_or_else(|| unsupported("has no labels"))?;
     let rows = groups.iter().try_fold(0_u64, |rows, group| rows.checked_add(group.rows));
-    // Runs of equal labels take few bytes, and all rows are decoded.
+    // A run of equal labels takes few bytes, and a step for each row.
     if rows.is_none_or(|rows| rows > reader.size()) {
         return Err(unsupported("has more rows than the file has bytes"));
     }
@@ -287,10 +312,17 @@ async fn read_labels(
     let mut chunks = bytes.zip(futures::stream::iter(groups));
     while let Some((bytes, group)) = chunks.next().await {
         for label in labels::decode(&bytes?, leaf, &group.chunks[1], &mut texts)? {
+    let chunks = futures::stream::iter(groups.iter().map(|group| &group.chunks[1]));
+    let mut chunks = chunks
+        .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
+        .buffered(LABELS_AT_ONCE);
+    while let Some((chunk, bytes)) = chunks.next().await {
+        let mut emit = |label| {
             if rows.next() == Some(true) {
                 columns::push_label(&mut values, label);
             }
-        }
+        };
+        labels::decode(&bytes?, leaf, chunk, &mut texts, &mut emit)?;
     }
     Ok(values)
 }
@@ -326,6 +358,59 @@ mod tests {
             assert_eq!(page_spans(&pages, whole), None, "{pages:?}");
         }
         assert_eq!(page_spans(&[], whole), None);
+    }
+
+    /// Three pages in a chunk with an index, and a chunk without one.
+    #[test]
+    fn large_pages_of_an_index_are_walked_at_once() {
+        let places = [(100_u64, 9_u64, 0_u64), (109, 150_000, 3), (150_109, 7, 4)];
+        let mut index = vec![0x19, 0x3c];
+        for (offset, length, row) in places {
+            for value in [offset, length, row] {
+                index.push(0x16);
+                let mut value = value * 2;
+                while value > 0x7f {
+                    index.push(value as u8 | 0x80);
+                    value >>= 7;
+                }
+                index.push(value as u8);
+            }
+            index.push(0);
+        }
+        index.push(0);
+        let length = index.len() as u64;
+        index.resize(1000, 0);
+        let chunk = |start, length, offset_index| Chunk { start, length, offset_index, ..Chunk::default() };
+        let group = |rows, chunk| RowGroup { rows, chunks: vec![chunk] };
+        let groups = [group(5, chunk(100, 150_016, Some((0, length)))), group(8, chunk(200_000, 40, None))];
+        let file = Bytes::from(index);
+        let reader = BlockReader::new(&file, BLOCK);
+        let found = futures::executor::block_on(spans(&reader, &groups)).unwrap();
+        let found: Vec<_> = found.iter().map(|span| (span.start, span.end, span.rows)).collect();
+        assert_eq!(found, [(100, 109, 3), (109, 150_109, 1), (150_109, 150_116, 1), (200_000, 200_040, 8)]);
+        let small = [(0, 9), (9, 100), (100, 200_000), (200_000, 200_001)];
+        let small = small.map(|(start, end)| Span { start, end, rows: 2 });
+        let expected = [Span { start: 0, end: 100, rows: 4 }, small[2], small[3]];
+        assert_eq!(joined(small.to_vec()), expected);
+    }
+
+    /// A small file could have any number of samples if its row groups shared their chunks.
+    #[test]
+    fn chunks_that_overlap_are_damaged() {
+        let group = |start, length, values| {
+            let chunk = Chunk { start, length, values, ..Chunk::default() };
+            RowGroup { rows: 5, chunks: vec![chunk] }
+        };
+        let check = |groups: &[RowGroup]| check_chunks(groups, 0, "jpg", 100).map_err(|error| error.kind());
+        assert_eq!(check(&[group(50, 50, 5), group(4, 46, 5)]), Ok(()));
+        for wrong in
+            [group(4, 47, 5), group(50, 50, 5), group(0, 101, 5), group(4, u64::MAX, 5), group(4, 9, 4)]
+        {
+            assert_eq!(check(&[group(50, 50, 5), wrong]), Err(FormatErrorKind::Damaged));
+        }
+        let mut elsewhere = group(4, 9, 5);
+        elsewhere.chunks[0].is_elsewhere = true;
+        assert_eq!(check(&[elsewhere]), Err(FormatErrorKind::Unsupported));
     }
 
     #[test]

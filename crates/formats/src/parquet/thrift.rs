@@ -1,7 +1,7 @@
 //! Thrift's compact protocol, in which Parquet writes its metadata and page headers.
 //!
 //! Malformed and incomplete input is `None`. Each step takes at least one byte, and structs nest at
-//! most 32 deep, so that hostile input takes time and memory in proportion to its length.
+//! most 32 deep. So hostile input takes time and memory in proportion to its length.
 
 /// The depth of nested structs and lists. Parquet needs 8.
 const MAX_DEPTH: u8 = 32;

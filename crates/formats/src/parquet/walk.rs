@@ -5,6 +5,8 @@
 //! skipped, and each costs a request of 4 KiB. Pages of an offset index and row groups are walked
 //! at once.
 
+use std::cmp::Ordering;
+
 use bytes::Bytes;
 
 use super::levels::Runs;
@@ -17,7 +19,7 @@ use crate::{FileSource, FormatError, Run, le};
 const SMALL_READ: u64 = 4 << 10;
 
 /// The bytes of a read if the last value was small.
-const LARGE_READ: u64 = 128 << 10;
+pub(super) const LARGE_READ: u64 = 128 << 10;
 
 /// The length from which a value is large.
 const LARGE_VALUE: u64 = 32 << 10;
@@ -152,10 +154,10 @@ impl Walk<'_> {
                 // The last group of packed levels is padded.
                 let count = count.min(left);
                 left -= count;
-                if level == self.column.max_definition {
-                    at = self.values(count, at, end).await?;
-                } else {
-                    self.found.add_rows(count, false);
+                match level.cmp(&self.column.max_definition) {
+                    Ordering::Equal => at = self.values(count, at, end).await?,
+                    Ordering::Less => self.found.add_rows(count, false),
+                    Ordering::Greater => return Err(malformed()),
                 }
             }
         }
@@ -342,6 +344,28 @@ mod tests {
         assert_eq!(found.rows, [(file.size() - 11 - 4, 5), (file.size() - 6, 6)]);
         let file = Bytes::from(page(&[5], MAX_HEAD as usize));
         assert!(block_on(walk(&file, &column(), span(&file, 1))).is_err());
+    }
+
+    /// Runs of levels take few bytes for any number of rows.
+    #[test]
+    fn run_of_nulls_takes_no_memory_per_row() {
+        let rows = i32::MAX as u64;
+        let count = varint(rows * 2);
+        let levels = [&count[..], &[0]].concat();
+        let integer = |value: u64| varint(value * 2);
+        let length = integer(levels.len() as u64);
+        let head = [&[0x15, 6, 0x15][..], &length, &[0x15], &length, &[0x5c, 0x15], &count, &[0x15], &count];
+        let tail = [&[0x15][..], &count, &[0x15, 0, 0x15], &length, &[0x15, 0, 0, 0], &levels];
+        let file = Bytes::from([head.concat(), tail.concat()].concat());
+        let column = SampleColumn { max_definition: 2, ..column() };
+        let found = block_on(walk(&file, &column, Span { rows, ..span(&file, 0) })).unwrap();
+        assert_eq!(found, SpanValues { present: vec![(rows, false)], ..SpanValues::default() });
+        // A level that the column does not have.
+        let mut wrong = file.to_vec();
+        *wrong.last_mut().unwrap() = 3;
+        let wrong = Bytes::from(wrong);
+        let error = block_on(walk(&wrong, &column, Span { rows, ..span(&wrong, 0) })).unwrap_err();
+        assert!(error.why().contains("levels"), "{error}");
     }
 
     proptest! {

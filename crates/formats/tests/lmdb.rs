@@ -198,14 +198,28 @@ fn damaged_trees_are_refused() {
     }
 }
 
-/// A file whose second meta page has another transaction number after `before` requests.
-struct Written {
+/// A file that changes after `before` requests: a transaction has been committed, or reads fail.
+struct Changing {
     file: Bytes,
     before: u64,
+    fails: bool,
     requests: AtomicU64,
 }
 
-impl FileSource for Written {
+impl Changing {
+    fn new(before: u64, fails: bool) -> Self {
+        Self { file: file("main_database-0.9.mdb"), before, fails, requests: AtomicU64::new(0) }
+    }
+
+    /// The requests without a change.
+    fn all() -> u64 {
+        let unchanged = Self::new(u64::MAX, false);
+        find(&unchanged, None).unwrap();
+        unchanged.requests.load(Relaxed)
+    }
+}
+
+impl FileSource for Changing {
     fn size(&self) -> u64 {
         self.file.size()
     }
@@ -213,6 +227,9 @@ impl FileSource for Written {
     fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
         let mut file = self.file.to_vec();
         if self.requests.fetch_add(1, Relaxed) >= self.before {
+            if self.fails {
+                return Box::pin(std::future::ready(Err("the network is down".into())));
+            }
             file[PAGE + 16 + 128] += 2;
         }
         Box::pin(async move { Bytes::from(file).read(range).await })
@@ -221,30 +238,19 @@ impl FileSource for Written {
 
 #[test]
 fn database_that_is_being_written_is_refused() {
-    let file = file("main_database-0.9.mdb");
-    let source = Written { file: file.clone(), before: u64::MAX, requests: AtomicU64::new(0) };
-    find(&source, None).unwrap();
-    let requests = source.requests.load(Relaxed);
-    assert!(requests > 2);
-    for before in 1..requests {
-        let source = Written { file: file.clone(), before, requests: AtomicU64::new(0) };
-        let refused = refusal(&source, None, FormatErrorKind::Damaged);
+    assert!(Changing::all() > 2);
+    for before in 1..Changing::all() {
+        let refused = refusal(&Changing::new(before, false), None, FormatErrorKind::Damaged);
         assert!(refused.contains("is being written to"), "{refused}");
     }
 }
 
 #[test]
 fn failed_read_is_the_error() {
-    struct Failing;
-    impl FileSource for Failing {
-        fn size(&self) -> u64 {
-            1 << 20
-        }
-        fn read(&self, _: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
-            Box::pin(std::future::ready(Err("the network is down".into())))
-        }
+    for before in 0..Changing::all() {
+        let refused = refusal(&Changing::new(before, true), None, FormatErrorKind::Unread);
+        assert!(refused.contains("the network is down"), "{refused}");
     }
-    refusal(&Failing, None, FormatErrorKind::Unread);
 }
 
 #[test]
@@ -308,7 +314,7 @@ fn mutated_files_are_bounded_in_time_and_memory() {
     let (mut valid, mut refused) = (0, 0);
     for (index, (name, databases)) in manifest().into_iter().enumerate() {
         let whole = file(&name);
-        for seed in 0..500 {
+        for seed in 0..2000 {
             let mut random = Random(seed << 8 | index as u64);
             let mut mutated = whole.to_vec();
             for _ in 0..1 + random.below(3) {
@@ -334,5 +340,5 @@ fn mutated_files_are_bounded_in_time_and_memory() {
             assert!(rows(&found).iter().all(|&(start, length)| start + length <= size), "{name} {seed}");
         }
     }
-    assert!(valid > 100 && refused > 100, "{valid} valid, {refused} refused");
+    assert!(valid > 1000 && refused > 1000, "{valid} valid, {refused} refused");
 }

@@ -108,8 +108,8 @@ const ONE: Main = Main {
     last_page: 2,
 };
 
-/// A database whose pages are computed when they are read. After each leaf are the overflow pages of
-/// its values. Branches are at the end.
+/// A database whose pages are computed when they are read. After each leaf are the overflow pages
+/// of its values. Branches are at the end.
 struct Computed {
     main: Main,
     value: u64,
@@ -254,8 +254,9 @@ fn tree_of_small_values_is_read_once_in_large_requests() {
 
 #[test]
 fn pages_may_be_larger_or_smaller_than_blocks() {
-    for page_size in [256, 512, 4096, 8192, 16 << 10, 32 << 10] {
-        let main = Main { page_size, depth: 2, entries: 2, last_page: 5, ..ONE };
+    let sizes = [256, 512, 4096, 8192, 16 << 10, 32 << 10];
+    for (page_size, overflow_pages) in sizes.into_iter().flat_map(|size| [(size, 0), (size, 9)]) {
+        let main = Main { page_size, overflow_pages, depth: 2, entries: 2, last_page: 5, ..ONE };
         let branch = [child(4), child(3)];
         let long = overflow(b"b", 5, page_size as u32 - 16);
         let pages: [(u16, &[Stored]); 4] =

@@ -115,7 +115,7 @@ fn format(head: &[u8]) -> Result<Format, FormatError> {
         // Headers of 32 bit are shorter: 12 bytes in LMDB 0.9, 16 in 1.0.
         (12, _) | (16, 3) => refused(format!("the database was written by a 32-bit program: {copy}")),
         (_, version) => refused(format!(
-            "data version {version} is unknown: copy it by `mdb_dump` of its writer and `mdb_load` of LMDB 0.9 or 1.0"
+            "data version {version} is unknown: copy it by its writer's `mdb_dump` and `mdb_load` of LMDB 1.0"
         )),
     }
 }

@@ -11,7 +11,7 @@
 //! are smaller than about half a page. Overflow pages are not checked, since each would be a
 //! request. The main database is walked even if another one is selected by name.
 //!
-//! [`meta`] finds the format and the snapshot, [`page`] reads pages, [`walk`] reads trees.
+//! `meta` finds the format and the snapshot, `page` reads pages, `walk` reads trees.
 
 mod meta;
 mod page;
@@ -52,18 +52,20 @@ pub fn is_lmdb(head: &[u8]) -> bool {
 pub async fn index(source: &dyn FileSource, options: &LmdbOptions) -> Result<FoundSamples, FormatError> {
     let snapshot = Snapshot::read(source).await?;
     let found = samples(source, &snapshot, options).await;
-    if found.as_ref().is_err_and(|error| error.kind() == FormatErrorKind::Unread) {
+    let unread = |error: &FormatError| error.kind() == FormatErrorKind::Unread;
+    if found.as_ref().is_err_and(unread) {
         return found;
     }
     // Pages of an old snapshot are used again, so a walk next to a writer may have read both.
-    if Snapshot::read(source).await.ok() != Some(snapshot) {
-        return Err(FormatError::damaged(
+    match Snapshot::read(source).await {
+        Ok(again) if again == snapshot => found,
+        Err(error) if unread(&error) => Err(error),
+        _ => Err(FormatError::damaged(
             0,
             "the database is being written to; index it after its writer has finished, or index a copy \
              made by `mdb_copy`",
-        ));
+        )),
     }
-    found
 }
 
 async fn samples(

@@ -6,7 +6,8 @@
 //!
 //! Where values lie in overflow pages, the leaves are far apart, and a request reads only pages of
 //! the tree. That is a request for each leaf: for about 100 values with keys of 8 bytes, and for 37
-//! with keys of 40 bytes. Where most values lie in leaves, requests also read the pages between them.
+//! with keys of 40 bytes. Where most values lie in leaves, requests also read the pages between
+//! them.
 
 use super::meta::{Db, Format, Snapshot};
 use super::page::{Kind, Page, Value};
@@ -143,7 +144,7 @@ impl<'a> Tree<'a> {
     fn offset(&self, page: u64) -> Result<u64, FormatError> {
         let at = page.saturating_mul(self.page_size);
         if page < 2 || page > self.last_page {
-            let why = format!("page {page} is in the tree, expected 2 to {}", self.last_page);
+            let why = format!("a reference to page {page}, expected 2 to {}", self.last_page);
             return Err(FormatError::damaged(at, why));
         }
         let end = at.checked_add(self.page_size).filter(|&end| end <= self.source.size());

@@ -1,5 +1,7 @@
 //! HDF5 files that h5py wrote, against the values that h5py reads (`fixtures/make_hdf5.py`).
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -179,6 +181,7 @@ fn check_index(case: &Case, bytes: &Bytes) {
     assert_eq!(found.len(), case.count, "{name}");
     assert_eq!(fnv(samples(bytes, &found)), case.digest, "{name}");
     assert_eq!(found.skipped, case.skipped, "{name}");
+    assert!(found.summary.contains(&case.text), "{name}: {}", found.summary);
     let array = found.array.as_ref();
     assert_eq!(array.map(|array| &array.dtype), case.dtype.as_ref(), "{name}");
     assert_eq!(array.map(|array| &array.shape), case.shape.as_ref(), "{name}");
@@ -276,7 +279,7 @@ fn requests_are_far_fewer_than_samples() {
         ("pages.h5", "fixed", 6),
         ("main_v110.h5", "contiguous", 8),
         ("links.h5", "group", 12),
-        ("samples_v110.h5", "/", 12),
+        ("samples.h5", "/", 12),
     ] {
         let (requests, samples) = cost(name, path);
         assert!(requests <= most, "{name}: {requests} requests for {samples} samples");
@@ -394,6 +397,20 @@ fn repaired(mut bytes: Vec<u8>, options: &Hdf5Options) -> Bytes {
 }
 
 #[test]
+fn files_that_were_cut_short_are_damaged() {
+    for name in ["main_earliest.h5", "main_v110.h5", "block_v200.h5"] {
+        let bytes = file(name);
+        let mut options = Hdf5Options::default();
+        options.dataset = Some("contiguous".into());
+        assert!(block_on(hdf5::index(&bytes, &options)).is_ok());
+        for length in [bytes.len() - 1, 2000, 600, 20, 0] {
+            let error = block_on(hdf5::index(&bytes.slice(..length), &options)).unwrap_err();
+            assert_eq!(error.kind(), FormatErrorKind::Damaged, "{name} {length}: {error}");
+        }
+    }
+}
+
+#[test]
 fn flipped_bits_of_new_metadata_are_found() {
     let original = file("block_v200.h5");
     for path in ["row_chunks", "unlimited", "two_unlimited", "group"] {
@@ -427,7 +444,7 @@ fn mutated_files_end_with_samples_or_an_error() {
             let bytes = repaired(mutated(&original, &mut random), &case.options());
             let size = bytes.size();
             let source = Counted::new(bytes);
-            // Each byte of metadata is read 16 times at most, and a link or a chunk of 8 bytes takes 48.
+            // Each byte is read 16 times at most. A link or a chunk of 8 bytes takes 48.
             LARGEST.set(0);
             let result = block_on(hdf5::index(&source, &case.options()));
             let largest = LARGEST.get() as u64;

@@ -1,4 +1,5 @@
-//! The checksum of HDF5's newer structures: Jenkins' lookup3, `hashlittle` with an initial value of 0.
+//! The checksum of HDF5's newer structures: Jenkins' lookup3, `hashlittle` with an initial value
+//! of 0.
 
 /// The checksum of some bytes.
 pub(super) fn lookup3(bytes: &[u8]) -> u32 {

@@ -83,7 +83,7 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
         let (parent, _) = path.rsplit_once('/').unwrap_or_default();
         let mut candidates = Vec::new();
         for link in group::links(file, &tree::find(file, parent).await?).await? {
-            if let (true, super::link::Target::Object(at)) = (labels::is_name(&link.name), link.target) {
+            if let (true, super::link::LinkTarget::Object(at)) = (labels::is_name(&link.name), link.target) {
                 let header = header::read_one(file, at).await?;
                 if Dataset::is(&header) {
                     let path = tree::joined(parent, &link.name);

@@ -7,7 +7,7 @@ use super::fractal_heap::FractalHeap;
 use super::header::{Header, kind};
 use super::{btree2, link};
 use crate::FormatError;
-use link::{Link, Target};
+use link::{Link, LinkTarget};
 
 /// A node of an old group's tree, in bytes, with the library's default sizes.
 const NODE: u64 = 544;
@@ -87,9 +87,9 @@ async fn symbol_table(
                 let target = match (cached, object) {
                     (2, _) => {
                         let path = text(scratch.into()).ok_or_else(outside)?;
-                        Target::Soft(link::text(file, names_at, path)?)
+                        LinkTarget::Soft(link::text(file, names_at, path)?)
                     }
-                    (_, Some(object)) => Target::Object(object),
+                    (_, Some(object)) => LinkTarget::Object(object),
                     (_, None) => return Err(cursor.damaged("the address of an object is undefined")),
                 };
                 links.push(Link { name, target });

@@ -7,12 +7,12 @@ use crate::FormatError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) name: String,
-    pub(super) target: Target,
+    pub(super) target: LinkTarget,
 }
 
 /// What a link refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum LinkTarget {
     /// The object whose header is at this place.
     Object(u64),
     /// A path in this file.
@@ -33,12 +33,12 @@ pub(super) fn parse(file: &File<'_>, at: u64, bytes: &[u8]) -> Result<Link, Form
     let length = usize::try_from(length).map_err(|_| cursor.damaged("its name is too long"))?;
     let name = text(file, cursor.place(), cursor.take(length)?)?;
     let target = match kind {
-        0 => Target::Object(cursor.place_of("the object")?),
+        0 => LinkTarget::Object(cursor.place_of("the object")?),
         1 => {
             let length = cursor.u16()?.into();
-            Target::Soft(text(file, cursor.place(), cursor.take(length)?)?)
+            LinkTarget::Soft(text(file, cursor.place(), cursor.take(length)?)?)
         }
-        _ => Target::External,
+        _ => LinkTarget::External,
     };
     Ok(Link { name, target })
 }

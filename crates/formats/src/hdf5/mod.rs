@@ -4,9 +4,9 @@
 //! lies. It does not decode chunks: a sample must be one piece of the file. Other datasets are
 //! refused, with the command that rewrites them.
 //!
-//! Decision: the format is read by our own code. The C library reads from files only, and it returns
-//! wrong coordinates of chunks where an unlimited dimension is not first. The price is about 3,000
-//! lines. They are tested against values that h5py reads.
+//! Decision: the format is read by our own code. The C library reads from files only, and it
+//! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is
+//! about 3,000 lines. They are tested against values that h5py reads.
 
 mod btree2;
 mod checksum;

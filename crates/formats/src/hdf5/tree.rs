@@ -6,7 +6,7 @@ use super::dataset::Dataset;
 use super::file::{BATCH, File};
 use super::group;
 use super::header::{self, Header};
-use super::link::{Link, Target};
+use super::link::{Link, LinkTarget};
 use crate::FormatError;
 
 /// The most levels of groups, and the most soft links of a path.
@@ -60,9 +60,9 @@ pub(super) async fn list(
         // Paths of deep groups have the names of all groups above.
         file.spend(group.path.len() as u64)?;
         match target {
-            Target::Object(at) => objects.push((joined(&group.path, &name), at)),
-            Target::Soft(_) => group.skipped += 1,
-            Target::External => group.external = Some(name),
+            LinkTarget::Object(at) => objects.push((joined(&group.path, &name), at)),
+            LinkTarget::Soft(_) => group.skipped += 1,
+            LinkTarget::External => group.external = Some(name),
         }
     }
     let mut inner = Vec::new();
@@ -103,8 +103,8 @@ pub(super) async fn find(file: &File<'_>, path: &str) -> Result<Header, FormatEr
             return Err(FormatError::unsupported(header.at, why));
         };
         match &link.target {
-            Target::Object(at) => header = header::read_one(file, *at).await?,
-            Target::Soft(to) => {
+            LinkTarget::Object(at) => header = header::read_one(file, *at).await?,
+            LinkTarget::Soft(to) => {
                 followed += 1;
                 if followed > MOST_LEVELS {
                     let why = format!("HDF5 path {path}: more than 32 soft links follow each other");
@@ -115,7 +115,7 @@ pub(super) async fn find(file: &File<'_>, path: &str) -> Result<Header, FormatEr
                 }
                 left.extend(to.split('/').rev().map(str::to_owned));
             }
-            Target::External => {
+            LinkTarget::External => {
                 let why = format!("HDF5 path {path}: {name} is a link to another file: index that file");
                 return Err(FormatError::unsupported(header.at, why));
             }

@@ -191,7 +191,7 @@ async fn version_2_tree(file: &File<'_>, at: u64, found: &mut Found<'_>) -> Resu
     btree2::walk(file, at, &[10, 11], |kind, record| {
         let mut cursor = file.cursor("chunk record", at, record);
         let rank = found.layout.lengths.len();
-        let width = record.len().checked_sub(8 * rank).unwrap_or_default();
+        let width = record.len().saturating_sub(8 * rank);
         if found.filtered != (kind == 11) {
             return Err(cursor.damaged("it has the type of other filters"));
         }

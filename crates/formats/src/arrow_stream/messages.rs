@@ -3,11 +3,9 @@
 use arrow_ipc::{Message, MessageHeader, root_as_footer, root_as_message};
 use bytes::Bytes;
 
-use super::ArrowOptions;
-use super::batch::Batch;
 use super::batch::BatchBuffers;
 use super::schema::{self, Chosen};
-use super::{FILE_MAGIC, STREAM_MARK};
+use super::{ArrowOptions, FILE_MAGIC, STREAM_MARK};
 use crate::{BlockReader, FormatError, le};
 
 /// The bytes before each message: the mark and the length.

@@ -139,20 +139,11 @@ pub(super) fn choose(
     let candidates: Vec<_> = usable.iter().map(candidate).collect();
     let chosen = usable[columns::choose(&candidates, options.column.as_deref())
         .map_err(|why| FormatError::unsupported(at, why))?];
-    let labels = columns
-        .iter()
-        .enumerate()
-        .filter(|(at, column)| *at != chosen && column.parents.is_empty() && column.label_kind().is_some());
-    let label = labels.filter_map(|(_, column)| {
-        Some((columns::label_rank(&column.path, options.label.as_deref())?, column))
-    });
-    let label = label.min_by_key(|(rank, _)| *rank).map(|(_, column)| column.clone());
-    if let (None, Some(name)) = (&label, &options.label) {
+    let asked = options.label.as_deref();
+    let (label, note) = label(&columns, chosen, asked);
+    if let (None, Some(name)) = (&label, asked) {
         return Err(FormatError::unsupported(at, columns::no_label(name)));
     }
-    let chosen =
-        usable[columns::choose(&candidates, field).map_err(|why| FormatError::unsupported(at, why))?];
-    let (label, note) = label(&columns, chosen);
     let samples = columns.swap_remove(chosen);
     match samples.storage {
         Storage::Dictionary => {
@@ -171,10 +162,10 @@ pub(super) fn choose(
 }
 
 /// The column of labels, or why there is none although one has the name.
-fn label(columns: &[Column], samples: usize) -> (Option<Column>, Option<String>) {
+fn label(columns: &[Column], samples: usize, asked: Option<&str>) -> (Option<Column>, Option<String>) {
     let top = columns.iter().enumerate().filter(|(at, column)| *at != samples && column.parents.is_empty());
     let ranked = top.filter_map(|(_, column)| {
-        Some(((column.label_kind().is_none(), columns::label_rank(&column.path)?), column))
+        Some(((column.label_kind().is_none(), columns::label_rank(&column.path, asked)?), column))
     });
     match ranked.min_by_key(|(rank, _)| *rank) {
         Some(((false, _), column)) => (Some(column.clone()), None),

@@ -160,7 +160,8 @@ fn label_leaf(leaves: &[Leaf], samples: usize, chosen: Option<&str>) -> Result<O
 
 /// A column with the name of labels, whatever its type.
 fn named_label(leaves: &[Leaf], samples: usize) -> Option<&str> {
-    let top = |leaf: &Leaf| leaf.path.split('.').next().and_then(columns::label_rank).is_some();
+    let top =
+        |leaf: &Leaf| leaf.path.split('.').next().and_then(|name| columns::label_rank(name, None)).is_some();
     let mut named = leaves.iter().enumerate().filter(|&(at, leaf)| at != samples && top(leaf));
     named.next().map(|(_, leaf)| leaf.path.as_str())
 }
@@ -305,24 +306,18 @@ async fn read_labels(
     let mut values = columns::no_labels(kind);
     let mut texts = SharedTexts::default();
     let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
-    // Places are copied, because futures that borrow from an iterator are of no use to other threads.
+    // Places are copied, because a lazy iterator over groups makes a future that no thread can take.
     let places: Vec<_> = groups.iter().map(|group| (group.chunks[1].start, group.chunks[1].length)).collect();
     let reads = places.into_iter().map(|(start, length)| reader.read(start, length));
     let bytes = futures::stream::iter(reads).buffered(LABELS_AT_ONCE);
     let mut chunks = bytes.zip(futures::stream::iter(groups));
     while let Some((bytes, group)) = chunks.next().await {
-        for label in labels::decode(&bytes?, leaf, &group.chunks[1], &mut texts)? {
-    let chunks = futures::stream::iter(groups.iter().map(|group| &group.chunks[1]));
-    let mut chunks = chunks
-        .map(|chunk| async move { (chunk, reader.read(chunk.start, chunk.length).await) })
-        .buffered(LABELS_AT_ONCE);
-    while let Some((chunk, bytes)) = chunks.next().await {
         let mut emit = |label| {
             if rows.next() == Some(true) {
                 columns::push_label(&mut values, label);
             }
         };
-        labels::decode(&bytes?, leaf, chunk, &mut texts, &mut emit)?;
+        labels::decode(&bytes?, leaf, &group.chunks[1], &mut texts, &mut emit)?;
     }
     Ok(values)
 }

@@ -50,7 +50,10 @@ pub(crate) fn value<'py>(
         Some(SampleValue::Integer(value)) => Some(value.into_pyobject(py)?.into_any()),
         Some(SampleValue::Float(value)) => Some(value.into_pyobject(py)?.into_any()),
         Some(SampleValue::Text(text)) => Some(text.into_pyobject(py)?.into_any()),
-        Some(SampleValue::Array(kind, bytes)) => Some(array(PyBytes::new(py, bytes).as_any(), kind)?),
+        // A copy, because PyTorch warns of arrays that cannot be written.
+        Some(SampleValue::Array(kind, bytes)) => {
+            Some(array(PyBytes::new(py, bytes).as_any(), kind)?.call_method0("copy")?)
+        }
         Some(_) => None,
     })
 }

@@ -18,16 +18,19 @@ fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples,
 }
 
 #[test]
+// semantics: FORMAT-1, FORMAT-2
 fn arrow_samples_are_those_of_pyarrow() {
     columnar::samples_are_those_of_pyarrow(".arrow", parse);
 }
 
 #[test]
+// semantics: FORMAT-4
 fn arrow_files_that_are_refused_have_a_remedy() {
     columnar::refused_files_have_a_remedy(".arrow", parse);
 }
 
 #[test]
+// semantics: FORMAT-4
 fn damaged_arrow_files_are_errors_or_samples() {
     columnar::damaged_files_are_errors_or_samples(".arrow", 2000, parse);
 }

@@ -242,6 +242,7 @@ fn check_chunks(case: &ChunkCase, bytes: &Bytes) {
 }
 
 #[test]
+// semantics: FORMAT-1, FORMAT-2
 fn samples_are_the_values_that_h5py_reads() {
     let expected = expected();
     for case in &expected.index {
@@ -255,6 +256,7 @@ fn samples_are_the_values_that_h5py_reads() {
 }
 
 #[test]
+// semantics: FORMAT-4
 fn refused_datasets_are_named_with_the_cause() {
     for case in expected().refused {
         let error = block_on(hdf5::index(&file(&case.file), &case.options())).expect_err(&case.name());
@@ -266,6 +268,7 @@ fn refused_datasets_are_named_with_the_cause() {
 }
 
 #[test]
+// semantics: SHARD-9
 fn requests_are_far_fewer_than_samples() {
     let cost = |name: &str, path: &str| {
         let source = Counted::new(file(name));
@@ -429,6 +432,7 @@ fn flipped_bits_of_new_metadata_are_found() {
 }
 
 #[test]
+// semantics: FORMAT-4
 fn mutated_files_end_with_samples_or_an_error() {
     let expected = expected();
     let mut cases: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();

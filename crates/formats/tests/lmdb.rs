@@ -79,6 +79,7 @@ fn main_record(file: &[u8], header: usize) -> usize {
 }
 
 #[test]
+// semantics: FORMAT-1
 fn values_are_those_that_the_library_reads() {
     let (mut databases, mut samples) = (0, 0);
     for (name, listed) in manifest() {
@@ -134,6 +135,7 @@ fn only_database_is_taken_and_several_are_listed() {
 }
 
 #[test]
+// semantics: FORMAT-4
 fn duplicates_in_the_main_database_are_refused() {
     for (name, header) in [("main_database-0.9.mdb", 16), ("main_database-1.0.mdb", 24)] {
         let at = main_record(&file(name), header) + 4;
@@ -310,6 +312,7 @@ impl Random {
 }
 
 #[test]
+// semantics: FORMAT-4
 fn mutated_files_are_bounded_in_time_and_memory() {
     let (mut valid, mut refused) = (0, 0);
     for (index, (name, databases)) in manifest().into_iter().enumerate() {

@@ -220,6 +220,7 @@ impl FileSource for Computed {
 }
 
 #[test]
+// semantics: SHARD-9
 fn tree_of_large_values_costs_few_requests_and_bytes() {
     // 30 GB: leaves about as full as of a writer that adds keys in any order.
     let samples = 300_000;

@@ -18,16 +18,19 @@ fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples,
 }
 
 #[test]
+// semantics: FORMAT-1, FORMAT-2
 fn parquet_samples_are_those_of_pyarrow() {
     columnar::samples_are_those_of_pyarrow(".parquet", parse);
 }
 
 #[test]
+// semantics: FORMAT-4
 fn parquet_files_that_are_refused_have_a_remedy() {
     columnar::refused_files_have_a_remedy(".parquet", parse);
 }
 
 #[test]
+// semantics: FORMAT-4
 fn damaged_parquet_files_are_errors_or_samples() {
     columnar::damaged_files_are_errors_or_samples(".parquet", 2000, parse);
 }

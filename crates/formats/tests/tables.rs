@@ -374,6 +374,7 @@ impl FileSource for Unread {
 }
 
 #[test]
+// semantics: FORMAT-3
 fn billion_windows_are_one_run() {
     let options = WindowOptions { window: 1025, stride: 1024, dtype: "uint16".to_owned() };
     let found = block_on(tokens::raw(&Unread(2 * (1024 * 1_000_000_000 + 5)), &options)).unwrap();

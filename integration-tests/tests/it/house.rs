@@ -29,7 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-layers", &["foreread-types", "foreread-tier"]),
     ("foreread-share", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
-    ("foreread-dataset", &["foreread-types", "foreread-tier"]),
+    ("foreread-formats", &[]),
+    ("foreread-dataset", &["foreread-types", "foreread-tier", "foreread-formats"]),
     (
         "foreread-loader",
         &[

@@ -4,8 +4,8 @@
 //! the whole object. Version 2 is of shards. Its rows contain their object's number in a
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
-//! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or have
-//! values.
+//! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
+//! have values.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Writing a catalog of samples whose places are computed.
 //!
-//! Rows of an array and windows of tokens lie at equal distances and have equal lengths. So a row of
-//! this catalog is a run of samples, and 10^9 samples take a few rows. Sample `i` of a run begins at
-//! `offset + i * stride`. The price: such samples have no names, checksums, fields, values or
-//! servers.
+//! Rows of an array and windows of tokens lie at equal distances and have equal lengths. So a row
+//! of this catalog is a run of samples, and 10^9 samples take a few rows. Sample `i` of a run
+//! begins at `offset + i * stride`. The price: such samples have no names, checksums, fields,
+//! values or servers.
 
 use std::sync::Arc;
 

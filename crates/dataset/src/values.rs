@@ -1,10 +1,10 @@
 //! Values of packed samples as columns of a catalog: labels and small numbers.
 //!
-//! Parsers read them with a shard's directory, so no second request per sample is needed. All shards
-//! of a dataset have one type per column. Integers become numbers with a fraction if one shard has
-//! these. A column of texts named `label` is the catalog's column of labels, with classes in the
-//! order of their names. All other columns are `value.NAME`. The price is memory: a value takes one
-//! to eight bytes per sample, an array its length.
+//! Parsers read them with a shard's directory, so no second request per sample is needed. All
+//! shards of a dataset have one type per column. Integers become numbers with a fraction if one
+//! shard has these. A column of texts named `label` is the catalog's column of labels, with classes
+//! in the order of their names. All other columns are `value.NAME`. The price is memory: a value
+//! takes one to eight bytes per sample, an array its length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::one_line;
 
-/// Samples of equal length at equal distances: sample `i` of `count` begins at `start + i * stride`.
+/// Samples of equal length at equal distances: sample `i` of `count` begins at `start + i *
+/// stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The offset of the first sample in bytes.
@@ -135,7 +136,8 @@ pub struct FoundSamples {
     pub array: Option<ArrayType>,
     /// Entries that are not samples: counters, metadata, a last short window.
     pub skipped: u64,
-    /// What was found, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3 |u1`.
+    /// What was found, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3
+    /// |u1`.
     pub summary: String,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! Decision: the parsers are our own, and they ask for bytes through [`FileSource`]. So one parser
 //! reads local files, Lustre and S3, no C library is needed, and hostile files meet checked bounds
-//! only. The price is that each format's rules are written here again. They are tested against files
-//! of the real writers.
+//! only. The price is that each format's rules are written here again. They are tested against
+//! files of the real writers.
 //!
 //! [`source`] keeps requests few. [`found`] is what all parsers return.
 

@@ -159,7 +159,8 @@ impl SampleLayout {
         self.parts.iter().map(place).collect()
     }
 
-    /// The labels: of the part that was chosen, or of one with a usual name. None if no part is one.
+    /// The labels: of the part that was chosen, or of one with a usual name. None if no part is
+    /// one.
     async fn label(
         &self,
         reader: &BlockReader<'_>,

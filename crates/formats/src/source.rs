@@ -29,8 +29,8 @@ pub trait FileSource: Send + Sync {
     /// Its length in bytes.
     fn size(&self) -> u64;
 
-    /// Reads a range that is not empty and lies in the file. Returns exactly these bytes. Many reads
-    /// may run at once.
+    /// Reads a range that is not empty and lies in the file. Returns exactly these bytes. Many
+    /// reads may run at once.
     fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>>;
 }
 

@@ -176,7 +176,8 @@ impl PyCatalog {
         self.catalog().base_url()
     }
 
-    /// How objects store samples: files, tar, hdf5, parquet and so on.
+    /// How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds, litdata,
+    /// npy or tokens.
     #[getter]
     fn format(&self) -> &str {
         self.catalog().format().name()
@@ -237,8 +238,8 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and
 /// Arrow files, `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample.
-/// `window` and `stride` are the samples of token files in tokens, `dtype` the type of a token, and
-/// with `document` a document of Megatron's files is one sample.
+/// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a token.
+/// With `document`, a document of Megatron's files is one sample.
 #[pyfunction]
 #[pyo3(signature = (
     target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,

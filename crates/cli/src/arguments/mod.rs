@@ -124,12 +124,12 @@ pub struct Index {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Packed formats")]
 pub struct FormatArguments {
-    /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'), whose
-    /// rows are the samples [default: the only candidate]
+    /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
+    /// whose rows are the samples [default: the only candidate]
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such as
-    /// label]
+    /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such
+    /// as label]
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
     /// The named database of an LMDB file [default: the only one]

@@ -191,7 +191,8 @@ async fn add_labels(
 
 /// Each dataset of a group is a sample.
 async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, FormatError> {
-    // A list, because a lazy iterator over borrowed datasets makes a future that no thread can take.
+    // A list, because a lazy iterator over borrowed datasets makes a future that no thread can
+    // take.
     let places: Vec<_> = group.datasets.iter().map(|dataset| rows::whole(file, dataset)).collect();
     let places = futures::stream::iter(places).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
     let name = |dataset: &Dataset| dataset.path.rsplit('/').next().unwrap_or_default().to_owned();

@@ -47,7 +47,7 @@ pub fn is_lmdb(head: &[u8]) -> bool {
 /// # Errors
 /// [`Damaged`](FormatErrorKind::Damaged) if the file is not a valid database or is being written.
 /// [`Unsupported`](FormatErrorKind::Unsupported) if its writer is of 32 bit or of another byte
-/// order, if it is encrypted, has several values per key, or if a sub-database must be selected.
+/// order. Also if it is encrypted, has several values per key, or a sub-database must be selected.
 /// [`Unread`](FormatErrorKind::Unread) if the source fails.
 pub async fn index(source: &dyn FileSource, options: &LmdbOptions) -> Result<FoundSamples, FormatError> {
     let snapshot = Snapshot::read(source).await?;

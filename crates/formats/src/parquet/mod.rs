@@ -306,7 +306,8 @@ async fn read_labels(
     let mut values = columns::no_labels(kind);
     let mut texts = SharedTexts::default();
     let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
-    // Places are copied, because a lazy iterator over groups makes a future that no thread can take.
+    // Places are copied, because a lazy iterator over groups makes a future that no thread can
+    // take.
     let places: Vec<_> = groups.iter().map(|group| (group.chunks[1].start, group.chunks[1].length)).collect();
     let reads = places.into_iter().map(|(start, length)| reader.read(start, length));
     let bytes = futures::stream::iter(reads).buffered(LABELS_AT_ONCE);

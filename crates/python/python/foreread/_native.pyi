@@ -364,7 +364,7 @@ class Catalog:
         """The URL or path that was indexed."""
     @property
     def format(self) -> str:
-        """How objects store samples: files, tar, hdf5, parquet and so on."""
+        """How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds, litdata, npy or tokens."""
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
 
@@ -402,7 +402,7 @@ def index(
 
     The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files,
     `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token
-    files in tokens, `dtype` the type of a token, and with `document` a document of Megatron's files is one sample.
+    files in tokens, and `dtype` is the type of a token. With `document`, a document of Megatron's files is one sample.
     """
 
 def calibrate(

@@ -110,8 +110,15 @@ impl Format {
     /// lock.
     pub fn is_companion(path: &str) -> bool {
         let name = path.rsplit('/').next().unwrap_or(path);
-        matches!(name, "index.json" | "shardindex.json" | "state.json" | "dataset_info.json" | "lock.mdb")
+        let known = ["index.json", "shardindex.json", "state.json", "dataset_info.json", "dataset_dict.json"];
+        known.contains(&name)
+            || name == "lock.mdb"
             || [".idx", ".lst", "-lock"].iter().any(|suffix| ends_with(name, suffix))
+    }
+
+    /// Whether samples also depend on files next to the shards.
+    pub(crate) const fn has_companions(self) -> bool {
+        matches!(self, Self::Mds | Self::LitData | Self::Tokens)
     }
 
     /// Whether samples are parts of objects.
@@ -134,7 +141,12 @@ fn numbered(path: &str) -> Option<&str> {
 }
 
 /// Suffixes of shards that are compressed as a whole, so that no sample can be read separately.
-const COMPRESSED: [&str; 13] = [
+const COMPRESSED: [&str; 18] = [
+    ".mds.gz",
+    ".mds.br",
+    ".mds.bz2",
+    ".mds.zstd",
+    ".mds.snappy",
     ".tar.gz",
     ".tgz",
     ".tar.bz2",
@@ -166,6 +178,8 @@ pub(crate) enum DetectedFormat {
     Format(Format),
     /// They are shards (`train-00000-of-01024`). Their first bytes must show the format.
     Numbered,
+    /// They are LitData's chunks, if an `index.json` is next to them.
+    Chunks,
 }
 
 /// The format of a dataset of these objects, if none is set. It is packed if every object is a
@@ -178,10 +192,10 @@ pub(crate) fn detect<'a>(
     paths: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<DetectedFormat, DatasetError> {
     let shards = paths.clone().filter(|path| !Format::is_companion(path));
-    if is_litdata(shards.clone(), paths.clone()) {
-        return Ok(DetectedFormat::Format(Format::LitData));
+    if shards.clone().next().is_some() && shards.clone().all(is_chunk) {
+        return Ok(DetectedFormat::Chunks);
     }
-    let mut found = shards.map(Format::of_shard);
+    let mut found = shards.clone().map(Format::of_shard);
     match (found.next().flatten(), found.next()) {
         // Of several arrays, each is more likely a sample than a shard.
         (Some(Format::Npy), Some(_)) => return Ok(DetectedFormat::Format(Format::Files)),
@@ -194,8 +208,10 @@ pub(crate) fn detect<'a>(
         return Ok(DetectedFormat::Numbered);
     }
     if let Some(path) = paths.clone().next()
-        && paths.clone().all(is_compressed)
+        && shards.clone().next().is_some()
+        && shards.clone().all(is_compressed)
     {
+        let path = shards.clone().next().unwrap_or(path);
         return Err(compressed(base_url, path));
     }
     let (shards, all) = paths.fold((0u64, 0u64), |(shards, all), path| {
@@ -210,14 +226,14 @@ pub(crate) fn detect<'a>(
     Ok(DetectedFormat::Format(Format::Files))
 }
 
-/// Whether these are LitData's names: `chunk-0-0.bin` next to `index.json`.
-fn is_litdata<'a>(
-    mut shards: impl Iterator<Item = &'a str> + Clone,
-    mut paths: impl Iterator<Item = &'a str>,
-) -> bool {
-    let name = |path: &'a str| path.rsplit('/').next().unwrap_or(path);
-    let is_chunk = |path: &'a str| name(path).starts_with("chunk-") && ends_with(path, ".bin");
-    shards.clone().next().is_some() && shards.all(is_chunk) && paths.any(|path| name(path) == "index.json")
+/// Whether this is a name of LitData's: `chunk-0-0.bin`.
+fn is_chunk(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let numbers = name.strip_prefix("chunk-").and_then(|rest| rest.strip_suffix(".bin"));
+    numbers.and_then(|numbers| numbers.split_once('-')).is_some_and(|(rank, chunk)| {
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_number(rank) && is_number(chunk)
+    })
 }
 
 /// The error for compressed shards.
@@ -279,15 +295,16 @@ mod tests {
             (&["data.mdb", "lock.mdb"], Format::Lmdb),
             (&["x.lmdb", "x.lmdb-lock"], Format::Lmdb),
             (&["index.json", "shard.00000.mds"], Format::Mds),
-            (&["index.json", "chunk-0-0.bin", "chunk-0-1.bin"], Format::LitData),
             (&["dataset_info.json", "state.json", "data-00000-of-00001.arrow"], Format::Arrow),
             (&["x.npy"], Format::Npy),
         ] {
             assert_eq!(of(companions).unwrap(), DetectedFormat::Format(format), "{companions:?}");
         }
+        assert_eq!(of(&["index.json", "a/chunk-0-0.bin", "chunk-0-1.bin"]).unwrap(), DetectedFormat::Chunks);
+        assert!(of(&["index.json", "shard.00000.mds.zstd"]).is_err());
         for mixed in [
             &["x.npy", "y.npy"][..],
-            &["chunk-0-0.bin"],
+            &["chunk-1.bin"],
             &["index.json"],
             &["a.tar", "b.zip"],
             &["a-0-of-2", "a.json"],

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::Format;
+
 /// The choices within a packed format. The defaults take the only candidate there is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -31,8 +33,42 @@ impl FormatOptions {
         *self == Self::default()
     }
 
+    /// The first choice that has no effect for a format, by its name in the command.
+    pub(crate) fn misplaced(&self, format: Format) -> Option<&'static str> {
+        use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, Tokens};
+        let choices: [(&str, bool, &[Format]); 8] = [
+            ("field", self.field.is_some(), &[Hdf5, Parquet, Arrow]),
+            ("label", self.label.is_some(), &[Hdf5, Parquet, Arrow, Mds, LitData]),
+            ("key", self.key.is_some(), &[Lmdb]),
+            ("whole", self.whole, &[Hdf5]),
+            ("window", self.window.is_some(), &[Tokens, LitData]),
+            ("stride", self.stride.is_some(), &[Tokens, LitData]),
+            ("dtype", self.dtype.is_some(), &[Tokens, LitData]),
+            ("document", self.document, &[Tokens]),
+        ];
+        let misplaced = choices.into_iter().find(|(_, is_set, of)| *is_set && !of.contains(&format));
+        misplaced.map(|(name, ..)| name)
+    }
+
     /// Whether the samples are windows or documents of token files.
     pub(crate) fn is_tokens(&self) -> bool {
         self.window.is_some() || self.document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_belong_to_formats() {
+        let field = FormatOptions { field: Some("x".into()), ..FormatOptions::default() };
+        assert_eq!(field.misplaced(Format::Hdf5), None);
+        assert_eq!(field.misplaced(Format::Files), Some("field"));
+        let whole = FormatOptions { whole: true, ..FormatOptions::default() };
+        assert_eq!(whole.misplaced(Format::Parquet), Some("whole"));
+        let window = FormatOptions { window: Some(2), key: Some("k".into()), ..FormatOptions::default() };
+        assert_eq!(window.misplaced(Format::Tokens), Some("key"));
+        assert_eq!(FormatOptions::default().misplaced(Format::Files), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::format::DetectedFormat;
 use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
-use crate::packed::ResumeState;
+use crate::packed::{FormatChoice, ResumeState};
 use crate::servers;
 use crate::shard_journal::{self, ShardJournal};
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
@@ -235,15 +235,7 @@ impl Catalog {
             let message = format!("{base_url}: there are no samples{why}");
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
-        let paths = || found.objects.iter().map(|object| &*object.path);
-        let format = match options.format {
-            Some(format) => format,
-            None if options.format_options.is_tokens() => Format::Tokens,
-            None => match format::detect(base_url, paths())? {
-                DetectedFormat::Format(format) => format,
-                DetectedFormat::Numbered => packed::sniff(origin, base_url, &found.objects).await?,
-            },
-        };
+        let format = choose_format(origin, base_url, options, &found.objects).await?;
         match format.is_packed() {
             false => {
                 let layouts = servers::layouts(origin, &found.objects).await;
@@ -251,6 +243,56 @@ impl Catalog {
             }
             true => pack(origin, base_url, format, options, found, progress).await,
         }
+    }
+}
+
+/// The format of the objects: the one that is set, or the one that their names show.
+async fn choose_format(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    options: &IndexOptions,
+    objects: &[Object],
+) -> Result<Format, DatasetError> {
+    let choices = &options.format_options;
+    let paths = || objects.iter().map(|object| &*object.path);
+    let detected = match options.format {
+        Some(format) => DetectedFormat::Format(format),
+        None => format::detect(base_url, paths())?,
+    };
+    let format = match detected {
+        DetectedFormat::Format(Format::Files | Format::Npy)
+            if choices.is_tokens() && options.format.is_none() =>
+        {
+            Format::Tokens
+        }
+        DetectedFormat::Format(format) => format,
+        DetectedFormat::Numbered => packed::sniff(origin, base_url, objects).await?,
+        DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
+        DetectedFormat::Chunks if choices.is_tokens() => Format::Tokens,
+        DetectedFormat::Chunks => Format::Files,
+    };
+    let why = match choices.misplaced(format) {
+        Some(name) => format!("{name} has no effect for the format {}", format.name()),
+        None if choices.window.is_none()
+            && choices.stride.or(choices.dtype.as_ref().map(|_| 0)).is_some() =>
+        {
+            "stride and dtype need a window".to_owned()
+        }
+        None => return Ok(format),
+    };
+    let message = format!("{base_url}: {why}; leave it out, or set the format");
+    Err(DatasetError::new(DatasetErrorKind::Invalid, message))
+}
+
+/// Keeps the token files among files whose format was not set.
+fn keep_tokens(base_url: &str, objects: &mut Vec<Object>) {
+    let all = objects.len();
+    objects.retain(|object| object.path.ends_with(".bin") || object.path.ends_with(".npy"));
+    let others = all - objects.len();
+    if others > 0 && !objects.is_empty() {
+        tracing::warn!(
+            "{base_url}: {others} of {all} files are no token files (.bin, .npy) and are left out"
+        );
     }
 }
 
@@ -394,6 +436,9 @@ async fn pack(
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
     objects.retain(|object| !Format::is_companion(&object.path));
+    if format == Format::Tokens && options.format.is_none() {
+        keep_tokens(base_url, &mut objects);
+    }
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     let twice = objects
         .array_windows()
@@ -406,14 +451,18 @@ async fn pack(
     }
     let count = objects.len();
     let layouts = servers::layouts(origin, &objects).await;
-    let path = options.partial.as_deref().map(shard_journal::next_to);
+    // Only shards have versions in the journal, and their companions may have changed.
+    let partial = options.partial.as_deref().filter(|_| !format.has_companions());
+    let path = partial.map(shard_journal::next_to);
     let choices = &options.format_options;
     let partial =
         path.map(|path| ShardJournal::open(&path, base_url, format, choices)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
-    let format_choice = (format, choices);
-    let shards = packed::index(origin, base_url, format_choice, objects, before, |cost| {
+    let is_selected =
+        !(options.include.is_empty() && options.exclude.is_empty() && options.objects.is_empty());
+    let chosen = FormatChoice { format, options: choices, is_selected };
+    let shards = packed::index(origin, base_url, chosen, objects, before, |cost| {
         so_far = IndexProgress {
             samples: cost.samples,
             resumed_shards: cost.resumed,

@@ -109,6 +109,13 @@ pub(crate) fn tables(shards: &[IndexedShard]) -> Result<Vec<ValueTable>, String>
                 without.object.path
             ));
         }
+        let without = shards.iter().filter(|shard| !has(shard)).count();
+        if without > 0 {
+            tracing::warn!(
+                "{without} of {} shards have no values {name:?}: their samples have none",
+                shards.len()
+            );
+        }
         let texts = texts(shards, name);
         let length: usize = texts.iter().map(|text| text.len()).sum();
         if i32::try_from(length).is_err() {
@@ -232,10 +239,13 @@ pub(crate) fn hash_row(hash: &mut Xxh3, shard: &IndexedShard, row: usize) {
 pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<String> {
     let mut arrays: BTreeMap<&str, &ArrayType> = BTreeMap::new();
     let mut own = shards.iter().map(|shard| shard.rows.extra().array.as_ref());
-    if let Some(Some(first)) = own.next()
-        && own.all(|other| other == Some(first))
-    {
-        arrays.insert(SAMPLE, first);
+    if let Some(Some(first)) = own.next() {
+        match own.all(|other| other == Some(first)) {
+            true => {
+                arrays.insert(SAMPLE, first);
+            }
+            false => tracing::warn!("shards have samples of different types: array() is not available"),
+        }
     }
     for table in tables {
         if let ValueType::Array(array, _) = &table.kind {

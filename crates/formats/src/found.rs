@@ -79,7 +79,7 @@ pub enum ColumnValues {
     /// Integers. Missing values are `None`.
     Integers(Vec<Option<i64>>),
     /// Numbers with a fraction.
-    Floats(Vec<Option<f64>>),
+    Floats(#[serde(with = "bits")] Vec<Option<f64>>),
     /// Texts. Equal ones may be shared.
     Texts(Vec<Option<Arc<str>>>),
     /// Arrays of one type and shape: the bytes of all samples, one after another.
@@ -163,5 +163,33 @@ impl FoundSamples {
     /// Whether there are no samples.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+/// Numbers as their bits: JSON has neither infinity nor NaN.
+mod bits {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(values: &[Option<f64>], out: S) -> Result<S::Ok, S::Error> {
+        out.collect_seq(values.iter().map(|value| value.map(f64::to_bits)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Option<f64>>, D::Error> {
+        let bits = Vec::<Option<u64>>::deserialize(from)?;
+        Ok(bits.into_iter().map(|bits| bits.map(f64::from_bits)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_json() {
+        let numbers = vec![Some(0.1), Some(f64::INFINITY), None, Some(f64::NAN), Some(-0.0)];
+        let text = serde_json::to_string(&ColumnValues::Floats(numbers.clone())).unwrap();
+        let ColumnValues::Floats(read) = serde_json::from_str(&text).unwrap() else { panic!("{text}") };
+        let bits = |values: Vec<Option<f64>>| values.into_iter().map(|value| value.map(f64::to_bits));
+        assert!(bits(read).eq(bits(numbers)));
     }
 }

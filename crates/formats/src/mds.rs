@@ -113,7 +113,8 @@ pub async fn index(
     shard: &MdsShard,
     label: Option<&str>,
 ) -> Result<FoundSamples, FormatError> {
-    if let Some(compression) = &shard.compression {
+    // Next to a compressed index, a cache may have the raw shard under its own name.
+    if let Some(compression) = shard.compression.as_ref().filter(|_| source.size() != shard.bytes) {
         let compression = parts::shown(compression);
         let why = format!("the shard is compressed ({compression}): write it again with compression=None");
         return Err(FormatError::unsupported(0, why));

@@ -1,8 +1,7 @@
 //! Megatron's pair of files: tokens in `.bin`, and where sequences and documents lie in `.idx`.
 //!
-//! A sample is a document: its sequences, which are contiguous in the `.bin`. For windows over all
-//! tokens, [`token_type`] reads the element type, and [`tokens::raw`](crate::tokens::raw) finds the
-//! windows. The tables are read whole, because every entry is needed. The price is memory of the
+//! A sample is a document: its sequences, which are contiguous in the `.bin`. Or it is a window over
+//! all tokens. The tables are read whole, because every entry is needed. The price is memory of the
 //! size of the `.idx`.
 //!
 //! The modes of multimodal sequences, one byte each at the end of the `.idx`, are ignored.
@@ -12,6 +11,7 @@ use futures::StreamExt;
 
 use crate::element::ElementType;
 use crate::found::{Extents, FoundSamples};
+use crate::tokens::{self, WindowOptions};
 use crate::{FileSource, FormatError, le};
 
 const MAGIC: &[u8] = b"MMIDIDX\0\0";
@@ -44,6 +44,22 @@ struct Header {
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn token_type(idx: &dyn FileSource) -> Result<String, FormatError> {
     Ok(header(idx).await?.element.name().to_owned())
+}
+
+/// Finds the windows in a `.bin` file. `idx` is the file next to it, which has the type of tokens.
+///
+/// # Errors
+/// Those of [`token_type`] and [`tokens::raw`](crate::tokens::raw).
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if the options have another type.
+pub async fn windows(
+    idx: &dyn FileSource,
+    bin: &dyn FileSource,
+    options: &WindowOptions,
+) -> Result<FoundSamples, FormatError> {
+    let element = header(idx).await?.element;
+    tokens::agree(&element, options)?;
+    let dtype = element.name().to_owned();
+    tokens::raw(bin, &WindowOptions { dtype, ..options.clone() }).await
 }
 
 /// Finds the documents in a `.bin` file of `bin_size` bytes. `idx` is the file next to it.

@@ -26,6 +26,7 @@ mod tfrecord;
 mod zip;
 
 use std::future::poll_fn;
+use std::sync::Arc;
 
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
@@ -60,18 +61,34 @@ pub(crate) struct ResumeState<'a> {
     pub(crate) partial: Option<&'a ShardJournal>,
 }
 
+/// The format of a dataset, and what was chosen within it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FormatChoice<'a> {
+    pub(crate) format: Format,
+    pub(crate) options: &'a FormatOptions,
+    /// Whether only some objects are to be indexed.
+    pub(crate) is_selected: bool,
+}
+
+/// Whether an `index.json` is next to the first of these chunks.
+pub(crate) async fn have_index(origin: &dyn OriginTier, objects: &[Object]) -> bool {
+    let Some(first) = objects.iter().find(|object| !Format::is_companion(&object.path)) else { return false };
+    origin.stat(&parsers::index_path(&first.path)).await.is_ok()
+}
+
 /// Indexes all `objects` as shards of a format, in their order. `progress` is called after each
 /// read.
 pub(crate) async fn index(
     origin: &dyn OriginTier,
     base_url: &str,
-    (format, options): (Format, &FormatOptions),
+    choice: FormatChoice<'_>,
     objects: Vec<Object>,
     before: ResumeState<'_>,
     mut progress: impl FnMut(IndexCost),
 ) -> Result<Vec<IndexedShard>, DatasetError> {
     let store = ShardStore::new(origin);
-    let parsers = Parsers::new(origin, &store, format, options);
+    let parsers = Parsers::new(origin, &store, choice);
+    let paths: Vec<Arc<str>> = objects.iter().map(|object| Arc::clone(&object.path)).collect();
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;
@@ -93,7 +110,10 @@ pub(crate) async fn index(
             next
         });
         match next.await {
-            None => return Ok(shards),
+            None => {
+                parsers.check_complete(base_url, &paths).await?;
+                return Ok(shards);
+            }
             Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),
             Some(Ok(shard)) => {
                 cost.samples += shard.rows.len();

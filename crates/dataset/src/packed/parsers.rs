@@ -12,12 +12,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::lock::Mutex;
 
+use super::FormatChoice;
 use super::reader::ShardStore;
 use super::rows::{FormatColumns, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{samples, scan, tar, tfrecord, zip};
-use crate::{Format, FormatOptions};
+use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
 /// The name of the file that describes the shards of its directory.
 const INDEX: &str = "index.json";
@@ -31,6 +32,7 @@ pub(crate) struct Parsers<'a> {
     store: &'a ShardStore<'a>,
     format: Format,
     options: &'a FormatOptions,
+    is_selected: bool,
     /// What the `index.json` of each directory describes.
     indexes: Mutex<HashMap<String, Arc<ShardIndex>>>,
 }
@@ -45,10 +47,48 @@ impl<'a> Parsers<'a> {
     pub(crate) fn new(
         origin: &'a dyn OriginTier,
         store: &'a ShardStore<'a>,
-        format: Format,
-        options: &'a FormatOptions,
+        choice: FormatChoice<'a>,
     ) -> Self {
-        Self { origin, store, format, options, indexes: Mutex::default() }
+        let FormatChoice { format, options, is_selected } = choice;
+        Self { origin, store, format, options, is_selected, indexes: Mutex::default() }
+    }
+
+    /// Checks that all shards of each `index.json` are among the indexed ones, whose paths are
+    /// sorted.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::BadShard`] with the first one that is missing.
+    pub(crate) async fn check_complete(
+        &self,
+        base_url: &str,
+        paths: &[Arc<str>],
+    ) -> Result<(), DatasetError> {
+        if self.is_selected {
+            return Ok(());
+        }
+        for (directory, index) in self.indexes.lock().await.iter() {
+            let mut names: Vec<&str> = match &**index {
+                ShardIndex::Mds(shards) => shards.keys().map(String::as_str).collect(),
+                ShardIndex::LitData(index) => index.chunks.iter().map(|chunk| &*chunk.filename).collect(),
+            };
+            names.sort_unstable();
+            let path = |name: &str| match &**directory {
+                "" => name.to_owned(),
+                directory => format!("{directory}/{name}"),
+            };
+            let is_missing =
+                |name: &&&str| paths.binary_search_by(|known| (**known).cmp(&path(name))).is_err();
+            let missing: Vec<&&str> = names.iter().filter(is_missing).collect();
+            if let Some(first) = missing.first() {
+                let (path, more) = (path(first), missing.len() - 1);
+                let message = format!(
+                    "{base_url}: {path} is missing, and {more} more that {INDEX} next to it lists; copy them \
+                     again, or choose the rest with --include"
+                );
+                return Err(DatasetError::new(DatasetErrorKind::BadShard, message));
+            }
+        }
+        Ok(())
     }
 
     /// The samples of a shard, read at most at `places` positions at once, and the number of its
@@ -79,6 +119,18 @@ impl<'a> Parsers<'a> {
 
     /// The samples that a parser of `foreread-formats` finds.
     async fn found(&self, object: &Object) -> Result<FoundSamples, ShardError> {
+        let found = self.parse(object).await.map_err(with_remedy)?;
+        if let Some(label) = &self.options.label
+            && found.columns.is_empty()
+            && !found.is_empty()
+        {
+            let why = format!("{label:?} cannot be read as labels ({}); leave out --label", found.summary);
+            return Err(ShardError::unsupported(0, why));
+        }
+        Ok(found)
+    }
+
+    async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
         let FormatOptions { field, label, key, whole, .. } = self.options.clone();
         Ok(match self.format {
@@ -124,14 +176,12 @@ impl<'a> Parsers<'a> {
             let table = table.ok_or_else(|| ShardError::unsupported(0, why))?;
             return Ok(megatron::documents(&table, source.object.size).await?);
         }
-        let mut options = self.windows()?;
-        if path.ends_with(".npy") {
-            return Ok(tokens::npy(source, &options).await?);
-        }
-        if let (Some(table), true) = (table, options.dtype.is_empty()) {
-            options.dtype = megatron::token_type(&table).await?;
-        }
-        Ok(tokens::raw(source, &options).await?)
+        let options = self.windows()?;
+        Ok(match table {
+            Some(table) => megatron::windows(&table, source, &options).await?,
+            None if path.ends_with(".npy") => tokens::npy(source, &options).await?,
+            None => tokens::raw(source, &options).await?,
+        })
     }
 
     /// The windows that were chosen.
@@ -174,7 +224,7 @@ impl<'a> Parsers<'a> {
         if let Some(index) = indexes.get(directory) {
             return Ok(Arc::clone(index));
         }
-        let path = if directory.is_empty() { INDEX.to_owned() } else { format!("{directory}/{INDEX}") };
+        let path = index_path(&format!("{directory}/"));
         let why = format!("there is no {INDEX} next to it, which describes its samples");
         let object = self.companion(&path).await?.ok_or_else(|| ShardError::unsupported(0, why))?;
         if object.size == 0 || object.size > MAX_INDEX {
@@ -198,8 +248,31 @@ impl<'a> Parsers<'a> {
     async fn companion(&self, path: &str) -> Result<Option<Object>, ShardError> {
         match self.origin.stat(path).await {
             Ok(object) => Ok(Some(object)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // Without permission to list, a bucket does not say whether an object exists.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Denied) => Ok(None),
             Err(error) => Err(error.into()),
         }
+    }
+}
+
+/// The path of the `index.json` next to the object at `path`.
+pub(crate) fn index_path(path: &str) -> String {
+    match path.rsplit_once('/') {
+        None | Some(("", _)) => INDEX.to_owned(),
+        Some((directory, _)) => format!("{directory}/{INDEX}"),
+    }
+}
+
+/// The error of a parser, with the ways to choose otherwise.
+fn with_remedy(error: ShardError) -> ShardError {
+    match error {
+        ShardError::Unsupported { at, why } => ShardError::unsupported(
+            at,
+            format!(
+                "{why}. `foreread index --help` has the choices, and --format files takes each file as one \
+                 sample"
+            ),
+        ),
+        other => other,
     }
 }

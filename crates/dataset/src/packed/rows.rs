@@ -128,7 +128,10 @@ impl SampleRows {
             summary: found.summary,
         };
         match found.extents {
-            Extents::Runs(runs) => rows.extra.runs = runs,
+            Extents::Runs(mut runs) => {
+                runs.retain(|run| run.count > 0);
+                rows.extra.runs = runs;
+            }
             Extents::Rows(extents) => {
                 let (keys, fields) = (found.keys.unwrap_or_default(), found.fields.unwrap_or_default());
                 for (row, (offset, length)) in extents.into_iter().enumerate() {

@@ -61,6 +61,7 @@ pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Cho
         (Choice::Rows { dataset, labels }, None) => {
             let is_label = |other: &Dataset| {
                 other.at != dataset.at
+                    && parent(&other.path) == parent(&dataset.path)
                     && labels::is_name(&other.path)
                     && labels::fits(other, samples(dataset, options))
             };
@@ -68,6 +69,11 @@ pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Cho
         }
     }
     Ok(choice)
+}
+
+/// The path of the group of a dataset.
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
 /// The number of labels: one per row, or `None` for one of the file.
@@ -127,9 +133,11 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
     };
     let candidates: Vec<&Dataset> = all.iter().filter(usable).copied().collect();
     let images: Vec<&Dataset> = candidates.iter().copied().filter(|dataset| !is_label(dataset)).collect();
-    // A file of nothing but labels has them as samples.
+    // A file of nothing but labels has them as samples. With other datasets, whose type is not
+    // supported, the labels would pass for the samples.
     let chosen = match (&images[..], &candidates[..]) {
-        ([one], _) | ([], [one]) => Some(*one),
+        ([one], _) => Some(*one),
+        ([], [one]) if all.len() == 1 => Some(*one),
         _ => None,
     };
     if let Some(dataset) = chosen {
@@ -149,7 +157,7 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
             Some(name) => format!("the HDF5 file has no datasets, and {name} is a link to another file"),
             None => "the HDF5 file has no datasets".into(),
         }
-    } else if candidates.is_empty() {
+    } else if images.is_empty() {
         format!("the HDF5 file has no dataset of rows of numbers or bytes: {}", named(&all))
     } else {
         format!(

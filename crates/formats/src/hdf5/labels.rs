@@ -12,7 +12,7 @@ use super::{global_heap, values};
 use crate::{ArrayType, ColumnValues, FormatError};
 
 /// Names of datasets that are labels, without regard to case.
-const NAMES: [&str; 7] = ["label", "labels", "y", "target", "targets", "class", "classes"];
+const NAMES: [&str; 7] = ["label", "labels", "target", "targets", "class", "classes", "y"];
 
 /// The most values per row that are labels.
 const MOST_VALUES: u64 = 64;
@@ -25,8 +25,13 @@ const MOST_TEXT: u64 = 16 * 1024;
 
 /// Whether the dataset's name is one of labels.
 pub(super) fn is_name(path: &str) -> bool {
+    rank(path) < NAMES.len()
+}
+
+/// The position of a dataset's name among the names of labels. The first one is the most usual.
+pub(super) fn rank(path: &str) -> usize {
     let name = path.rsplit('/').next().unwrap_or(path);
-    NAMES.iter().any(|known| known.eq_ignore_ascii_case(name))
+    NAMES.iter().position(|known| known.eq_ignore_ascii_case(name)).unwrap_or(NAMES.len())
 }
 
 /// Whether a dataset can have a label for each of `samples` samples, or with `None` of one sample.

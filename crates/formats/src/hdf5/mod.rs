@@ -173,10 +173,12 @@ async fn add_labels(
     samples: Option<u64>,
     found: &mut FoundSamples,
 ) -> Result<(), FormatError> {
+    // The usual name comes first, and its values are the label.
+    let first = labels.iter().min_by_key(|dataset| labels::rank(&dataset.path)).map(|dataset| dataset.at);
     for dataset in labels {
-        let name = match labels {
-            [_] => "label",
-            _ => dataset.path.rsplit('/').next().unwrap_or_default(),
+        let name = match first == Some(dataset.at) {
+            true => "label",
+            false => dataset.path.rsplit('/').next().unwrap_or_default(),
         };
         match labels::read(file, dataset, samples).await {
             Ok(values) => found.columns.push(ValueColumn { name: name.to_owned(), values }),

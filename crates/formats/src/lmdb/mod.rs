@@ -78,7 +78,18 @@ async fn samples(
     refuse_duplicates(at, main, "the main database")?;
     let found = tree.walk(at, main).await?;
     let selected = match &options.database {
+        Some(name) if name.is_empty() => None,
         Some(name) => Some(named(at, &found, name)?),
+        // Few values next to databases are notes about them, and many are samples.
+        None if !found.rows.is_empty() && !found.databases.is_empty() => {
+            let list = list(&found.databases);
+            let why = format!(
+                "there are {} values and named databases: use --key NAME with one of {list}, or --key '' \
+                 for the values",
+                found.rows.len()
+            );
+            return Err(FormatError::unsupported(at, why));
+        }
         None if !found.rows.is_empty() => None,
         None => match &found.databases[..] {
             [] => None,

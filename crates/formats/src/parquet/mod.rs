@@ -107,7 +107,7 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
                 summary += &format!(", labels of column {}", leaf.path);
                 found.columns.push(ValueColumn { name: "label".to_owned(), values });
             }
-            Err(error) if error.kind() == FormatErrorKind::Unsupported => {
+            Err(error) if error.kind() == FormatErrorKind::Unsupported && options.label.is_none() => {
                 summary += &format!(", no labels: {}", error.why());
             }
             Err(error) => return Err(error),

@@ -70,7 +70,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return raw
     if decode not in ("image", "auto"):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
-    if decode == "auto" and (kind := samples.catalog.array_type) is not None:
+    if decode == "auto" and (kind := samples.catalog.array_type) is not None and kind[0].lstrip("<>|=")[0] in "biuf":
         return tensors(*kind)
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):

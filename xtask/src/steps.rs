@@ -1,4 +1,5 @@
-//! The steps of `cargo xtask test`: formatting, then the tests, and lints and checks while they run.
+//! The steps of `cargo xtask test`: formatting, then the tests, and lints and checks while they
+//! run.
 //!
 //! All share one build profile and one target directory, so that dependencies are compiled once and
 //! checked once.

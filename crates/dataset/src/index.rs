@@ -265,6 +265,10 @@ async fn choose_format(
         {
             Format::Tokens
         }
+        DetectedFormat::Format(Format::Files) if paths().all(|path| path.ends_with(".bin")) => {
+            tracing::warn!("{base_url}: each .bin file is taken as one sample; for tokens, set --window");
+            Format::Files
+        }
         DetectedFormat::Format(format) => format,
         DetectedFormat::Numbered => packed::sniff(origin, base_url, objects).await?,
         DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
@@ -482,6 +486,10 @@ async fn pack(
     }
     if so_far.samples == 0 {
         let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
+        if format == Format::Tokens && count > 0 {
+            let message = format!("{base_url}: no file is as long as the window; set a shorter --window");
+            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+        }
         let message = format!(
             "{base_url}: there are no samples in {count} {} shards ({skipped} members that are none)",
             format.name()

@@ -50,6 +50,7 @@ pub(crate) fn choose(candidates: &[Candidate<'_>], field: Option<&str>) -> Resul
     };
     let mut matching: Vec<usize> = match field {
         Some(field) => (0..candidates.len()).filter(|&at| is_below(candidates[at].path, field)).collect(),
+        None if candidates.len() == 1 => vec![0],
         None => (0..candidates.len()).filter(|&at| candidates[at].is_bytes).collect(),
     };
     type Preference = fn(&Candidate<'_>) -> bool;

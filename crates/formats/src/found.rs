@@ -136,6 +136,8 @@ pub struct FoundSamples {
     pub array: Option<ArrayType>,
     /// Entries that are not samples: counters, metadata, a last short window.
     pub skipped: u64,
+    /// What a user should know, one line each: labels that cannot be read.
+    pub notes: Vec<String>,
     /// What was found, for people: one line, such as `HDF5 dataset /images: 50000 x 224 x 224 x 3
     /// |u1`.
     pub summary: String,
@@ -151,6 +153,7 @@ impl FoundSamples {
             columns: Vec::new(),
             array: None,
             skipped: 0,
+            notes: Vec::new(),
             summary: one_line(summary.into()),
         }
     }

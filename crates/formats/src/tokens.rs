@@ -27,7 +27,7 @@ pub struct WindowOptions {
 /// invalid.
 pub async fn raw(source: &dyn FileSource, options: &WindowOptions) -> Result<FoundSamples, FormatError> {
     if options.dtype.is_empty() {
-        let why = "the file has only tokens: name their element type, e.g. uint16";
+        let why = "the file has only tokens: set their type by --dtype, e.g. --dtype u16";
         return Err(FormatError::unsupported(0, why));
     }
     let element = ElementType::parse(&options.dtype, 0)?;

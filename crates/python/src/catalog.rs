@@ -120,8 +120,8 @@ impl PyCatalog {
         values::value(py, self.catalog(), self.id(index)?, name)
     }
 
-    /// NumPy's type and the shape of each sample's bytes, if the format knows them. The first length
-    /// of the shape is None if it differs between samples.
+    /// NumPy's type and the shape of each sample's bytes, if the format knows them. The first
+    /// length of the shape is None if it differs between samples.
     #[getter]
     fn array_type(&self) -> Option<(String, Vec<Option<u64>>)> {
         self.catalog().array().map(|array| (array.dtype.clone(), array.shape.clone()))
@@ -176,8 +176,8 @@ impl PyCatalog {
         self.catalog().base_url()
     }
 
-    /// How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds, litdata,
-    /// npy or tokens.
+    /// How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds,
+    /// litdata, npy or tokens.
     #[getter]
     fn format(&self) -> &str {
         self.catalog().format().name()
@@ -236,10 +236,11 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 /// moved, and the caller guarantees that the data are the same. `progress` is called periodically
 /// with the samples and bytes found so far. An exception that it raises ends the index.
 ///
-/// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and
-/// Arrow files, `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample.
-/// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a token.
-/// With `document`, a document of Megatron's files is one sample.
+/// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
+/// and Arrow files, `label` the one with the labels, `key` the named database of LMDB. With
+/// `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in
+/// tokens, and `dtype` is the type of a token. With `document`, a document of Megatron's files is
+/// one sample.
 #[pyfunction]
 #[pyo3(signature = (
     target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,

@@ -70,11 +70,10 @@ impl ExceptionClass {
     fn of_dataset(kind: DatasetErrorKind) -> Self {
         match kind {
             DatasetErrorKind::Empty => Self::NotFound,
-            DatasetErrorKind::Invalid => Self::Config,
-            DatasetErrorKind::Corrupt
-            | DatasetErrorKind::NotACatalog
-            | DatasetErrorKind::Unsupported
-            | DatasetErrorKind::BadShard => Self::Corrupt,
+            DatasetErrorKind::Invalid | DatasetErrorKind::Unsupported => Self::Config,
+            DatasetErrorKind::Corrupt | DatasetErrorKind::NotACatalog | DatasetErrorKind::BadShard => {
+                Self::Corrupt
+            }
             DatasetErrorKind::Io => Self::Origin,
             DatasetErrorKind::Changed => Self::Changed,
             DatasetErrorKind::InUse => Self::Config,

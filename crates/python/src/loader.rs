@@ -52,8 +52,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
 ///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
-///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord', 'zip', 'lmdb', 'hdf5',
-///         'parquet', 'arrow', 'mds', 'litdata', 'npy' or 'tokens'.
+///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord', 'zip', 'lmdb',
+///         'hdf5', 'parquet', 'arrow', 'mds', 'litdata', 'npy' or 'tokens'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
 ///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads

@@ -104,8 +104,10 @@ impl PySample {
         let this = slf.get();
         let Some(array) = this.catalog().array() else {
             let format = this.catalog().format().name();
-            let message =
-                format!("samples of {format} have no known type: use numpy.frombuffer(sample, dtype)");
+            let message = format!(
+                "samples of {format} have no known type: decode them, for example by \
+                 numpy.load(io.BytesIO(sample)) or numpy.frombuffer(sample, dtype)"
+            );
             return Err(pyo3::exceptions::PyTypeError::new_err(message));
         };
         values::array(slf.as_any(), array)

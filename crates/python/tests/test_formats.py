@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -264,11 +266,136 @@ def test_torch_gets_tensors_and_labels(data: Data) -> None:
     dataset.close()
 
 
+#: Files of real writers.
+FILES = Path(__file__).parents[2] / "formats" / "tests" / "fixtures"
+
+
+def _copy(name: str, to: Path) -> Path:
+    return Path(shutil.copytree(FILES / name, to / "copy"))
+
+
+# semantics: FORMAT-4
+def test_missing_shards_of_an_index_are_an_error(tmp_path: Path) -> None:
+    directory = _copy("tables/mds/mixed", tmp_path)
+    assert len(foreread.index(directory)) == 12
+    (directory / "shard.00001.mds").unlink()
+    with pytest.raises(foreread.Error, match=r"shard.00001.mds is missing"):
+        foreread.index(directory)
+    assert len(foreread.index(directory, include="*.mds")) == 8
+
+
+# semantics: FORMAT-4
+def test_compressed_shards_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(foreread.ConfigError, match=r"compressed"):
+        foreread.index(_copy("tables/mds/compressed", tmp_path))
+
+
+# semantics: FORMAT-1
+def test_chunks_are_found_by_the_index_next_to_them(tmp_path: Path) -> None:
+    directory = _copy("tables/litdata/tree", tmp_path)
+    (directory / "README.md").write_text("text")
+    assert foreread.index(directory, include="*.bin").format == "litdata"
+    assert foreread.index(directory / "chunk-0-1.bin").format == "litdata"
+    (directory / "chunk-0-1.bin").unlink()
+    (directory / "README.md").unlink()
+    with pytest.raises(foreread.Error, match=r"chunk-0-1.bin is missing"):
+        foreread.index(directory)
+
+
+# semantics: FORMAT-1
+def test_windows_are_cut_from_token_files_only(tmp_path: Path) -> None:
+    numpy.arange(1000, dtype="<u2").tofile(tmp_path / "train.bin")
+    numpy.arange(3, dtype="<u2").tofile(tmp_path / "short.bin")
+    (tmp_path / "prepare.py").write_text("even")
+    catalog = foreread.index(tmp_path, window=10, dtype="u16")
+    assert (len(catalog), catalog.path(0)) == (100, "train.bin/0")
+    with pytest.raises(foreread.Error, match="as long as the window"):
+        foreread.index(tmp_path, window=1001, dtype="u16")
+    megatron = _copy("tables/megatron", tmp_path)
+    with pytest.raises(foreread.Error, match="<i4"):
+        foreread.index(megatron / "i4.bin", window=4, dtype="u16")
+    assert foreread.index(megatron / "i4.bin", window=4).array_type == ("<i4", [4])
+
+
+# semantics: FORMAT-2
+def test_labels_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    table = pyarrow.table({"bytes": [b"a", b"b"], "label": [1, 2]})
+    options: Any = {"use_dictionary": False, "compression": {"bytes": "NONE", "label": "ZSTD"}}
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", **options)
+    assert foreread.index(tmp_path).label(0) is None
+    with pytest.raises(foreread.Error, match="ZSTD"):
+        foreread.index(tmp_path, label="label")
+    with pytest.raises(foreread.Error, match="image"):
+        foreread.index(_copy("tables/mds/mixed", tmp_path), label="image")
+
+
+# semantics: FORMAT-2
+def test_labels_are_those_next_to_the_samples(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"] = numpy.zeros((4, 2, 2), "u1")
+        file["labels"], file["y"], file["other/label"] = [1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]
+    catalog = foreread.index(tmp_path / "x.h5")
+    assert [catalog.label(number) for number in range(4)] == [1, 2, 3, 4]
+    assert sorted(catalog.value_names) == ["label", "y"]
+    with h5py.File(tmp_path / "z.h5", "w") as file:
+        file["texts"] = ["a", "b"]
+        file["labels"] = [1, 2]
+    with pytest.raises(foreread.Error, match="texts"):
+        foreread.index(tmp_path / "z.h5")
+
+
+# semantics: FORMAT-4
+def test_named_databases_next_to_values_are_a_choice(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path), max_dbs=2, map_size=1 << 20) as environment:
+        images = environment.open_db(b"images")
+        with environment.begin(write=True) as writing:
+            writing.put(b"version", b"1")
+            for number in range(5):
+                writing.put(bytes([48 + number]), b"x" * number, db=images)
+    with pytest.raises(foreread.Error, match=r"images \(5 entries\)"):
+        foreread.index(tmp_path)
+    assert len(foreread.index(tmp_path, key="images")) == 5
+    assert len(foreread.index(tmp_path, key="")) == 1
+
+
+def test_choices_without_effect_are_refused(tmp_path: Path) -> None:
+    numpy.save(tmp_path / "x.npy", numpy.zeros((3, 2)))
+    for choice in [{"label": "a"}, {"field": "a"}, {"key": "k"}, {"whole": True}, {"dtype": "u16"}, {"stride": 3}]:
+        with pytest.raises(foreread.ConfigError, match="effect|need a window"):
+            foreread.index(tmp_path / "x.npy", **choice)
+
+
+def test_images_in_tables_are_decoded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pyarrow = pytest.importorskip("pyarrow")
+    image = pytest.importorskip("PIL.Image")
+    import pyarrow.parquet
+    import foreread.torch
+
+    files = []
+    for number in range(4):
+        file = io.BytesIO()
+        image.fromarray(numpy.full((5, 7, 3), number, "u1")).save(file, "png")
+        files.append(file.getvalue())
+    table = pyarrow.table({"image": files, "label": [0, 1, 2, 3]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet", compression="NONE", use_dictionary=False)
+    loader = foreread.torch.DataLoader(tmp_path, 2, decode="image", transform=lambda picture: numpy.array(picture))
+    for pictures, labels in loader:
+        assert pictures.shape == (2, 5, 7, 3)
+        assert (pictures[:, 0, 0, 0] == labels).all()
+    loader.close()
+
+
 def test_choices_are_reported(tmp_path: Path) -> None:
     numpy.arange(100, dtype="<i4").tofile(tmp_path / "t.bin")
     with pytest.raises(foreread.Error, match="--window"):
         foreread.index(tmp_path / "t.bin", format="tokens")
-    with pytest.raises(foreread.Error, match="uint16"):
+    with pytest.raises(foreread.Error, match="--dtype"):
         foreread.index(tmp_path / "t.bin", window=10)
     catalog = foreread.index(tmp_path / "t.bin", window=10, stride=8, dtype="i32")
     assert catalog.array_type == ("<i4", [10])

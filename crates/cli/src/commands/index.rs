@@ -121,14 +121,11 @@ struct ShardsReport {
 
 impl fmt::Display for IndexReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "{}: {} samples, {}, {} labels",
-            self.catalog,
-            self.samples,
-            ByteSize(self.bytes),
-            self.labels
-        )?;
+        let labels = match self.values.iter().any(|name| name == "label") {
+            true => "labels in the catalog".to_owned(),
+            false => format!("{} labels", self.labels),
+        };
+        writeln!(out, "{}: {} samples, {}, {labels}", self.catalog, self.samples, ByteSize(self.bytes))?;
         if let Some(found) = &self.found {
             writeln!(out, "found {found}")?;
         }

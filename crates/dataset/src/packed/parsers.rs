@@ -120,6 +120,9 @@ impl<'a> Parsers<'a> {
     /// The samples that a parser of `foreread-formats` finds.
     async fn found(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let found = self.parse(object).await.map_err(with_remedy)?;
+        for note in &found.notes {
+            tracing::warn!("{}: {note}", object.path);
+        }
         if let Some(label) = &self.options.label
             && found.columns.is_empty()
             && !found.is_empty()

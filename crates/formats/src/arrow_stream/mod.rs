@@ -269,6 +269,7 @@ impl<'a> Collected<'a> {
         FoundSamples {
             columns: columns.into_iter().collect(),
             skipped: self.skipped,
+            notes: self.note.into_iter().collect(),
             ..FoundSamples::at(self.extents, summary)
         }
     }

@@ -183,7 +183,9 @@ async fn add_labels(
         match labels::read(file, dataset, samples).await {
             Ok(values) => found.columns.push(ValueColumn { name: name.to_owned(), values }),
             Err(error) if options.labels.is_none() && error.kind() == crate::FormatErrorKind::Unsupported => {
-                found.summary.push_str(&format!(", without labels: {}", error.why()));
+                let note = format!("no labels: {}", error.why());
+                found.summary.push_str(&format!(", {note}"));
+                found.notes.push(note);
             }
             Err(error) => return Err(error),
         }

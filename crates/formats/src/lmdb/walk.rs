@@ -1,7 +1,7 @@
 //! The walk over a tree, level by level.
 //!
-//! The pages of a level are read in the order of the file, whatever the order of their keys. So each
-//! page is read once, and neighbouring ones take one request. They are read in groups, so
+//! The pages of a level are read in the order of the file, whatever the order of their keys. So
+//! each page is read once, and neighbouring ones take one request. They are read in groups, so
 //! memory for pages is bounded. What was found is put into the order of keys afterwards.
 //!
 //! Where values lie in overflow pages, the leaves are far apart, and a request reads only pages of

@@ -52,7 +52,7 @@ const MAX_LABELS: u64 = 256 << 20;
 
 /// The remedy for columns whose values are not in one place each.
 const REMEDY: &str = "write it again with pq.write_table(table, path, compression='NONE', \
-                      use_dictionary=False), or with datasets 5 or later";
+                      use_dictionary=False)";
 
 /// How to read a Parquet file.
 #[non_exhaustive]
@@ -108,14 +108,15 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
                 found.columns.push(ValueColumn { name: "label".to_owned(), values });
             }
             Err(error) if error.kind() == FormatErrorKind::Unsupported && options.label.is_none() => {
-                summary += &format!(", no labels: {}", error.why());
+                found.notes.push(format!("no labels: {}", error.why()));
             }
             Err(error) => return Err(error),
         }
     }
     if let Some(named) = named_label(&leaves, chosen).filter(|_| label.is_none()) {
-        summary += &format!(", {}", columns::no_label_type(named));
+        found.notes.push(columns::no_label_type(named));
     }
+    summary.extend(found.notes.iter().flat_map(|note| [", ", note]));
     found.summary = summary;
     Ok(found)
 }

@@ -76,6 +76,9 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw
     made = _image()
+    if samples.catalog.format not in ("files", "tar", "tfrecord", "zip"):
+        # The classes are not directories, so ImageFolder has no say in them.
+        return made
     if (path := samples.catalog.first_without(IMAGES)) is not None:
         raise ConfigError(
             f"{path} is not an image, and ImageFolder would omit it; for ImageFolder's order, use a catalog of images only "

@@ -401,3 +401,28 @@ def test_choices_are_reported(tmp_path: Path) -> None:
     assert catalog.array_type == ("<i4", [10])
     assert catalog.summary is not None and "100" in catalog.summary
     assert len(catalog) == 12
+
+
+# semantics: FORMAT-3
+def test_billion_windows_need_no_table(tmp_path: Path) -> None:
+    with open(tmp_path / "tokens.bin", "wb") as file:
+        try:
+            file.truncate(4096 * 1_000_000_000 + 2)
+        except OSError as error:
+            pytest.skip(f"no sparse file of 4 TB here: {error}")
+    script = """if True:
+        import resource, sys, foreread
+        catalog = foreread.index(sys.argv[1] + "/tokens.bin", window=2049, stride=2048, dtype="u16")
+        catalog.save(sys.argv[1] + "/c.foreread")
+        foreread.plan(catalog, epochs=2, sampler="feistel", memory="1GiB")
+        with foreread.Loader(catalog, batch_size=8, epochs=1, seed=0, sampler="feistel", memory="0") as loader:
+            assert len(next(loader)) == 8
+        print(len(catalog), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    length, kilobytes = map(int, done.stdout.split())
+    assert length == 1_000_000_000
+    # A table of a byte per sample would take a gigabyte.
+    assert kilobytes < 500_000
+    assert (tmp_path / "c.foreread").stat().st_size < 1 << 20

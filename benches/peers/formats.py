@@ -1,0 +1,196 @@
+"""Shuffled epochs over packed files: foreread, and PyTorch's DataLoader with the format's own library.
+
+python benches/peers/formats.py [--directory DIR] [--samples N] [--cases NAME...]
+
+Prints a table of samples/s in the first and in later epochs. Peers are the usual map-style datasets, with 0 and 4 workers.
+The directory may be a slow mount: then the first epoch is cold if nothing has read the files before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import h5py
+import lmdb
+import numpy
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import foreread
+
+BATCH = 64
+EPOCHS = 3
+
+
+def values(samples: int) -> Iterable[bytes]:
+    """Values of 20 to 180 KB, as JPEGs have."""
+    generator = numpy.random.default_rng(0)
+    for _ in range(samples):
+        yield generator.bytes(int(generator.integers(20_000, 180_000)))
+
+
+class Lmdb(Dataset[bytes]):
+    """The dataset class of many tutorials: opened in each worker, read without a lock."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.environment = path, None
+        with lmdb.open(path, readonly=True, lock=False) as environment:
+            self.length = environment.stat()["entries"]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> bytes:
+        if self.environment is None:
+            self.environment = lmdb.open(self.path, readonly=True, lock=False, readahead=False, meminit=False)
+        with self.environment.begin() as reading:
+            return reading.get(f"{index:08}".encode())
+
+
+class Hdf5(Dataset[Any]):
+    def __init__(self, path: str) -> None:
+        self.path, self.file = path, None
+        with h5py.File(path) as file:
+            self.length = len(file["images"])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file = h5py.File(self.path)
+        return self.file["images"][index]
+
+
+class Windows(Dataset[Any]):
+    def __init__(self, path: str) -> None:
+        self.tokens = numpy.memmap(path, "uint16", "r")
+
+    def __len__(self) -> int:
+        return (len(self.tokens) - 2049) // 2048 + 1
+
+    def __getitem__(self, index: int) -> Any:
+        return numpy.array(self.tokens[index * 2048 : index * 2048 + 2049])
+
+
+class Rows(Dataset[bytes]):
+    """A table of Hugging Face, with the bytes of its images undecoded."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.table[index]["image"]["bytes"]
+
+
+def make_lmdb(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    path = directory / "lmdb"
+    with lmdb.open(str(path), map_size=1 << 36) as environment, environment.begin(write=True) as writing:
+        for number, value in enumerate(values(samples)):
+            writing.put(f"{number:08}".encode(), value)
+    return str(path), {}, lambda: Lmdb(str(path))
+
+
+def make_hdf5(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    path = directory / "train.h5"
+    with h5py.File(path, "w") as file:
+        images = file.create_dataset("images", (samples, 180, 180, 3), "uint8", chunks=(1, 180, 180, 3))
+        for number in range(samples):
+            images[number] = numpy.random.default_rng(number).integers(0, 256, (180, 180, 3), "uint8")
+    return str(path), {}, lambda: Hdf5(str(path))
+
+
+def table(directory: Path, samples: int) -> Any:
+    features = datasets.Features({"image": datasets.Image(decode=False)})
+    rows = ({"image": {"bytes": value, "path": None}} for value in values(samples))
+    return datasets.Dataset.from_generator(lambda: rows, features=features, cache_dir=str(directory / "cache"))
+
+
+def make_arrow(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    path = directory / "arrow"
+    table(directory, samples).save_to_disk(str(path))
+    return str(path), {}, lambda: Rows(datasets.load_from_disk(str(path)))
+
+
+def make_parquet(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    path = directory / "train.parquet"
+    table(directory, samples).to_parquet(str(path))
+    cache = str(directory / "parquet-cache")
+    return str(path), {}, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
+
+
+def make_tokens(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    path = directory / "tokens.bin"
+    numpy.random.default_rng(0).integers(0, 50_000, samples * 20 * 2048 + 1, "uint16").tofile(path)
+    return str(path), {"window": 2049, "stride": 2048, "dtype": "u16"}, lambda: Windows(str(path))
+
+
+CASES = {"lmdb": make_lmdb, "hdf5": make_hdf5, "arrow": make_arrow, "parquet": make_parquet, "tokens": make_tokens}
+
+
+def measured(epoch: Callable[[], int]) -> list[float]:
+    """Samples per second of each epoch."""
+    rates = []
+    for _ in range(EPOCHS):
+        start = time.perf_counter()
+        count = epoch()
+        rates.append(count / (time.perf_counter() - start))
+    return rates
+
+
+def collated(items: list[Any]) -> int:
+    """Touches each sample, as a decoder would."""
+    return sum(memoryview(item).nbytes >= 0 for item in items)
+
+
+def peer(data: Any, workers: int) -> list[float]:
+    generator = torch.Generator().manual_seed(0)
+    loader = DataLoader(
+        data, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0, generator=generator, collate_fn=list
+    )
+    return measured(lambda: sum(collated(batch) for batch in loader))
+
+
+def ours(target: str, choices: dict[str, Any], memory: str) -> list[float]:
+    catalog = foreread.index(target, **choices)
+    with foreread.Loader(catalog, batch_size=BATCH, epochs=EPOCHS, seed=0, memory=memory) as loader:
+        batches = iter(loader)
+        per_epoch = -(-len(catalog) // BATCH)
+        return measured(lambda: sum(collated(list(next(batches))) for _ in range(per_epoch)))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--directory", type=Path)
+    arguments.add_argument("--samples", type=int, default=4000)
+    arguments.add_argument("--memory", default="0", help="foreread's memory tier")
+    arguments.add_argument("--workers", type=int, nargs="*", default=[0, 4])
+    arguments.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
+    options = arguments.parse_args()
+    datasets.disable_progress_bars()
+    os.environ.setdefault("FOREREAD_LOG", "error")
+    print("| format | loader | first epoch, samples/s | later epochs, samples/s |")
+    print("|---|---|--:|--:|")
+    with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
+        for case in options.cases:
+            directory = Path(scratch) / case
+            directory.mkdir()
+            target, choices, dataset = CASES[case](directory, options.samples)
+            rows = [("foreread", ours(target, choices, options.memory))]
+            rows += [(f"DataLoader, {workers} workers", peer(dataset(), workers)) for workers in options.workers]
+            for name, (first, *later) in rows:
+                print(f"| {case} | {name} | {first:,.0f} | {max(later):,.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -487,11 +487,33 @@ fn litdata_sizes_of_other_serializers_are_read() {
 
 #[test]
 fn litdata_samples_before_an_arrow_table_are_found() {
-    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW01\0");
+    let (file, index) = chunk(&[7; 8], b"ARROW1\x06\0\0\0LDARW01\0");
     assert_eq!(block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap().len(), 2);
-    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW02\0");
-    let error = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap_err();
-    assert_eq!(error.kind(), FormatErrorKind::Damaged);
+    for tail in ["ARROW1\x06\0\0\0LDARW02\0", "ARROW1\x07\0\0\0LDARW01\0", "RW01\0"] {
+        let (file, index) = chunk(&[7; 8], tail.as_bytes());
+        let error = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Damaged, "{tail:?}");
+    }
+}
+
+#[test]
+fn litdata_tables_with_several_values_have_a_remedy() {
+    let why = |folder: &str, label: Option<&str>| {
+        let name = format!("litdata/{folder}/chunk-0-0.bin");
+        let case = cases().into_iter().find(|case| case.expected["file"] == name).unwrap();
+        let index = litdata::parse_index(&case.index).unwrap();
+        let found = block_on(litdata::index(&case.file, &index, &index.chunks[0], label));
+        found.map(|found| found.columns.len()).map_err(|error| error.why().to_owned())
+    };
+    let several = why("arrow_several", None).unwrap_err();
+    assert_eq!(
+        several,
+        "a sample has 2 values in separate places next to its label: write the samples again as tuples"
+    );
+    assert!(why("arrow_nested", None).unwrap_err().contains("has 2 values"));
+    assert!(why("arrow_list", None).unwrap_err().contains("not bytes or text"));
+    assert!(why("arrow", Some("x")).unwrap_err().starts_with("there is no column \"x\""));
+    assert_eq!(why("arrow", Some("label")), Ok(1));
 }
 
 #[test]

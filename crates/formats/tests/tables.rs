@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod kit;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ops::Range;
@@ -57,7 +59,7 @@ struct Case {
 }
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables")
+    kit::fixtures("tables")
 }
 
 fn load(name: &Value) -> Bytes {
@@ -252,7 +254,8 @@ impl Random {
         (mixed ^ mixed >> 31) % below.max(1)
     }
 
-    /// Damages bytes: a few other bytes, most of them near the beginning, another end, or both.
+    /// Damages bytes: a few other bytes, most of them near the beginning or the end, another end, or
+    /// both.
     fn damage(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         let kind = self.next(8);
@@ -264,7 +267,8 @@ impl Random {
         for _ in 0..if kind == 0 { 0 } else { 1 + self.next(4) } {
             let length = bytes.len() as u64;
             let within = if self.next(3) == 0 { length } else { length.min(200) };
-            let at = self.next(within) as usize;
+            let from = if self.next(4) == 0 { length - within } else { 0 };
+            let at = (from + self.next(within)) as usize;
             let value = match self.next(4) {
                 0 => 0,
                 1 => 0xff,
@@ -310,7 +314,7 @@ fn damaged_files_are_errors_or_lie_in_the_file() {
     let mut random = Random(5);
     let (mut errors, mut sound) = (0, 0);
     for case in cases() {
-        for round in 0..400 {
+        for round in 0..kit::copies(400) {
             let in_index = !case.index.is_empty() && round % 3 == 0;
             let index = if in_index { random.damage(&case.index) } else { case.index.to_vec() };
             let file = Watched::new(if in_index { case.file.to_vec() } else { random.damage(&case.file) });

@@ -20,10 +20,10 @@ fn windows() -> WindowOptions {
     WindowOptions { window: 3, stride: 2, dtype: String::new() }
 }
 
-/// All datasets of a file, with their chunks.
+/// All datasets of a file, with the chunks of the first ones.
 fn all_of_hdf5(bytes: &Bytes) -> Found {
     let size = bytes.len() as u64;
-    for dataset in block_on(hdf5::datasets(bytes))? {
+    for dataset in block_on(hdf5::datasets(bytes))?.iter().take(8) {
         let Ok(chunks) = block_on(hdf5::chunks(bytes, &dataset.path)) else { continue };
         assert!(
             chunks.iter().all(|chunk| chunk.address.checked_add(chunk.size).is_some_and(|end| end <= size))

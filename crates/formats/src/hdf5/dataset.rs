@@ -275,5 +275,6 @@ fn chunked(
             index => return Err(cursor.unsupported(&format!("chunk index {index}: expected 1 to 5"))),
         },
     };
-    Ok(ChunkLayout { lengths, bytes, index, most: space.most.clone(), edges_unfiltered: flags & 1 != 0 })
+    let (most, edges_unfiltered) = (space.most.clone(), flags & 1 != 0);
+    Ok(ChunkLayout { lengths, bytes, index, most, only: None, edges_unfiltered })
 }

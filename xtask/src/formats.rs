@@ -1,5 +1,5 @@
-//! The soak of the file formats: the real writers write files with new seeds, and the parsers' tests
-//! read them.
+//! The soak of the file formats: the real writers write files with new seeds, and the parsers'
+//! tests read them.
 //!
 //! The tree has small fixtures of each writer, made by recipes. Here each recipe runs with several
 //! seeds, for which it also writes files of random shapes. Then the same tests run on these files,

@@ -11,6 +11,7 @@ mod cargo;
 mod ceph;
 mod dist;
 mod emulators;
+mod formats;
 mod install;
 mod lines;
 mod needs;

@@ -16,7 +16,7 @@ use anyhow::Result;
 use crate::cargo::{answers, cargo};
 use crate::service::TestServer;
 use crate::workspace::Workspace;
-use crate::{ceph, dist, emulators, package};
+use crate::{ceph, dist, emulators, formats, package};
 
 /// A tool or right that a step or some tests need.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub enum NeedSource {
     /// A Debian package that brings a Python module for the system's Python.
     Module { module: &'static str, package: &'static str },
     /// Pinned Python packages in a virtual environment below the target directory, with or without
-    /// Debian's.
+    /// Debian's. A word that begins with `-` is an option of pip.
     Environment { directory: &'static str, with_system: bool, packages: &'static [&'static str] },
     /// A probe script that must succeed in an empty directory with one of the command prefixes
     /// `ways`. The tests get that prefix. Needs these Debian packages, and rights that no package
@@ -77,9 +77,11 @@ pub const PYTHON: &str = "/usr/bin/python3";
 /// Makes Debian's packages visible in a virtual environment.
 pub const SYSTEM: &str = "--system-site-packages";
 
-/// Succeeds if every argument, `name==version` or `name[extra]==version`, is installed.
+/// Succeeds if every argument, `name==version` or `name[extra]==version`, is installed. Options are
+/// left out.
 const PINNED: &str = "import sys, importlib.metadata as m\n\
     for pin in sys.argv[1:]:\n    \
+        if pin[0] == '-': continue\n    \
         name, version = pin.split('==')\n    \
         assert m.version(name.split('[')[0]) == version";
 
@@ -296,6 +298,30 @@ pub const NEEDS: &[Need] = &[
         tests: None,
         source: package::FRAMEWORKS,
     },
+    Need {
+        name: "writers of HDF5, LMDB, Arrow and Parquet",
+        step: formats::STEP,
+        tests: None,
+        source: formats::WRITERS,
+    },
+    Need {
+        name: "PyTorch for the writers",
+        step: formats::STEP,
+        tests: None,
+        source: NeedSource::Module { module: "torch", package: "python3-torch" },
+    },
+    Need {
+        name: "Pillow for the writers",
+        step: formats::STEP,
+        tests: None,
+        source: NeedSource::Module { module: "PIL", package: "python3-pil" },
+    },
+    Need {
+        name: "writers of LitData, MDS and Megatron",
+        step: formats::STEP,
+        tests: None,
+        source: formats::TABLES,
+    },
     Need { name: "tools for wheels", step: dist::STEP, tests: None, source: dist::ENVIRONMENT },
     Need {
         name: "buildah and podman",
@@ -384,7 +410,7 @@ impl Need {
     /// One line for a skipped step: the need and the command that installs it.
     pub fn line(&self) -> String {
         let getter = match self.step {
-            package::STEP | dist::STEP => self.step,
+            package::STEP | dist::STEP | formats::STEP => self.step,
             _ => "test --all",
         };
         format!("needs {}: `{}`, or let `cargo xtask {getter}` get it", self.name, self.how_to_get())
@@ -432,7 +458,8 @@ mod tests {
     fn every_package_of_the_environment_is_pinned() {
         for need in NEEDS {
             if let NeedSource::Environment { packages, .. } = need.source {
-                assert!(packages.iter().all(|package| package.contains("==")), "{packages:?}");
+                let is_pinned = |word: &&str| word.contains("==") || word.starts_with('-');
+                assert!(packages.iter().all(is_pinned), "{packages:?}");
             }
         }
     }

@@ -15,12 +15,12 @@ use std::process::Command;
 use anyhow::{Result, bail};
 
 use crate::cargo::{self, run_tests};
-use crate::dist;
 use crate::package::SOAKS;
 use crate::seed::Seed;
 use crate::steps::{TestRun, prepare, suites};
 use crate::summary::{StepOutcome, Summary};
 use crate::workspace::Workspace;
+use crate::{dist, formats};
 
 /// The variable that selects long runs.
 const VARIABLE: &str = "FOREREAD_SOAK";
@@ -177,7 +177,7 @@ pub fn run(args: &Args) -> Result<bool> {
         .into_iter()
         .chain(LONG.iter().map(|long| long.name))
         .chain(SOAKS.iter().map(|soak| soak.name))
-        .chain([LARGE, dist::SOAK])
+        .chain([LARGE, formats::SOAK, dist::SOAK])
         .collect();
     let count = names.iter().filter(|name| chosen(name)).count();
     if count == 0 {
@@ -229,6 +229,9 @@ pub fn run(args: &Args) -> Result<bool> {
             Ok(StepOutcome::Ran(cargo::run(&mut cargo::cargo(&workspace, example))?))
         });
     }
+    if chosen(formats::SOAK) {
+        summary.step(&heading(formats::SOAK), |results| formats::check(&of, VARIABLE, results));
+    }
     if chosen(dist::SOAK) {
         summary.step(&heading(dist::SOAK), |results| dist::check(&of, results));
     }
@@ -266,8 +269,8 @@ mod tests {
                 continue;
             }
             let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
-            // `support.rs` reads the variable for the tests of its directory.
-            if !name.ends_with(".rs") || name.ends_with("/support.rs") {
+            // `support.rs` reads the variable for the tests of its directory. Formats have a table.
+            if !name.ends_with(".rs") || name.ends_with("/support.rs") || name.starts_with(formats::TESTS) {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();

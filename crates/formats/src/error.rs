@@ -40,6 +40,11 @@ impl FormatError {
         Self::damaged(at, format!("the element here does not fit in {size} bytes: the file was cut short"))
     }
 
+    /// The same error in a file where a part that begins at `start` was read as a file.
+    pub(crate) fn moved(self, start: u64) -> Self {
+        Self { at: self.at.saturating_add(start), ..self }
+    }
+
     /// The kind of the error.
     pub fn kind(&self) -> FormatErrorKind {
         self.kind

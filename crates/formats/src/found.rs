@@ -51,6 +51,15 @@ impl Extents {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The same samples in a file where a part that begins at `by` was read as a file.
+    pub(crate) fn moved(mut self, by: u64) -> Self {
+        match &mut self {
+            Self::Rows(rows) => rows.iter_mut().for_each(|(start, _)| *start += by),
+            Self::Runs(runs) => runs.iter_mut().for_each(|run| run.start += by),
+        }
+        self
+    }
 }
 
 /// How the bytes of a sample are an array: little endian, row-major.

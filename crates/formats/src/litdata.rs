@@ -6,23 +6,29 @@
 //! texts of at most 64 bytes. [`windows`] cuts chunks of tokens into windows, as LitData's
 //! `TokensLoader` does.
 //!
-//! Refused are encrypted and compressed chunks, and chunks whose samples are in an Arrow table.
-//! Recent versions of LitData write such a table for samples of plain values if pyarrow is
-//! installed.
+//! Recent versions of LitData write an Arrow table instead of the leaves, if samples are dicts of
+//! plain values and pyarrow is installed. Each value lies in its column. So such samples are read if
+//! they have one value next to the label: the sample is the value.
+//!
+//! Refused are encrypted and compressed chunks, and tables with several values per sample.
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::arrow_stream::{self, ArrowOptions};
 use crate::element::ElementType;
-use crate::found::FoundSamples;
+use crate::found::{Extents, FieldExtent, FoundSamples};
 use crate::parts::{self, PartValue, SampleLayout, SamplePart, StoredSizes};
+use crate::source::FilePart;
 use crate::tokens::{self, WindowOptions};
 use crate::{BlockReader, FileSource, FormatError, le};
 
 /// The longest name of a leaf in bytes. Leaves with longer paths are named by number.
 const NAME: usize = 256;
 
-/// What a chunk ends with if its samples are in an Arrow table.
+/// What a chunk ends with if an Arrow table follows the samples. The table's length stands before.
 const ARROW: &[u8] = b"LDARW01\0";
 
 /// NumPy's types by LitData's numbers. Later numbers depend on the version of NumPy.
@@ -216,8 +222,8 @@ fn collect_names(node: &Value, path: &str, names: &mut Vec<String>) -> Option<()
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if the file is not the chunk of the index.
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has tokens, or samples in an Arrow
-/// table. [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) if it has tokens, or an Arrow table with
+/// several values per sample. [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn index(
     source: &dyn FileSource,
     index: &LitIndex,
@@ -231,7 +237,14 @@ pub async fn index(
         return Err(FormatError::damaged(0, "data_format in index.json is empty: samples have no parts"));
     }
     let reader = parts::reader(source);
-    let rows = table(&reader, chunk).await?;
+    let (rows, end) = table(&reader, chunk).await?;
+    if end < reader.size() {
+        let length = arrow_length(&reader, end).await?;
+        // Otherwise the table repeats the samples.
+        if rows.iter().all(|&(_, length)| length == 0) {
+            return in_arrow(source, end, length, chunk, label).await;
+        }
+    }
     let mut parts: Vec<SamplePart> = index.leaves.iter().map(part).collect();
     if let Some(&(start, length)) = rows.first() {
         check_sizes(&reader, start, length, &mut parts).await?;
@@ -275,26 +288,53 @@ async fn check_sizes(
     Ok(())
 }
 
-/// Reads where the samples of a chunk lie.
-async fn table(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<Vec<(u64, u64)>, FormatError> {
+/// Reads where the samples of a chunk lie, and where the last one ends.
+async fn table(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<(Vec<(u64, u64)>, u64), FormatError> {
     if reader.size() != chunk.bytes {
         let why = format!("the chunk has {} bytes, its index says {}", reader.size(), chunk.bytes);
         return Err(FormatError::damaged(reader.size().min(chunk.bytes), why));
     }
-    let (rows, end) = parts::table(reader, chunk.samples).await?;
-    let after = reader.size() - end;
-    if after == 0 {
-        return Ok(rows);
+    parts::table(reader, chunk.samples).await
+}
+
+/// The length of the Arrow table that begins at `start`, after the samples.
+async fn arrow_length(reader: &BlockReader<'_>, start: u64) -> Result<u64, FormatError> {
+    let after = reader.size() - start;
+    let last = after.min(4 + ARROW.len() as u64);
+    let bytes = reader.read(reader.size() - last, last).await?;
+    let length = le::u32(&bytes, 0).map(u64::from).filter(|_| bytes.get(4..) == Some(ARROW));
+    length
+        .filter(|length| length + last == after)
+        .ok_or_else(|| FormatError::damaged(start, format!("{after} bytes after the last sample")))
+}
+
+/// The samples of a chunk in its Arrow table.
+async fn in_arrow(
+    source: &dyn FileSource,
+    start: u64,
+    length: u64,
+    chunk: &LitChunk,
+    label: Option<&str>,
+) -> Result<FoundSamples, FormatError> {
+    let part = FilePart::new(source, start, length);
+    let part = part.ok_or_else(|| FormatError::cut_short(start, source.size()))?;
+    let options = ArrowOptions { column: None, label: label.map(str::to_owned), only: true };
+    let found = arrow_stream::find(&part, &options).await;
+    let (column, mut found) = found.map_err(|error| error.moved(start))?;
+    let rows = found.len() + found.skipped;
+    if rows != chunk.samples {
+        let why = format!("the Arrow table has {rows} samples, the index {}", chunk.samples);
+        return Err(FormatError::damaged(start, why));
     }
-    let last = after.min(ARROW.len() as u64);
-    if reader.read(reader.size() - last, last).await? != ARROW {
-        return Err(FormatError::damaged(end, format!("{after} bytes after the last sample")));
+    found.extents = found.extents.moved(start);
+    if let Extents::Rows(rows) = &found.extents {
+        let name: Arc<str> = column.into();
+        let field =
+            |&(_, length): &(u64, u64)| vec![FieldExtent { name: Arc::clone(&name), offset: 0, length }];
+        found.fields = Some(rows.iter().map(field).collect());
     }
-    if rows.iter().any(|&(_, length)| length > 0) {
-        return Ok(rows);
-    }
-    let why = "the samples are in an Arrow table: write them again with media types, e.g. litdata.Image";
-    Err(FormatError::unsupported(end, why))
+    found.summary = format!("LitData: {}", found.summary);
+    Ok(found)
 }
 
 /// Finds the windows in a chunk of tokens. They do not reach into the next chunk.
@@ -315,7 +355,11 @@ pub async fn windows(
     };
     let element = ElementType::parse(dtype, 0)?;
     tokens::agree(&element, options)?;
-    let rows = table(&parts::reader(source), chunk).await?;
+    let (rows, end) = table(&parts::reader(source), chunk).await?;
+    if end < chunk.bytes {
+        let why = format!("{} bytes after the last token", chunk.bytes - end);
+        return Err(FormatError::damaged(end, why));
+    }
     let start = rows.first().map_or(chunk.bytes, |&(start, _)| start);
     let length = chunk.bytes - start;
     let count = length / element.size();

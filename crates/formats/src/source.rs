@@ -46,6 +46,31 @@ impl FileSource for Bytes {
     }
 }
 
+/// A part of a file, as a file by itself.
+pub(crate) struct FilePart<'a> {
+    source: &'a dyn FileSource,
+    start: u64,
+    length: u64,
+}
+
+impl<'a> FilePart<'a> {
+    /// The `length` bytes at `start`. `None` if they are not in the file.
+    pub(crate) fn new(source: &'a dyn FileSource, start: u64, length: u64) -> Option<Self> {
+        let end = start.checked_add(length)?;
+        (end <= source.size()).then_some(Self { source, start, length })
+    }
+}
+
+impl FileSource for FilePart<'_> {
+    fn size(&self) -> u64 {
+        self.length
+    }
+
+    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
+        self.source.read(self.start + range.start..self.start + range.end)
+    }
+}
+
 /// Reads a file in aligned blocks, and keeps the last ones.
 pub struct BlockReader<'a> {
     source: &'a dyn FileSource,

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod columnar;
+mod kit;
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod kit;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -21,7 +23,7 @@ use serde_json::Value;
 const LEAST_CASES: usize = 245;
 
 /// Mutations of each file.
-const MUTATIONS: u64 = 300;
+const MUTATIONS: usize = 300;
 
 /// The largest allocation of each thread.
 struct Largest;
@@ -111,7 +113,7 @@ impl Case {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/hdf5")
+    kit::fixtures("hdf5")
 }
 
 fn file(name: &str) -> Bytes {
@@ -443,7 +445,7 @@ fn mutated_files_end_with_samples_or_an_error() {
     let (mut found, mut refused) = (0, 0);
     for (name, cases) in cases {
         let original = file(name);
-        for _ in 0..MUTATIONS {
+        for _ in 0..kit::copies(MUTATIONS) {
             let case = cases[random.below(cases.len())];
             let bytes = repaired(mutated(&original, &mut random), &case.options());
             let size = bytes.size();
@@ -474,7 +476,7 @@ fn mutated_files_end_with_samples_or_an_error() {
             assert!(read <= 64 * size + (1 << 20), "{name}: {read} of {size} bytes read");
         }
         for chunks in expected.chunks.iter().filter(|case| case.file == name).take(4) {
-            for _ in 0..MUTATIONS / 10 {
+            for _ in 0..kit::copies(MUTATIONS / 10) {
                 let bytes = Bytes::from(mutated(&original, &mut random));
                 let _ = block_on(hdf5::chunks(&bytes, &chunks.dataset));
             }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod counting;
+mod kit;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,7 +31,7 @@ struct Listed {
 }
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/lmdb")
+    kit::fixtures("lmdb")
 }
 
 fn manifest() -> BTreeMap<String, BTreeMap<String, Listed>> {
@@ -317,7 +318,7 @@ fn mutated_files_are_bounded_in_time_and_memory() {
     let (mut valid, mut refused) = (0, 0);
     for (index, (name, databases)) in manifest().into_iter().enumerate() {
         let whole = file(&name);
-        for seed in 0..2000 {
+        for seed in 0..kit::copies(2000) as u64 {
             let mut random = Random(seed << 8 | index as u64);
             let mut mutated = whole.to_vec();
             for _ in 0..1 + random.below(3) {

@@ -5,10 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+mod kit;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -56,12 +57,8 @@ struct Case {
     bin: Option<Bytes>,
 }
 
-fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tables")
-}
-
 fn load(name: &Value) -> Bytes {
-    std::fs::read(fixtures().join(name.as_str().unwrap())).unwrap().into()
+    std::fs::read(kit::fixtures("tables").join(name.as_str().unwrap())).unwrap().into()
 }
 
 fn cases() -> Vec<Case> {
@@ -252,7 +249,7 @@ impl Random {
         (mixed ^ mixed >> 31) % below.max(1)
     }
 
-    /// Damages bytes: a few other bytes, most of them near the beginning, another end, or both.
+    /// Damages bytes: a few other ones, most of them near the beginning or the end, or another end.
     fn damage(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         let kind = self.next(8);
@@ -264,7 +261,8 @@ impl Random {
         for _ in 0..if kind == 0 { 0 } else { 1 + self.next(4) } {
             let length = bytes.len() as u64;
             let within = if self.next(3) == 0 { length } else { length.min(200) };
-            let at = self.next(within) as usize;
+            let from = if self.next(4) == 0 { length - within } else { 0 };
+            let at = (from + self.next(within)) as usize;
             let value = match self.next(4) {
                 0 => 0,
                 1 => 0xff,
@@ -279,7 +277,7 @@ impl Random {
     }
 }
 
-/// A file that limits what is read of it.
+/// A file that counts what is read.
 struct Watched {
     bytes: Bytes,
     requests: AtomicU64,
@@ -310,7 +308,7 @@ fn damaged_files_are_errors_or_lie_in_the_file() {
     let mut random = Random(5);
     let (mut errors, mut sound) = (0, 0);
     for case in cases() {
-        for round in 0..400 {
+        for round in 0..kit::copies(400) {
             let in_index = !case.index.is_empty() && round % 3 == 0;
             let index = if in_index { random.damage(&case.index) } else { case.index.to_vec() };
             let file = Watched::new(if in_index { case.file.to_vec() } else { random.damage(&case.file) });
@@ -488,11 +486,31 @@ fn litdata_sizes_of_other_serializers_are_read() {
 
 #[test]
 fn litdata_samples_before_an_arrow_table_are_found() {
-    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW01\0");
+    let (file, index) = chunk(&[7; 8], b"ARROW1\x06\0\0\0LDARW01\0");
     assert_eq!(block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap().len(), 2);
-    let (file, index) = chunk(&[7; 8], b"ARROW1..LDARW02\0");
-    let error = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap_err();
-    assert_eq!(error.kind(), FormatErrorKind::Damaged);
+    for tail in ["ARROW1\x06\0\0\0LDARW02\0", "ARROW1\x07\0\0\0LDARW01\0", "RW01\0"] {
+        let (file, index) = chunk(&[7; 8], tail.as_bytes());
+        let error = block_on(litdata::index(&file, &index, &index.chunks[0], None)).unwrap_err();
+        assert_eq!(error.kind(), FormatErrorKind::Damaged, "{tail:?}");
+    }
+}
+
+#[test]
+fn litdata_tables_with_several_values_have_a_remedy() {
+    let why = |folder: &str, label: Option<&str>| {
+        let name = format!("litdata/{folder}/chunk-0-0.bin");
+        let case = cases().into_iter().find(|case| case.expected["file"] == name).unwrap();
+        let index = litdata::parse_index(&case.index).unwrap();
+        block_on(litdata::index(&case.file, &index, &index.chunks[0], label))
+            .map_err(|it| it.why().to_owned())
+    };
+    for folder in ["arrow_several", "arrow_nested"] {
+        let expected = "has 2 values in separate places next to its label: write the samples again as tuples";
+        assert!(why(folder, None).unwrap_err().contains(expected));
+    }
+    assert!(why("arrow_list", None).unwrap_err().contains("not bytes or text"));
+    assert!(why("arrow", Some("x")).unwrap_err().starts_with("there is no column \"x\""));
+    assert_eq!(why("arrow", Some("label")).unwrap().columns.len(), 1);
 }
 
 #[test]

@@ -27,7 +27,12 @@ pub(super) struct Table {
 /// A checked message.
 fn parse(bytes: &[u8], at: u64) -> Result<Message<'_>, FormatError> {
     root_as_message(bytes)
-        .map_err(|error| FormatError::damaged(at, format!("a message is damaged: {error:?}")))
+        .map_err(|error| FormatError::damaged(at, format!("a message is damaged: {}", cause(&error))))
+}
+
+/// What is wrong with a flatbuffer, without the path to its place, which has one line per level.
+fn cause(error: &impl std::fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// The length in a message's prefix. `None` at the end of a stream.
@@ -102,8 +107,8 @@ pub(super) async fn of_file(reader: &BlockReader<'_>, options: &ArrowOptions) ->
     let bytes = reader.read(footer_at, length.into()).await?;
     let damaged = |why: String| FormatError::damaged(footer_at, why);
     let (chosen, places) = {
-        let footer =
-            root_as_footer(&bytes).map_err(|error| damaged(format!("the footer is damaged: {error:?}")))?;
+        let footer = root_as_footer(&bytes)
+            .map_err(|error| damaged(format!("the footer is damaged: {}", cause(&error))))?;
         let schema = footer.schema().ok_or_else(|| damaged("the footer has no schema".to_owned()))?;
         let chosen = schema::choose(&schema, footer.version(), footer_at, options)?;
         let blocks = footer.recordBatches().into_iter().flatten();

@@ -49,6 +49,8 @@ pub struct ArrowOptions {
     /// The column with the labels. Without it a column with a usual name is used: `label`,
     /// `labels`, `target`, `class` or `cls`.
     pub label: Option<String>,
+    /// Whether the column with the samples must be the only one next to the labels.
+    pub(crate) only: bool,
 }
 
 /// Whether a file with these first bytes is an Arrow IPC stream.
@@ -74,6 +76,14 @@ pub fn is_arrow_file(head: &[u8]) -> bool {
 /// [`Damaged`](crate::FormatErrorKind::Damaged) for files that Arrow does not permit.
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
+    Ok(find(source, options).await?.1)
+}
+
+/// Finds the samples as [`index`] does, and the path of their column.
+pub(crate) async fn find(
+    source: &dyn FileSource,
+    options: &ArrowOptions,
+) -> Result<(String, FoundSamples), FormatError> {
     let reader = BlockReader::new(source, BLOCK);
     let head = reader.read(0, reader.size().min(8)).await?;
     let (format, table) = if is_arrow_file(&head) {
@@ -90,7 +100,7 @@ pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<Fo
             found.add(batch, &mut buffers)?;
         }
     }
-    Ok(found.finish(format, table.batches.len()))
+    Ok((chosen.samples.path.clone(), found.finish(format, table.batches.len())))
 }
 
 /// The buffers that are read of a batch, in the order in which [`Collected::add`] takes them.

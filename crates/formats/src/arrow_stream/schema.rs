@@ -3,6 +3,8 @@
 //! A batch lists the nodes and buffers of all fields in depth-first order, without names. So the
 //! position of a column follows from the types of the fields before it.
 
+use std::collections::HashSet;
+
 use arrow_ipc::{Endianness, Field, MetadataVersion, Precision, Schema, Type, UnionMode};
 
 use super::ArrowOptions;
@@ -137,8 +139,12 @@ pub(super) fn choose(
         Candidate { path: &columns[at].path, is_bytes: !is_text }
     };
     let candidates: Vec<_> = usable.iter().map(candidate).collect();
-    let chosen = usable[columns::choose(&candidates, options.column.as_deref())
-        .map_err(|why| FormatError::unsupported(at, why))?];
+    let chosen = if options.only {
+        only(&columns, options.label.as_deref())
+    } else {
+        columns::choose(&candidates, options.column.as_deref()).map(|index| usable[index])
+    };
+    let chosen = chosen.map_err(|why| FormatError::unsupported(at, why))?;
     let asked = options.label.as_deref();
     let (label, note) = label(&columns, chosen, asked);
     if let (None, Some(name)) = (&label, asked) {
@@ -158,6 +164,31 @@ pub(super) fn choose(
             Err(FormatError::damaged(at, format!("the values of column {} have no bytes", samples.path)))
         }
         _ => Ok(Chosen { samples, label, note }),
+    }
+}
+
+/// The only column next to the labels, for samples of LitData.
+///
+/// # Errors
+/// A line with the remedy if there are several or none, if its values are not bytes or text, or if
+/// the labels that were asked for are missing. LitData writes no table for tuples.
+fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
+    let structs: HashSet<usize> =
+        columns.iter().flat_map(|column| &column.parents).map(|slot| slot.node).collect();
+    let label = label(columns, columns.len(), asked).0.map(|label| label.slot.node);
+    if let (None, Some(name)) = (label, asked) {
+        return Err(columns::no_label(name));
+    }
+    let is_value = |column: &Column| !structs.contains(&column.slot.node) && Some(column.slot.node) != label;
+    let values: Vec<usize> = (0..columns.len()).filter(|&at| is_value(&columns[at])).collect();
+    let remedy = "write the samples again as tuples";
+    match values[..] {
+        [only] if matches!(columns[only].storage, Storage::Offsets { .. }) => Ok(only),
+        [_] => Err(format!("the values of the samples are not bytes or text: {remedy}")),
+        _ => {
+            let label = if label.is_some() { "next to its label" } else { "(--label chooses its label)" };
+            Err(format!("a sample has {} values in separate places {label}: {remedy}", values.len()))
+        }
     }
 }
 

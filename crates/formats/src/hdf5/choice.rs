@@ -18,7 +18,7 @@ pub(super) enum Choice {
     /// Rows of a dataset, or all of it.
     Rows {
         /// The dataset.
-        dataset: Dataset,
+        dataset: Box<Dataset>,
         /// Datasets with its labels.
         labels: Vec<Dataset>,
     },
@@ -97,7 +97,7 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
                 }
             }
         }
-        return Ok((Choice::Rows { dataset, labels: Vec::new() }, candidates));
+        return Ok((Choice::Rows { dataset: Box::new(dataset), labels: Vec::new() }, candidates));
     }
     if !group::is_group(&header) {
         let why = format!("HDF5 path {path}: neither a dataset nor a group");
@@ -141,7 +141,7 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
         _ => None,
     };
     if let Some(dataset) = chosen {
-        let choice = Choice::Rows { dataset: dataset.clone(), labels: Vec::new() };
+        let choice = Choice::Rows { dataset: Box::new(dataset.clone()), labels: Vec::new() };
         return Ok((choice, all.into_iter().cloned().collect()));
     }
     let named = |datasets: &[&Dataset]| {

@@ -208,8 +208,10 @@ fn filters(cursor: &mut Cursor<'_>) -> Result<Vec<Filter>, FormatError> {
 
 fn layout(cursor: &mut Cursor<'_>, space: &Dataspace, element: u64) -> Result<Layout, FormatError> {
     let version = cursor.u8()?;
-    if !(3..=5).contains(&version) {
-        return Ok(Layout::Refused("its layout is of another version of HDF5"));
+    match version {
+        1 | 2 => return old_layout(cursor, space, element),
+        3..=5 => {}
+        _ => return Ok(Layout::Refused("its layout is of another version of HDF5")),
     }
     Ok(match cursor.u8()? {
         0 => {
@@ -229,6 +231,51 @@ fn layout(cursor: &mut Cursor<'_>, space: &Dataspace, element: u64) -> Result<La
     })
 }
 
+/// A layout of files before HDF5 1.6.3. The rank and the class come first.
+fn old_layout(cursor: &mut Cursor<'_>, space: &Dataspace, element: u64) -> Result<Layout, FormatError> {
+    let (rank, class) = (cursor.u8()?, cursor.u8()?);
+    cursor.skip(5)?;
+    Ok(match class {
+        0 => Layout::Refused("it lies in its header, in the way of HDF5 before 1.6.3"),
+        1 => Layout::Contiguous(cursor.address()?),
+        2 => {
+            let index = ChunkIndex::BTree1(cursor.address()?);
+            check_rank(cursor, rank, space)?;
+            let (lengths, bytes) = chunk_lengths(cursor, 4, space, element)?;
+            let most = space.most.clone();
+            Layout::Chunked(ChunkLayout { lengths, bytes, index, most, only: None, edges_unfiltered: false })
+        }
+        class => return Err(cursor.unsupported(&format!("class {class}: expected 0 to 2"))),
+    })
+}
+
+/// Checks the rank of chunks, which counts the bytes of an element as a dimension.
+fn check_rank(cursor: &Cursor<'_>, rank: u8, space: &Dataspace) -> Result<(), FormatError> {
+    if usize::from(rank) != space.shape.len() + 1 || space.shape.is_empty() {
+        return Err(cursor.damaged("chunks have another rank than the dataset"));
+    }
+    Ok(())
+}
+
+/// The lengths of a chunk's dimensions, `width` bytes each, and its bytes.
+fn chunk_lengths(
+    cursor: &mut Cursor<'_>,
+    width: usize,
+    space: &Dataspace,
+    element: u64,
+) -> Result<(Vec<u64>, u64), FormatError> {
+    let mut lengths = Vec::new();
+    for _ in &space.shape {
+        lengths.push(cursor.uint(width)?);
+    }
+    let last = cursor.uint(width)?;
+    let bytes = product(&lengths).and_then(|count| count.checked_mul(element));
+    match bytes.filter(|&bytes| bytes > 0 && last == element) {
+        Some(bytes) => Ok((lengths, bytes)),
+        None => Err(cursor.damaged("a chunk's size is not one of its elements")),
+    }
+}
+
 fn chunked(
     cursor: &mut Cursor<'_>,
     version: u8,
@@ -236,21 +283,11 @@ fn chunked(
     element: u64,
 ) -> Result<ChunkLayout, FormatError> {
     let flags = if version > 3 { cursor.u8()? } else { 0 };
-    let rank = usize::from(cursor.u8()?).checked_sub(1);
-    if rank != Some(space.shape.len()) || space.shape.is_empty() {
-        return Err(cursor.damaged("chunks have another rank than the dataset"));
-    }
+    let rank = cursor.u8()?;
+    check_rank(cursor, rank, space)?;
     let btree = if version == 3 { Some(cursor.address()?) } else { None };
     let width = if version > 3 { cursor.u8()?.into() } else { 4 };
-    let mut lengths = Vec::new();
-    for _ in &space.shape {
-        lengths.push(cursor.uint(width)?);
-    }
-    let last = cursor.uint(width)?;
-    let bytes = product(&lengths).and_then(|count| count.checked_mul(element));
-    let Some(bytes) = bytes.filter(|&bytes| bytes > 0 && last == element) else {
-        return Err(cursor.damaged("a chunk's size is not one of its elements"));
-    };
+    let (lengths, bytes) = chunk_lengths(cursor, width, space, element)?;
     let index = match btree {
         Some(root) => ChunkIndex::BTree1(root),
         None => match cursor.u8()? {
@@ -275,5 +312,6 @@ fn chunked(
             index => return Err(cursor.unsupported(&format!("chunk index {index}: expected 1 to 5"))),
         },
     };
-    Ok(ChunkLayout { lengths, bytes, index, most: space.most.clone(), edges_unfiltered: flags & 1 != 0 })
+    let (most, edges_unfiltered) = (space.most.clone(), flags & 1 != 0);
+    Ok(ChunkLayout { lengths, bytes, index, most, only: None, edges_unfiltered })
 }

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use super::chunk;
 use super::dataset::Dataset;
-use super::file::{BATCH, File};
+use super::file::File;
 use super::group;
 use super::header::{self, Header};
 use super::link::{Link, LinkTarget};
@@ -26,6 +27,10 @@ pub(super) struct Group {
     /// The name of a link to another file, if there is one.
     pub(super) external: Option<String>,
 }
+
+/// Headers that are read together, and then the chunk trees of their datasets. So few that the
+/// reader keeps the blocks of all headers in between.
+const HEADERS: usize = 128;
 
 /// All groups of the file, the root first. A group with several names is found once.
 pub(super) async fn walk(file: &File<'_>) -> Result<Vec<Group>, FormatError> {
@@ -66,7 +71,8 @@ pub(super) async fn list(
         }
     }
     let mut inner = Vec::new();
-    for batch in objects.chunks(BATCH) {
+    for batch in objects.chunks(HEADERS) {
+        let known = group.datasets.len();
         // Many links may have one object.
         let mut places: Vec<u64> = batch.iter().map(|&(_, at)| at).collect();
         places.sort_unstable();
@@ -83,6 +89,7 @@ pub(super) async fn list(
                 group.skipped += 1;
             }
         }
+        chunk::only_chunks(file, &mut group.datasets[known..]).await?;
     }
     Ok((group, inner))
 }

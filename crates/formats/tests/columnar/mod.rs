@@ -64,7 +64,7 @@ struct Manifest {
 }
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/columnar")
+    crate::kit::fixtures("columnar")
 }
 
 fn manifest() -> Manifest {
@@ -206,7 +206,7 @@ pub fn damaged_files_are_errors_or_samples(extension: &str, copies: usize, index
     let (mut random, mut parsed, mut failed) = (Random(1), 0, 0);
     for (file, field) in found.chain(refused).filter(|(file, _)| file.ends_with(extension)) {
         let bytes = fixture(file);
-        for copy in 0..copies {
+        for copy in 0..crate::kit::copies(copies) {
             let mut damaged = bytes.to_vec();
             if copy % 5 == 0 {
                 damaged.truncate(random.below(bytes.len()));

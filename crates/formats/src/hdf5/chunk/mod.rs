@@ -14,6 +14,7 @@ use super::cursor::Cursor;
 use super::dataset::Dataset;
 use super::file::File;
 use crate::FormatError;
+pub(super) use btree1::only_chunks;
 pub(super) use grid::Grid;
 
 /// How a dataset is cut into chunks.
@@ -26,6 +27,8 @@ pub(super) struct ChunkLayout {
     pub(super) index: ChunkIndex,
     /// The largest shape of the dataset.
     pub(super) most: Vec<Option<u64>>,
+    /// The chunk of a dataset that has one, if it was read with the header.
+    pub(super) only: Option<Stored>,
     /// Filters are not applied to chunks that reach out of the dataset.
     pub(super) edges_unfiltered: bool,
 }
@@ -92,6 +95,7 @@ impl Chunks {
         let grid = grid.ok_or_else(|| dataset.damaged("it has more chunks than any file"))?;
         let mut found = Found { grid, filtered: !dataset.filters.is_empty(), layout, stored: Vec::new() };
         match layout.index {
+            _ if layout.only.is_some() => found.stored.extend(layout.only),
             ChunkIndex::BTree1(Some(at)) => btree1::read(file, at, &mut found).await?,
             ChunkIndex::Single { at: Some(at), size, mask } => found.slot(0, at, size, mask),
             ChunkIndex::Implicit(Some(at)) => implicit(file, dataset, at, &mut found)?,

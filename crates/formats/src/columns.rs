@@ -152,6 +152,7 @@ mod tests {
     #[test]
     fn column_of_bytes_is_chosen_without_an_option() {
         assert_eq!(chosen(&[("text", false), ("image.bytes", true)], None), Ok(1));
+        assert_eq!(chosen(&[("text", false)], None), Ok(0));
         assert_eq!(chosen(&[("mask", true), ("image.bytes", true)], None), Ok(1));
         assert_eq!(chosen(&[("a", true), ("b", true)], Some("b")), Ok(1));
         assert_eq!(chosen(&[("image.bytes", true), ("image.path", false)], Some("image")), Ok(0));
@@ -168,7 +169,8 @@ mod tests {
         }
         let error = chosen(&[("imaged", true)], Some("image")).unwrap_err();
         assert!(error.starts_with("no column of bytes or text"), "{error}");
-        assert!(chosen(&[("text", false)], None).unwrap_err().starts_with("no column has bytes: "));
+        let error = chosen(&[("text", false), ("more", false)], None).unwrap_err();
+        assert!(error.starts_with("no column has bytes: "), "{error}");
         assert!(chosen(&[], None).unwrap_err().contains("no other column"));
     }
 }

@@ -100,7 +100,6 @@ impl StoredShard {
         };
         let mut rows = SampleRows::new(columns);
         for (key, offset, length, crc32c, of_sample) in samples {
-            offset.checked_add(length).filter(|&end| end <= size)?;
             let found =
                 FormatColumns { keys: key.is_some(), crc32c: crc32c.is_some(), fields: of_sample.is_some() };
             if found != columns {
@@ -113,7 +112,7 @@ impl StoredShard {
                 rows.push_part(&name, from, field);
             }
         }
-        if !extra.is_valid(rows.rows(), size) {
+        if !extra.is_valid(rows.extents(), size) {
             return None;
         }
         let rows = rows.with_extra(extra);

@@ -180,3 +180,132 @@ impl MadeColumns {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use foreread_formats::MadeRows;
+    use foreread_tier::{Object, Span, Version};
+    use foreread_types::SampleId;
+
+    use super::*;
+    use crate::packed::{FormatColumns, ShardExtra};
+    use crate::servers::Layouts;
+    use crate::{Catalog, DatasetError, DatasetErrorKind, Format};
+
+    fn made(recipes: &[&[Decoder]], rows: Vec<MadeRow>) -> MadeRows {
+        MadeRows { recipes: recipes.iter().map(|recipe| recipe.to_vec()).collect(), rows }
+    }
+
+    fn row(stored: u64, decoded: u64, slice: u64, recipe: impl Into<Option<u32>>) -> MadeRow {
+        MadeRow { stored, decoded, slice, recipe: recipe.into() }
+    }
+
+    /// A shard of 1,000 bytes.
+    fn shard(path: &str, extents: &[(u64, u64)], made: Option<MadeRows>) -> IndexedShard {
+        let mut rows = SampleRows::new(FormatColumns::default());
+        extents.iter().for_each(|&(at, length)| rows.push("", at, length, 0));
+        let rows = rows.with_extra(ShardExtra { made, ..ShardExtra::default() });
+        let object = Object { path: path.into(), size: 1000, version: Some(Version::ETag("1".into())) };
+        IndexedShard { object, rows, skipped: 0 }
+    }
+
+    fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
+        Catalog::from_shards("/data", None, Format::Hdf5, shards, &Layouts::new())
+    }
+
+    const ZLIB: &[Decoder] = &[Decoder::Fletcher32, Decoder::Zlib, Decoder::Shuffle(4)];
+
+    fn shards() -> Vec<IndexedShard> {
+        let first = made(&[ZLIB, &[Decoder::Lzf]], vec![row(100, 5000, 40, 0), row(50, 50, 0, None)]);
+        let second = made(&[&[Decoder::Lzf], ZLIB], vec![row(300, 900, 0, 1)]);
+        vec![
+            shard("a", &[(10, 400), (200, 50)], Some(first)),
+            shard("b", &[(700, 900)], Some(second)),
+            shard("c", &[(0, 1000)], None),
+        ]
+    }
+
+    fn part(stored: std::ops::Range<u64>, decoded: u64, delivered: std::ops::Range<u64>) -> Span {
+        let recipe = Recipe::new(ZLIB, decoded).unwrap();
+        Span::Made(Arc::new([StoredPart { stored, recipe, delivered }]))
+    }
+
+    #[test]
+    // semantics: FORMAT-5
+    fn decoded_samples_are_read_back_from_a_catalog() {
+        let built = catalog(shards()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.foreread");
+        built.save(&path).unwrap();
+        for catalog in [&built, &Catalog::open(&path).unwrap()] {
+            let spans: Vec<Span> =
+                (0..4).map(|id| catalog.entry(SampleId(id)).unwrap().span).collect();
+            let expected = [
+                part(10..110, 5000, 40..440),
+                Span::Range(200..250),
+                part(700..1000, 900, 0..900),
+                Span::Range(0..1000),
+            ];
+            assert_eq!(spans, expected);
+            assert_eq!((catalog.total_bytes(), catalog.fingerprint()), (2350, built.fingerprint()));
+            let stored = catalog.stored_sizes().unwrap();
+            assert_eq!((0..4).map(|id| stored.bytes(SampleId(id))).collect::<Vec<_>>(), [100, 50, 300, 1000]);
+        }
+        assert!(catalog(shards().split_off(2)).unwrap().stored_sizes().is_none());
+    }
+
+    #[test]
+    // semantics: FORMAT-5
+    fn fingerprint_covers_how_samples_are_made() {
+        let of = |recipes: &[&[Decoder]], row| {
+            let shards = vec![shard("a", &[(10, 400)], Some(made(recipes, vec![row])))];
+            catalog(shards).unwrap().fingerprint()
+        };
+        let all = [
+            of(&[ZLIB], row(100, 5000, 40, 0)),
+            of(&[ZLIB], row(101, 5000, 40, 0)),
+            of(&[ZLIB], row(100, 5001, 40, 0)),
+            of(&[ZLIB], row(100, 5000, 41, 0)),
+            of(&[&[Decoder::Zlib]], row(100, 5000, 40, 0)),
+            of(&[], row(400, 400, 0, None)),
+        ];
+        for (at, print) in all.iter().enumerate() {
+            assert!(!all[..at].contains(print), "{at}");
+        }
+        // The numbers of lists are no part of it.
+        assert_eq!(of(&[&[], ZLIB], row(100, 5000, 40, 1)), all[0]);
+    }
+
+    #[test]
+    // semantics: FORMAT-5
+    fn samples_that_cannot_be_made_are_refused() {
+        for (recipes, (at, length), row) in [
+            (&[ZLIB][..], (10, 400), row(991, 5000, 0, 0)),
+            (&[ZLIB], (10, 400), row(u64::MAX, 5000, 0, 0)),
+            (&[ZLIB], (10, 400), row(100, 399, 0, 0)),
+            (&[ZLIB], (10, 400), row(100, 5000, 4601, 0)),
+            (&[ZLIB], (10, 400), row(100, 5000, u64::MAX, 0)),
+            (&[ZLIB], (10, 0), row(100, 5000, 0, 0)),
+            // A bomb, and no room for a checksum.
+            (&[ZLIB], (10, 400), row(5, 5000, 0, 0)),
+            (&[ZLIB], (10, 400), row(3, 5000, 0, 0)),
+            (&[&[Decoder::Zlib, Decoder::Lzf]], (10, 400), row(100, 5000, 0, 0)),
+            // Stored as it is, of another length.
+            (&[], (10, 400), row(100, 400, 0, None)),
+            (&[], (10, 400), row(400, 400, 1, None)),
+        ] {
+            let shards = vec![shard("a", &[(at, length)], Some(made(recipes, vec![row])))];
+            let error = catalog(shards).unwrap_err();
+            assert_eq!(error.kind(), DatasetErrorKind::Corrupt, "{row:?}: {error}");
+        }
+    }
+
+    #[test]
+    // semantics: FORMAT-5
+    fn unknown_decoders_are_refused() {
+        assert!(recipes_of(Some(r#"[["brotli"]]"#)).is_err() && recipes_of(Some("{}")).is_err());
+        assert_eq!(recipes_of(None), Ok(Vec::new()));
+        let long = format!("[{}[]]", "[],".repeat(MOST_RECIPES));
+        assert!(recipes_of(Some(&long)).is_err());
+    }
+}

@@ -215,6 +215,9 @@ pub(crate) fn forget(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use foreread_formats::{MadeRow, MadeRows};
+    use foreread_types::Decoder;
+
     use super::*;
 
     fn object(path: &str, tag: &str) -> Object {
@@ -233,7 +236,10 @@ mod tests {
         records.push("", 12, 100, 0xffff_ffff);
         records.push("", 128, 0, 0);
         let mut zip = SampleRows::new(FormatColumns { crc32c: true, ..FormatColumns::ZIP });
-        zip.push("x/y", 40, 4960, 7);
+        zip.push("x/y", 40, 6000, 7);
+        let row = MadeRow { stored: 4960, decoded: 6000, slice: 0, recipe: Some(0) };
+        let made = Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows: vec![row] });
+        let zip = zip.with_extra(ShardExtra { made, ..ShardExtra::default() });
         [tar, records, zip, SampleRows::new(FormatColumns::TAR)]
             .into_iter()
             .zip(0..)

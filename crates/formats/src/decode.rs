@@ -2,8 +2,7 @@
 //!
 //! Each step is a function from bytes to bytes of a length that is known before it runs. So a
 //! damaged or hostile stream costs an error, never more memory than its sample. Steps in Rust only,
-//! because their input comes from anywhere. The price is that they take up to twice the time of the
-//! C libraries.
+//! because their input comes from anywhere. The price is that they are slower than the C libraries.
 
 mod checksum;
 mod lz4;

@@ -6,10 +6,10 @@
 //!
 //! # Decision and price
 //!
-//! Decoding takes a hundred times as long as the checks of a read. So it runs on the runtime's
-//! blocking threads, on as many at once as the machine has processors. A few kilobytes are decoded
-//! at once, because handing them to a thread takes as long. The decoded bytes are copied into memory
-//! of the run's [`Buffers`] once, a thirtieth of the time that decoding takes.
+//! Decoding keeps a processor busy for longer than anything else that a read does. So it runs on
+//! the runtime's blocking threads, on as many at once as the machine has processors. A few kilobytes
+//! are decoded by the reading task, because handing them to a thread takes as long. The decoded
+//! bytes are copied into memory of the run's [`Buffers`] once. The copy is short against decoding.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;

@@ -401,8 +401,7 @@ impl BatchDecoder {
                 self.object = number;
             }
             if let Some(layout) = &batch.made {
-                let rows =
-                    MadeBatch { bytes, offsets: &offsets, lengths: &lengths, sizes: &sizes };
+                let rows = MadeBatch { bytes, offsets: &offsets, lengths: &lengths, sizes: &sizes };
                 let (columns, stored) = MadeColumns::decode(layout, &self.tables.recipes, &rows, bad)?;
                 self.stored.extend_from_slice(&stored);
                 (made, spans) = (Some(columns), stored);

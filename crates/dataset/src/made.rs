@@ -76,11 +76,14 @@ impl RecipeTable {
         let numbers = |number: fn(MadeRow) -> u64| -> ArrayRef {
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| number(made(at)))))
         };
-        let recipe = |at: &(usize, usize)| {
-            self.numbers.get(at.0)?.get(made(at).recipe? as usize).copied()
-        };
+        let recipe = |at: &(usize, usize)| self.numbers.get(at.0)?.get(made(at).recipe? as usize).copied();
         let recipes: UInt32Array = rows.iter().map(recipe).collect();
-        [numbers(|made| made.stored), numbers(|made| made.decoded), numbers(|made| made.slice), Arc::new(recipes)]
+        [
+            numbers(|made| made.stored),
+            numbers(|made| made.decoded),
+            numbers(|made| made.slice),
+            Arc::new(recipes),
+        ]
     }
 }
 
@@ -142,9 +145,9 @@ impl MadeColumns {
             let recipe = is_present(present, row).then_some(*number);
             let decoders = match recipe {
                 None => None,
-                Some(recipe) => Some(
-                    &**recipes.get(recipe as usize).ok_or_else(|| bad(row, "has unknown decoders"))?,
-                ),
+                Some(recipe) => {
+                    Some(&**recipes.get(recipe as usize).ok_or_else(|| bad(row, "has unknown decoders"))?)
+                }
             };
             let made = MadeRow { stored: stored[row], decoded: decoded[row], slice: slice[row], recipe };
             let extent = (batch.offsets[row], batch.lengths[row]);
@@ -238,8 +241,7 @@ mod tests {
         let path = folder.path().join("x.foreread");
         built.save(&path).unwrap();
         for catalog in [&built, &Catalog::open(&path).unwrap()] {
-            let spans: Vec<Span> =
-                (0..4).map(|id| catalog.entry(SampleId(id)).unwrap().span).collect();
+            let spans: Vec<Span> = (0..4).map(|id| catalog.entry(SampleId(id)).unwrap().span).collect();
             let expected = [
                 part(10..110, 5000, 40..440),
                 Span::Range(200..250),

@@ -178,8 +178,11 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
-        let (floor, is_timed, store) =
-            (place.stored.as_ref().map_or(plan.floor(), |stored| stored.fewest(plan.floor())), cluster::is_timed(&config, place), config.rank as usize);
+        let (floor, is_timed, store) = (
+            place.stored.as_ref().map_or(plan.floor(), |stored| stored.fewest(plan.floor())),
+            cluster::is_timed(&config, place),
+            config.rank as usize,
+        );
         let owned = blocks.table.owned(TRAIN, &plan, store);
         if let Some(bytes) = blocks.bytes {
             let (all, own) = (blocks.table.len(), owned.len());

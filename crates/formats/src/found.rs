@@ -114,12 +114,7 @@ impl MadeRows {
 
 /// Whether a sample can be made by `decoders`, at `offset` in an object of `size` bytes, with
 /// `length` delivered bytes.
-pub fn fits(
-    made: &MadeRow,
-    decoders: Option<&[Decoder]>,
-    (offset, length): (u64, u64),
-    size: u64,
-) -> bool {
+pub fn fits(made: &MadeRow, decoders: Option<&[Decoder]>, (offset, length): (u64, u64), size: u64) -> bool {
     if offset.checked_add(made.stored).is_none_or(|end| end > size) {
         return false;
     }

@@ -10,9 +10,9 @@ use serde::ser::Serializer;
 /// # Errors
 /// Those of the serializer.
 pub fn serialize<S: Serializer>(recipes: &[Vec<Decoder>], out: S) -> Result<S::Ok, S::Error> {
-    out.collect_seq(recipes.iter().map(|decoders| {
-        decoders.iter().map(ToString::to_string).collect::<Vec<_>>()
-    }))
+    out.collect_seq(
+        recipes.iter().map(|decoders| decoders.iter().map(ToString::to_string).collect::<Vec<_>>()),
+    )
 }
 
 /// Reads the lists.

@@ -11,9 +11,11 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use foreread_formats::hdf5::{self, Hdf5Options};
 use foreread_formats::decode::{DecodeError, decode};
-use foreread_formats::{ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow, ReadError};
+use foreread_formats::hdf5::{self, Hdf5Options};
+use foreread_formats::{
+    ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow, ReadError,
+};
 use foreread_types::Recipe;
 use futures::executor::block_on;
 use futures::future::BoxFuture;

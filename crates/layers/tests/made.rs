@@ -91,8 +91,9 @@ fn object_index(part: &StoredPart, pieces: &[Vec<u8>], bytes: &[u8]) -> usize {
 async fn failed_part_is_read_again() {
     let (bytes, parts) = object(&[plain(1, 1000), plain(2, 1000)]);
     let origin = origin(&bytes);
-    let failing: Arc<dyn OriginTier> =
-        Arc::new(FailingTier::new(Arc::new(origin.clone())).on(When::Read(0), Fault::Error(ErrorKind::Transient)));
+    let failing: Arc<dyn OriginTier> = Arc::new(
+        FailingTier::new(Arc::new(origin.clone())).on(When::Read(0), Fault::Error(ErrorKind::Transient)),
+    );
     let stack = Stack::bare().with_retry(RetryPolicy::default());
     let answer = stack.wrap(failing).read(Arc::new(request(&origin, &parts))).await.unwrap();
     assert_eq!(answer, [plain(1, 1000), plain(2, 1000)].concat());

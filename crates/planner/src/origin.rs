@@ -83,18 +83,15 @@ impl Origin {
     /// ones. Rates and prices are then of delivered bytes.
     #[must_use]
     pub fn decoding(self, stored: u64, delivered: u64) -> Self {
-        let scaled = |bytes: u64, by: u64, of: u64| {
-            narrow(u128::from(bytes) * u128::from(by) / u128::from(of.max(1)))
-        };
+        let scaled =
+            |bytes: u64, by: u64, of: u64| narrow(u128::from(bytes) * u128::from(by) / u128::from(of.max(1)));
         let rate = |bytes| scaled(bytes, delivered, stored).max(1);
         let large = |large: LargeReads| LargeReads {
             bytes: rate(large.bytes),
             bytes_per_second: rate(large.bytes_per_second),
         };
-        let price = |price: Price| Price {
-            gigabyte_nano: scaled(price.gigabyte_nano, stored, delivered),
-            ..price
-        };
+        let price =
+            |price: Price| Price { gigabyte_nano: scaled(price.gigabyte_nano, stored, delivered), ..price };
         Self {
             bytes_per_second: rate(self.bytes_per_second),
             client_bytes_per_second: rate(self.client_bytes_per_second),

@@ -158,7 +158,9 @@ impl ReadRequest {
         match &self.span {
             Span::Whole => self.object.size,
             Span::Range(range) => length(range),
-            Span::Made(parts) => parts.iter().map(|part| length(&part.delivered)).fold(0, u64::saturating_add),
+            Span::Made(parts) => {
+                parts.iter().map(|part| length(&part.delivered)).fold(0, u64::saturating_add)
+            }
         }
     }
 

@@ -83,8 +83,7 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn new(dataset: &'a Dataset, layout: &'a ChunkLayout) -> Self {
-        let decoders =
-            dataset.filters.iter().map(|filter| filter.decoder(dataset.datatype.size)).collect();
+        let decoders = dataset.filters.iter().map(|filter| filter.decoder(dataset.datatype.size)).collect();
         Self { dataset, layout, decoders }
     }
 

@@ -34,6 +34,12 @@ pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Rows, 
 pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Place, FormatError> {
     check_element(dataset)?;
     let length = dataset.bytes().unwrap_or(u64::MAX);
+    let compressed = match &dataset.layout {
+        Layout::Chunked(layout) if length > 0 && !is_one_chunk(&dataset.shape, &layout.lengths) => {
+            is_compressed(file, dataset, layout).await?
+        }
+        _ => false,
+    };
     match (&dataset.layout, dataset.shape.is_empty()) {
         (Layout::Refused(why), _) => Err(dataset.refused(why)),
         _ if length == 0 => Ok(Place::plain(0, 0)),
@@ -47,14 +53,19 @@ pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Place, F
             let place = filtered::places(dataset, layout, &chunks, length)?.pop();
             place.ok_or_else(|| dataset.damaged("it has no chunk"))
         }
-        _ => match runs(file, dataset).await? {
-            Rows::Stored(Extents::Runs(runs)) if is_one_piece(&runs) => Ok(Place::plain(runs[0].start, length)),
-            Rows::Made(_) => Err(dataset.refused(&format!(
+        (Layout::Chunked(_), _) if compressed => {
+            let shape: Vec<String> = dataset.shape.iter().map(u64::to_string).collect();
+            Err(dataset.refused(&format!(
                 "it lies in several compressed chunks: rewrite by `h5repack -l {}:CHUNK={} in.h5 out.h5`",
                 dataset.path,
-                dataset.shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
-            ))),
-            Rows::Stored(_) => Err(dataset.refused(&format!(
+                shape.join("x")
+            )))
+        }
+        _ => match runs(file, dataset).await? {
+            Rows::Stored(Extents::Runs(runs)) if is_one_piece(&runs) => {
+                Ok(Place::plain(runs[0].start, length))
+            }
+            _ => Err(dataset.refused(&format!(
                 "it lies in several pieces: rewrite by `h5repack -f NONE -l {}:CONTI in.h5 out.h5`",
                 dataset.path
             ))),
@@ -135,6 +146,19 @@ fn spans(shape: &[u64], chunk: &[u64]) -> bool {
         exact |= length > 1;
         fits
     })
+}
+
+/// Whether some chunk must be decoded.
+async fn is_compressed(
+    file: &File<'_>,
+    dataset: &Dataset,
+    layout: &ChunkLayout,
+) -> Result<bool, FormatError> {
+    if dataset.filters.is_empty() {
+        return Ok(false);
+    }
+    let chunks = values::all_chunks(file, dataset, layout).await?;
+    Ok(!values::are_plain(&chunks, dataset, layout))
 }
 
 /// Whether all elements are one piece of the only chunk.

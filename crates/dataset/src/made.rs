@@ -124,9 +124,11 @@ pub(crate) struct MadeBatch<'a> {
 }
 
 impl MadeColumns {
-    /// The columns of a batch, and the number of stored bytes of each row. Every sample can be made:
-    /// its stored bytes lie in the object, and can become what its decoders result in. The error is
-    /// the row and the reason.
+    /// The columns of a batch, and the number of stored bytes of each row. Checks that every sample
+    /// can be made: its stored bytes lie in the object, and can become what its decoders result in.
+    ///
+    /// # Errors
+    /// What `bad` returns for a row and the reason.
     pub(crate) fn decode(
         layout: &MadeLayout,
         recipes: &[Arc<[Decoder]>],

@@ -59,8 +59,8 @@ pub struct MadeRows {
     /// The steps of decoding, without repetition.
     #[serde(with = "crate::recipes")]
     pub recipes: Vec<Vec<Decoder>>,
-    /// One for each sample. The sample's extent has the offset of its stored bytes, and the number of
-    /// delivered bytes.
+    /// One for each sample. The sample's extent has the offset of its stored bytes, and the number
+    /// of delivered bytes.
     pub rows: Vec<MadeRow>,
 }
 

@@ -10,6 +10,8 @@
 //! the runtime's blocking threads, on as many at once as the machine has processors. A few kilobytes
 //! are decoded by the reading task, because handing them to a thread takes as long. The decoded
 //! bytes are copied into memory of the run's [`Buffers`] once. The copy is short against decoding.
+//! Budgets count delivered bytes. The stored bytes of reads in flight come on top, and the decoded
+//! bytes of as many samples as there are processors.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;

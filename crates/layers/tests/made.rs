@@ -135,7 +135,7 @@ async fn impossible_parts_are_refused_before_a_read() {
         part(|part| part.delivered = 9..9),
         part(|part| part.recipe = Recipe::new([Decoder::Zlib], 1 << 40).unwrap()),
     ] {
-        let error = layered.read(Arc::new(request(&origin, &[part.clone()]))).await.unwrap_err();
+        let error = layered.read(Arc::new(request(&origin, std::slice::from_ref(&part)))).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{part:?}: {error}");
     }
     assert_eq!(origin.counts().order().len(), 0);

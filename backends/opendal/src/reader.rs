@@ -76,7 +76,7 @@ impl ObjectReader {
         let range = request.range().map_err(|why| TierError::invalid(self.name, path, why))?;
         let range = match request.span {
             Span::Whole => (Bound::Unbounded, Bound::Unbounded),
-            Span::Range(_) => (Bound::Included(range.start), Bound::Excluded(range.end)),
+            Span::Range(_) | Span::Made(_) => (Bound::Included(range.start), Bound::Excluded(range.end)),
         };
         let wanted = usize::try_from(request.len())
             .map_err(|_| TierError::invalid(self.name, path, "too long for the address space"))?;

@@ -180,6 +180,7 @@ impl ObjectReader {
         let expected = match &request.span {
             Span::Whole => 0..object.size,
             Span::Range(range) => range.clone(),
+            Span::Made(_) => return Err(self.error(request, ErrorKind::Invalid, "decoded bytes")),
         };
         let size = answer.meta.size;
         if size == object.size && answer.range == expected {

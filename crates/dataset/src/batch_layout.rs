@@ -16,7 +16,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::{servers, values};
+use crate::{made, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -67,7 +67,17 @@ pub(crate) struct BatchLayout {
     pub(crate) fields: Option<FieldsColumn>,
     pub(crate) crc32c: Option<NumberColumn>,
     pub(crate) server: Option<NumberColumn>,
+    pub(crate) made: Option<MadeLayout>,
     pub(crate) values: Vec<ValueLayout>,
+}
+
+/// The columns of samples that are made from stored bytes. See [`made`].
+#[derive(Debug)]
+pub(crate) struct MadeLayout {
+    pub(crate) stored: NumberColumn,
+    pub(crate) decoded: NumberColumn,
+    pub(crate) slice: NumberColumn,
+    pub(crate) recipe: NumberColumn,
 }
 
 /// The type of a column of values.
@@ -227,6 +237,7 @@ pub(crate) struct ColumnSet {
     fields: bool,
     crc32c: bool,
     pub(crate) server: bool,
+    made: bool,
     pub(crate) values: Vec<ValueField>,
 }
 
@@ -254,6 +265,11 @@ impl ColumnSet {
         let has_fields = packed && next("fields", is_fields).is_some();
         let crc32c = packed && next("crc32c", is_narrow).is_some();
         let server = next(servers::COLUMN, is_narrow).is_some();
+        let [stored, decoded, slice, recipe] = made::COLUMNS;
+        let made = packed && next(stored, is_length).is_some();
+        let is_complete = !made
+            || [decoded, slice].iter().all(|name| next(name, is_length).is_some())
+                && next(recipe, is_narrow).is_some();
         let value = |field: Field<'_>| {
             let name = field.name()?.strip_prefix(values::PREFIX)?.to_owned();
             let dictionary = field.dictionary().map(|it| it.id());
@@ -261,14 +277,28 @@ impl ColumnSet {
         };
         let values: Option<Vec<ValueField>> = fields.map(value).collect();
         let key = packed && named;
-        let has_columns = key || has_fields || crc32c || server || label.is_some();
+        let has_columns = key || has_fields || crc32c || server || made || label.is_some();
         let values = values.filter(|values| packed || values.is_empty());
         let fits = |values: &Vec<ValueField>| !runs || (values.is_empty() && !has_columns);
-        let Some(values) = values.filter(fits).filter(|_| extent && place) else {
+        let Some(values) = values.filter(fits).filter(|_| extent && place && is_complete) else {
             return Err(corrupt("its columns are not those of a catalog"));
         };
         let fields = has_fields;
-        Ok(Self { packed, runs, label, object, etags, key, modified, etag, fields, crc32c, server, values })
+        Ok(Self {
+            packed,
+            runs,
+            label,
+            object,
+            etags,
+            key,
+            modified,
+            etag,
+            fields,
+            crc32c,
+            server,
+            made,
+            values,
+        })
     }
 }
 
@@ -424,6 +454,15 @@ impl<'a> BatchCursor<'a> {
         Ok(FieldsColumn { ends, count, name, offset, length })
     }
 
+    fn made(&mut self) -> Result<MadeLayout, CatalogFault> {
+        Ok(MadeLayout {
+            stored: self.complete(8)?,
+            decoded: self.complete(8)?,
+            slice: self.complete(8)?,
+            recipe: self.numbers(4)?,
+        })
+    }
+
     fn text(&mut self) -> Result<TextColumn, CatalogFault> {
         let validity = self.column()?;
         let ends = if self.rows == 0 { 0 } else { (self.rows + 1) * 4 };
@@ -462,6 +501,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         fields: columns.fields.then(|| parts.fields()).transpose()?,
         crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
         server: columns.server.then(|| parts.numbers(4)).transpose()?,
+        made: columns.made.then(|| parts.made()).transpose()?,
         values: columns
             .values
             .iter()

@@ -4,9 +4,10 @@ use arrow_schema::ArrowError;
 use foreread_tier::{Object, Version};
 
 use crate::catalog::shortened;
-use crate::catalog_file::{ARRAYS_KEY, SUMMARY_KEY};
+use crate::catalog_file::{ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
 use crate::encode::{CatalogHeader, CatalogSample, encode};
 use crate::listing::Listing;
+use crate::made::RecipeTable;
 use crate::names::{MAX_TEXT, SplitName, compare, refuse};
 use crate::packed::IndexedShard;
 use crate::servers::{self, Layouts};
@@ -94,7 +95,9 @@ impl Catalog {
         let summary = shards.first().map(|shard| shard.rows.extra().summary.clone());
         let summary = summary.filter(|text| !text.is_empty()).map(|text| (SUMMARY_KEY, text));
         let arrays = values::arrays(&shards, &tables).map(|text| (ARRAYS_KEY, text));
-        let extra: Vec<_> = summary.into_iter().chain(arrays).collect();
+        let made = RecipeTable::of(&shards);
+        let recipes = made.as_ref().map(|made| (RECIPES_KEY, made.json()));
+        let extra: Vec<_> = summary.into_iter().chain(arrays).chain(recipes).collect();
         let head = CatalogHeader { base_url, name: place_name, listing, extra: &extra };
         let bytes = if encode_runs::are_computed(&shards) {
             encode_runs::encode(head, format.name(), &shards)
@@ -104,7 +107,7 @@ impl Catalog {
                 return Err(invalid(why.to_owned()));
             }
             shards.iter_mut().for_each(|shard| shard.rows.expand());
-            encode_packed::encode(head, format.name(), &shards, layouts, &tables)
+            encode_packed::encode(head, format.name(), &shards, layouts, &tables, made.as_ref())
         };
         drop(shards);
         Self::of_encoded(base_url, bytes)

@@ -199,6 +199,12 @@ impl Catalog {
         self.0.image.sizes().clone()
     }
 
+    /// The number of bytes of each sample in its object, if some are decoded when they are read.
+    /// Cheap, because the table is shared. `None`: those of [`sizes`](Self::sizes).
+    pub fn stored_sizes(&self) -> Option<Sizes> {
+        self.0.image.stored_sizes().cloned()
+    }
+
     /// Identifies the data. It covers the path, offset, length, version and label of each sample,
     /// in order. Of a packed sample it also covers the name, fields and checksum. It depends
     /// neither on the place of the data nor on the process that indexed it.
@@ -275,7 +281,11 @@ impl Catalog {
         Ok(match row.part {
             None => CatalogEntry { object: Object { path, size: row.length, version }, span: Span::Whole },
             Some((size, part)) => {
-                CatalogEntry { object: Object { path, size, version }, span: Span::Range(part) }
+                let span = match row.made {
+                    Some(made) => Span::Made(Arc::new([made])),
+                    None => Span::Range(part),
+                };
+                CatalogEntry { object: Object { path, size, version }, span }
             }
         })
     }

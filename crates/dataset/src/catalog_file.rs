@@ -25,12 +25,14 @@ use std::sync::Arc;
 
 use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
 use bytes::Bytes;
+use foreread_tier::StoredPart;
 use foreread_types::{SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+use crate::made;
 use crate::value_columns::StoredValue;
 
 /// The magic bytes at the beginning and the end of an Arrow IPC file.
@@ -49,6 +51,8 @@ pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
 pub(crate) const NAME_KEY: &str = "foreread.name";
 /// The types of arrays. See [`values`](crate::values).
 pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
+/// The lists of decoders. See [`made`](crate::made).
+pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
 /// What the index found, for people.
 pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
@@ -119,6 +123,8 @@ struct DecodedCatalog {
     /// The number of samples.
     samples: u64,
     sizes: Sizes,
+    /// The stored length of each sample, if some are decoded.
+    stored: Option<Sizes>,
     /// The position of the checksum's digits, and the digits.
     digits: Range<u64>,
     checksum: String,
@@ -129,6 +135,8 @@ pub(crate) struct CatalogRow<'a> {
     pub(crate) object: ObjectPath<'a>,
     /// The object's length and the sample's range in it, unless the sample is the whole object.
     pub(crate) part: Option<(u64, Range<u64>)>,
+    /// How it is made, if it is decoded.
+    pub(crate) made: Option<StoredPart>,
     pub(crate) length: u64,
     pub(crate) modified: Option<i64>,
     pub(crate) etag: Option<Arc<str>>,
@@ -229,6 +237,11 @@ impl CatalogFile {
         &self.parts.sizes
     }
 
+    /// The stored length of each sample, if some are decoded.
+    pub(crate) fn stored_sizes(&self) -> Option<&Sizes> {
+        self.parts.stored.as_ref()
+    }
+
     fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {
         self.find_in_run(row).map(|(batch, row, _)| (batch, row))
     }
@@ -262,7 +275,8 @@ impl CatalogFile {
                     let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
                     let stride = batch.stride.as_ref().map_or(0, |stride| stride.get(row));
                     let start = offset.get(row) + in_run * stride;
-                    (ObjectPath::IndexedShard(object), Some((size.get(row), start..start + length)))
+                    let range = start..start.saturating_add(length);
+                    (ObjectPath::IndexedShard(object), Some((size.get(row), range)))
                 }
                 _ => {
                     let path = batch.path.as_ref().map_or(Ok(None), |path| path.shared(&self.source, row))?;
@@ -276,7 +290,10 @@ impl CatalogFile {
                 }
                 (None, None) => None,
             };
-            Ok(CatalogRow { object, part, length, modified: modified.map(u64::cast_signed), etag })
+            let extent = part.as_ref().map(|(_, range)| (range.start, length));
+            let made = batch.made.as_ref().zip(extent);
+            let made = made.and_then(|(made, extent)| made.part(&tables.recipes, row, extent));
+            Ok(CatalogRow { object, part, made, length, modified: modified.map(u64::cast_signed), etag })
         })())
     }
 
@@ -408,6 +425,7 @@ impl DecodedCatalog {
                 .iter()
                 .map(|column| column.dictionary.map(|id| table(Some(id)).into()))
                 .collect(),
+            recipes: made::recipes_of(metadata.get(RECIPES_KEY).map(String::as_str))?,
         };
         if !dictionaries.is_empty() {
             return Err(corrupt("it has more dictionaries than columns for them"));
@@ -424,6 +442,7 @@ impl DecodedCatalog {
             return Err(corrupt("its batches are not of one length"));
         }
         let (samples, sizes) = decoder.sizes();
+        let stored = decoder.stored_sizes();
         Ok(Self {
             metadata,
             field_names: decoder.names.into_names(),
@@ -434,6 +453,7 @@ impl DecodedCatalog {
             run_ends: decoder.run_ends,
             samples,
             sizes,
+            stored,
             digits: 0..0,
             checksum: String::new(),
         })

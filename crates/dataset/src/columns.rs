@@ -16,12 +16,13 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_types::Sizes;
+use foreread_types::{Decoder, Sizes};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::DatasetErrorKind;
 use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present, validity};
 use crate::catalog_file::{CatalogFault, corrupt};
+use crate::made::{MadeBatch, MadeColumns};
 use crate::value_columns::ValueRows;
 
 /// The number of rows whose texts share a checksum and are read together.
@@ -282,6 +283,8 @@ pub(crate) struct Dictionaries {
     pub(crate) etags: Vec<Arc<str>>,
     /// The texts of each column of values that has texts.
     pub(crate) values: Vec<Option<Arc<[Arc<str>]>>>,
+    /// The lists of decoders.
+    pub(crate) recipes: Vec<Arc<[Decoder]>>,
 }
 
 /// The columns of one batch. A column that the version or the dataset does not have is `None`.
@@ -303,6 +306,8 @@ pub(crate) struct BatchColumns {
     pub(crate) fields: Option<FieldLists>,
     pub(crate) crc32c: Option<NullableIntegers>,
     pub(crate) server: Option<NullableIntegers>,
+    /// How samples are made, if some are decoded.
+    pub(crate) made: Option<MadeColumns>,
     pub(crate) values: Vec<ValueRows>,
 }
 
@@ -313,6 +318,8 @@ pub(crate) struct BatchDecoder {
     pub(crate) names: NameTable,
     /// The length of each sample so far. Of runs, the length of all samples.
     lengths: Vec<u64>,
+    /// The stored length of each sample so far, if some are decoded.
+    stored: Vec<u64>,
     /// For each run the number of samples up to its end.
     pub(crate) run_ends: Vec<u64>,
     total: u64,
@@ -329,6 +336,7 @@ impl BatchDecoder {
             tables: Dictionaries::default(),
             names: NameTable::default(),
             lengths: Vec::new(),
+            stored: Vec::new(),
             run_ends: Vec::new(),
             total: 0,
             rows: 0,
@@ -343,6 +351,11 @@ impl BatchDecoder {
             (Some(&samples), Some(&length)) => (samples, Sizes::uniform(samples, length)),
             _ => (self.lengths.len() as u64, Sizes::table(&self.lengths)),
         }
+    }
+
+    /// The stored length of each sample, if some are decoded.
+    pub(crate) fn stored_sizes(&self) -> Option<Sizes> {
+        (!self.stored.is_empty()).then(|| Sizes::table(&self.stored))
     }
 
     /// The columns of the batch at offset `start` of the catalog, with the layout `batch` in
@@ -378,7 +391,7 @@ impl BatchDecoder {
             }
             stride = Some(PackedIntegers::of(&distances));
         }
-        let (mut object, mut object_size, mut offset) = (None, None, None);
+        let (mut object, mut object_size, mut offset, mut made) = (None, None, None, None);
         if let (Some(numbers), Some(sizes)) = (&batch.object, &batch.object_size) {
             let (numbers, sizes) = (narrow(numbers)?, wide(sizes)?);
             for (row, &number) in numbers.iter().enumerate() {
@@ -386,6 +399,14 @@ impl BatchDecoder {
                     return Err(bad(row, "is of an unknown object, or out of order"));
                 }
                 self.object = number;
+            }
+            if let Some(layout) = &batch.made {
+                let rows = MadeBatch { bytes, offsets: &offsets, lengths: &lengths, sizes: &sizes };
+                let (columns, stored) = MadeColumns::decode(layout, &self.tables.recipes, &rows, bad)?;
+                self.stored.extend_from_slice(&stored);
+                (made, spans) = (Some(columns), stored);
+            }
+            for row in 0..rows {
                 if offsets[row].checked_add(spans[row]).is_none_or(|end| end > sizes[row]) {
                     return Err(bad(row, "lies outside its object"));
                 }
@@ -430,6 +451,7 @@ impl BatchDecoder {
             etag_number: known(&batch.etag_number, &self.tables.etags, "has an unknown ETag")?,
             crc32c: batch.crc32c.as_ref().map(|sums| nullable(sums, narrow(sums)?)).transpose()?,
             server: batch.server.as_ref().map(|servers| nullable(servers, narrow(servers)?)).transpose()?,
+            made,
             fields: match &batch.fields {
                 Some(fields) => Some(decode_fields(fields, bytes, &lengths, &mut self.names, bad)?),
                 None => None,

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{VERSION_PACKED, VERSION_VALUES};
 use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
+use crate::made::{self, RecipeTable};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::servers::{self, Layouts};
 use crate::values::{self, ValueTable};
@@ -52,6 +53,7 @@ fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
                 hash.update(&offset.to_le_bytes());
                 hash.update(&length.to_le_bytes());
             }
+            made::hash_row(&mut hash, rows, row);
             values::hash_row(&mut hash, shard, row);
         }
     }
@@ -74,6 +76,7 @@ pub(crate) fn encode(
     shards: &[IndexedShard],
     layouts: &Layouts,
     values: &[ValueTable],
+    made: Option<&RecipeTable>,
 ) -> Result<Vec<u8>, ArrowError> {
     let (labels, values): (Vec<_>, Vec<_>) = values.iter().partition(|table| table.is_label());
     let has = |what: fn(&SampleRows) -> bool| shards.iter().any(|shard| what(&shard.rows));
@@ -101,7 +104,9 @@ pub(crate) fn encode(
         sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
         (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
     ];
-    let columns = columns.into_iter().flatten().chain(values.iter().map(|table| table.field())).collect();
+    let made_fields = made.iter().flat_map(|_| RecipeTable::fields());
+    let columns = columns.into_iter().flatten().chain(made_fields);
+    let columns = columns.chain(values.iter().map(|table| table.field())).collect();
     // Versions of foreread that know no values refuse a catalog that has some.
     let version = if head.extra.is_empty() && labels.is_empty() && values.is_empty() {
         VERSION_PACKED
@@ -151,6 +156,9 @@ pub(crate) fn encode(
                 servers::encode(&**layout, extent(at).0)
             };
             arrays.push(Arc::new(rows.iter().map(server).collect::<UInt32Array>()));
+        }
+        if let Some(made) = made {
+            arrays.extend(made.arrays(shards, &rows));
         }
         for table in &values {
             arrays.push(table.column(shards, &rows)?);

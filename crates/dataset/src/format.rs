@@ -14,7 +14,7 @@ pub enum Format {
     Tar,
     /// Objects are TFRecord files: each record is a sample.
     TfRecord,
-    /// Objects are zip archives without compression: each member is a sample.
+    /// Objects are zip archives: each member is a sample.
     Zip,
     /// Objects are LMDB databases: each value is a sample.
     Lmdb,

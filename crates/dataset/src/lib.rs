@@ -45,6 +45,7 @@ mod journal;
 mod listing;
 mod listing_journal;
 mod lock_file;
+mod made;
 mod names;
 mod packed;
 mod replace;

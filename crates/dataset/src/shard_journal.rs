@@ -100,7 +100,6 @@ impl StoredShard {
         };
         let mut rows = SampleRows::new(columns);
         for (key, offset, length, crc32c, of_sample) in samples {
-            offset.checked_add(length).filter(|&end| end <= size)?;
             let found =
                 FormatColumns { keys: key.is_some(), crc32c: crc32c.is_some(), fields: of_sample.is_some() };
             if found != columns {
@@ -113,7 +112,7 @@ impl StoredShard {
                 rows.push_part(&name, from, field);
             }
         }
-        if !extra.is_valid(rows.rows(), size) {
+        if !extra.is_valid(rows.extents(), size) {
             return None;
         }
         let rows = rows.with_extra(extra);
@@ -216,6 +215,9 @@ pub(crate) fn forget(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use foreread_formats::{MadeRow, MadeRows};
+    use foreread_types::Decoder;
+
     use super::*;
 
     fn object(path: &str, tag: &str) -> Object {
@@ -234,7 +236,10 @@ mod tests {
         records.push("", 12, 100, 0xffff_ffff);
         records.push("", 128, 0, 0);
         let mut zip = SampleRows::new(FormatColumns { crc32c: true, ..FormatColumns::ZIP });
-        zip.push("x/y", 40, 4960, 7);
+        zip.push("x/y", 40, 6000, 7);
+        let row = MadeRow { stored: 4960, decoded: 6000, slice: 0, recipe: Some(0) };
+        let made = Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows: vec![row] });
+        let zip = zip.with_extra(ShardExtra { made, ..ShardExtra::default() });
         [tar, records, zip, SampleRows::new(FormatColumns::TAR)]
             .into_iter()
             .zip(0..)

@@ -285,6 +285,11 @@ fn request_everything(bytes: Vec<u8>, file: &Path) {
                 Span::Range(range) => {
                     assert!(range.end <= entry.object.size && range.end - range.start == length);
                 }
+                Span::Made(parts) => {
+                    assert!(parts.iter().all(|part| part.check(entry.object.size).is_ok()));
+                    let delivered = parts.iter().map(|part| part.delivered.end - part.delivered.start);
+                    assert_eq!(delivered.sum::<u64>(), length);
+                }
             }
             for field in catalog.fields(SampleId(id)).unwrap_or_default() {
                 assert!(field.range.start <= field.range.end && field.range.end <= length);

@@ -187,7 +187,12 @@ impl RequestSource {
     pub(crate) fn request(&self, id: SampleId) -> Option<ReadRequest> {
         let entry = self.catalog.entry(id).ok()?;
         let key = SampleKey::new(DatasetId(0), id);
-        Some(ReadRequest::new(key, entry.object, entry.span, Tick(0)))
+        // The storage is measured, not the decoders.
+        let span = match entry.span {
+            Span::Made(parts) => Span::Range(parts.first()?.stored.clone()),
+            span => span,
+        };
+        Some(ReadRequest::new(key, entry.object, span, Tick(0)))
     }
 
     /// The next request, for the block of the shard around its sample.

@@ -29,7 +29,10 @@ pub(crate) fn describe(
     levels.retain(|level| level.capacity > 0);
     Cluster {
         look_ahead: config.look_ahead,
-        origin: of_origin(config, origin_speed(config, place)),
+        origin: match &place.stored {
+            Some(stored) => stored.origin(of_origin(config, origin_speed(config, place))),
+            None => of_origin(config, origin_speed(config, place)),
+        },
         trainer: of_trainer(config, train),
         servers: place.servers.clone(),
         ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
@@ -167,6 +170,7 @@ mod tests {
             warm: 0,
             url: url.map(str::to_owned),
             packed: false,
+            stored: None,
             servers: None,
         }
     }

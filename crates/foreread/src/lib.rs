@@ -61,6 +61,7 @@ pub mod size;
 mod source;
 mod state;
 mod storage;
+mod stored;
 mod target;
 mod text;
 

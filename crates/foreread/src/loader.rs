@@ -26,6 +26,7 @@ use crate::prepared::Prepared;
 use crate::report::{Adapted, Report, RunTotals};
 use crate::runtime::Workers;
 use crate::state::State;
+use crate::stored::StoredSizes;
 
 /// How often a finished rank checks for an interruption.
 const INTERRUPT_POLL: Duration = Duration::from_millis(100);
@@ -210,7 +211,10 @@ impl Loader {
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
-            planned: self.inner.plan().origin_bytes(),
+            planned: match StoredSizes::of(&self.catalogs) {
+                Some(stored) => stored.typical(self.inner.plan().origin_bytes()),
+                None => self.inner.plan().origin_bytes(),
+            },
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);

@@ -23,6 +23,7 @@ use crate::cluster_blocks::{ShardedData, TRAIN, plan_cluster};
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
+use crate::stored::StoredSizes;
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
 /// [`ENDLESS_MIN_EPOCHS`] epochs.
@@ -56,14 +57,17 @@ pub(crate) struct RunEnvironment {
     pub(crate) url: Option<String>,
     /// Whether they are in shards.
     pub(crate) packed: bool,
+    /// The stored lengths of samples, if some are decoded.
+    pub(crate) stored: Option<StoredSizes>,
     /// The storage servers of samples, if their speeds are known.
     pub(crate) servers: Option<OriginServers>,
 }
 
 impl RunEnvironment {
-    /// Whether blocks may be read: data in the page cache cost no requests.
+    /// Whether blocks may be read: data in the page cache cost no requests, and blocks are read
+    /// without decoding.
     fn may_have_blocks(&self) -> bool {
-        self.packed && !self.kernel_cached
+        self.packed && !self.kernel_cached && self.stored.is_none()
     }
 }
 
@@ -115,6 +119,7 @@ impl Planned {
             warm: 0,
             url: None,
             packed: false,
+            stored: None,
             servers: None,
         };
         let planned = Self::resumed(config, sizes, place, |_| Ok(None))?;
@@ -136,7 +141,8 @@ impl Planned {
         let cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let plan = plan(&counted, sizes, &cluster)?;
-        let floor = floor(&counted, sizes, &cluster, &plan)?.saturating_sub(place.warm);
+        let warm = place.stored.as_ref().map_or(place.warm, |stored| stored.most(place.warm));
+        let floor = floor(&counted, sizes, place.stored.as_ref(), &cluster, &plan)?.saturating_sub(warm);
         let may_have_blocks = place.may_have_blocks();
         let train = sizes.first().filter(|_| may_have_blocks);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
@@ -172,8 +178,11 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
-        let (floor, is_timed, store) =
-            (plan.floor(), cluster::is_timed(&config, place), config.rank as usize);
+        let (floor, is_timed, store) = (
+            place.stored.as_ref().map_or(plan.floor(), |stored| stored.fewest(plan.floor())),
+            cluster::is_timed(&config, place),
+            config.rank as usize,
+        );
         let owned = blocks.table.owned(TRAIN, &plan, store);
         if let Some(bytes) = blocks.bytes {
             let (all, own) = (blocks.table.len(), owned.len());
@@ -362,13 +371,25 @@ pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
     Ok(Schedule::new(config.epochs, phases)?)
 }
 
-fn floor(run: &Run, sizes: &[Sizes], cluster: &Cluster, plan: &Plan) -> Result<u64> {
-    if run.world_size() == 1 {
+/// The lower bound, in stored bytes.
+fn floor(
+    run: &Run,
+    sizes: &[Sizes],
+    stored: Option<&StoredSizes>,
+    cluster: &Cluster,
+    plan: &Plan,
+) -> Result<u64> {
+    if run.world_size() == 1 && stored.is_none() {
         return Ok(plan.floor());
     }
     let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
-    Ok(LowerBound::of(run, sizes, all, Scope::Cluster)?.bytes)
+    let (sizes, all) = match stored {
+        Some(stored) => (&stored.stored[..], stored.most(all)),
+        None => (sizes, all),
+    };
+    let scope = if run.world_size() == 1 { Scope::Rank } else { Scope::Cluster };
+    Ok(LowerBound::of(run, sizes, all, scope)?.bytes)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::released::{self, ReleasedFiles};
 use crate::runtime::ended;
 use crate::server_speeds;
 use crate::state::State;
+use crate::stored::StoredSizes;
 use crate::target::TargetSpec;
 
 /// Datasets, order and plan of one rank's run.
@@ -72,6 +73,7 @@ impl Prepared {
             warm: disk.as_ref().map_or(0, |disk| disk.warm),
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
+            stored: StoredSizes::of(&catalogs),
             servers: None,
         };
         // A plan for many millions of samples takes long, and the runtime's threads have reads to

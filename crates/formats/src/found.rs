@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use foreread_types::{Decoder, Recipe};
 use serde::{Deserialize, Serialize};
 
 use crate::error::one_line;
@@ -60,6 +61,77 @@ impl Extents {
         }
         self
     }
+}
+
+/// How the samples of a file are made from stored bytes, where some are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeRows {
+    /// The steps of decoding, without repetition.
+    #[serde(with = "crate::recipes")]
+    pub recipes: Vec<Vec<Decoder>>,
+    /// One for each sample. The sample's extent has the offset of its stored bytes, and the number
+    /// of delivered bytes.
+    pub rows: Vec<MadeRow>,
+}
+
+/// How a sample is made from stored bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeRow {
+    /// The number of stored bytes.
+    pub stored: u64,
+    /// The number of decoded bytes.
+    pub decoded: u64,
+    /// The offset of the delivered bytes in the decoded ones.
+    pub slice: u64,
+    /// The position in [`MadeRows::recipes`]. `None`: the stored bytes are the sample.
+    pub recipe: Option<u32>,
+}
+
+impl MadeRow {
+    /// A sample of `length` bytes that is stored as it is.
+    pub const fn plain(length: u64) -> Self {
+        Self { stored: length, decoded: length, slice: 0, recipe: None }
+    }
+}
+
+impl MadeRows {
+    /// Adds a sample, the first `decoded` bytes that `decoders` make of `stored` bytes.
+    pub fn push(&mut self, stored: u64, decoders: &[Decoder], decoded: u64) {
+        let known = self.recipes.iter().rposition(|known| known == decoders);
+        let recipe = known.unwrap_or_else(|| {
+            self.recipes.push(decoders.to_vec());
+            self.recipes.len() - 1
+        });
+        self.rows.push(MadeRow { stored, decoded, slice: 0, recipe: Some(recipe as u32) });
+    }
+
+    /// Adds a sample of `length` bytes that is stored as it is.
+    pub fn push_plain(&mut self, length: u64) {
+        self.rows.push(MadeRow::plain(length));
+    }
+
+    /// Whether sample `row` can be made, at `offset` in an object of `size` bytes, with `length`
+    /// delivered bytes.
+    pub fn fits(&self, row: usize, (offset, length): (u64, u64), size: u64) -> bool {
+        let Some(made) = self.rows.get(row) else { return false };
+        match made.recipe {
+            None => fits(made, None, (offset, length), size),
+            Some(recipe) => (self.recipes.get(recipe as usize))
+                .is_some_and(|decoders| fits(made, Some(decoders), (offset, length), size)),
+        }
+    }
+}
+
+/// Whether a sample can be made by `decoders`, at `offset` in an object of `size` bytes, with
+/// `length` delivered bytes.
+pub fn fits(made: &MadeRow, decoders: Option<&[Decoder]>, (offset, length): (u64, u64), size: u64) -> bool {
+    if offset.checked_add(made.stored).is_none_or(|end| end > size) {
+        return false;
+    }
+    let Some(decoders) = decoders else { return *made == MadeRow::plain(length) };
+    let is_slice = length > 0 && made.slice.checked_add(length).is_some_and(|end| end <= made.decoded);
+    let recipe = Recipe::new(decoders, made.decoded);
+    is_slice && recipe.is_ok_and(|recipe| recipe.lengths(made.stored).is_some())
 }
 
 /// How the bytes of a sample are an array: little endian, row-major.
@@ -135,6 +207,8 @@ pub struct FieldExtent {
 pub struct FoundSamples {
     /// Where they lie.
     pub extents: Extents,
+    /// How they are made from stored bytes, if some are. Then they have extents, not runs.
+    pub made: Option<MadeRows>,
     /// Their names in the file, or none: LMDB's keys, names of HDF5 datasets. As many as samples.
     pub keys: Option<Vec<String>>,
     /// Their named parts, or none. As many lists as samples, each in the order of offsets.
@@ -157,6 +231,7 @@ impl FoundSamples {
     pub fn at(extents: Extents, summary: impl Into<String>) -> Self {
         Self {
             extents,
+            made: None,
             keys: None,
             fields: None,
             columns: Vec::new(),

@@ -8,10 +8,12 @@
 //! only. The price is that each format's rules are written here again. They are tested against
 //! files of the real writers.
 //!
-//! [`source`] keeps requests few. [`found`] is what all parsers return.
+//! [`source`] keeps requests few. [`found`] is what all parsers return. Samples that are compressed
+//! are decoded when they are read: [`decode`] has the decoders.
 
 pub mod arrow_stream;
 mod columns;
+pub mod decode;
 mod element;
 mod error;
 pub mod found;
@@ -24,9 +26,12 @@ pub mod megatron;
 pub mod npy;
 pub mod parquet;
 mod parts;
+pub mod recipes;
 pub mod source;
 pub mod tokens;
 
 pub use error::{FormatError, FormatErrorKind};
-pub use found::{ArrayType, ColumnValues, Extents, FieldExtent, FoundSamples, Run, ValueColumn};
+pub use found::{
+    ArrayType, ColumnValues, Extents, FieldExtent, FoundSamples, MadeRow, MadeRows, Run, ValueColumn,
+};
 pub use source::{BlockReader, FileSource, ReadError};

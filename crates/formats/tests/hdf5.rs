@@ -5,6 +5,7 @@
 mod kit;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,8 +13,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
+use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::hdf5::{self, Hdf5Options};
-use foreread_formats::{ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, ReadError};
+use foreread_formats::{
+    ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow, ReadError,
+};
+use foreread_types::Recipe;
 use futures::executor::block_on;
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -112,16 +117,25 @@ impl Case {
     }
 }
 
-fn folder() -> PathBuf {
-    kit::fixtures("hdf5")
+/// A fixture. Those with filters have their own folder and recipe (`make_filters.py`).
+fn file(name: &str) -> Bytes {
+    let folder = if name.starts_with("filters_") { "filters" } else { "hdf5" };
+    read(folder, name)
 }
 
-fn file(name: &str) -> Bytes {
-    std::fs::read(folder().join(name)).unwrap().into()
+fn read(folder: &str, name: &str) -> Bytes {
+    let tree = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
+    // The recipe of filters has no seed.
+    let folder = if folder == "filters" { tree() } else { kit::fixtures(folder) };
+    std::fs::read(folder.join(name)).unwrap().into()
 }
 
 fn expected() -> Expected {
-    serde_json::from_slice(&file("expected.json")).unwrap()
+    let of = |folder| serde_json::from_slice::<Expected>(&read(folder, "expected.json")).unwrap();
+    let (mut all, filters) = (of("hdf5"), of("filters"));
+    all.index.extend(filters.index);
+    all.refused.extend(filters.refused);
+    all
 }
 
 /// FNV-1a over each piece's length and bytes, as in the recipe.
@@ -145,9 +159,20 @@ fn places(extents: &Extents) -> Vec<(u64, u64)> {
     }
 }
 
-fn samples<'a>(bytes: &'a Bytes, found: &FoundSamples) -> Vec<&'a [u8]> {
-    let places = places(&found.extents);
-    places.iter().map(|&(at, length)| &bytes[at as usize..(at + length) as usize]).collect()
+/// The sample of one row, decoded if need be.
+fn sample<'a>(bytes: &'a Bytes, found: &FoundSamples, row: usize) -> Result<Cow<'a, [u8]>, DecodeError> {
+    let (at, length) = places(&found.extents)[row];
+    let plain = MadeRow::plain(length);
+    let made = found.made.as_ref().map_or(plain, |made| made.rows[row]);
+    let stored = &bytes[at as usize..(at + made.stored) as usize];
+    let Some(recipe) = made.recipe else { return Ok(stored.into()) };
+    let decoders = &found.made.as_ref().unwrap().recipes[recipe as usize];
+    let decoded = decode(&Recipe::new(&decoders[..], made.decoded).unwrap(), stored)?;
+    Ok(decoded[made.slice as usize..(made.slice + length) as usize].to_vec().into())
+}
+
+fn samples<'a>(bytes: &'a Bytes, found: &FoundSamples) -> Vec<Cow<'a, [u8]>> {
+    (0..found.len() as usize).map(|row| sample(bytes, found, row).unwrap()).collect()
 }
 
 /// Values as the recipe writes them: numbers and texts, or a digest of an array.
@@ -181,7 +206,7 @@ fn check_index(case: &Case, bytes: &Bytes) {
     let found =
         block_on(hdf5::index(bytes, &case.options())).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert_eq!(found.len(), case.count, "{name}");
-    assert_eq!(fnv(samples(bytes, &found)), case.digest, "{name}");
+    assert_eq!(fnv(samples(bytes, &found).iter().map(|sample| &**sample)), case.digest, "{name}");
     assert_eq!(found.skipped, case.skipped, "{name}");
     assert!(found.summary.contains(&case.text), "{name}: {}", found.summary);
     let array = found.array.as_ref();
@@ -244,7 +269,7 @@ fn check_chunks(case: &ChunkCase, bytes: &Bytes) {
 }
 
 #[test]
-// semantics: FORMAT-1, FORMAT-2
+// semantics: FORMAT-1, FORMAT-2, FORMAT-5
 fn samples_are_the_values_that_h5py_reads() {
     let expected = expected();
     for case in &expected.index {
@@ -402,6 +427,58 @@ fn repaired(mut bytes: Vec<u8>, options: &Hdf5Options) -> Bytes {
 }
 
 #[test]
+// semantics: FORMAT-5
+fn damaged_chunks_with_checksums_are_errors() {
+    let original = file("filters_v110.h5");
+    for path in ["gzipu1", "alli4", "sumf8", "gzip_sumi4"] {
+        let mut options = Hdf5Options::default();
+        options.dataset = Some(path.into());
+        let found = block_on(hdf5::index(&original, &options)).unwrap();
+        let (at, made) = (places(&found.extents)[2].0, found.made.as_ref().unwrap().rows[2]);
+        assert!(made.recipe.is_some(), "{path}");
+        for byte in (0..made.stored).step_by(7) {
+            let mut bytes = original.to_vec();
+            bytes[(at + byte) as usize] ^= 16;
+            let error = sample(&bytes.into(), &found, 2).expect_err(path).to_string();
+            assert!(!error.contains('\n'), "{path}: {error}");
+        }
+    }
+}
+
+#[test]
+// semantics: FORMAT-5
+fn mutated_streams_end_with_bytes_or_an_error() {
+    let original = file("filters_earliest.h5");
+    let mut random = Random(11);
+    let (mut decoded, mut refused) = (0, 0);
+    let kinds = ["gzip", "lzf", "zstd", "zstd_19", "lz4", "lz4_blocks", "lzf_shuffle", "all"];
+    for path in kinds.iter().flat_map(|kind| [format!("{kind}i4"), format!("{kind}_noise")]) {
+        let mut options = Hdf5Options::default();
+        options.dataset = Some(path.clone());
+        let found = block_on(hdf5::index(&original, &options)).unwrap();
+        let Some(made) = &found.made else { continue };
+        let Some(recipe) = made.rows[0].recipe else { continue };
+        let recipe = Recipe::new(&made.recipes[recipe as usize][..], made.rows[0].decoded).unwrap();
+        let at = places(&found.extents)[0].0 as usize;
+        let stored = &original[at..at + made.rows[0].stored as usize];
+        let whole = decode(&recipe, stored).unwrap().len();
+        for _ in 0..MUTATIONS {
+            LARGEST.set(0);
+            match decode(&recipe, &mutated(stored, &mut random)) {
+                Ok(bytes) => {
+                    decoded += 1;
+                    assert_eq!(bytes.len(), whole, "{path}");
+                }
+                Err(_) => refused += 1,
+            }
+            // The window of a Zstandard frame, twice in a ring.
+            assert!(LARGEST.get() <= 32 << 20, "{path}: {} bytes", LARGEST.get());
+        }
+    }
+    assert!(decoded > 100 && refused > 1000, "{decoded} {refused}");
+}
+
+#[test]
 fn files_that_were_cut_short_are_damaged() {
     for name in ["main_earliest.h5", "main_v110.h5", "block_v200.h5"] {
         let bytes = file(name);
@@ -459,11 +536,14 @@ fn mutated_files_end_with_samples_or_an_error() {
                 Ok(samples) => {
                     found += 1;
                     assert!(samples.len() <= size, "{name}: {} samples", samples.len());
-                    for (at, length) in places(&samples.extents) {
-                        assert!(
-                            at.checked_add(length).is_some_and(|end| end <= size),
-                            "{name}: {at} {length}"
-                        );
+                    for (row, (at, length)) in places(&samples.extents).into_iter().enumerate() {
+                        let fits = match &samples.made {
+                            None => at.checked_add(length).is_some_and(|end| end <= size),
+                            Some(made) => made.fits(row, (at, length), size),
+                        };
+                        assert!(fits, "{name}: {at} {length}");
+                        // An error or bytes, but no panic.
+                        let _ = sample(&source.bytes, &samples, row);
                     }
                 }
                 Err(error) => {

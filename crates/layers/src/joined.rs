@@ -241,7 +241,7 @@ impl JoinLayer {
         let ranges = || {
             reads.iter().filter_map(|read| match &read.request.span {
                 Span::Range(range) => Some(range),
-                Span::Whole => None,
+                Span::Whole | Span::Made(_) => None,
             })
         };
         let (Some(start), Some(end)) =

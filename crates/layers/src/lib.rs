@@ -82,6 +82,7 @@ mod hedge;
 mod histogram;
 mod joined;
 mod limit;
+mod made;
 mod meter;
 mod parts;
 mod queue;

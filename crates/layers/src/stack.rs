@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, HeapBuffers, LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Tier,
+    Buffers, ErrorKind, HeapBuffers, LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier,
     TierError, TierProfile,
 };
 use futures::future::BoxFuture;
@@ -24,6 +24,7 @@ use crate::deadline::Deadline;
 use crate::hedge::{Hedge, SecondRead};
 use crate::joined::{JoinLayer, JoinedRead};
 use crate::limit::{Gate, Permit, QueuedRequest};
+use crate::made::MadeLayer;
 use crate::meter::{MeteredRead, Metrics};
 use crate::retry::{Failures, Retry};
 use crate::speed::Speed;
@@ -141,7 +142,8 @@ impl Stack {
         let joins = self.merge.map(|policy| {
             Arc::new(JoinLayer::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
         });
-        Arc::new(LayeredOrigin { layers, joins, profile })
+        let made = MadeLayer::new(&tier, Arc::clone(&self.buffers));
+        Arc::new(LayeredOrigin { layers, joins, made, profile })
     }
 }
 
@@ -149,12 +151,23 @@ impl Stack {
 struct LayeredOrigin {
     layers: Arc<Layers>,
     joins: Option<Arc<JoinLayer>>,
+    made: MadeLayer,
     profile: TierProfile,
 }
 
 impl std::fmt::Debug for LayeredOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LayeredOrigin").field("origin", &self.layers.origin).finish_non_exhaustive()
+    }
+}
+
+impl LayeredOrigin {
+    /// Reads bytes as the origin has them.
+    fn read_stored(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
+            Some(joins) => joins.read(request),
+            None => self.layers.read(request),
+        }
     }
 }
 
@@ -172,9 +185,9 @@ impl Tier for LayeredOrigin {
         // Names the samples that are read repeatedly. Retries and hedges log their own lines.
         let (key, object, span) = (request.key, &*request.object.path, &request.span);
         tracing::trace!(%key, object, ?span, "reading from storage");
-        match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
-            Some(joins) => joins.read(request),
-            None => self.layers.read(request),
+        match &request.span {
+            Span::Made(parts) => self.made.read(&request, parts, |stored| self.read_stored(stored)),
+            _ => self.read_stored(request),
         }
     }
 
@@ -345,6 +358,7 @@ impl Layers {
 
     /// Starts an attempt, as far as it goes without waiting.
     fn begin(&self, request: &Arc<ReadRequest>) -> AttemptStart {
+        debug_assert!(!matches!(request.span, Span::Made(_)), "the outermost layer reads stored bytes");
         let Some(gate) = &self.gate else { return AttemptStart::Reading(self.start(request, None)) };
         match gate.enter(request.due, request.len()) {
             Ok(permit) => AttemptStart::Reading(self.start(request, Some(permit))),

@@ -44,6 +44,11 @@ impl Curve {
         Ok(curve)
     }
 
+    /// The curve with each rate changed.
+    pub(crate) fn map(&self, rate: impl Fn(u64) -> u64) -> Self {
+        Self(self.0.iter().map(|&(at, bytes)| (at, rate(bytes))).collect())
+    }
+
     /// Bytes per second at a parallelism, rounded down.
     pub fn at(&self, parallelism: u32) -> u64 {
         let after = self.0.partition_point(|&(at, _)| at <= parallelism);

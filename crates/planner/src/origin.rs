@@ -79,6 +79,29 @@ impl Origin {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }
 
+    /// The origin for samples that are decoded when they are read: `stored` bytes become `delivered`
+    /// ones. Rates and prices are then of delivered bytes.
+    #[must_use]
+    pub fn decoding(self, stored: u64, delivered: u64) -> Self {
+        let scaled =
+            |bytes: u64, by: u64, of: u64| narrow(u128::from(bytes) * u128::from(by) / u128::from(of.max(1)));
+        let rate = |bytes| scaled(bytes, delivered, stored).max(1);
+        let large = |large: LargeReads| LargeReads {
+            bytes: rate(large.bytes),
+            bytes_per_second: rate(large.bytes_per_second),
+        };
+        let price =
+            |price: Price| Price { gigabyte_nano: scaled(price.gigabyte_nano, stored, delivered), ..price };
+        Self {
+            bytes_per_second: rate(self.bytes_per_second),
+            client_bytes_per_second: rate(self.client_bytes_per_second),
+            clients: self.clients.map(rate),
+            price: self.price.map(price),
+            large: self.large.map(large),
+            ..self
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), PlanReason> {
         for (field, value) in [
             ("origin.bytes_per_second", self.bytes_per_second),
@@ -115,6 +138,17 @@ impl Default for Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    // semantics: FORMAT-5
+    fn rates_of_decoded_samples_are_higher() {
+        let price = Some(Price { request_nano: 3, gigabyte_nano: 80 });
+        let origin = Origin { bytes_per_second: 100, price, ..Origin::default() }.decoding(10, 40);
+        assert_eq!((origin.bytes_per_second, origin.client_bytes_per_second), (400, u64::MAX));
+        assert_eq!(origin.price, Some(Price { request_nano: 3, gigabyte_nano: 20 }));
+        assert_eq!(origin.clients, Curve::unlimited());
+        assert_eq!(Origin::default().decoding(u64::MAX, 0).bytes_per_second, 1);
+    }
 
     #[test]
     fn read_time_is_rounded_down_and_saturates() {

@@ -47,6 +47,6 @@ pub use layout::{LayoutsFuture, ObjectLayout, StorageServer, UnknownServer};
 pub use path::{ListRange, check_path};
 pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
 pub use recycled::RecycledBuffers;
-pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, Version, unix_nanoseconds};
+pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, StoredPart, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};

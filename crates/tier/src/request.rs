@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use foreread_types::{SampleKey, Tick};
+use foreread_types::{Recipe, SampleKey, Tick};
 
 use crate::StorageServer;
 
@@ -76,6 +76,46 @@ pub enum Span {
     Whole,
     /// These bytes. Never empty (an empty sample is `Whole` of an empty object, or never read).
     Range(Range<u64>),
+    /// Bytes that are decoded: these parts, one after another. The outermost layer of an origin
+    /// reads and decodes the stored bytes, so no backend gets such a request.
+    Made(Arc<[StoredPart]>),
+}
+
+/// Stored bytes of an object, and the decoded bytes that a sample has of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredPart {
+    /// The bytes in the object. Never empty.
+    pub stored: Range<u64>,
+    /// How they are decoded.
+    pub recipe: Recipe,
+    /// The part of the decoded bytes that is delivered. Never empty.
+    pub delivered: Range<u64>,
+}
+
+impl StoredPart {
+    /// The lengths after each step of the recipe.
+    ///
+    /// # Errors
+    /// The reason, if the stored bytes cannot become the delivered ones, or end after an object of
+    /// `size` bytes.
+    pub fn check(&self, size: u64) -> Result<Vec<u64>, String> {
+        let Self { stored, recipe, delivered } = self;
+        if stored.start >= stored.end || stored.end > size {
+            return Err(format!("invalid range: bytes {}..{} of {size}", stored.start, stored.end));
+        }
+        if delivered.start >= delivered.end || delivered.end > recipe.length() {
+            return Err(format!(
+                "invalid range: bytes {}..{} of {} decoded ones",
+                delivered.start,
+                delivered.end,
+                recipe.length()
+            ));
+        }
+        let length = stored.end - stored.start;
+        recipe
+            .lengths(length)
+            .ok_or_else(|| format!("{length} stored bytes cannot become {} bytes", recipe.length()))
+    }
 }
 
 /// One read. It has everything that any tier may need, so it can pass through layers to another
@@ -117,14 +157,26 @@ impl ReadRequest {
     pub fn len(&self) -> u64 {
         match &self.span {
             Span::Whole => self.object.size,
-            Span::Range(range) => range.end.saturating_sub(range.start),
+            Span::Range(range) => length(range),
+            Span::Made(parts) => {
+                parts.iter().map(|part| length(&part.delivered)).fold(0, u64::saturating_add)
+            }
+        }
+    }
+
+    /// The bytes that the origin sends for it: those of the answer, before they are decoded.
+    pub fn stored_len(&self) -> u64 {
+        match &self.span {
+            Span::Made(parts) => parts.iter().map(|part| length(&part.stored)).fold(0, u64::saturating_add),
+            _ => self.len(),
         }
     }
 
     /// The requested bytes of the object.
     ///
     /// # Errors
-    /// The reason, if the range is empty or ends after the object.
+    /// The reason, if the range is empty or ends after the object, or if the bytes are decoded ones.
+    /// Origins read without the layers never decode.
     pub fn range(&self) -> Result<Range<u64>, String> {
         let size = self.object.size;
         match &self.span {
@@ -133,6 +185,7 @@ impl ReadRequest {
             Span::Range(Range { start, end }) => {
                 Err(format!("invalid range: bytes {start}..{end} of {size}"))
             }
+            Span::Made(_) => Err("its bytes are decoded, which the layers of an origin do".to_owned()),
         }
     }
 
@@ -140,4 +193,8 @@ impl ReadRequest {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+fn length(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
 }

@@ -11,6 +11,7 @@ mod identity;
 mod ids;
 mod map;
 mod mix;
+mod recipe;
 mod sizes;
 
 pub use fingerprint::{Fingerprint, ParseFingerprintError};
@@ -19,4 +20,5 @@ pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
 pub use mix::{SplitMix64, finalize, mix};
+pub use recipe::{Decoder, ParseDecoderError, Recipe};
 pub use sizes::Sizes;

@@ -26,10 +26,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-tier", &["foreread-types"]),
     ("foreread-launcher", &["foreread-types"]),
     ("foreread-connection", &["foreread-types", "foreread-tier"]),
-    ("foreread-layers", &["foreread-types", "foreread-tier"]),
+    ("foreread-formats", &["foreread-types"]),
+    // The outermost layer decodes samples.
+    ("foreread-layers", &["foreread-types", "foreread-tier", "foreread-formats"]),
     ("foreread-share", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
-    ("foreread-formats", &[]),
     ("foreread-dataset", &["foreread-types", "foreread-tier", "foreread-formats"]),
     (
         "foreread-loader",

@@ -64,8 +64,18 @@ fuzz_target!(|bytes: &[u8]| {
         let Ok(catalog) = futures::executor::block_on(index) else { continue };
         for id in (0..catalog.len()).map(SampleId) {
             let Ok(entry) = catalog.entry(id) else { panic!("{id} has no place") };
-            let Span::Range(range) = entry.span else { panic!("{id} is not a part") };
-            assert!(range.start <= range.end && range.end <= bytes.len() as u64);
+            match entry.span {
+                Span::Range(range) => assert!(range.start <= range.end && range.end <= bytes.len() as u64),
+                Span::Made(parts) => {
+                    for part in &*parts {
+                        assert!(part.check(bytes.len() as u64).is_ok());
+                        // Bytes or an error, but no panic.
+                        let stored = &bytes[part.stored.start as usize..part.stored.end as usize];
+                        let _ = foreread_formats::decode::decode(&part.recipe, stored);
+                    }
+                }
+                Span::Whole => panic!("{id} is not a part"),
+            }
         }
     }
 });

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use foreread_formats::{ArrayType, Extents, FoundSamples, Run, ValueColumn};
+use foreread_formats::{ArrayType, Extents, FoundSamples, MadeRow, MadeRows, Run, ValueColumn};
 use foreread_tier::Object;
+use foreread_types::Decoder;
 use serde::{Deserialize, Serialize};
 
 /// Texts, concatenated.
@@ -74,6 +75,9 @@ pub(crate) struct ShardExtra {
     /// Samples whose extents are computed. Then there are no rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) runs: Vec<Run>,
+    /// How samples are made, if some are decoded. Then there are no runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<MadeRows>,
     /// Values of the samples: labels and small numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) values: Vec<ValueColumn>,
@@ -95,11 +99,20 @@ impl ShardExtra {
         self.runs.iter().map(|run| run.count).fold(0, u64::saturating_add)
     }
 
-    /// Whether this fits a shard of `size` bytes with so many rows.
-    pub(crate) fn is_valid(&self, rows: usize, size: u64) -> bool {
+    /// Whether this fits a shard of `size` bytes with samples at these extents.
+    pub(crate) fn is_valid(&self, extents: &[(u64, u64)], size: u64) -> bool {
+        let rows = extents.len();
         let fits = |run: &Run| run.stride > 0 && run.end().is_some_and(|end| end <= size);
         let count = self.samples().saturating_add(rows as u64);
-        (rows == 0 || self.runs.is_empty())
+        let mut numbered = extents.iter().enumerate();
+        let is_inside = match &self.made {
+            None => numbered.all(|(_, (at, length))| at.checked_add(*length).is_some_and(|end| end <= size)),
+            Some(made) => {
+                made.rows.len() == rows && numbered.all(|(row, extent)| made.fits(row, *extent, size))
+            }
+        };
+        is_inside
+            && (rows == 0 || self.runs.is_empty())
             && self.runs.iter().all(fits)
             && self.values.iter().all(|column| column.values.len() as u64 == count)
     }
@@ -123,6 +136,7 @@ impl SampleRows {
         let mut rows = Self::new(columns);
         rows.extra = ShardExtra {
             runs: Vec::new(),
+            made: found.made,
             values: found.columns,
             array: found.array,
             summary: found.summary,
@@ -213,6 +227,22 @@ impl SampleRows {
 
     pub(crate) fn extent(&self, row: usize) -> (u64, u64) {
         self.extents[row]
+    }
+
+    /// All extents.
+    pub(crate) fn extents(&self) -> &[(u64, u64)] {
+        &self.extents
+    }
+
+    /// How the row's sample is made.
+    pub(crate) fn made(&self, row: usize) -> MadeRow {
+        let made = self.extra.made.as_ref().and_then(|made| made.rows.get(row)).copied();
+        made.unwrap_or_else(|| MadeRow::plain(self.extents[row].1))
+    }
+
+    /// The list of decoders of this number.
+    pub(crate) fn decoders(&self, recipe: u32) -> Option<&[Decoder]> {
+        self.extra.made.as_ref()?.recipes.get(recipe as usize).map(Vec::as_slice)
     }
 
     /// The row's key. `None` if the format has none.

@@ -1,4 +1,4 @@
-//! Zip archives without compression: each member is a sample.
+//! Zip archives: each member is a sample. Deflated members are decoded when they are read.
 //!
 //! The directory at the end lists the members. The start of a member's data is known only from its
 //! local header, which may be longer than the directory's entry. So indexing reads the directory
@@ -11,7 +11,9 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
+use foreread_formats::MadeRows;
 use foreread_tier::Object;
+use foreread_types::Decoder;
 use futures::future::try_join_all;
 use rawzip::{
     CompressionMethod, Error, ErrorKind, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ReaderAt, ZipArchive,
@@ -19,7 +21,7 @@ use rawzip::{
 };
 
 use super::reader::{ShardReader, ShardStore};
-use super::rows::{FormatColumns, SampleRows, TextList};
+use super::rows::{FormatColumns, SampleRows, ShardExtra, TextList};
 use super::shard_error::ShardError;
 use crate::names::MAX_TEXT;
 
@@ -80,6 +82,8 @@ struct ZipEntry {
     names: TextList,
     /// Each entry with the offset of its local header and its index.
     entries: Vec<(u64, ZipArchiveEntryWayfinder, usize)>,
+    /// The length of each member without compression, if it is compressed.
+    deflated: Vec<Option<u64>>,
     skipped: u64,
 }
 
@@ -99,6 +103,7 @@ pub(crate) async fn rows(
     let parts = listed.entries.chunks(share).map(|entries| extents(store, object, archive.clone(), entries));
     let extents = try_join_all(parts).await?.concat();
     let mut rows = SampleRows::new(FormatColumns::ZIP);
+    let mut made = MadeRows::default();
     let mut free = 0;
     for (&(header, _, number), &(start, end)) in listed.entries.iter().zip(&extents) {
         let name = listed.names.get(number);
@@ -114,10 +119,24 @@ pub(crate) async fn rows(
             );
             return Err(ShardError::damaged(header, why));
         }
-        rows.push(name, start, end - start, 0);
+        // A deflated member without bytes has some stored ones, which are not read.
+        let length = listed.deflated[number].unwrap_or(end - start);
+        match listed.deflated[number] {
+            Some(1..) => made.push(end - start, &[Decoder::Deflate], length),
+            _ => made.push_plain(length),
+        }
+        if !made.fits(made.rows.len() - 1, (start, length), object.size) {
+            let why = format!("the member {name:?} cannot have {length} bytes: its entry is damaged");
+            return Err(ShardError::damaged(header, why));
+        }
+        rows.push(name, start, length, 0);
         free = end;
     }
-    Ok((rows, listed.skipped))
+    let extra = match made.recipes.is_empty() {
+        true => ShardExtra::default(),
+        false => ShardExtra { made: Some(made), ..ShardExtra::default() },
+    };
+    Ok((rows.with_extra(extra), listed.skipped))
 }
 
 /// Reads the archive's end and its whole directory.
@@ -196,20 +215,23 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
             let why = format!("the member {name:?} is encrypted; pack it without");
             return Err(ShardError::unsupported(at, why));
         }
-        if entry.compression_method() != CompressionMethod::STORE {
+        let method = entry.compression_method();
+        if !matches!(method, CompressionMethod::STORE | CompressionMethod::DEFLATE) {
             let why = format!(
-                "the member {name:?} is compressed, so it cannot be read by extent; pack without compression \
-                 (zip -0)"
+                "the member {name:?} is compressed by a method other than deflate; pack it with deflate or \
+                 without compression (zip -0)"
             );
             return Err(ShardError::unsupported(at, why));
         }
         let (packed, plain) = (entry.compressed_size_hint(), entry.uncompressed_size_hint());
-        if packed != plain {
+        let deflated = (method == CompressionMethod::DEFLATE).then_some(plain);
+        if deflated.is_none() && packed != plain {
             let why = format!("the member {name:?} is not compressed and {packed} bytes for {plain}");
             return Err(ShardError::damaged(at, why));
         }
         listed.entries.push((at, entry.wayfinder(), listed.names.len()));
         listed.names.push(name);
+        listed.deflated.push(deflated);
     }
     if seen != archive.entries_hint() {
         let why = format!("its directory has {seen} members and should have {}", archive.entries_hint());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetError, IndexOptions, IndexProgress};
 use foreread_tier::{
-    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+    ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, StoredPart, Tier, TierError, TierProfile,
 };
 use foreread_types::SampleId;
 use futures::StreamExt;
@@ -92,7 +92,18 @@ impl Held {
         match entry.span {
             Span::Whole => self.objects[&*entry.object.path].read(0, entry.object.size),
             Span::Range(range) => self.objects[&*entry.object.path].read(range.start, range.end),
+            Span::Made(parts) => self.decoded(&entry.object.path, &parts),
         }
+    }
+
+    fn decoded(&self, path: &str, parts: &[StoredPart]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for part in parts {
+            let stored = self.objects[path].read(part.stored.start, part.stored.end);
+            let decoded = foreread_formats::decode::decode(&part.recipe, &stored).unwrap();
+            bytes.extend_from_slice(&decoded[part.delivered.start as usize..part.delivered.end as usize]);
+        }
+        bytes
     }
 
     pub async fn index(&self, options: &IndexOptions) -> Result<Catalog, DatasetError> {

@@ -66,6 +66,7 @@ use crate::released;
 use crate::runtime::ended;
 use crate::server_speeds;
 use crate::state::State;
+use crate::stored::StoredSizes;
 use crate::target::TargetSpec;
 
 /// The most bytes that are read from the origin for other ranks or wait to be sent to them.
@@ -196,6 +197,7 @@ impl GroupRun<'_> {
             warm: 0,
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
+            stored: StoredSizes::of(&catalogs),
             servers,
         };
         // First the capacity of each rank, then that of all.
@@ -228,7 +230,9 @@ impl GroupRun<'_> {
         let planning_config = config.clone();
         let of_run = config.clone();
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
-        let may_have_blocks = catalogs[0].format().is_packed() && !description.kernel_cached;
+        let may_have_blocks = catalogs[0].format().is_packed()
+            && catalogs[0].stored_sizes().is_none()
+            && !description.kernel_cached;
         let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {

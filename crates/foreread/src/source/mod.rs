@@ -37,6 +37,7 @@ use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, ReadsReport, Report, RunTotals, WaitReport};
 use crate::runtime::{Workers, ended};
+use crate::stored::StoredSizes;
 
 /// The bytes of a batch that the engine delivers, about.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -334,13 +335,18 @@ impl Source {
             now: self.inner.look_ahead,
             lowest: self.inner.look_ahead,
         });
+        let stored = StoredSizes::of(std::slice::from_ref(&self.inner.catalog));
+        let of_plan = |of: fn(&LocalPlan) -> u64, scaled: fn(&StoredSizes, u64) -> u64| {
+            let bytes = state.plan.as_ref().map_or(0, of);
+            stored.as_ref().map_or(bytes, |stored| scaled(stored, bytes))
+        };
         let whole = RunTotals {
             rank: 0,
             world_size: 1,
             samples: self.inner.catalog.len(),
             dataset_bytes: self.inner.catalog.total_bytes(),
-            floor: state.plan.as_ref().map_or(0, LocalPlan::floor),
-            planned: state.plan.as_ref().map_or(0, LocalPlan::origin_bytes),
+            floor: of_plan(LocalPlan::floor, StoredSizes::fewest),
+            planned: of_plan(LocalPlan::origin_bytes, StoredSizes::typical),
         };
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
         let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);

@@ -1,5 +1,7 @@
 //! A dataset: its shape, its type, its layout and its filters, from the messages of its header.
 
+use foreread_types::Decoder;
+
 use super::chunk::{ChunkIndex, ChunkLayout};
 use super::cursor::{Cursor, product};
 use super::datatype::{self, Datatype};
@@ -27,9 +29,27 @@ pub(super) enum Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Filter {
     pub(super) id: u16,
+    /// The filter's parameters.
+    pub(super) values: Vec<u32>,
 }
 
 impl Filter {
+    /// What undoes the filter, for elements of `element` bytes. `None` if nothing here does.
+    pub(super) fn decoder(&self, element: u64) -> Option<Decoder> {
+        Some(match self.id {
+            1 => Decoder::Zlib,
+            2 => {
+                let element = self.values.first().copied().map_or_else(|| u32::try_from(element), Ok);
+                Decoder::Shuffle(element.ok().filter(|element| *element > 0)?)
+            }
+            3 => Decoder::Fletcher32,
+            32_000 => Decoder::Lzf,
+            32_004 => Decoder::Lz4,
+            32_015 => Decoder::Zstd,
+            _ => return None,
+        })
+    }
+
     /// The filter's name.
     pub(super) fn name(&self) -> String {
         let name = match self.id {
@@ -199,9 +219,9 @@ fn filters(cursor: &mut Cursor<'_>) -> Result<Vec<Filter>, FormatError> {
         let values = usize::from(cursor.u16()?);
         let name = usize::from(name);
         cursor.skip(if version == 1 { name.next_multiple_of(8) } else { name })?;
-        cursor.skip(4 * values)?;
-        cursor.skip(if version == 1 { values % 2 * 4 } else { 0 })?;
-        filters.push(Filter { id });
+        let values = (0..values).map(|_| cursor.u32()).collect::<Result<Vec<_>, _>>()?;
+        cursor.skip(if version == 1 { values.len() % 2 * 4 } else { 0 })?;
+        filters.push(Filter { id, values });
     }
     Ok(filters)
 }

@@ -1,8 +1,8 @@
 //! HDF5: rows of a dataset, sequences of a dataset, or the datasets of a group.
 //!
 //! The parser reads superblock, headers, links and chunk indexes, and returns where each sample
-//! lies. It does not decode chunks: a sample must be one piece of the file. Other datasets are
-//! refused, with the command that rewrites them.
+//! lies. A sample is one piece of the file, or a compressed chunk that has no other row and is
+//! decoded when it is read. Other datasets are refused, with the command that rewrites them.
 //!
 //! Decision: the format is read by our own code. The C library reads from files only, and it
 //! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is
@@ -16,6 +16,7 @@ mod cursor;
 mod dataset;
 mod datatype;
 mod file;
+mod filtered;
 mod fractal_heap;
 mod global_heap;
 mod group;
@@ -30,7 +31,10 @@ use choice::Choice;
 use chunk::Chunks;
 use dataset::{Dataset, Layout};
 use file::File;
+use filtered::Place;
 use futures::{StreamExt, TryStreamExt};
+
+use rows::Rows;
 
 use crate::{ArrayType, Extents, FileSource, FormatError, FoundSamples, ValueColumn};
 
@@ -89,14 +93,16 @@ pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<Fou
     match choice::choose(&file, options).await? {
         Choice::Rows { dataset, labels } if options.whole => {
             let place = rows::whole(&file, &dataset).await?;
-            let mut found = FoundSamples::at(Extents::Rows(vec![place]), summary("whole dataset", &dataset));
+            let mut found = at(&[place], summary("whole dataset", &dataset));
             found.array = rows::array_type(&dataset, true);
             add_labels(&file, options, &labels, None, &mut found).await?;
             Ok(found)
         }
         Choice::Rows { dataset, labels } => {
-            let extents = rows::extents(&file, &dataset).await?;
-            let mut found = FoundSamples::at(extents, summary("dataset", &dataset));
+            let mut found = match rows::extents(&file, &dataset).await? {
+                Rows::Stored(extents) => FoundSamples::at(extents, summary("dataset", &dataset)),
+                Rows::Made(places) => at(&places, summary("dataset", &dataset)),
+            };
             found.array = rows::array_type(&dataset, false);
             add_labels(&file, options, &labels, dataset.shape.first().copied(), &mut found).await?;
             Ok(found)
@@ -143,6 +149,16 @@ pub async fn chunks(source: &dyn FileSource, path: &str) -> Result<Vec<Chunk>, F
 
 fn summary(what: &str, dataset: &Dataset) -> String {
     format!("HDF5 {what} /{}: {}", dataset.path, dataset.described())
+}
+
+/// Samples at these places.
+fn at(places: &[Place], mut summary: String) -> FoundSamples {
+    let (extents, made) = filtered::rows(places);
+    if let Some(made) = &made {
+        let stored = made.rows.iter().map(|row| row.stored).fold(0, u64::saturating_add);
+        summary.push_str(&format!(", compressed to {stored} bytes"));
+    }
+    FoundSamples { made, ..FoundSamples::at(Extents::Rows(extents), summary) }
 }
 
 fn info(dataset: &Dataset) -> DatasetInfo {
@@ -201,7 +217,7 @@ async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, 
     let places = futures::stream::iter(places).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
     let name = |dataset: &Dataset| dataset.path.rsplit('/').next().unwrap_or_default().to_owned();
     let summary = format!("HDF5 group /{}: {} datasets", group.path, places.len());
-    let mut found = FoundSamples::at(Extents::Rows(places), summary);
+    let mut found = at(&places, summary);
     found.keys = Some(group.datasets.iter().map(name).collect());
     found.array = common_type(&group.datasets);
     found.skipped = group.skipped;

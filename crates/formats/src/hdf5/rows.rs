@@ -5,36 +5,66 @@ use super::cursor::product;
 use super::dataset::{Dataset, Layout};
 use super::datatype::Element;
 use super::file::File;
+use super::filtered::{self, Place};
 use super::{global_heap, values};
 use crate::{ArrayType, Extents, FormatError, Run};
 
+/// Where the rows of a dataset lie.
+pub(super) enum Rows {
+    /// In pieces of the file, as they are.
+    Stored(Extents),
+    /// Some are decoded.
+    Made(Vec<Place>),
+}
+
 /// The place of each row.
-pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Extents, FormatError> {
+pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Rows, FormatError> {
     match &dataset.datatype.element {
         Element::Sequence(number) if dataset.shape.len() == 1 => {
             let elements = values::read(file, dataset).await?;
             let references = global_heap::references(file, dataset, &elements, number.width as u64)?;
-            Ok(Extents::Rows(global_heap::locate(file, &references).await?))
+            Ok(Rows::Stored(Extents::Rows(global_heap::locate(file, &references).await?)))
         }
         Element::Sequence(_) => Err(dataset.refused("sequences are samples in one dimension only")),
-        _ => Ok(Extents::Runs(runs(file, dataset).await?)),
+        _ => runs(file, dataset).await,
     }
 }
 
-/// The place and the length of all elements, which must lie in one piece.
-pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<(u64, u64), FormatError> {
+/// The place of all elements, which must lie in one piece, or in one compressed chunk.
+pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Place, FormatError> {
     check_element(dataset)?;
     let length = dataset.bytes().unwrap_or(u64::MAX);
+    let compressed = match &dataset.layout {
+        Layout::Chunked(layout) if length > 0 && !is_one_chunk(&dataset.shape, &layout.lengths) => {
+            is_compressed(file, dataset, layout).await?
+        }
+        _ => false,
+    };
     match (&dataset.layout, dataset.shape.is_empty()) {
         (Layout::Refused(why), _) => Err(dataset.refused(why)),
-        _ if length == 0 => Ok((0, 0)),
+        _ if length == 0 => Ok(Place::plain(0, 0)),
         (Layout::Contiguous(Some(at)) | Layout::Compact(at), _) => {
             let end = at.checked_add(length).filter(|&end| end <= file.size());
-            end.map(|_| (*at, length)).ok_or_else(|| FormatError::cut_short(*at, file.size()))
+            end.map(|_| Place::plain(*at, length)).ok_or_else(|| FormatError::cut_short(*at, file.size()))
         }
         (_, true) => Err(dataset.refused("it was never written")),
-        _ => match runs(file, dataset).await?[..] {
-            [run] if run.count == 1 || run.stride == run.length => Ok((run.start, length)),
+        (Layout::Chunked(layout), _) if is_one_chunk(&dataset.shape, &layout.lengths) => {
+            let chunks = values::all_chunks(file, dataset, layout).await?;
+            let place = filtered::places(dataset, layout, &chunks, length)?.pop();
+            place.ok_or_else(|| dataset.damaged("it has no chunk"))
+        }
+        (Layout::Chunked(_), _) if compressed => {
+            let shape: Vec<String> = dataset.shape.iter().map(u64::to_string).collect();
+            Err(dataset.refused(&format!(
+                "it lies in several compressed chunks: rewrite by `h5repack -l {}:CHUNK={} in.h5 out.h5`",
+                dataset.path,
+                shape.join("x")
+            )))
+        }
+        _ => match runs(file, dataset).await? {
+            Rows::Stored(Extents::Runs(runs)) if is_one_piece(&runs) => {
+                Ok(Place::plain(runs[0].start, length))
+            }
             _ => Err(dataset.refused(&format!(
                 "it lies in several pieces: rewrite by `h5repack -f NONE -l {}:CONTI in.h5 out.h5`",
                 dataset.path
@@ -64,13 +94,13 @@ fn check_element(dataset: &Dataset) -> Result<(), FormatError> {
 }
 
 /// The places of rows that lie in the dataset's pieces.
-async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Run>, FormatError> {
+async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Rows, FormatError> {
     check_element(dataset)?;
     let Some(&count) = dataset.shape.first() else {
         return Err(dataset.refused("it has one element only, no rows"));
     };
     if count == 0 {
-        return Ok(Vec::new());
+        return Ok(Rows::Stored(Extents::Runs(Vec::new())));
     }
     let length = dataset.row_bytes().unwrap_or(u64::MAX);
     if length == 0 {
@@ -80,7 +110,7 @@ async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Run>, FormatErro
         Layout::Contiguous(Some(at)) | Layout::Compact(at) => {
             let run = Run { start: *at, stride: length, length, count };
             match run.end() {
-                Some(end) if end <= file.size() => Ok(vec![run]),
+                Some(end) if end <= file.size() => Ok(Rows::Stored(Extents::Runs(vec![run]))),
                 _ => Err(FormatError::cut_short(*at, file.size())),
             }
         }
@@ -90,8 +120,19 @@ async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Run>, FormatErro
             if !spans(&dataset.shape, &layout.lengths) {
                 return Err(dataset.to_rewrite("a row is not one piece of a chunk"));
             }
-            let chunks = values::plain_chunks(file, dataset, layout).await?;
-            Ok(of_chunks(dataset, layout, length, &chunks.stored))
+            let chunks = values::all_chunks(file, dataset, layout).await?;
+            if values::are_plain(&chunks, dataset, layout) {
+                return Ok(Rows::Stored(Extents::Runs(of_chunks(dataset, layout, length, &chunks.stored))));
+            }
+            if layout.lengths[0] > 1 && dataset.shape[0] > 1 {
+                let names: Vec<String> = dataset.filters.iter().map(|filter| filter.name()).collect();
+                return Err(dataset.to_rewrite(&format!(
+                    "its chunks of {} rows are compressed ({})",
+                    layout.lengths[0],
+                    names.join(", ")
+                )));
+            }
+            Ok(Rows::Made(filtered::places(dataset, layout, &chunks, length)?))
         }
     }
 }
@@ -105,6 +146,34 @@ fn spans(shape: &[u64], chunk: &[u64]) -> bool {
         exact |= length > 1;
         fits
     })
+}
+
+/// Whether some chunk must be decoded.
+async fn is_compressed(
+    file: &File<'_>,
+    dataset: &Dataset,
+    layout: &ChunkLayout,
+) -> Result<bool, FormatError> {
+    if dataset.filters.is_empty() {
+        return Ok(false);
+    }
+    let chunks = values::all_chunks(file, dataset, layout).await?;
+    Ok(!values::are_plain(&chunks, dataset, layout))
+}
+
+/// Whether all elements are one piece of the only chunk.
+fn is_one_chunk(shape: &[u64], chunk: &[u64]) -> bool {
+    match (shape.first(), chunk.first()) {
+        (Some(&length), Some(&rows)) if length <= rows => {
+            spans(shape, chunk) && (length == 1 || shape[1..] == chunk[1..])
+        }
+        _ => false,
+    }
+}
+
+/// Whether runs are all elements in one piece.
+fn is_one_piece(runs: &[Run]) -> bool {
+    matches!(runs, [run] if run.count == 1 || run.stride == run.length)
 }
 
 /// Rows of chunks, as few runs as possible.

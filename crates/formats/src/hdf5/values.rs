@@ -2,12 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::chunk::{ChunkLayout, Chunks, Stored};
+use super::chunk::{ChunkLayout, Chunks};
 use super::dataset::{Dataset, Layout};
 use super::file::{BATCH, File};
+use super::filtered;
 use crate::FormatError;
 
-/// Reads all elements in row-major order. They have at most as many bytes as the file.
+/// The most decoded bytes of a small dataset, for each byte of the file.
+const MOST_GROWTH: u64 = 32;
+
+/// Reads all elements in row-major order. Those of compressed chunks are decoded.
 pub(super) async fn read(file: &File<'_>, dataset: &Dataset) -> Result<Bytes, FormatError> {
     let length = dataset.bytes().unwrap_or(u64::MAX);
     if length == 0 {
@@ -18,11 +22,15 @@ pub(super) async fn read(file: &File<'_>, dataset: &Dataset) -> Result<Bytes, Fo
         Layout::Contiguous(None) => Err(dataset.refused("it was never written")),
         Layout::Refused(why) => Err(dataset.refused(why)),
         Layout::Chunked(layout) => {
-            let chunks = plain_chunks(file, dataset, layout).await?;
+            let chunks = all_chunks(file, dataset, layout).await?;
+            if length.max(layout.bytes) > file.size().saturating_mul(MOST_GROWTH) {
+                return Err(dataset.refused("its elements are far longer than the file"));
+            }
             let mut bytes = BytesMut::zeroed(length as usize);
             for batch in chunks.stored.chunks(BATCH) {
                 let ranges: Vec<_> = batch.iter().map(|chunk| (chunk.at, chunk.size)).collect();
                 for (chunk, from) in batch.iter().zip(file.read_all(&ranges).await?) {
+                    let from = filtered::elements(dataset, layout, &chunks, chunk, &from)?;
                     copy(dataset, layout, &chunks.grid.index(chunk.number), &from, &mut bytes);
                 }
             }
@@ -31,8 +39,8 @@ pub(super) async fn read(file: &File<'_>, dataset: &Dataset) -> Result<Bytes, Fo
     }
 }
 
-/// The chunks of a dataset, all written and without filters.
-pub(super) async fn plain_chunks(
+/// The chunks of a dataset, all written. Those without filters have the right size.
+pub(super) async fn all_chunks(
     file: &File<'_>,
     dataset: &Dataset,
     layout: &ChunkLayout,
@@ -47,18 +55,20 @@ pub(super) async fn plain_chunks(
             dataset.path
         )));
     }
-    let plain = |chunk: &Stored| chunks.is_plain(dataset, layout, chunk);
-    if !chunks.stored.iter().all(plain) {
-        if dataset.filters.is_empty() {
+    if dataset.filters.is_empty() {
+        if !are_plain(&chunks, dataset, layout) {
             return Err(dataset.damaged("a chunk has the wrong size"));
         }
-        let names: Vec<String> = dataset.filters.iter().map(|filter| filter.name()).collect();
-        return Err(dataset.to_rewrite(&format!("its chunks are compressed ({})", names.join(", "))));
-    }
-    if dataset.bytes().is_none_or(|bytes| bytes > file.size()) {
-        return Err(dataset.damaged("it is larger than the file: chunks overlap"));
+        if dataset.bytes().is_none_or(|bytes| bytes > file.size()) {
+            return Err(dataset.damaged("it is larger than the file: chunks overlap"));
+        }
     }
     Ok(chunks)
+}
+
+/// Whether no chunk needs to be decoded.
+pub(super) fn are_plain(chunks: &Chunks, dataset: &Dataset, layout: &ChunkLayout) -> bool {
+    chunks.stored.iter().all(|chunk| chunks.is_plain(dataset, layout, chunk))
 }
 
 /// Copies the part of a chunk that lies in the dataset.

@@ -103,6 +103,7 @@ impl Tier for Objects {
             let range = match &request.span {
                 Span::Whole => 0..held.len(),
                 Span::Range(range) => range.start as usize..range.end as usize,
+                Span::Made(_) => unreachable!(),
             };
             this.requests.fetch_add(1, Ordering::Relaxed);
             this.bytes.fetch_add(range.len() as u64, Ordering::Relaxed);

@@ -2,8 +2,8 @@
 //!
 //! Caches and the look-ahead hold decoded bytes, so plans are made in them. Only what the storage
 //! sends is counted in stored bytes: the lower bound and the planned bytes. The speed of the origin
-//! is converted to decoded bytes. The price is that a plan treats all samples as if they became longer by one
-//! factor. The lower bound holds for any factors.
+//! is converted to decoded bytes. The price is that a plan treats all samples as if they became
+//! longer by one factor. The lower bound holds for any factors.
 
 use foreread_dataset::Catalog;
 use foreread_planner::Origin;

@@ -7,8 +7,8 @@
 //! `TokensLoader` does.
 //!
 //! Recent versions of LitData write an Arrow table instead of the leaves, if samples are dicts of
-//! plain values and pyarrow is installed. Each value lies in its column. So such samples are read if
-//! they have one value next to the label: the sample is the value.
+//! plain values and pyarrow is installed. Each value lies in its column. So such samples are read
+//! if they have one value next to the label: the sample is the value.
 //!
 //! Refused are encrypted and compressed chunks, and tables with several values per sample.
 

@@ -1,17 +1,17 @@
 //! Samples that are made from stored bytes: the outermost layer of an origin.
 //!
-//! Each stored part is an ordinary read of a range. So it is joined, limited, retried and counted by
-//! the other layers, and a failed part alone is repeated. The decoded bytes go to the caller, and
-//! caches and other ranks never see stored bytes.
+//! Each stored part is an ordinary read of a range. So it is joined, limited, retried and counted
+//! by the other layers, and a failed part alone is repeated. The decoded bytes go to the caller,
+//! and caches and other ranks never see stored bytes.
 //!
 //! # Decision and price
 //!
 //! Decoding keeps a processor busy for longer than anything else that a read does. So it runs on
-//! the runtime's blocking threads, on as many at once as the machine has processors. A few kilobytes
-//! are decoded by the reading task, because handing them to a thread takes as long. The decoded
-//! bytes are copied into memory of the run's [`Buffers`] once. The copy is short against decoding.
-//! Budgets count delivered bytes. The stored bytes of reads in flight come on top, and the decoded
-//! bytes of as many samples as there are processors.
+//! the runtime's blocking threads, on as many at once as the machine has processors. A few
+//! kilobytes are decoded by the reading task, because handing them to a thread takes as long. The
+//! decoded bytes are copied into memory of the run's [`Buffers`] once. The copy is short against
+//! decoding. Budgets count delivered bytes. The stored bytes of reads in flight come on top, and
+//! the decoded bytes of as many samples as there are processors.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;

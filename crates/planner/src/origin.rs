@@ -71,16 +71,15 @@ impl Origin {
     /// `u64::MAX`, also at 0 bytes per second.
     ///
     /// ```
-    /// use foreread_planner::Origin;
-    /// let origin = Origin { latency_ns: 500, bytes_per_second: 2_000_000_000, ..Origin::default() };
-    /// assert_eq!(origin.nanoseconds(4000), 2500);
+    /// use foreread_planner::Origin; let origin = Origin { latency_ns: 500, bytes_per_second:
+    /// 2_000_000_000, ..Origin::default() }; assert_eq!(origin.nanoseconds(4000), 2500);
     /// ```
     pub fn nanoseconds(&self, bytes: u64) -> u64 {
         transfer_ns(bytes.into(), self.bytes_per_second).saturating_add(self.latency_ns)
     }
 
-    /// The origin for samples that are decoded when they are read: `stored` bytes become `delivered`
-    /// ones. Rates and prices are then of delivered bytes.
+    /// The origin for samples that are decoded when they are read: `stored` bytes become
+    /// `delivered` ones. Rates and prices are then of delivered bytes.
     #[must_use]
     pub fn decoding(self, stored: u64, delivered: u64) -> Self {
         let scaled =

@@ -175,8 +175,8 @@ impl ReadRequest {
     /// The requested bytes of the object.
     ///
     /// # Errors
-    /// The reason, if the range is empty or ends after the object, or if the bytes are decoded ones.
-    /// Origins read without the layers never decode.
+    /// The reason, if the range is empty or ends after the object, or if the bytes are decoded
+    /// ones. Origins read without the layers never decode.
     pub fn range(&self) -> Result<Range<u64>, String> {
         let size = self.object.size;
         match &self.span {

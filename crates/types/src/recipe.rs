@@ -24,8 +24,8 @@ pub enum Decoder {
     Zstd,
     /// HDF5's LZ4 filter: the length, the length of a block, and blocks of LZ4.
     Lz4,
-    /// The bytes of each element are apart: the first byte of each element, then the second one. The
-    /// length of an element in bytes, which is at least 1.
+    /// The bytes of each element are apart: the first byte of each element, then the second one.
+    /// The length of an element in bytes, which is at least 1.
     Shuffle(u32),
     /// A checksum of 4 bytes at the end.
     Fletcher32,

@@ -170,8 +170,8 @@ pub(super) fn choose(
 /// The only column next to the labels, for samples of LitData.
 ///
 /// # Errors
-/// A line with the remedy if there are several or none, if its values are not bytes or text, or if
-/// the labels that were asked for are missing. LitData writes no table for tuples.
+/// A line with the remedy if there are several or none, or if its values are not bytes or text.
+/// Also if the chosen labels are missing. LitData writes no table for tuples.
 fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
     let structs: HashSet<usize> =
         columns.iter().flat_map(|column| &column.parents).map(|slot| slot.node).collect();

@@ -1,5 +1,5 @@
-//! HDF5's LZ4 filter: the length and the length of a block, as big-endian numbers of 8 and 4 bytes,
-//! then blocks, each after its stored length in 4 bytes. A block that did not become shorter is
+//! HDF5's LZ4 filter. It begins with the length and the length of a block, as big-endian numbers of
+//! 8 and 4 bytes. Blocks follow, each after its stored length in 4 bytes. A block that did not become shorter is
 //! stored as it is.
 
 /// Decompresses all blocks.

@@ -97,7 +97,7 @@ fn node(
 }
 
 /// Finds the chunks of those datasets that have one chunk and a tree. A damaged tree is left to
-/// [`read`], which a dataset that nobody chooses does not need.
+/// [`read`], which datasets that are not chosen do not need.
 pub(in crate::hdf5) async fn only_chunks(
     file: &File<'_>,
     datasets: &mut [Dataset],

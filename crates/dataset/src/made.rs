@@ -2,8 +2,8 @@
 //!
 //! A row has the number of stored bytes, the number of decoded ones, and where the sample begins in
 //! them. It also has the number of a list of decoders in the metadata `foreread.recipes`. The
-//! columns exist only if some sample is decoded. A row without a list is stored as it is. The price is four
-//! numbers per sample, of which only those that differ take memory.
+//! columns exist only if some sample is decoded. A row without a list is stored as it is. The price
+//! is four numbers per sample, of which only those that differ take memory.
 
 use std::sync::Arc;
 

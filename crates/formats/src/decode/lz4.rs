@@ -1,6 +1,6 @@
 //! HDF5's LZ4 filter. It begins with the length and the length of a block, as big-endian numbers of
-//! 8 and 4 bytes. Blocks follow, each after its stored length in 4 bytes. A block that did not become shorter is
-//! stored as it is.
+//! 8 and 4 bytes. Blocks follow, each after its stored length in 4 bytes. A block that did not
+//! become shorter is stored as it is.
 
 /// Decompresses all blocks.
 pub(super) fn decompress(stored: &[u8], out: &mut [u8]) -> Result<(), String> {

@@ -49,7 +49,7 @@ pub async fn token_type(idx: &dyn FileSource) -> Result<String, FormatError> {
 /// Finds the windows in a `.bin` file. `idx` is the file next to it, which has the type of tokens.
 ///
 /// # Errors
-/// Those of [`token_type`] and [`tokens::raw`](crate::tokens::raw).
+/// Those of [`token_type`] and [`tokens::raw`].
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) if the options have another type.
 pub async fn windows(
     idx: &dyn FileSource,

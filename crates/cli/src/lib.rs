@@ -99,7 +99,7 @@ fn usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
     }
     let text = error.render().to_string();
     output::complain(&one_line(
-        &owner(error).map_or(text, |owner| owner),
+        &option_of_another(error).unwrap_or(text),
         words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()),
     ));
     ExitCode::from(2)
@@ -107,7 +107,7 @@ fn usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
 
 /// The message about an option that only another command has. The parser's tip would be a similar
 /// option of this command.
-fn owner(error: &clap::Error) -> Option<String> {
+fn option_of_another(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != clap::error::ErrorKind::UnknownArgument {
         return None;
@@ -173,7 +173,7 @@ mod tests {
         );
         let error = Arguments::try_parse_from(["foreread", "load", "x", "--field", "image"]).unwrap_err();
         assert_eq!(
-            owner(&error).unwrap(),
+            option_of_another(&error).unwrap(),
             "unexpected argument '--field' found; it is an option of foreread index"
         );
         assert_eq!(

@@ -156,7 +156,7 @@ def batch_script(directory: Path, *arguments: str, **variables: str) -> tuple[in
     return done.returncode, done.stderr
 
 
-def test_job_refuses_a_catalog_of_other_data_and_a_missing_script(tmp_path: Path) -> None:
+def test_job_refuses_other_data_and_a_missing_script(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "foreread").write_text('#!/bin/sh\necho "$*" >>calls\n[ "$1" = token ] || touch train.foreread\n')
     (tmp_path / "bin" / "foreread").chmod(0o755)

@@ -141,7 +141,7 @@ def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptur
     assert len(caplog.records) == 1
 
 
-def test_starvation_warning_asks_for_no_memory_if_the_plan_keeps_all_samples(caplog: pytest.LogCaptureFixture) -> None:
+def test_starvation_warning_knows_if_all_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     def line(**changes: Any) -> str:
         caplog.clear()
         assert _stats.starved(report(10, 5, {"origin": 100}, dataset_bytes=5000, **changes), None, 0.2)

@@ -223,7 +223,9 @@ mod tests {
         assert_eq!(cold.prepared().floor(), 100_000);
         assert!(!cache.exists());
         let ready = builder().prepare().unwrap();
-        assert_eq!(capacity(&ready), capacity(&cold));
+        // File systems differ in the space of directories.
+        let difference = capacity(&ready).abs_diff(capacity(&cold));
+        assert!(difference <= 64 << 10, "{difference}");
         let run = ready.start();
         assert_eq!(run.batches().filter(Result::is_ok).count(), 2);
         run.close().unwrap();

@@ -130,7 +130,7 @@ pub(super) fn look(
         let overhead = overhead(&limits(config, capacity, sets, datasets));
         let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
         let others = others.min(in_use.max(capacity.saturating_sub(need)));
-        let room = capacity.saturating_sub(overhead).saturating_sub(others);
+        let room = capacity.saturating_sub(overhead).saturating_sub(folders_of(sets)).saturating_sub(others);
         found.capacity = found.capacity.saturating_add(room);
     }
     found.warm = found.warm.min(footprints(datasets));
@@ -292,13 +292,17 @@ fn overhead(limits: &[SegmentLimits]) -> u64 {
     limits.iter().map(one).fold(FIXED, u64::saturating_add)
 }
 
+/// The bytes of the cache's directory, the owner file and one directory per set.
+fn folders_of(sets: &[CachedDataset]) -> u64 {
+    BLOCK * (sets.len() as u64 + 2)
+}
+
 /// The smallest capacity of a directory with space for one sample, in bytes.
 fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
     let mut least = 0;
     loop {
-        // More samples need a longer index. The cache's directory, the owner file and one directory
-        // per set count too.
-        let there = BLOCK * (sets.len() as u64 + 2);
+        // More samples need a longer index.
+        let there = folders_of(sets);
         let need = overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK);
         if need <= least {
             return least;

@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, help="refuse data with another number of classes")
     parser.add_argument("--memory", default="auto", help="per rank, for example 16GiB")
     parser.add_argument("--disk", help="per node, for example /local/scratch=400GB")
+    parser.add_argument("--recall", action="store_true", help="restore files in an archive while it trains")
     options = parser.parse_args()
 
     signal.signal(signal.SIGTERM, stop)
@@ -83,6 +84,7 @@ def main() -> None:
         transform=TRANSFORM,
         memory=options.memory,
         disk=options.disk,
+        recall=options.recall,
     )
     classes = len(loader.dataset.classes)
     if options.classes not in (None, classes):
@@ -113,13 +115,15 @@ def main() -> None:
     stopped = False
     for epoch in range(first, options.epochs):
         batches, done = iter(loader), False
+        # A resumed epoch has fewer batches left.
+        before = len(loader) - len(batches)
         for step, (images, labels) in enumerate(batches):
             loss = loss_of(trained(images.to(device)), labels.to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if rank == 0:
-                print(f"epoch {epoch} step {step} loss {loss.item():.9f}", flush=True)
+                print(f"epoch {epoch} step {before + step} loss {loss.item():.9f}", flush=True)
             done = step + 1 == len(batches)
             if stopped := any_rank_stops(world, device):
                 break

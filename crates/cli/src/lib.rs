@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches};
 use foreread::Registry;
 use tracing_subscriber::EnvFilter;
@@ -96,11 +97,29 @@ fn usage(error: &clap::Error, words: &[OsString]) -> ExitCode {
         let _ = error.print();
         return if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
     }
+    let text = error.render().to_string();
     output::complain(&one_line(
-        &error.render().to_string(),
+        &option_of_another(error).unwrap_or(text),
         words.iter().skip(1).map(|word| word.to_string_lossy().into_owned()),
     ));
     ExitCode::from(2)
+}
+
+/// The message about an option that only another command has. The parser's tip would be a similar
+/// option of this command.
+fn option_of_another(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != clap::error::ErrorKind::UnknownArgument {
+        return None;
+    }
+    let long = option.strip_prefix("--")?.split('=').next()?;
+    let command = Arguments::command();
+    let has =
+        |command: &&clap::Command| command.get_arguments().any(|argument| argument.get_long() == Some(long));
+    let owners: Vec<String> =
+        command.get_subcommands().filter(has).map(|owner| format!("foreread {}", owner.get_name())).collect();
+    (!owners.is_empty())
+        .then(|| format!("unexpected argument '--{long}' found; it is an option of {}", owners.join(", ")))
 }
 
 /// The subcommand in `words`, as in `foreread cache clean --help`.
@@ -151,6 +170,11 @@ mod tests {
             line(&["foreread", "load", "x", "--batchsize", "3"]),
             "unexpected argument '--batchsize' found; tip: a similar argument exists: '--batch-size' (see \
              foreread load --help)"
+        );
+        let error = Arguments::try_parse_from(["foreread", "load", "x", "--field", "image"]).unwrap_err();
+        assert_eq!(
+            option_of_another(&error).unwrap(),
+            "unexpected argument '--field' found; it is an option of foreread index"
         );
         assert_eq!(
             line(&["foreread", "index"]),

@@ -64,8 +64,11 @@ struct ClusterReport {
 struct Forecast {
     epoch: u64,
     seconds: f64,
-    /// The resource that limits it.
+    /// The resource that limits it. `nothing` if no time of the epoch is known.
     limiting: String,
+    /// The same in words, for the text.
+    #[serde(skip)]
+    limit: String,
     origin_requests: u64,
     origin_bytes: u64,
 }
@@ -127,29 +130,33 @@ impl Forecast {
         Self {
             epoch: epoch.epoch,
             seconds: epoch.seconds(),
-            limiting: resource(epoch.limiting, planned),
+            limiting: match epoch.nanoseconds {
+                0 => "nothing".to_owned(),
+                _ => resource(epoch.limiting, planned),
+            },
+            limit: limit(epoch, planned),
             origin_requests: epoch.requests.samples,
             origin_bytes: epoch.requests.bytes,
         }
     }
 
-    /// Whether both have the same limit, and times within one percent.
+    /// Whether both have the same limit, times within one percent, and about the same reads. Ranks
+    /// that share data read slightly different amounts in each epoch.
     fn is_like(&self, other: &Self) -> bool {
-        self.limiting == other.limiting && (self.seconds - other.seconds).abs() <= self.seconds / 100.0
+        let is_near = |one: u64, other: u64| one.abs_diff(other) <= one.min(other) / 10;
+        self.limiting == other.limiting
+            && (self.seconds - other.seconds).abs() <= self.seconds / 100.0
+            && is_near(self.origin_bytes, other.origin_bytes)
+            && is_near(self.origin_requests, other.origin_requests)
     }
 }
 
-impl fmt::Display for Forecast {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            out,
-            "{:.2} s, limited by {}: {} from storage in {} requests",
-            self.seconds,
-            self.limiting,
-            ByteSize(self.origin_bytes),
-            self.origin_requests
-        )
-    }
+/// A number as text, or the range from the smallest to the largest of several.
+fn range<T: Copy + Ord + fmt::Display>(numbers: impl Iterator<Item = T> + Clone) -> String {
+    let text = |number: Option<T>| number.map_or_else(String::new, |number| number.to_string());
+    let (least, most) = (text(numbers.clone().min()), text(numbers.max()));
+    // Sizes that differ may be equal as text.
+    if least == most { least } else { format!("{least} to {most}") }
 }
 
 /// The name of a resource, or of its level.
@@ -160,6 +167,18 @@ fn resource(resource: Resource, planned: &Planned) -> String {
             levels.get(usize::from(level.0)).map_or_else(|| resource.to_string(), |level| level.name.clone())
         }
         resource => resource.to_string(),
+    }
+}
+
+/// The words after "limited by".
+fn limit(epoch: &EpochForecast, planned: &Planned) -> String {
+    match epoch.limiting {
+        _ if epoch.nanoseconds == 0 => "nothing known".to_owned(),
+        Resource::OriginBandwidth => "the bandwidth of storage".to_owned(),
+        Resource::OriginClient => "the bandwidth of storage for one rank".to_owned(),
+        Resource::OriginRequests => "the latency of storage".to_owned(),
+        Resource::OriginServer => "the slowest storage server".to_owned(),
+        other => resource(other, planned),
     }
 }
 
@@ -299,13 +318,76 @@ fn gain_text(gain: &ServerGain) -> String {
 /// The times of epochs, with similar epochs in one line.
 fn epoch_lines(out: &mut fmt::Formatter<'_>, forecast: &[Forecast]) -> fmt::Result {
     for epochs in forecast.chunk_by(Forecast::is_like) {
-        let [first, .., last] = epochs else {
-            let [only] = epochs else { continue };
-            writeln!(out, "{:12} {only}", format!("epoch {}", only.epoch))?;
-            continue;
+        let ([first, ..], [.., last]) = (epochs, epochs) else { continue };
+        let (name, each) = match epochs.len() {
+            1 => (format!("epoch {}", first.epoch), ""),
+            _ => (format!("epochs {}-{}", first.epoch, last.epoch), " each"),
         };
-        let name = format!("epochs {}-{}", first.epoch, last.epoch);
-        writeln!(out, "{name:12} {first} each")?;
+        writeln!(
+            out,
+            "{name:12} {:.2} s, limited by {}: {} from storage in {} requests{each}",
+            first.seconds,
+            first.limit,
+            range(epochs.iter().map(|epoch| ByteSize(epoch.origin_bytes))),
+            range(epochs.iter().map(|epoch| epoch.origin_requests)),
+        )?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Epochs(Vec<Forecast>);
+
+    impl fmt::Display for Epochs {
+        fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+            epoch_lines(out, &self.0)
+        }
+    }
+
+    fn text(reads: &[(u64, u64)]) -> String {
+        let forecast = |(epoch, (origin_bytes, origin_requests))| Forecast {
+            epoch,
+            seconds: 5.25,
+            limiting: "compute".to_owned(),
+            limit: "compute".to_owned(),
+            origin_requests,
+            origin_bytes,
+        };
+        Epochs((0..).zip(reads.iter().copied()).map(forecast).collect()).to_string()
+    }
+
+    #[test]
+    fn epochs_of_equal_time_that_read_nothing_have_their_own_line() {
+        assert_eq!(
+            text(&[(4096, 1600), (0, 0), (0, 0)]),
+            "epoch 0      5.25 s, limited by compute: 4.0 KiB from storage in 1600 requests\n\
+             epochs 1-2   5.25 s, limited by compute: 0 B from storage in 0 requests each\n"
+        );
+    }
+
+    #[test]
+    fn reads_that_differ_slightly_are_a_range() {
+        assert_eq!(
+            text(&[(2048, 20), (2150, 21), (2048, 20)]),
+            "epochs 0-2   5.25 s, limited by compute: 2.0 KiB to 2.1 KiB from storage in 20 to 21 \
+             requests each\n"
+        );
+    }
+
+    #[test]
+    fn epoch_without_known_times_is_limited_by_nothing() {
+        let mut config = foreread::Config::default();
+        (config.epochs, config.origin_limit) = (3, Some(1000));
+        config.memory = foreread::Memory::Bytes(1 << 20);
+        let sizes = [foreread::plan::Sizes::uniform(10, 100)];
+        let report = PlanReport::of(&Planned::new(config, &sizes).unwrap(), None, None).unwrap();
+        let text = report.to_string();
+        assert!(text.contains("limited by the bandwidth of storage"), "{text}");
+        let later = "epochs 1-2   0.00 s, limited by nothing known: 0 B from storage in 0 requests each";
+        assert!(text.contains(later), "{text}");
+        assert_eq!(report.forecast[1].limiting, "nothing");
+    }
 }

@@ -231,6 +231,14 @@ impl Builder {
         self
     }
 
+    /// Plans only: directories of the disk tier are neither created nor changed. A run that starts
+    /// all the same has no disk tier. Default: false.
+    #[must_use]
+    pub fn plan_only(mut self, plan_only: bool) -> Self {
+        self.config.plan_only = plan_only;
+        self
+    }
+
     /// How many bytes are prefetched.
     #[must_use]
     pub fn look_ahead(mut self, bytes: u64) -> Self {

@@ -113,6 +113,12 @@ impl FromStr for Disk {
         let wrong = || format!("invalid disk '{text}': expected DIR=SIZE, e.g. /local/cache=500GB");
         let (directory, size) =
             text.rsplit_once('=').filter(|(directory, _)| !directory.is_empty()).ok_or_else(wrong)?;
+        if directory.contains('$') {
+            return Err(format!(
+                "invalid disk '{text}': variables are not replaced here; write it in double quotes in the \
+                 shell, or name the directory itself"
+            ));
+        }
         let (size, shared) = match size.split_once(',') {
             Some((size, "shared")) => (size, true),
             Some((_, other)) => {
@@ -196,6 +202,9 @@ pub struct Config {
     pub format: Option<Format>,
     /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
     pub(crate) compute: Duration,
+    /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
+    /// all the same has no disk tier.
+    pub plan_only: bool,
     /// The node.
     pub(crate) machine: Machine,
 }
@@ -231,6 +240,7 @@ impl Default for Config {
             on_error: OnError::Fail,
             validate: None,
             format: None,
+            plan_only: false,
             machine: Machine::default(),
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 use foreread_local::DiskTier;
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook};
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, OpenContext};
 use foreread_types::DatasetId;
@@ -106,6 +106,40 @@ impl NodeRank {
     }
 }
 
+/// The datasets as the tier knows them.
+fn on_disk(opened: &[OpenDataset]) -> Vec<DatasetOnDisk> {
+    let one = |dataset: &OpenDataset| DatasetOnDisk {
+        identity: dataset.identity,
+        samples: dataset.catalog.len(),
+        bytes: dataset.catalog.total_bytes(),
+    };
+    opened.iter().map(one).collect()
+}
+
+/// This rank's parts of directories.
+fn parts(disks: &[config::Disk], on_node: NodeRank) -> DiskConfig {
+    let directories =
+        disks.iter().map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
+    DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)))
+}
+
+/// What this rank's parts of the directories in `config` would offer. They are not changed.
+pub(crate) async fn look(
+    config: &Config,
+    on_node: NodeRank,
+    opened: &[OpenDataset],
+    context: &OpenContext,
+) -> Result<DiskOutlook> {
+    if config.disk.is_empty() {
+        return Ok(DiskOutlook::default());
+    }
+    let (datasets, disks) = (on_disk(opened), config.disk.clone());
+    // Reads the indexes.
+    let looking = context.runtime.spawn_blocking(move || DiskTier::look(&parts(&disks, on_node), &datasets));
+    let found: Result<DiskOutlook, TierError> = looking.await.map_err(ended)?;
+    found.map_err(Error::disk)
+}
+
 /// Opens this rank's parts of the directories in `config`. `None` if there are none.
 pub(crate) async fn open(
     config: &Config,
@@ -116,25 +150,14 @@ pub(crate) async fn open(
     if config.disk.is_empty() {
         return Ok(None);
     }
-    let datasets: Vec<DatasetOnDisk> = opened
-        .iter()
-        .map(|dataset| DatasetOnDisk {
-            identity: dataset.identity,
-            samples: dataset.catalog.len(),
-            bytes: dataset.catalog.total_bytes(),
-        })
-        .collect();
+    let datasets = on_disk(opened);
     let location = |dataset: &OpenDataset| (dataset.identity, dataset.catalog.base_url().to_owned());
     let locations = opened.iter().map(location).collect();
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may remove old caches.
     let configured = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
-        let directories = configured
-            .iter()
-            .map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
-        let parts = DiskConfig::new(directories.flat_map(|directory| on_node.parts(&directory)))
-            .with_locations(locations);
+        let parts = parts(&configured, on_node).with_locations(locations);
         let tier = DiskTier::open(parts, &datasets, buffers)?;
         if on_node.rank == 0 {
             configured.iter().for_each(warn_of_little_space);
@@ -176,6 +199,38 @@ mod tests {
     use foreread_types::{SampleId, Tick};
 
     use super::*;
+    use crate::{Loader, Memory, Ready};
+
+    /// Guards against this fault: a plan created the directory, and a cache in it.
+    #[test]
+    fn plan_changes_no_directory_and_counts_what_is_there() {
+        let made = tempfile::tempdir().unwrap();
+        let (data, cache) = (made.path().join("data"), made.path().join("cache"));
+        std::fs::create_dir(&data).unwrap();
+        for number in 0..20 {
+            std::fs::write(data.join(number.to_string()), vec![number; 5000]).unwrap();
+        }
+        let builder = || {
+            let builder = Loader::builder(data.to_str().unwrap()).epochs(2).memory(Memory::Bytes(0));
+            builder.disk(&cache, 1 << 24)
+        };
+        let plan = || builder().plan_only(true).prepare().unwrap();
+        let capacity = |ready: &Ready| {
+            let levels = ready.prepared().plan().levels();
+            levels.iter().find(|level| level.name == "disk").unwrap().capacity
+        };
+        let cold = plan();
+        assert_eq!(cold.prepared().floor(), 100_000);
+        assert!(!cache.exists());
+        let ready = builder().prepare().unwrap();
+        // File systems differ in the space of directories.
+        let difference = capacity(&ready).abs_diff(capacity(&cold));
+        assert!(difference <= 64 << 10, "{difference}");
+        let run = ready.start();
+        assert_eq!(run.batches().filter(Result::is_ok).count(), 2);
+        run.close().unwrap();
+        assert!(plan().prepared().floor() < 100_000);
+    }
 
     /// Guards against this fault: a device that stopped responding hung the run, although the
     /// origin had the sample.

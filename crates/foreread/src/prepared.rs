@@ -66,11 +66,19 @@ impl Prepared {
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let options = shared.options(&targets.storage);
         let released = released::check(&opened, &config, registry, &options, context).await?;
-        let disk = disk::open(&config, config.on_node(), &opened, context).await?;
+        let on_node = config.on_node();
+        let (disk, (capacity, warm)) = if config.plan_only {
+            let found = disk::look(&config, on_node, &opened, context).await?;
+            (None, (found.capacity, found.warm))
+        } else {
+            let disk = disk::open(&config, on_node, &opened, context).await?;
+            let offer = disk.as_ref().map_or((0, 0), |disk| (disk.capacity, disk.warm));
+            (disk, offer)
+        };
         let place = RunEnvironment {
             kernel_cached,
-            disk: disk.as_ref().map_or(0, |disk| disk.capacity),
-            warm: disk.as_ref().map_or(0, |disk| disk.warm),
+            disk: capacity,
+            warm,
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
             stored: StoredSizes::of(&catalogs),

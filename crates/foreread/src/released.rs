@@ -111,7 +111,7 @@ fn warn(url: &str, files: &BTreeMap<SampleId, Object>, recall: bool) {
         true => "they are restored in the background",
         false => {
             "the first read of each waits until it is restored. Run `lfs hsm_restore FILE` for each \
-                  before, or set --recall"
+                  before, or set --recall (in Python recall=True)"
         }
     };
     tracing::warn!(

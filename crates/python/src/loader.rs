@@ -49,6 +49,7 @@ static MEETINGS: Meetings = Meetings::new();
 ///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
 ///     patience: how many seconds failed reads are repeated and a silent file server is waited for;
 ///         'auto': 120, and 1200 on network file systems.
+///     recall: restore files that the storage has moved to an archive, in the background.
 ///     calibration: the file that `foreread calibrate` wrote; 'auto': foreread-calibration.toml in
 ///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
@@ -192,8 +193,8 @@ impl PyLoader {
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
                           drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
                           look_ahead=None, origin_limit=None, origin_parallelism=None, patience=None, \
-                          calibration=None, validate=None, format=None, on_error=None, resume=None, \
-                          peers=None, progress=False)"
+                          recall=None, calibration=None, validate=None, format=None, on_error=None, \
+                          resume=None, peers=None, progress=False)"
     )]
     fn new(
         py: Python<'_>,

@@ -26,7 +26,7 @@ pub(crate) fn plan_of(
     logs::set_up(py)?;
     let mut settings = PythonSettings::of("plan", settings)?;
     settings.peers = false;
-    let builder = loader::builder(target, settings)?;
+    let builder = loader::builder(target, settings)?.plan_only(true);
     let planned = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
         let ready = builder.prepare()?;
         let prepared = ready.prepared();

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use foreread::{Config, Format, State};
-use foreread_settings::{Knobs, Provenance};
+use foreread_settings::{KNOBS, Knobs, Provenance};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
@@ -26,6 +26,7 @@ const ORDER_SETTINGS: &[(&str, &str)] = &[
     ("on_error", "an unreadable sample is an error of its request"),
     ("resume", "your loader has the state"),
     ("progress", "show a bar around your loop: tqdm(loader)"),
+    ("recall", "files are restored in the order of a run; restore these before"),
 ];
 
 /// The settings of a run.
@@ -92,6 +93,7 @@ impl PythonSettings {
                 "on_error" => ("on-error", word(&name, &value)?),
                 "format" => ("format", word(&name, &value)?),
                 "drop_last" => ("drop-last", flag(&name, &value)?.to_string()),
+                "recall" => ("recall", flag(&name, &value)?.to_string()),
                 "memory" => ("memory", size(&name, &value)?),
                 "look_ahead" => ("look-ahead", size(&name, &value)?),
                 "origin_limit" => ("origin-limit", size(&name, &value)?),
@@ -107,10 +109,7 @@ impl PythonSettings {
                     resume = Some(state(&value)?);
                     continue;
                 }
-                _ => {
-                    let message = format!("{function}() got an unexpected keyword argument '{name}'");
-                    return Err(PyTypeError::new_err(message));
-                }
+                _ => return Err(unexpected(function, &name, value.py())),
             };
             knobs.push(knob);
         }
@@ -127,6 +126,23 @@ impl PythonSettings {
         let peers = knobs.get("peers").is_none_or(|(value, _)| value != "off");
         Ok(Self { config, resume, peers, progress })
     }
+}
+
+/// Keyword arguments that are no settings of every run.
+const MORE_ARGUMENTS: [&str; 5] = ["format", "peers", "progress", "recall", "resume"];
+
+/// The error for an unknown keyword argument, with the most similar one as Python shows it.
+fn unexpected(function: &str, name: &str, py: Python<'_>) -> PyErr {
+    let known: Vec<String> =
+        KNOBS.iter().map(|knob| argument(knob.name)).chain(MORE_ARGUMENTS.map(str::to_owned)).collect();
+    let nearest = || -> PyResult<Vec<String>> {
+        py.import("difflib")?.call_method1("get_close_matches", (name, known, 1))?.extract()
+    };
+    let tip = match nearest().ok().and_then(|found| found.into_iter().next()) {
+        Some(similar) => format!(". Did you mean '{similar}'?"),
+        None => String::new(),
+    };
+    PyTypeError::new_err(format!("{function}() got an unexpected keyword argument '{name}'{tip}"))
 }
 
 /// A setting's name in Python.

@@ -53,8 +53,8 @@ SlurmdParameters=config_overrides
 GresTypes=gpu
 MailProg=/bin/true
 FirstJobId={first}
-NodeName=127.0.0.1 Port={ports[1]} CPUs=32 Gres=gpu:4
-NodeName=127.0.0.2 Port={ports[2]} CPUs=32 Gres=gpu:4
+NodeName=127.0.0.1 Port={ports[1]} CPUs=32 RealMemory=131072 Gres=gpu:4
+NodeName=127.0.0.2 Port={ports[2]} CPUs=32 RealMemory=131072 Gres=gpu:4
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 

@@ -70,7 +70,7 @@ def test_resume_example_continues_after_sigterm(interpreter: str, images: Path, 
     options = ["--classes", "5", "--batch-size", "8", "--workers", "2"]
 
     def losses(text: str) -> list[str]:
-        return re.findall(r"^epoch \d+ step \d+ (loss .*)$", text, re.MULTILINE)
+        return re.findall(r"^(epoch \d+ step \d+ loss .*)$", text, re.MULTILINE)
 
     whole = losses(run(interpreter, tmp_path, EXAMPLES / "resume.py", images, "--checkpoint", "whole.pt", *options))
     command = [interpreter, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", *options]

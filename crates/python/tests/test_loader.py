@@ -26,6 +26,11 @@ def test_every_sample_of_every_epoch_arrives_as_it_is(directory: Path) -> None:
     assert loader.closed
 
 
+def test_recall_without_an_archive_changes_nothing(directory: Path) -> None:
+    with foreread.Loader(directory, epochs=1, recall=True) as loader:
+        assert sum(map(len, loader)) == 100
+
+
 def test_batch_is_a_sequence(directory: Path) -> None:
     with foreread.Loader(directory, batch_size=8, epochs=1) as loader:
         batch = next(loader)

@@ -148,6 +148,34 @@ def test_requeued_job_delivers_each_sample_once(
     assert second_requests < first_requests
 
 
+def batch_script(directory: Path, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Status and errors of the script without Slurm: it ends at its first command of Slurm."""
+    environment = {"PATH": f"{directory / 'bin'}{os.pathsep}{os.environ['PATH']}"} | variables
+    script = ["bash", ROOT / "examples" / "hpc" / "train.sbatch", *arguments]
+    done = subprocess.run(script, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_job_refuses_other_data_and_a_missing_script(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "foreread").write_text('#!/bin/sh\necho "$*" >>calls\n[ "$1" = token ] || touch train.foreread\n')
+    (tmp_path / "bin" / "foreread").chmod(0o755)
+    status, errors = batch_script(tmp_path, "/data/one")
+    assert status == 2 and "there is no file examples/pytorch/resume.py: submit the job in a checkout" in errors
+    assert not (tmp_path / "calls").exists()
+    script = str(ROOT / "examples" / "pytorch" / "resume.py")
+    for _ in range(2):
+        status, errors = batch_script(tmp_path, "/data/one", SCRIPT=script)
+        assert "SLURM_JOB_NODELIST" in errors
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert calls.count("index /data/one --output train.foreread") == 1
+    status, errors = batch_script(tmp_path, "/data/two", SCRIPT=script)
+    assert status == 2 and errors == (
+        "train.sbatch: train.foreread was made from /data/one, not from /data/two: use a new directory for a new run\n"
+    )
+    assert (tmp_path / "train.foreread.source").read_text() == "/data/one\n"
+
+
 def test_signalled_job_is_requeued_and_cancelled_job_is_not(
     variables: dict[str, str], samples: Path, tmp_path: Path
 ) -> None:

@@ -186,6 +186,15 @@ def test_bytes_come_as_they_are(images: Path) -> None:
             assert bytes(sample) == (images / sample.path).read_bytes(), number
 
 
+def test_images_without_a_transform_name_the_remedy(images: Path) -> None:
+    with DataLoader(images, 8) as loader, pytest.raises(TypeError, match="images cannot be batched; set transform="):
+        next(iter(loader))
+    # The caller's own function has its own errors.
+    with DataLoader(images, 8, collate_fn=lambda items: sum(items, None)) as loader:
+        with pytest.raises(TypeError, match="unsupported operand"):
+            next(iter(loader))
+
+
 def test_function_may_decode(images: Path) -> None:
     from PIL import Image
 

@@ -310,7 +310,7 @@ def test_settings_of_an_order_are_refused(images: Path, folder: Any) -> None:
         with pytest.raises(foreread.ConfigError, match=f"{name}: .*wrap"):
             DataLoader(images, 8, **{name: value})
         DataLoader(images, 8, **{name: None}).close()
-    for name, setting in (("progress", True), ("on_error", "skip"), ("epochs", 3), ("seed", 1), ("batch_size", 8)):
+    for name, setting in (("progress", True), ("on_error", "skip"), ("epochs", 3), ("seed", 1), ("batch_size", 8), ("recall", True)):
         with pytest.raises(foreread.ConfigError, match=f"{name}: samples are read on request"):
             wrap(Plain(folder, 8), **{name: setting})
         with pytest.raises(foreread.ConfigError, match=name):

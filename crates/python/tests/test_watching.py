@@ -141,6 +141,25 @@ def test_starvation_warning_names_bottleneck_and_remedy(caplog: pytest.LogCaptur
     assert len(caplog.records) == 1
 
 
+def test_starvation_warning_knows_if_all_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    def line(**changes: Any) -> str:
+        caplog.clear()
+        assert _stats.starved(report(10, 5, {"origin": 100}, dataset_bytes=5000, **changes), None, 0.2)
+        return caplog.records[0].getMessage()
+
+    assert "later epochs come from the caches" in line(planned_origin_bytes=5000)
+    assert "would cache more" in line(planned_origin_bytes=9000)
+    # A rank alone among several may have read a part of the samples only.
+    assert "would cache more" in line(planned_origin_bytes=5000, world_size=2)
+    assert "later epochs" in line(planned_origin_bytes=5000, world_size=2, peers={})
+
+
+def test_lower_bound_of_several_ranks_is_called_so() -> None:
+    assert "(lower bound 0.0 MB)" in str(_stats.build(report(10, 5, {"origin": 50}), None))
+    several = report(10, 5, {"origin": 50}, world_size=4)
+    assert "(lower bound of all ranks 0.0 MB)" in str(_stats.build(several, None))
+
+
 def test_starving_run_warns_once_per_minute(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     # Two dozen bytes at 40 bytes/s: the trainer always waits.
     with foreread.Loader(directory, batch_size=1, origin_limit=TOTAL // 24, look_ahead=1, epochs=1) as loader:

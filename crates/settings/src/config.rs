@@ -35,7 +35,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.origin_limit = knobs.parse::<ByteRate>("origin-limit")?.map(|rate| rate.0);
     config.origin_parallelism = origin_parallelism(knobs)?;
     config.patience =
-        knobs.parse::<AutoSetting<u64>>("patience")?.and_then(|most| most.0).map(Duration::from_secs);
+        knobs.parse::<AutoSetting<SecondsSetting>>("patience")?.and_then(|most| most.0).map(|it| it.0);
     config.recall = knobs.parse("recall")?.unwrap_or(config.recall);
     config.calibration = calibration(knobs)?;
     config.format = format(knobs)?;
@@ -117,6 +117,18 @@ impl<T: FromStr> FromStr for AutoSetting<T> {
     }
 }
 
+/// A whole number of seconds.
+struct SecondsSetting(Duration);
+
+impl FromStr for SecondsSetting {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = text.parse().map_err(|_| "expected auto or SECONDS, e.g. 3600")?;
+        Ok(Self(Duration::from_secs(seconds)))
+    }
+}
+
 /// A setting with one directory per line.
 struct DisksSetting(Vec<Disk>);
 
@@ -192,6 +204,19 @@ mod tests {
         assert_eq!((set.look_ahead, set.origin_parallelism), (1 << 20, Some(7)));
         let wrong = given(directory.path(), &[("look-ahead", "some")]).unwrap_err().to_string();
         assert!(wrong.starts_with("--look-ahead some (argument): "), "{wrong}");
+        let hour = given(directory.path(), &[("patience", "3600")]).unwrap();
+        assert_eq!(hour.patience, Some(Duration::from_secs(3600)));
+        let wrong = given(directory.path(), &[("patience", "1h")]).unwrap_err().to_string();
+        assert_eq!(wrong, "--patience 1h (argument): expected auto or SECONDS, e.g. 3600");
+    }
+
+    /// Guards against this fault: a shell does not replace a variable in single quotes, and the
+    /// cache was in a directory of that name.
+    #[test]
+    fn variable_in_the_name_of_a_disk_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let wrong = given(directory.path(), &[("disk", "$TMPDIR=1GB")]).unwrap_err().to_string();
+        assert!(wrong.contains("invalid disk '$TMPDIR=1GB': variables are not replaced here"), "{wrong}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ An argument wins over the environment. The environment wins over the file, and t
   at the end.
 * A list has one value per line in the environment, and is a list of strings in the file.
 * In Python, `epochs` is unlimited by default, and `progress` is `True` or `False`. `report` and
-  `report-file` are for the command.
+  `report-file` are for the command. `recall` is an argument of `Loader`, too.
 * A state goes into Python and Rust as `resume`. The command's `--state` names a file that is read and
   written, so it has another name.
 ";

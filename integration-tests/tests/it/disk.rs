@@ -38,6 +38,17 @@ fn memory_and_disk_read_the_lower_bound_and_restart_warm() {
     assert!(taken(directory.path()) <= part);
 }
 
+/// Guards against this fault: a plan created the directory, and a cache in it.
+#[test]
+fn plan_creates_no_directory_of_a_disk() {
+    let samples = Samples::awkward(20, 1000);
+    let made = tempfile::tempdir().unwrap();
+    let cache = made.path().join("cache");
+    let arguments = ["plan", samples.path().to_str().unwrap(), "--epochs=2", &disk(&cache, 100_000_000)];
+    let printed = run(&mut foreread(arguments)).ok();
+    assert!(printed.contains("\ndisk  ") && !cache.exists(), "{printed}");
+}
+
 /// Runs once ended before their last samples were written to the disk.
 #[test]
 // semantics: DISK-21

@@ -194,6 +194,16 @@ pub struct DatasetOnDisk {
     pub bytes: u64,
 }
 
+/// What a disk tier would offer if it were opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskOutlook {
+    /// The bytes of footprints that would fit.
+    pub capacity: u64,
+    /// The bytes of the run's datasets that are there, up to their footprints. Damaged ones count.
+    pub warm: u64,
+}
+
 /// The cached part of a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatasetUsage {

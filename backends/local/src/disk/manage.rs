@@ -108,7 +108,7 @@ pub fn list(directory: &Path) -> Result<Vec<CacheEntry>, TierError> {
 }
 
 /// The caches in one root.
-fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
+pub(super) fn entries_of(root: &Folder) -> Result<Vec<(CacheEntry, Folder)>, TierError> {
     let failed = |errno| from_errno(errno, root.path().display());
     closing::wait(root.id().map_err(failed)?);
     let owner = flock::is_owned(root).then(|| flock::owner(root));

@@ -120,7 +120,8 @@ mod uring;
 mod writer;
 
 pub use config::{
-    Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskReader, WhenOwned,
+    Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskOutlook, DiskReader,
+    WhenOwned,
 };
 pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};
 pub(crate) use root::is_cache_name;

@@ -7,7 +7,7 @@ use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetIdentity;
 
 use super::closing;
-use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
+use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook, WhenOwned};
 use super::dataset_dir::{DatasetDir, SEGMENT_OVERHEAD, SegmentLimits, SegmentWriter};
 use super::error::{about, from_errno, from_io};
 use super::flock::{self, FileLock, ProcessId};
@@ -47,19 +47,8 @@ pub(super) fn open_roots(
     sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
 ) -> Result<Vec<Option<Folder>>, TierError> {
-    let count = config.directories.len();
-    if !(1..=MAX_DIRECTORIES).contains(&count) {
-        let why = "a disk tier has 1 to 32 of them";
-        return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
-    }
-    let least = min_capacity(config, sets, datasets);
-    for DiskDirectory { path, capacity, .. } in &config.directories {
-        if *capacity < least {
-            let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
-            return Err(about(ErrorKind::Invalid, path.display(), why));
-        }
-    }
-    let mut roots: Vec<Option<Folder>> = Vec::with_capacity(count);
+    check(config, sets, datasets)?;
+    let mut roots: Vec<Option<Folder>> = Vec::with_capacity(config.directories.len());
     for directory in &config.directories {
         let path = &directory.path;
         let opened = match root::open(directory)? {
@@ -95,6 +84,57 @@ pub(super) fn open_roots(
         roots.push(Some(root));
     }
     Ok(roots)
+}
+
+/// Checks the number of directories and their sizes.
+fn check(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> Result<(), TierError> {
+    let count = config.directories.len();
+    if !(1..=MAX_DIRECTORIES).contains(&count) {
+        let why = "a disk tier has 1 to 32 of them";
+        return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
+    }
+    let least = min_capacity(config, sets, datasets);
+    for DiskDirectory { path, capacity, .. } in &config.directories {
+        if *capacity < least {
+            let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
+            return Err(about(ErrorKind::Invalid, path.display(), why));
+        }
+    }
+    Ok(())
+}
+
+/// What the directories would offer if they were opened. Nothing is created, removed or locked.
+///
+/// # Errors
+/// If the number of directories is invalid, or one is too small.
+pub(super) fn look(
+    config: &DiskConfig,
+    sets: &[CachedDataset],
+    datasets: &[DatasetOnDisk],
+) -> Result<DiskOutlook, TierError> {
+    check(config, sets, datasets)?;
+    let mut found = DiskOutlook::default();
+    for directory in &config.directories {
+        let entries = root::find_part(directory).and_then(|part| manage::entries_of(&part).ok());
+        let (mut others, mut in_use) = (0u64, 0u64);
+        for (entry, _) in entries.unwrap_or_default() {
+            if sets.iter().any(|set| set.identity == entry.identity) {
+                found.warm = found.warm.saturating_add(entry.bytes);
+                continue;
+            }
+            others = others.saturating_add(entry.bytes);
+            in_use = in_use.saturating_add(if entry.in_use { entry.bytes } else { 0 });
+        }
+        // Opening removes unused caches of other datasets for as much space as this run needs.
+        let capacity = directory.capacity;
+        let overhead = overhead(&limits(config, capacity, sets, datasets));
+        let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
+        let others = others.min(in_use.max(capacity.saturating_sub(need)));
+        let room = capacity.saturating_sub(overhead).saturating_sub(folders_of(sets)).saturating_sub(others);
+        found.capacity = found.capacity.saturating_add(room);
+    }
+    found.warm = found.warm.min(footprints(datasets));
+    Ok(found)
 }
 
 /// Opens the tier's directory `number`, whose caches are in `root`.
@@ -252,13 +292,17 @@ fn overhead(limits: &[SegmentLimits]) -> u64 {
     limits.iter().map(one).fold(FIXED, u64::saturating_add)
 }
 
+/// The bytes of the cache's directory, the owner file and one directory per set.
+fn folders_of(sets: &[CachedDataset]) -> u64 {
+    BLOCK * (sets.len() as u64 + 2)
+}
+
 /// The smallest capacity of a directory with space for one sample, in bytes.
 fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
     let mut least = 0;
     loop {
-        // More samples need a longer index. The cache's directory, the owner file and one directory
-        // per set count too.
-        let there = BLOCK * (sets.len() as u64 + 2);
+        // More samples need a longer index.
+        let there = folders_of(sets);
         let need = overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK);
         if need <= least {
             return least;
@@ -272,14 +316,18 @@ fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
     same.map(|dataset| dataset.samples).max().unwrap_or(0)
 }
 
-/// The share of the run's datasets that a directory of `capacity` bytes can receive.
-fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u64 {
+/// The most bytes that the datasets take.
+fn footprints(datasets: &[DatasetOnDisk]) -> u64 {
     let rounding = FOOTPRINT.of(1);
     let most =
         |dataset: &DatasetOnDisk| dataset.bytes.saturating_add(dataset.samples.saturating_mul(rounding));
-    let all = datasets.iter().map(most).fold(0, u64::saturating_add);
+    datasets.iter().map(most).fold(0, u64::saturating_add)
+}
+
+/// The share of the run's datasets that a directory of `capacity` bytes can receive.
+fn share_of(config: &DiskConfig, capacity: u64, datasets: &[DatasetOnDisk]) -> u64 {
     let total: u128 = config.directories.iter().map(|directory| u128::from(directory.capacity)).sum();
-    let share = u128::from(all) * u128::from(capacity) / total.max(1);
+    let share = u128::from(footprints(datasets)) * u128::from(capacity) / total.max(1);
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 

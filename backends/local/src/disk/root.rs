@@ -248,15 +248,29 @@ pub(super) fn existing(directory: &Path) -> Result<Vec<Folder>, TierError> {
     Ok(folders)
 }
 
-/// The number of parts of this user's root in a directory. 1 without a root.
-pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
+/// This user's root in a directory, if there is one.
+fn find(directory: &DiskDirectory) -> Option<Folder> {
     let permissions = directory.permissions();
-    let Ok(parent) = open_parent(&directory.path) else { return 1 };
-    let own = candidate_names(permissions).find_map(|name| match inspect(&parent, &name, permissions) {
+    let parent = open_parent(&directory.path).ok()?;
+    candidate_names(permissions).find_map(|name| match inspect(&parent, &name, permissions) {
         Ok(Candidate::Own(root)) => Some(Folder::new(root, directory.path.join(name), permissions)),
         _ => None,
-    });
-    own.and_then(|root| layout::parts(&root).into_iter().max()).map_or(1, |most| most + 1)
+    })
+}
+
+/// The part of this user's root that `directory` names, if it exists.
+pub(super) fn find_part(directory: &DiskDirectory) -> Option<Folder> {
+    let root = find(directory)?;
+    match directory.part {
+        0 => Some(root),
+        part => root.folder(&layout::part_name(part)).ok(),
+    }
+}
+
+/// The number of parts of this user's root in a directory. 1 without a root.
+pub(super) fn count_parts(directory: &DiskDirectory) -> u32 {
+    let most = find(directory).and_then(|root| layout::parts(&root).into_iter().max());
+    most.map_or(1, |most| most + 1)
 }
 
 /// Roots of earlier versions in `directory` that are this user's. Those versions did not check the

@@ -14,7 +14,7 @@ use foreread_tier::{
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
-use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskReader};
+use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskOutlook, DiskReader};
 use super::counters::DiskCounters;
 use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
@@ -140,6 +140,17 @@ impl DiskTier {
         tier.refresh();
         tier.follow(stop)?;
         Ok(tier)
+    }
+
+    /// What [`open`](Self::open) would find, for a plan. Nothing is created, removed or locked, and
+    /// a directory that does not exist counts as empty.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for no directories or more than 32, or for one without space for a
+    /// sample.
+    pub fn look(config: &DiskConfig, datasets: &[DatasetOnDisk]) -> Result<DiskOutlook, TierError> {
+        let (sets, _) = sets(datasets, &DiskCounters::new());
+        open::look(config, &sets, datasets)
     }
 
     /// Starts the threads that write.

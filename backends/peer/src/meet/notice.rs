@@ -95,7 +95,13 @@ impl PrivateDirectory {
         };
         let refused = |why: String| secret_error(format!("ranks do not meet in {shown}: {why}"));
         let parent = path.parent().unwrap_or(path);
-        let above = fs::metadata(parent).map_err(|error| cannot("its parent cannot be read", error))?;
+        let above = fs::metadata(parent).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let why = format!("create {}, a directory that all ranks can access", parent.display());
+                cannot(&why, error)
+            }
+            _ => cannot("its parent cannot be read", error),
+        })?;
         // A user who can write to the parent could replace this directory, unless the parent is
         // sticky.
         let open = above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0;
@@ -347,7 +353,9 @@ mod tests {
     fn directory_without_a_parent_is_named() {
         let base = tempfile::tempdir().unwrap();
         let error = PrivateDirectory::open(&base.path().join("gone/meet")).unwrap_err().to_string();
-        assert!(error.contains("its parent cannot be read"), "{error}");
+        let parent = base.path().join("gone");
+        let remedy = format!("create {}, a directory that all ranks can access: ", parent.display());
+        assert!(error.contains(&remedy), "{error}");
     }
 
     #[test]

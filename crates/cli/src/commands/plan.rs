@@ -24,7 +24,7 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     let report = match &options.target {
         Some(target) => {
             let listing = progress::listing(ProgressMode::of(&knobs, 0), target);
-            let builder = Loader::builder_with(target, config).compute_per_batch(compute);
+            let builder = Loader::builder_with(target, config).compute_per_batch(compute).plan_only(true);
             let ready = builder.registry(registry).prepare_with(listing)?;
             notes.extend(text::memory_off(ready.prepared()));
             notes.extend(text::calibration(&knobs, ready.prepared()));

@@ -144,6 +144,7 @@ class Loader:
         origin_limit: Size | None = None,
         origin_parallelism: int | Literal["auto"] | None = None,
         patience: int | Literal["auto"] | None = None,
+        recall: bool | None = None,
         calibration: Path | None = None,
         validate: Path | None = None,
         format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,

@@ -58,6 +58,8 @@ class Settings(TypedDict, total=False):
     #: How many seconds failed reads are repeated and a silent file server is waited for; "auto" (default): 120, and
     #: 1200 on network file systems.
     patience: int | Literal["auto"] | None
+    #: Whether to restore files that the storage has moved to an archive, in the background. Only an argument sets it.
+    recall: bool | None
     #: The file of measured speeds from `foreread calibrate`; "auto" (default): foreread-calibration.toml in the working
     #: directory, if there is one; "off": none.
     calibration: Path | None

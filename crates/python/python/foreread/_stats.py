@@ -51,6 +51,7 @@ class Stats:
     retried: int = 0
     """Requests that were repeated."""
     _text: str = field(default="{}", repr=False, compare=False)
+    _ranks: int = field(default=1, repr=False, compare=False)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -60,11 +61,12 @@ class Stats:
 
     def __str__(self) -> str:
         hits = ", ".join(f"{tier} {share:.0%}" for tier, share in self.hits.items() if share > 0)
+        bound = "lower bound of all ranks" if self._ranks > 1 else "lower bound"
         return (
             f"{self.samples} samples, {self.samples_per_second:.0f}/s, stalled {self.stall_share:.0%}, "
             f"limited by {self.limiting}; {hits or 'nothing delivered'}; "
             f"{self.requests} requests, {self.origin_bytes / 1e6:.1f} MB from storage "
-            f"(lower bound {self.floor_bytes / 1e6:.1f} MB)"
+            f"({bound} {self.floor_bytes / 1e6:.1f} MB)"
         )
 
 
@@ -152,6 +154,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
         skipped=report["skipped"] + report["substituted"],
         retried=report["retried"],
         _text=json.dumps(report) if text is None else text,
+        _ranks=report["world_size"],
     )
 
 
@@ -166,6 +169,17 @@ _REMEDY = {
 }
 
 
+#: In place of the remedy for storage, if caches cannot save any read.
+_READ_ONCE = "each sample is read from storage only once, and more memory= or disk= would save nothing; later epochs come from the caches"
+
+
+def _reads_once(report: dict[str, Any]) -> bool:
+    """Whether the plan reads no sample twice. Of a rank without its group, the plan does not tell: it may read a part of the
+    samples in each epoch."""
+    knows = report["world_size"] == 1 or "peers" in report
+    return knows and report.get("planned_origin_bytes", 0) <= report.get("dataset_bytes", -1)
+
+
 def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: float, waited: float | None = None) -> bool:
     """Warns of a trainer that was stalled for more than this share of the time since `before`, with the bottleneck.
     `waited` is the measured share, if workers make the requests, which may wait while the trainer does not."""
@@ -173,6 +187,9 @@ def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: fl
     waited = stats.stall_share if waited is None else waited
     if waited <= threshold or stats.limiting == "trainer":
         return False
+    remedy = _REMEDY[stats.limiting]
+    if stats.limiting == "origin" and _reads_once(report):
+        remedy = _READ_ONCE
     served = ", ".join(f"{tier} {share:.0%}" for tier, share in stats.hits.items() if share > 0)
     _log.warning(
         "the trainer has waited %.0f %% of the last seconds for data (%.0f samples/s; %s), limited by %s: %s",
@@ -180,6 +197,6 @@ def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: fl
         stats.samples_per_second,
         served or "nothing delivered",
         stats.limiting,
-        _REMEDY[stats.limiting],
+        remedy,
     )
     return True

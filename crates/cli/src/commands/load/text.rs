@@ -183,6 +183,7 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     let bound = match &report.all_ranks {
         // The lower bound is of all ranks together.
         Some(_) => format!(" by rank {}", report.rank),
+        None if report.world_size > 1 => format!(" (lower bound of all ranks {floor})"),
         None => format!(" (lower bound {floor})"),
     };
     writeln!(

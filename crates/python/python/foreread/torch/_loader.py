@@ -324,12 +324,23 @@ class DataLoader:
             return None
         if self._on_error == "substitute":
             self._substitute = items[-1]
-        batch = self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
+        batch = self._made([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
         if self._pin:
             from torch.utils.data._utils.pin_memory import pin_memory
 
             return pin_memory(batch)
         return batch
+
+    def _made(self, items: list[Any]) -> Any:
+        """The batch of `items`. PyTorch's collate function knows no images, and its error does not say what to do."""
+        try:
+            return self._collate(items)
+        except TypeError as error:
+            first = items[0][0] if self._labelled else items[0]
+            if self._collate is default_collate and type(first).__module__.partition(".")[0] == "PIL":
+                why = "images cannot be batched; set transform= to a function that makes tensors, such as transforms.ToTensor()"
+                raise TypeError(why) from error
+            raise
 
     # ---- state ----
 

@@ -18,6 +18,9 @@ use crate::servers;
 use crate::shard_journal::{self, ShardJournal};
 use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
 
+/// A single `.bin` file of more bytes more likely has tokens than one sample.
+const LARGE_SAMPLE: u64 = 64 << 20;
+
 /// The number of names that cannot be listed at which the index is aborted.
 const MOST_ERRORS: u64 = 100;
 
@@ -259,15 +262,18 @@ async fn choose_format(
         Some(format) => DetectedFormat::Format(format),
         None => format::detect(base_url, paths())?,
     };
+    if let ([only], DetectedFormat::Format(Format::Files)) = (objects, detected)
+        && only.path.ends_with(".bin")
+        && only.size > LARGE_SAMPLE
+        && !choices.is_tokens()
+    {
+        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set --window", only.path);
+    }
     let format = match detected {
         DetectedFormat::Format(Format::Files | Format::Npy)
             if choices.is_tokens() && options.format.is_none() =>
         {
             Format::Tokens
-        }
-        DetectedFormat::Format(Format::Files) if paths().all(|path| path.ends_with(".bin")) => {
-            tracing::warn!("{base_url}: each .bin file is taken as one sample; for tokens, set --window");
-            Format::Files
         }
         DetectedFormat::Format(format) => format,
         DetectedFormat::Numbered => packed::sniff(origin, base_url, objects).await?,

@@ -147,7 +147,7 @@ class Loader:
         recall: bool | None = None,
         calibration: Path | None = None,
         validate: Path | None = None,
-        format: Literal["auto", "files", "tar", "tfrecord", "zip"] | None = None,
+        format: Format | None = None,
         on_error: Literal["fail", "skip", "substitute"] | None = None,
         resume: str | None = None,
         peers: Literal["auto", "off"] | None = None,

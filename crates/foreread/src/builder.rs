@@ -404,8 +404,9 @@ impl Builder {
     /// # Errors
     /// As [`prepare_with`](Self::prepare_with) and [`Ready::source`].
     pub fn source(self) -> Result<Source> {
-        // Two epochs, because a plan does not cache samples of a single epoch.
-        self.epochs(2).prepare()?.source()
+        // Two epochs, because a plan does not cache samples of a single epoch. Without an order, no
+        // file is needed first, so none is restored.
+        self.epochs(2).recall(false).prepare()?.source()
     }
 
     /// Prepares and starts the run, for async code under any executor.
@@ -427,7 +428,7 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn source_async(self) -> Result<Source> {
-        self.epochs(2).prepare_async().await?.source()
+        self.epochs(2).recall(false).prepare_async().await?.source()
     }
 
     async fn prepare_async(self) -> Result<Ready> {

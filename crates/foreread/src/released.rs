@@ -92,8 +92,10 @@ async fn check_one(
     if files.is_empty() {
         return Ok(None);
     }
-    warn(of.catalog.base_url(), &files, config.recall);
-    if !config.recall {
+    // A plan reads nothing, and so restores nothing.
+    let recall = config.recall && !config.plan_only;
+    warn(of.catalog.base_url(), &files, recall);
+    if !recall {
         return Ok(None);
     }
     // Half of the threads may wait for silent files.

@@ -122,6 +122,12 @@ impl MadeRows {
     }
 }
 
+/// A sample is at least this part of the bytes that are decoded for it, beyond [`SPARE`].
+const MOST_DISCARDED: u64 = 4;
+
+/// Bytes that may be decoded for any sample.
+const SPARE: u64 = 64 << 10;
+
 /// Whether a sample can be made by `decoders`, at `offset` in an object of `size` bytes, with
 /// `length` delivered bytes.
 pub fn fits(made: &MadeRow, decoders: Option<&[Decoder]>, (offset, length): (u64, u64), size: u64) -> bool {
@@ -130,6 +136,8 @@ pub fn fits(made: &MadeRow, decoders: Option<&[Decoder]>, (offset, length): (u64
     }
     let Some(decoders) = decoders else { return *made == MadeRow::plain(length) };
     let is_slice = length > 0 && made.slice.checked_add(length).is_some_and(|end| end <= made.decoded);
+    // Budgets count delivered bytes. Without this, a short sample could decode gigabytes.
+    let is_slice = is_slice && made.decoded <= length.saturating_mul(MOST_DISCARDED).saturating_add(SPARE);
     let recipe = Recipe::new(decoders, made.decoded);
     is_slice && recipe.is_ok_and(|recipe| recipe.lengths(made.stored).is_some())
 }

@@ -13,8 +13,9 @@
 //! decoding. Budgets count delivered bytes. The stored bytes of reads in flight come on top, and
 //! the decoded bytes of as many samples as there are processors.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
@@ -22,6 +23,11 @@ use foreread_tier::{Buffers, ErrorKind, ReadFuture, ReadRequest, Span, StoredPar
 use futures::future::try_join_all;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How long decoding waits for a thread. Other users of a runtime may hold all its blocking threads
+/// and wait for these very samples. Then the reading task decodes.
+const START: Duration = Duration::from_millis(100);
 
 /// Samples of at most so many decoded bytes are decoded by the task that reads them.
 const SHORT: u64 = 4 << 10;
@@ -81,12 +87,31 @@ impl MadeLayer {
             let _place = place;
             decoding.run(&self, &parts, &stored)
         };
-        let ended = |error: tokio::task::JoinError| {
-            let detail = format!("decoding a sample has ended early: {error}");
+        let ended = |why: &dyn std::fmt::Display| {
+            let detail = format!("decoding a sample has ended early: {why}");
             Err(TierError::new(ErrorKind::Other, &*tier).with_detail(detail))
         };
-        runtime.spawn_blocking(work).await.unwrap_or_else(ended)
+        let work = Arc::new(Mutex::new(Some(work)));
+        let of_thread = Arc::clone(&work);
+        let mut thread = runtime.spawn_blocking(move || take(&of_thread).map(|work| work()));
+        let decoded = match timeout(START, &mut thread).await {
+            Ok(decoded) => decoded,
+            Err(_) => match take(&work) {
+                Some(work) => return work(),
+                None => thread.await,
+            },
+        };
+        match decoded {
+            Ok(Some(decoded)) => decoded,
+            Ok(None) => ended(&"its work was taken"),
+            Err(error) => ended(&error),
+        }
     }
+}
+
+/// The work, unless another task or thread has begun it.
+fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// A sample that is being decoded.

@@ -86,6 +86,22 @@ fn object_index(part: &StoredPart, pieces: &[Vec<u8>], bytes: &[u8]) -> usize {
     pieces.iter().position(|piece| zlib(piece) == stored).unwrap()
 }
 
+/// Streams of samples held all threads of a runtime, and waited for samples that no thread decoded.
+#[test]
+// semantics: FORMAT-5
+fn sample_is_decoded_while_all_threads_are_held() {
+    let builder = &mut tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().max_blocking_threads(1).build().unwrap();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || held.recv());
+    let (bytes, parts) = object(&[plain(1, 200_000)]);
+    let origin = origin(&bytes);
+    let layered = Stack::bare().wrap(Arc::new(origin.clone()));
+    let answer = runtime.block_on(layered.read(Arc::new(request(&origin, &parts)))).unwrap();
+    assert!(answer == plain(1, 200_000));
+    drop(release);
+}
+
 #[tokio::test(start_paused = true)]
 // semantics: FORMAT-5
 async fn failed_part_is_read_again() {

@@ -8,6 +8,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+/// The most bytes that a compressor adds to bytes that do not become shorter, beyond an eighth.
+const MOST_OVERHEAD: u64 = 64 << 10;
+
 /// The most steps of a recipe.
 const MOST_STEPS: usize = 8;
 
@@ -149,7 +152,10 @@ impl Recipe {
         };
         let sums = after.iter().filter(|decoder| **decoder == Decoder::Fletcher32).count() as u64;
         let mut result = self.length.checked_add(4 * sums)?;
-        if result > length.saturating_mul(decompressor.most_growth()?) {
+        // Memory for both is bounded by what budgets count, the delivered bytes. Compressors add
+        // little to bytes that cannot become shorter.
+        let most_stored = result.saturating_add(result / 8).saturating_add(MOST_OVERHEAD);
+        if result > length.saturating_mul(decompressor.most_growth()?) || length > most_stored {
             return None;
         }
         lengths.push(result);
@@ -205,6 +211,8 @@ mod tests {
         assert_eq!(lengths(&[Decoder::Zlib, sum, shuffle], 100, 50), Some(vec![104, 100, 100]));
         assert_eq!(lengths(&[sum], 100, 104), Some(vec![100]));
         assert_eq!(lengths(&[sum], 100, 3), None);
+        // More stored bytes than any compressor makes of so few.
+        assert_eq!(lengths(&[Decoder::Zlib], 8, 1 << 30), None);
         // A bomb.
         assert_eq!(lengths(&[Decoder::Zlib], 1033, 1), None);
         assert_eq!(lengths(&[Decoder::Zlib, sum], u64::MAX, u64::MAX), None);

@@ -309,7 +309,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
         explained.lines().any(|line| line.starts_with("format ") && line.ends_with("argument")),
         "{explained}"
     );
-    let refused = run(&mut foreread(["load", path, "--format", "lmdb"])).fails(2);
+    let refused = run(&mut foreread(["load", path, "--format", "rar"])).fails(2);
     assert!(refused.contains("auto, files, tar, tfrecord, zip"), "{refused}");
     let refused = run(&mut at(&store, &["load", catalog, "--format", "tar"])).fails(2);
     assert!(refused.contains("has the format tfrecord, but --format is tar"), "{refused}");
@@ -378,7 +378,7 @@ fn unusable_shards_are_one_line() {
     let huge = path.join("{0..99999999999}.tar").to_str().unwrap().to_owned();
     assert!(index(&[&huge]).fails(1).contains("more than 1000000 names"));
     let text = path.to_str().unwrap();
-    assert!(index(&[text, "--format", "lmdb"]).fails(2).contains("auto, files, tar, tfrecord, zip"));
+    assert!(index(&[text, "--format", "rar"]).fails(2).contains("auto, files, tar, tfrecord, zip"));
     assert!(index(&[text, "--format", "tar"]).fails(1).contains("train-000.tfrecord: byte 0: no tar header"));
     let mut bytes = fs::read(path.join("train-002.tfrecord")).unwrap();
     bytes.truncate(bytes.len() - 1);

@@ -43,6 +43,7 @@ pub const WRITERS: NeedSource = NeedSource::Environment {
     with_system: false,
     packages: &[
         "h5py==3.16.0",
+        "hdf5plugin==7.1.0",
         "lmdb==3.0.0",
         "pyarrow==26.0.1",
         "datasets==5.2.0",
@@ -87,6 +88,7 @@ struct Recipe {
 const RECIPES: &[Recipe] = &[
     Recipe { script: "make_lmdb.py", environment: WRITERS_AT, targets: &["lmdb"] },
     Recipe { script: "make_hdf5.py", environment: WRITERS_AT, targets: &["hdf5"] },
+    Recipe { script: "make_filters.py", environment: WRITERS_AT, targets: &[] },
     Recipe { script: "make_columnar.py", environment: WRITERS_AT, targets: &["arrow_stream", "parquet"] },
     Recipe { script: "make_tables.py", environment: TABLES_AT, targets: &["tables"] },
 ];

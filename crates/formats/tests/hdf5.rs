@@ -9,7 +9,6 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
@@ -124,10 +123,7 @@ fn file(name: &str) -> Bytes {
 }
 
 fn read(folder: &str, name: &str) -> Bytes {
-    let tree = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
-    // The recipe of filters has no seed.
-    let folder = if folder == "filters" { tree() } else { kit::fixtures(folder) };
-    std::fs::read(folder.join(name)).unwrap().into()
+    std::fs::read(kit::fixtures(folder).join(name)).unwrap().into()
 }
 
 fn expected() -> Expected {

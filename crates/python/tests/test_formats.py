@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -263,6 +264,8 @@ def test_torch_gets_tensors_and_labels(data: Data) -> None:
     assert _equal(tensor.numpy(), data.arrays[3])
     workers = torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2)
     assert sum(len(item[0] if data.labels is not None else item) for item in workers) == len(data.samples)
+    # Spawned workers get the function pickled.
+    assert _equal(pickle.loads(pickle.dumps(dataset.decode))(data.samples[3]).numpy(), data.arrays[3])
     dataset.close()
 
 

@@ -41,25 +41,28 @@ def raw(sample: Any) -> Any:
     return sample
 
 
-def tensors(dtype: str, shape: list[int | None]) -> Decode:
-    """A function that makes a sample's bytes a tensor of this shape and type.
+class Tensors:
+    """Makes a sample's bytes a tensor of this shape and type. A class, because spawned workers get it pickled.
 
     Unsigned integers of more than 8 bits become signed ones of twice the size, at most 64 bits: few operations of PyTorch
     take unsigned ones.
     """
-    import numpy
-    import torch
+    def __init__(self, dtype: str, shape: list[int | None]) -> None:
+        import numpy
 
-    lengths = [-1 if length is None else length for length in shape]
-    element = numpy.dtype(dtype)
-    wide = numpy.dtype(f"i{min(8, 2 * element.itemsize)}") if element.kind == "u" and element.itemsize > 1 else element
+        self._lengths = [-1 if length is None else length for length in shape]
+        self._element = element = numpy.dtype(dtype)
+        wide = numpy.dtype(f"i{min(8, 2 * element.itemsize)}") if element.kind == "u" and element.itemsize > 1 else element
+        # PyTorch has native byte order alone.
+        self._native = wide.newbyteorder("=")
 
-    def tensor(sample: Any) -> Any:
-        values = numpy.frombuffer(sample, element).reshape(lengths)
-        # PyTorch has native byte order alone. The copy is the caller's own.
-        return torch.from_numpy(values.astype(wide.newbyteorder("=")))
+    def __call__(self, sample: Any) -> Any:
+        import numpy
+        import torch
 
-    return tensor
+        values = numpy.frombuffer(sample, self._element).reshape(self._lengths)
+        # The copy is the caller's own.
+        return torch.from_numpy(values.astype(self._native))
 
 
 def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
@@ -71,7 +74,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if decode not in ("image", "auto"):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
     if decode == "auto" and (kind := samples.catalog.array_type) is not None and kind[0].lstrip("<>|=")[0] in "biuf":
-        return tensors(*kind)
+        return Tensors(*kind)
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw

@@ -6,21 +6,18 @@
 
 use std::sync::Arc;
 
-use arrow_array::types::Int32Type;
-use arrow_array::{
-    ArrayRef, DictionaryArray, Int32Array, ListArray, RecordBatch, StringArray, StructArray,
-    TimestampNanosecondArray, UInt32Array, UInt64Array,
-};
+use arrow_array::{ArrayRef, ListArray, RecordBatch, StructArray, UInt32Array, UInt64Array};
 use arrow_buffer::OffsetBuffer;
-use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{VERSION_PACKED, VERSION_VALUES};
-use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
+use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::made::{self, RecipeTable};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::servers::{self, Layouts};
+use crate::shard_columns::{ShardColumns, strings};
 use crate::values::{self, ValueTable};
 
 /// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
@@ -85,21 +82,18 @@ pub(crate) fn encode(
         has(|rows| rows.fields(0).is_some()),
         has(|rows| rows.crc32c(0).is_some()),
     );
-    let times = shards.iter().any(|shard| modified(&shard.object).is_some());
-    let mut tags: Vec<&str> = shards.iter().filter_map(|shard| etag(&shard.object)).collect();
-    tags.sort_unstable();
-    tags.dedup();
+    let shared = ShardColumns::of(shards)?;
+    let [time, tag] = shared.version_fields();
     let item = Arc::new(Field::new_struct("item", field_columns(), false));
-    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
     let columns = [
-        Some(Field::new_dictionary("object", DataType::Int32, DataType::Utf8, false)),
+        Some(ShardColumns::object_field()),
         keys.then(|| Field::new("key", DataType::Utf8, false)),
         Some(Field::new("offset", DataType::UInt64, false)),
         Some(Field::new("length", DataType::UInt64, false)),
         Some(Field::new("object_size", DataType::UInt64, false)),
         labels.first().map(|table| table.field()),
-        times.then(|| Field::new("modified", time, true)),
-        (!tags.is_empty()).then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
+        time,
+        tag,
         fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
         sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
         (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
@@ -114,17 +108,11 @@ pub(crate) fn encode(
         VERSION_VALUES
     };
     let (schema, mut writer) = begin(columns, version, head, format, fingerprint(format, shards))?;
-    let paths: ArrayRef = Arc::new(strings(shards.iter().map(|shard| &*shard.object.path))?);
-    let tag_numbers: Vec<Option<i32>> =
-        shards.iter().map(|shard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32)).collect();
-    let tags: ArrayRef = Arc::new(strings(tags.iter().copied())?);
     for rows in (BatchRanges { shards, shard: 0, row: 0 }) {
-        let number = |&(shard, _): &(usize, usize)| shard as i32;
+        let numbers = || rows.iter().map(|&(shard, _)| shard);
         let of = |&(shard, _): &(usize, usize)| &shards[shard];
         let extent = |&(shard, row): &(usize, usize)| shards[shard].rows.extent(row);
-        let objects = Int32Array::from_iter_values(rows.iter().map(number));
-        let mut arrays: Vec<ArrayRef> =
-            vec![Arc::new(DictionaryArray::<Int32Type>::try_new(objects, Arc::clone(&paths))?)];
+        let mut arrays: Vec<ArrayRef> = vec![shared.objects(numbers())?];
         if keys {
             let keys = rows.iter().map(|at| of(at).rows.key(at.1).unwrap_or_default());
             arrays.push(Arc::new(strings(keys)?));
@@ -135,14 +123,7 @@ pub(crate) fn encode(
         if let Some(labels) = labels.first() {
             arrays.push(labels.column(shards, &rows)?);
         }
-        if times {
-            let times: TimestampNanosecondArray = rows.iter().map(|at| modified(&of(at).object)).collect();
-            arrays.push(Arc::new(times.with_timezone("UTC")));
-        }
-        if !tags.is_empty() {
-            let numbers: Int32Array = rows.iter().map(|at| tag_numbers[at.0]).collect();
-            arrays.push(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(&tags))?));
-        }
+        arrays.extend(shared.versions(numbers())?);
         if fields {
             arrays.push(Arc::new(lists(shards, &rows, &item)?));
         }
@@ -166,17 +147,6 @@ pub(crate) fn encode(
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
     }
     finish(writer)
-}
-
-/// A column of texts. Its ends are 31-bit numbers, but the length of a shard's names is unlimited.
-pub(crate) fn strings<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> Result<StringArray, ArrowError> {
-    let length = texts.clone().try_fold(0usize, |sum, text| sum.checked_add(text.len()));
-    if length.is_none_or(|length| i32::try_from(length).is_err()) {
-        let why =
-            format!("the names of {ROWS} samples exceed 2 GiB; exclude the shards that have such names");
-        return Err(ArrowError::InvalidArgumentError(why));
-    }
-    Ok(StringArray::from_iter_values(texts))
 }
 
 /// The fields of these rows.
@@ -222,18 +192,5 @@ impl Iterator for BatchRanges<'_> {
             (self.shard, self.row) = (self.shard + 1, 0);
         }
         (!places.is_empty()).then_some(places)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_beyond_two_gib_are_an_error() {
-        let name = "n".repeat(1 << 20);
-        let error = strings(std::iter::repeat_n(&*name, 2048)).unwrap_err();
-        assert!(error.to_string().contains("2 GiB"), "{error}");
-        assert_eq!(strings(std::iter::repeat_n("ab", 3)).unwrap().value(2), "ab");
     }
 }

@@ -7,19 +7,16 @@
 
 use std::sync::Arc;
 
-use arrow_array::types::Int32Type;
-use arrow_array::{
-    ArrayRef, DictionaryArray, Int32Array, RecordBatch, TimestampNanosecondArray, UInt64Array,
-};
-use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
+use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
+use arrow_schema::{ArrowError, DataType, Field};
 use foreread_formats::Run;
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::VERSION_VALUES;
-use crate::encode::{CatalogHeader, ROWS, begin, etag, finish, hash_text, hash_version, modified};
-use crate::encode_packed::strings;
+use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::packed::IndexedShard;
+use crate::shard_columns::ShardColumns;
 
 /// Whether all samples of these shards are in runs of one length, without further columns.
 pub(crate) fn are_computed(shards: &[IndexedShard]) -> bool {
@@ -54,51 +51,38 @@ pub(crate) fn encode(
     format: &str,
     shards: &[IndexedShard],
 ) -> Result<Vec<u8>, ArrowError> {
-    let times = shards.iter().any(|shard| modified(&shard.object).is_some());
-    let mut tags: Vec<&str> = shards.iter().filter_map(|shard| etag(&shard.object)).collect();
-    tags.sort_unstable();
-    tags.dedup();
-    let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+    let shared = ShardColumns::of(shards)?;
+    let [time, tag] = shared.version_fields();
     let columns = [
-        Some(Field::new_dictionary("object", DataType::Int32, DataType::Utf8, false)),
+        Some(ShardColumns::object_field()),
         Some(Field::new("offset", DataType::UInt64, false)),
         Some(Field::new("length", DataType::UInt64, false)),
         Some(Field::new("stride", DataType::UInt64, false)),
         Some(Field::new("samples", DataType::UInt64, false)),
         Some(Field::new("object_size", DataType::UInt64, false)),
-        times.then(|| Field::new("modified", time, true)),
-        (!tags.is_empty()).then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
+        time,
+        tag,
     ];
     let columns = columns.into_iter().flatten().collect();
     let (schema, mut writer) = begin(columns, VERSION_VALUES, head, format, fingerprint(format, shards))?;
-    let paths: ArrayRef = Arc::new(strings(shards.iter().map(|shard| &*shard.object.path))?);
-    let tag_number = |shard: &IndexedShard| Some(tags.binary_search(&etag(&shard.object)?).ok()? as i32);
-    let tag_texts: ArrayRef = Arc::new(strings(tags.iter().copied())?);
-    let numbered = shards.iter().zip(0i32..);
-    let runs: Vec<(&IndexedShard, i32, Run)> = numbered
-        .flat_map(|(shard, number)| shard.rows.extra().runs.iter().map(move |run| (shard, number, *run)))
+    let numbered = shards.iter().enumerate();
+    let runs: Vec<(usize, Run)> = numbered
+        .flat_map(|(number, shard)| shard.rows.extra().runs.iter().map(move |run| (number, *run)))
         .collect();
     for rows in runs.chunks(ROWS) {
-        let numbers = |number: fn(&(&IndexedShard, i32, Run)) -> u64| -> ArrayRef {
+        let column = |number: &dyn Fn(&(usize, Run)) -> u64| -> ArrayRef {
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(number)))
         };
-        let objects = Int32Array::from_iter_values(rows.iter().map(|row| row.1));
+        let numbers = || rows.iter().map(|&(shard, _)| shard);
         let mut arrays: Vec<ArrayRef> = vec![
-            Arc::new(DictionaryArray::<Int32Type>::try_new(objects, Arc::clone(&paths))?),
-            numbers(|row| row.2.start),
-            numbers(|row| row.2.length),
-            numbers(|row| row.2.stride),
-            numbers(|row| row.2.count),
-            numbers(|row| row.0.object.size),
+            shared.objects(numbers())?,
+            column(&|row| row.1.start),
+            column(&|row| row.1.length),
+            column(&|row| row.1.stride),
+            column(&|row| row.1.count),
+            column(&|row| shards[row.0].object.size),
         ];
-        if times {
-            let times: TimestampNanosecondArray = rows.iter().map(|row| modified(&row.0.object)).collect();
-            arrays.push(Arc::new(times.with_timezone("UTC")));
-        }
-        if !tags.is_empty() {
-            let numbers: Int32Array = rows.iter().map(|row| tag_number(row.0)).collect();
-            arrays.push(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(&tag_texts))?));
-        }
+        arrays.extend(shared.versions(numbers())?);
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
     }
     finish(writer)

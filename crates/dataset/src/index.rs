@@ -283,9 +283,7 @@ async fn choose_format(
     };
     let why = match choices.misplaced(format) {
         Some(name) => format!("{name} has no effect for the format {}", format.name()),
-        None if choices.window.is_none()
-            && choices.stride.or(choices.dtype.as_ref().map(|_| 0)).is_some() =>
-        {
+        None if choices.window.is_none() && (choices.stride.is_some() || choices.dtype.is_some()) => {
             "stride and dtype need a window".to_owned()
         }
         None => return Ok(format),

@@ -50,6 +50,7 @@ mod names;
 mod packed;
 mod replace;
 mod servers;
+mod shard_columns;
 mod shard_journal;
 mod stored;
 mod value_columns;

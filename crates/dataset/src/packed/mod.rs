@@ -26,7 +26,6 @@ mod tfrecord;
 mod zip;
 
 use std::future::poll_fn;
-use std::sync::Arc;
 
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
@@ -88,7 +87,6 @@ pub(crate) async fn index(
 ) -> Result<Vec<IndexedShard>, DatasetError> {
     let store = ShardStore::new(origin);
     let parsers = Parsers::new(origin, &store, choice);
-    let paths: Vec<Arc<str>> = objects.iter().map(|object| Arc::clone(&object.path)).collect();
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;
@@ -111,7 +109,7 @@ pub(crate) async fn index(
         });
         match next.await {
             None => {
-                parsers.check_complete(base_url, &paths).await?;
+                parsers.check_complete(base_url, &shards).await?;
                 return Ok(shards);
             }
             Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),

@@ -14,7 +14,7 @@ use futures::lock::Mutex;
 
 use super::FormatChoice;
 use super::reader::ShardStore;
-use super::rows::{FormatColumns, SampleRows};
+use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{samples, scan, tar, tfrecord, zip};
@@ -53,15 +53,14 @@ impl<'a> Parsers<'a> {
         Self { origin, store, format, options, is_selected, indexes: Mutex::default() }
     }
 
-    /// Checks that all shards of each `index.json` are among the indexed ones, whose paths are
-    /// sorted.
+    /// Checks that all shards of each `index.json` are among these, which are sorted by path.
     ///
     /// # Errors
     /// [`DatasetErrorKind::BadShard`] with the first one that is missing.
     pub(crate) async fn check_complete(
         &self,
         base_url: &str,
-        paths: &[Arc<str>],
+        shards: &[IndexedShard],
     ) -> Result<(), DatasetError> {
         if self.is_selected {
             return Ok(());
@@ -76,8 +75,10 @@ impl<'a> Parsers<'a> {
                 "" => name.to_owned(),
                 directory => format!("{directory}/{name}"),
             };
-            let is_missing =
-                |name: &&&str| paths.binary_search_by(|known| (**known).cmp(&path(name))).is_err();
+            let is_missing = |name: &&&str| {
+                let path = path(name);
+                shards.binary_search_by(|known| (*known.object.path).cmp(&path)).is_err()
+            };
             let missing: Vec<&&str> = names.iter().filter(is_missing).collect();
             if let Some(first) = missing.first() {
                 let (path, more) = (path(first), missing.len() - 1);

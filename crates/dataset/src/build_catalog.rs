@@ -13,8 +13,9 @@ use crate::packed::IndexedShard;
 use crate::servers::{self, Layouts};
 use crate::{Catalog, DatasetError, DatasetErrorKind, Format, encode_packed, encode_runs, values};
 
-/// The most samples whose places are stored one by one.
-const MOST_ROWS: u64 = 1 << 32;
+/// The most samples in runs that are stored one by one, because their lengths differ. They take 4
+/// GB of memory.
+const MOST_EXPANDED: u64 = 1 << 26;
 
 impl Catalog {
     /// The catalog of these objects, one sample each. They may come in any order. `base_url` is
@@ -102,9 +103,14 @@ impl Catalog {
         let bytes = if encode_runs::are_computed(&shards) {
             encode_runs::encode(head, format.name(), &shards)
         } else {
-            if shards.iter().map(|shard| shard.rows.len()).fold(0, u64::saturating_add) > MOST_ROWS {
-                let why = "too many samples of different lengths; index files of one length together";
-                return Err(invalid(why.to_owned()));
+            let computed = shards.iter().map(|shard| shard.rows.computed());
+            let computed = computed.fold(0, u64::saturating_add);
+            if computed > MOST_EXPANDED {
+                return Err(invalid(format!(
+                    "{computed} samples have computed places, but their lengths or labels differ from shard \
+                     to shard: index the shards of one length together, or leave out --label (at most \
+                     {MOST_EXPANDED} places are stored)"
+                )));
             }
             shards.iter_mut().for_each(|shard| shard.rows.expand());
             encode_packed::encode(head, format.name(), &shards, layouts, &tables, made.as_ref())

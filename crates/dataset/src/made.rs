@@ -198,7 +198,7 @@ mod tests {
     use crate::{Catalog, DatasetError, DatasetErrorKind, Format};
 
     fn made(recipes: &[&[Decoder]], rows: Vec<MadeRow>) -> MadeRows {
-        MadeRows { recipes: recipes.iter().map(|recipe| recipe.to_vec()).collect(), rows }
+        MadeRows { recipes: recipes.iter().map(|recipe| recipe.to_vec()).collect(), rows, more: Vec::new() }
     }
 
     fn row(stored: u64, decoded: u64, slice: u64, recipe: impl Into<Option<u32>>) -> MadeRow {

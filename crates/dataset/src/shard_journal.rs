@@ -238,7 +238,8 @@ mod tests {
         let mut zip = SampleRows::new(FormatColumns { crc32c: true, ..FormatColumns::ZIP });
         zip.push("x/y", 40, 6000, 7);
         let row = MadeRow { stored: 4960, decoded: 6000, slice: 0, recipe: Some(0) };
-        let made = Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows: vec![row] });
+        let made =
+            Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows: vec![row], more: Vec::new() });
         let zip = zip.with_extra(ShardExtra { made, ..ShardExtra::default() });
         [tar, records, zip, SampleRows::new(FormatColumns::TAR)]
             .into_iter()

@@ -69,9 +69,25 @@ pub struct MadeRows {
     /// The steps of decoding, without repetition.
     #[serde(with = "crate::recipes")]
     pub recipes: Vec<Vec<Decoder>>,
-    /// One for each sample. The sample's extent has the offset of its stored bytes, and the number
-    /// of delivered bytes.
+    /// One for each sample: its first part. The sample's extent has the offset of the part's stored
+    /// bytes, and the number of bytes that all parts deliver.
     pub rows: Vec<MadeRow>,
+    /// The other parts of samples that have several, ordered by sample.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<MorePart>,
+}
+
+/// A part of a sample after its first one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MorePart {
+    /// The position of the sample in [`MadeRows::rows`].
+    pub row: usize,
+    /// The offset of the stored bytes in the object.
+    pub offset: u64,
+    /// The number of delivered bytes, at least 1.
+    pub length: u64,
+    /// How they are made.
+    pub made: MadeRow,
 }
 
 /// How a sample is made from stored bytes.
@@ -95,14 +111,21 @@ impl MadeRow {
 }
 
 impl MadeRows {
-    /// Adds a sample, the first `decoded` bytes that `decoders` make of `stored` bytes.
-    pub fn push(&mut self, stored: u64, decoders: &[Decoder], decoded: u64) {
+    /// Adds a sample: a part of the `decoded` bytes that `decoders` make of `stored` bytes. It
+    /// begins at `slice` in them.
+    pub fn push(&mut self, stored: u64, decoders: &[Decoder], decoded: u64, slice: u64) {
+        let recipe = Some(self.recipe(decoders));
+        self.rows.push(MadeRow { stored, decoded, slice, recipe });
+    }
+
+    /// The number of a list of decoders.
+    pub fn recipe(&mut self, decoders: &[Decoder]) -> u32 {
         let known = self.recipes.iter().rposition(|known| known == decoders);
         let recipe = known.unwrap_or_else(|| {
             self.recipes.push(decoders.to_vec());
             self.recipes.len() - 1
         });
-        self.rows.push(MadeRow { stored, decoded, slice: 0, recipe: Some(recipe as u32) });
+        recipe as u32
     }
 
     /// Adds a sample of `length` bytes that is stored as it is.
@@ -110,23 +133,44 @@ impl MadeRows {
         self.rows.push(MadeRow::plain(length));
     }
 
+    /// Adds a part of `length` delivered bytes to the last sample, stored at `offset`.
+    pub fn push_more(&mut self, offset: u64, length: u64, made: MadeRow) {
+        if let Some(row) = self.rows.len().checked_sub(1) {
+            self.more.push(MorePart { row, offset, length, made });
+        }
+    }
+
+    /// The other parts of sample `row`.
+    pub fn more(&self, row: usize) -> &[MorePart] {
+        let start = self.more.partition_point(|part| part.row < row);
+        let of_row = self.more[start..].partition_point(|part| part.row == row);
+        &self.more[start..start + of_row]
+    }
+
     /// Whether sample `row` can be made, at `offset` in an object of `size` bytes, with `length`
     /// delivered bytes.
     pub fn fits(&self, row: usize, (offset, length): (u64, u64), size: u64) -> bool {
-        let Some(made) = self.rows.get(row) else { return false };
-        match made.recipe {
-            None => fits(made, None, (offset, length), size),
+        let part = |made: &MadeRow, extent| match made.recipe {
+            None => fits(made, None, extent, size),
             Some(recipe) => (self.recipes.get(recipe as usize))
-                .is_some_and(|decoders| fits(made, Some(decoders), (offset, length), size)),
-        }
+                .is_some_and(|decoders| fits(made, Some(decoders), extent, size)),
+        };
+        let more = self.more(row);
+        let of_more = more.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.length));
+        let first = of_more.and_then(|of_more| length.checked_sub(of_more));
+        let (Some(made), Some(first)) = (self.rows.get(row), first) else { return false };
+        more.len() < MOST_PARTS
+            && (more.is_empty() || first > 0)
+            && part(made, (offset, first))
+            && more.iter().all(|more| more.length > 0 && part(&more.made, (more.offset, more.length)))
     }
 }
 
-/// A sample is at least this part of the bytes that are decoded for it, beyond [`SPARE`].
-const MOST_DISCARDED: u64 = 4;
+/// The most parts of a sample.
+pub const MOST_PARTS: usize = 1024;
 
-/// Bytes that may be decoded for any sample.
-const SPARE: u64 = 64 << 10;
+/// The most bytes that are decoded together.
+pub const MOST_DECODED: u64 = 1 << 30;
 
 /// Whether a sample can be made by `decoders`, at `offset` in an object of `size` bytes, with
 /// `length` delivered bytes.
@@ -136,8 +180,7 @@ pub fn fits(made: &MadeRow, decoders: Option<&[Decoder]>, (offset, length): (u64
     }
     let Some(decoders) = decoders else { return *made == MadeRow::plain(length) };
     let is_slice = length > 0 && made.slice.checked_add(length).is_some_and(|end| end <= made.decoded);
-    // Budgets count delivered bytes. Without this, a short sample could decode gigabytes.
-    let is_slice = is_slice && made.decoded <= length.saturating_mul(MOST_DISCARDED).saturating_add(SPARE);
+    let is_slice = is_slice && made.decoded <= MOST_DECODED.max(length);
     let recipe = Recipe::new(decoders, made.decoded);
     is_slice && recipe.is_ok_and(|recipe| recipe.lengths(made.stored).is_some())
 }

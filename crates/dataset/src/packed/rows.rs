@@ -220,6 +220,11 @@ impl SampleRows {
         self.extra.samples().saturating_add(self.extents.len() as u64)
     }
 
+    /// The number of samples whose extents are computed.
+    pub(crate) fn computed(&self) -> u64 {
+        self.extra.samples()
+    }
+
     /// The number of samples with an extent of their own.
     pub(crate) fn rows(&self) -> usize {
         self.extents.len()

@@ -122,7 +122,7 @@ pub(crate) async fn rows(
         // A deflated member without bytes has some stored ones, which are not read.
         let length = listed.deflated[number].unwrap_or(end - start);
         match listed.deflated[number] {
-            Some(1..) => made.push(end - start, &[Decoder::Deflate], length),
+            Some(1..) => made.push(end - start, &[Decoder::Deflate], length, 0),
             _ => made.push_plain(length),
         }
         if !made.fits(made.rows.len() - 1, (start, length), object.size) {

@@ -40,7 +40,7 @@ pub(super) fn rows(places: &[Place]) -> (Vec<(u64, u64)>, Option<MadeRows>) {
     for place in places {
         match &place.made {
             None => made.push_plain(place.length),
-            Some((stored, recipe)) => made.push(*stored, recipe.decoders(), recipe.length()),
+            Some((stored, recipe)) => made.push(*stored, recipe.decoders(), recipe.length(), 0),
         }
     }
     (extents, Some(made))

@@ -8,7 +8,7 @@ use std::fmt;
 
 use foreread::plan::{
     BlockTable, CapacityGain, ClusterForecast, EpochForecast, LevelPlan, LocalPlan, Planned, Resource,
-    Retention, ServerGain, Summary,
+    Retention, ServerGain, Summary, UnitPlan,
 };
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Result};
@@ -34,6 +34,9 @@ pub struct PlanReport {
     /// Bytes in blocks that belong to no sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     block_waste_bytes: Option<u64>,
+    /// The stored units that samples share, if some do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    units: Option<UnitPlan>,
     plan: Summary,
     /// For the text. In JSON it is part of the plan.
     #[serde(skip)]
@@ -104,6 +107,7 @@ impl PlanReport {
             epochs: config.epochs,
             block_bytes: planned.block_bytes(),
             block_waste_bytes: blocks.map(BlockTable::waste),
+            units: planned.units().copied(),
             plan: plan.summary(),
             retention: plan.retention(),
             forecast: epochs(&forecast),
@@ -237,8 +241,10 @@ impl fmt::Display for PlanReport {
                 ByteSize(bytes)
             )?;
         }
+        self.units.as_ref().map_or(Ok(()), |units| unit_lines(out, units))?;
         writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
-        writeln!(out, "this plan    {} from storage", ByteSize(plan.origin_bytes))?;
+        let decoded = if self.units.is_some() { " (decoded bytes, each once)" } else { "" };
+        writeln!(out, "this plan    {} from storage{decoded}", ByteSize(plan.origin_bytes))?;
         let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };
         let floor = ByteSize(plan.floor_origin_bytes);
         writeln!(out, "lower bound  {floor}{estimated}: no policy reads less for this rank")?;
@@ -303,6 +309,34 @@ impl PlanReport {
         )?;
         epoch_lines(out, &report.forecast)
     }
+}
+
+/// What units that samples share cost, and what would save it.
+fn unit_lines(out: &mut fmt::Formatter<'_>, units: &UnitPlan) -> fmt::Result {
+    let (stored, each) = (ByteSize(units.stored_bytes), units.samples_per_unit);
+    writeln!(
+        out,
+        "units        {} compressed units of {each:.0} samples each, {stored} in storage",
+        units.units
+    )?;
+    if units.is_cached() {
+        return writeln!(out, "             the caches hold all samples: each unit is read once in the run");
+    }
+    let held = 100.0 * units.memory_bytes as f64 / units.delivered_bytes.max(1) as f64;
+    writeln!(
+        out,
+        "             memory for {:.0} % of their samples: each unit is read about {:.1} times per epoch, {} \
+         in all",
+        held.min(100.0),
+        units.reads_per_epoch,
+        ByteSize(units.bytes_per_epoch())
+    )?;
+    writeln!(
+        out,
+        "             caches for {} would read each once; rewritten with one sample per unit, an epoch reads \
+         about {stored}",
+        ByteSize(units.delivered_bytes)
+    )
 }
 
 /// The gain of a placement by storage server.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foreread_layers::RetryPolicy;
+use foreread_layers::{RetryPolicy, Units};
 use foreread_loader::{BlockTable, Dataset, DirectReader, LoaderParts, OnError, PeerGroup, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
@@ -19,8 +19,9 @@ pub(crate) struct Assembly {
     others: Option<PeerGroup>,
     look_ahead: u64,
     on_error: OnError,
-    /// The blocks that the first run reads.
+    /// The blocks that the first run reads. Those that are stored units are for all runs.
     blocks: Option<BlockTable>,
+    in_units: bool,
     /// Whether a run has started before.
     warm: bool,
 }
@@ -33,19 +34,35 @@ impl Assembly {
         look_ahead: u64,
         on_error: OnError,
         blocks: BlockTable,
-        retry: RetryPolicy,
+        (retry, units): (RetryPolicy, Option<Units>),
     ) -> Self {
-        let datasets = opened
-            .into_iter()
-            .map(|dataset| Dataset::new(dataset.catalog, dataset.origin as Arc<dyn Tier>).with_retry(retry));
+        let in_units = units.is_some();
+        let datasets = opened.into_iter().map(|dataset| {
+            let read = Dataset::new(dataset.catalog, dataset.origin as Arc<dyn Tier>).with_retry(retry);
+            match &units {
+                Some(units) => read.with_units(units.clone()),
+                None => read,
+            }
+        });
         let (datasets, blocks) = (datasets.collect(), Some(blocks));
-        Self { datasets, caches, others, look_ahead, on_error, blocks, warm: false }
+        Self { datasets, caches, others, look_ahead, on_error, blocks, in_units, warm: false }
+    }
+
+    /// Whether samples share stored units.
+    pub(crate) fn is_in_units(&self) -> bool {
+        self.in_units
+    }
+
+    /// Sets the blocks of the next run.
+    pub(crate) fn set_blocks(&mut self, blocks: BlockTable) {
+        self.blocks = Some(blocks);
     }
 
     /// Starts a run. The previous run should have ended, or its reads compete with this run's.
     pub(crate) fn start(&mut self, run: Run, plan: LocalPlan, runtime: &Handle) -> foreread_loader::Loader {
         let mut datasets = self.datasets.clone();
-        if let (Some(train), Some(blocks)) = (datasets.first_mut(), self.blocks.take()) {
+        let blocks = if self.in_units { self.blocks.clone() } else { self.blocks.take() };
+        if let (Some(train), Some(blocks)) = (datasets.first_mut(), blocks) {
             *train = train.clone().with_blocks(blocks);
         }
         let warm = std::mem::replace(&mut self.warm, true);

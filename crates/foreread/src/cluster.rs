@@ -39,6 +39,12 @@ pub(crate) fn describe(
     }
 }
 
+/// The capacity of the memory among these levels.
+#[cfg(feature = "peer")]
+pub(crate) fn memory_of(levels: &[Level]) -> u64 {
+    levels.iter().filter(|level| level.name != DISK).map(|level| level.capacity).sum()
+}
+
 /// The kinds of cache that a rank may have, without capacity, the fastest first.
 pub(crate) fn kinds(config: &Config) -> Vec<Level> {
     let tier = MemoryTier::new(0);

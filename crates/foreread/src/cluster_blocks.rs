@@ -18,6 +18,8 @@ pub(crate) struct ShardedData<'a> {
     pub(crate) catalog: &'a Catalog,
     /// Whether the origin's figures were measured.
     pub(crate) measured: bool,
+    /// Whether samples share stored units. Then these are the blocks, and always pay.
+    pub(crate) in_units: bool,
 }
 
 /// The blocks that the ranks read in the first epoch.
@@ -40,9 +42,12 @@ pub(crate) fn plan_cluster(
     shards: Option<ShardedData<'_>>,
 ) -> Result<(ClusterPlan, ClusterBlocks)> {
     let mut blocks = ClusterBlocks::default();
-    if let (Some(ShardedData { catalog, measured }), Some(train)) = (shards, sizes.first()) {
+    if let (Some(ShardedData { catalog, measured, in_units }), Some(train)) = (shards, sizes.first()) {
         blocks.bytes = cluster_block_bytes(run, (TRAIN, train), cluster, measured);
-        if let Some(bytes) = blocks.bytes {
+        if in_units {
+            blocks.table = BlockTable::of_all_units(catalog)?;
+            blocks.bytes = blocks.table.longest();
+        } else if let Some(bytes) = blocks.bytes {
             blocks.table = BlockTable::of_all(catalog, bytes)?;
         }
     }

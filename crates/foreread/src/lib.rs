@@ -64,6 +64,7 @@ mod storage;
 mod stored;
 mod target;
 mod text;
+mod units;
 
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
@@ -137,6 +138,7 @@ pub mod plan {
     pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
     pub use crate::prepared::Prepared;
+    pub use crate::units::UnitPlan;
 }
 
 /// The order in which samples are read.

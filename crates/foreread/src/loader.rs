@@ -7,7 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_layers::{Limit, Meter};
+use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{Batch, History, LoadError, LoadErrorKind, RunReport};
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
@@ -23,10 +23,10 @@ use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, Report, RunTotals};
+use crate::report::{Adapted, Report, RunTotals, UnitsReport};
 use crate::runtime::Workers;
 use crate::state::State;
-use crate::stored::StoredSizes;
+use crate::stored::StoredFactors;
 
 /// How often a finished rank checks for an interruption.
 const INTERRUPT_POLL: Duration = Duration::from_millis(100);
@@ -59,7 +59,7 @@ impl Ready {
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
         let Prepared { planned, opened, caches, disk, shared, blocks, released, group } = prepared;
-        let Planned { config, run, plan, floor, memory, .. } = planned;
+        let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
@@ -82,8 +82,9 @@ impl Ready {
         );
         let others = group.as_ref().map(|group| group.others());
         let Config { look_ahead, on_error, .. } = config;
-        let retry = config.retry_policy();
-        let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, retry);
+        let units = units.as_ref().map(|_| shared.units().clone());
+        let reading = (config.retry_policy(), units.clone());
+        let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, reading);
         let mut recalls = JoinSet::new();
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());
@@ -97,6 +98,8 @@ impl Ready {
             catalogs,
             config,
             floor,
+            factors,
+            units,
             origin: shared.meter,
             limit,
             disk,
@@ -153,6 +156,10 @@ pub struct Loader {
     catalogs: Vec<Catalog>,
     config: Config,
     floor: u64,
+    /// The stored bytes of delivered ones, if some samples are decoded.
+    factors: Option<StoredFactors>,
+    /// The stored units that samples share, if some do.
+    units: Option<Units>,
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
@@ -211,8 +218,8 @@ impl Loader {
             samples: self.catalogs[0].len(),
             dataset_bytes: self.catalogs[0].total_bytes(),
             floor: self.floor,
-            planned: match StoredSizes::of(&self.catalogs) {
-                Some(stored) => stored.typical(self.inner.plan().origin_bytes()),
+            planned: match self.factors {
+                Some(factors) => factors.typical(self.inner.plan().origin_bytes()),
                 None => self.inner.plan().origin_bytes(),
             },
         };
@@ -220,7 +227,8 @@ impl Loader {
         let disk = self.disk.as_ref().map(crate::disk::Disk::report);
         let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
-        Report { disk, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
+        let units = self.units.as_ref().map(UnitsReport::of);
+        Report { disk, units, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
     }
 
     /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.

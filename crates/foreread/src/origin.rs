@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
-use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack};
+use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack, Units};
 use foreread_tier::{OpenContext, OpenOptions, OriginTier, TierProfile};
 use foreread_types::DatasetIdentity;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::planned::Planned;
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
@@ -54,6 +55,19 @@ impl OriginPolicy {
             .with_meter(meter.clone());
         let fixed = most.map(Limit::new);
         Self { meter, stack, parallelism: config.origin_parallelism, fixed, patience: config.patience }
+    }
+
+    /// The stored units that samples share.
+    pub(crate) fn units(&self) -> &Units {
+        &self.stack.units
+    }
+
+    /// Gives the memory of a plan to the samples of stored units. If the caches hold all samples,
+    /// units are in flight only, in half of the look-ahead.
+    pub(crate) fn set_unit_memory(&self, planned: &Planned) {
+        if let Some(units) = &planned.units {
+            self.stack.units.set_limit(units.memory_bytes.max(planned.config.look_ahead / 2));
+        }
     }
 
     /// A policy without adaptation and retries, within the user's limits. For measurements of an

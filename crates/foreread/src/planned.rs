@@ -23,7 +23,8 @@ use crate::cluster_blocks::{ShardedData, TRAIN, plan_cluster};
 use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
-use crate::stored::StoredSizes;
+use crate::stored::{StoredFactors, StoredSizes};
+use crate::units::{UnitFacts, UnitPlan};
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
 /// [`ENDLESS_MIN_EPOCHS`] epochs.
@@ -69,6 +70,11 @@ impl RunEnvironment {
     fn may_have_blocks(&self) -> bool {
         self.packed && !self.kernel_cached && self.stored.is_none()
     }
+
+    /// The stored units that samples share, if some do.
+    pub(crate) fn units(&self) -> Option<UnitFacts> {
+        self.stored.as_ref().and_then(|stored| stored.units)
+    }
 }
 
 /// One rank's run, planned.
@@ -92,6 +98,10 @@ pub struct Planned {
     pub(crate) block_bytes: Option<u64>,
     /// Whether the training data may be read in blocks: shards outside of the page cache.
     pub(crate) may_have_blocks: bool,
+    /// The stored units that samples share, if some do.
+    pub(crate) units: Option<UnitPlan>,
+    /// The stored bytes of delivered ones, if some samples are decoded.
+    pub(crate) factors: Option<StoredFactors>,
 }
 
 impl Planned {
@@ -138,10 +148,23 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let memory = memory_of(&config, sizes, &place, config.on_node().ranks);
-        let cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
+        let mut cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
-        let plan = plan(&counted, sizes, &cluster)?;
-        let warm = place.stored.as_ref().map_or(place.warm, |stored| stored.most(place.warm));
+        let mut plan = plan(&counted, sizes, &cluster)?;
+        let mut units = None;
+        if let Some(facts) = place.units() {
+            let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add);
+            let placed = plan.levels().iter().map(|level| level.samples).fold(0, u64::saturating_add);
+            let held = placed >= samples;
+            if !held {
+                cluster = cluster::describe(&config, 0, &place, sizes.first());
+                plan = foreread_planner::plan(&counted, sizes, &cluster)?;
+            }
+            let of_units = UnitPlan::new(facts, (!held).then(|| memory.tier()));
+            cluster.origin = of_units.origin(cluster.origin);
+            units = Some(of_units);
+        }
+        let warm = place.stored.as_ref().map_or(place.warm, |stored| stored.factors.most(place.warm));
         let floor = floor(&counted, sizes, place.stored.as_ref(), &cluster, &plan)?.saturating_sub(warm);
         let may_have_blocks = place.may_have_blocks();
         let train = sizes.first().filter(|_| may_have_blocks);
@@ -159,6 +182,8 @@ impl Planned {
             floor,
             block_bytes,
             may_have_blocks,
+            factors: factors(&place, units.as_ref()),
+            units,
         })
     }
 
@@ -179,11 +204,17 @@ impl Planned {
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
         let (floor, is_timed, store) = (
-            place.stored.as_ref().map_or(plan.floor(), |stored| stored.fewest(plan.floor())),
+            place.stored.as_ref().map_or(plan.floor(), |stored| stored.factors.fewest(plan.floor())),
             cluster::is_timed(&config, place),
             config.rank as usize,
         );
         let owned = blocks.table.owned(TRAIN, &plan, store);
+        // The memory that is no cache of the group.
+        let units = place.units().map(|facts| {
+            let held = plan.is_in_blocks();
+            let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
+            UnitPlan::new(facts, (!held).then(|| memory.tier().saturating_sub(tier)))
+        });
         if let Some(bytes) = blocks.bytes {
             let (all, own) = (blocks.table.len(), owned.len());
             tracing::info!(bytes, all, own, "the ranks read shards in blocks in the first epoch");
@@ -201,7 +232,9 @@ impl Planned {
             plan,
             floor,
             block_bytes: blocks.bytes,
-            may_have_blocks: shards.is_some(),
+            may_have_blocks: shards.is_some_and(|shards| !shards.in_units),
+            factors: factors(place, units.as_ref()),
+            units,
         };
         Ok((planned, owned))
     }
@@ -224,6 +257,11 @@ impl Planned {
     /// The placement of samples.
     pub fn plan(&self) -> &LocalPlan {
         &self.plan
+    }
+
+    /// The stored units that samples share, and how often they are read. `None` if none do.
+    pub fn units(&self) -> Option<&UnitPlan> {
+        self.units.as_ref()
     }
 
     /// The length of blocks that the first epoch reads from shards, if that is faster than single
@@ -295,6 +333,11 @@ impl Planned {
     }
 }
 
+fn factors(place: &RunEnvironment, units: Option<&UnitPlan>) -> Option<StoredFactors> {
+    let factors = place.stored.as_ref()?.factors;
+    Some(units.map_or(factors, |units| factors.reading_units(units.reads_per_epoch)))
+}
+
 /// The savings of more capacity in one kind of cache over the rest of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CapacityGain {
@@ -342,7 +385,10 @@ pub(crate) fn memory_of(config: &Config, sizes: &[Sizes], place: &RunEnvironment
     let fixed = match config.memory {
         Memory::Bytes(bytes) => Some(bytes),
         // The page cache does not help if the user limits the origin.
-        Memory::Auto if place.kernel_cached && config.origin_limit.is_none() => Some(0),
+        // A unit would be decoded again for each of its samples.
+        Memory::Auto if place.kernel_cached && config.origin_limit.is_none() && place.units().is_none() => {
+            Some(0)
+        }
         Memory::Auto => None,
     };
     let footprint = MemoryTier::new(0).footprint();
@@ -385,7 +431,7 @@ fn floor(
     let rank = cluster.capacity().saturating_add(cluster.look_ahead);
     let all = rank.saturating_mul(u64::from(run.world_size()));
     let (sizes, all) = match stored {
-        Some(stored) => (&stored.stored[..], stored.most(all)),
+        Some(stored) => (&stored.stored[..], stored.factors.most(all)),
         None => (sizes, all),
     };
     let scope = if run.world_size() == 1 { Scope::Rank } else { Scope::Cluster };

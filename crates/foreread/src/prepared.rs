@@ -100,6 +100,7 @@ impl Prepared {
         });
         let planned = planning.await.map_err(ended)??;
         let blocks = blocks(&planned, &opened, context).await?;
+        shared.set_unit_memory(&planned);
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None })
     }
@@ -130,13 +131,17 @@ impl Deref for Prepared {
 
 /// The blocks of training data that the plan reads, if any.
 async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<BlockTable> {
-    let (Some(bytes), Some(train)) = (planned.block_bytes, opened.first()) else {
+    let (LocalPlan::Private(plan), Some(train)) = (&planned.plan, opened.first()) else {
         return Ok(BlockTable::default());
     };
-    let LocalPlan::Private(plan) = &planned.plan else { return Ok(BlockTable::default()) };
     let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
+    let (bytes, in_units) = (planned.block_bytes, planned.units.is_some());
     // Visits every catalog entry.
-    let making = context.runtime.spawn_blocking(move || BlockTable::of(&catalog, DatasetId(0), &plan, bytes));
+    let making = context.runtime.spawn_blocking(move || match bytes {
+        _ if in_units => BlockTable::of_units(&catalog, DatasetId(0), &plan),
+        Some(bytes) => BlockTable::of(&catalog, DatasetId(0), &plan, bytes),
+        None => Ok(BlockTable::default()),
+    });
     Ok(making.await.map_err(ended)??)
 }
 

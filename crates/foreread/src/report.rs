@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use foreread_layers::{Decisions, MeterReading};
+use foreread_layers::{Decisions, MeterReading, UnitCounts, Units};
 use foreread_loader::{LookAhead, PassReport, RunReport, SampleCount};
 use serde::Serialize;
 
@@ -61,6 +61,9 @@ pub struct Report {
     /// The disk tier, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk: Option<DiskReport>,
+    /// The stored units that samples share, if some do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub units: Option<UnitsReport>,
     /// The samples exchanged with other ranks, if in a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
@@ -172,6 +175,23 @@ pub struct DiskReport {
     pub corrupt: u64,
     /// The implementation of reads: `io_uring` or `threads`.
     pub reader: &'static str,
+}
+
+/// Stored units that samples share: compressed pages, chunks of many rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct UnitsReport {
+    /// Units that were read and decoded, in this run or since its last jump.
+    pub read: u64,
+    /// Samples that came from memory, because an earlier read of their unit had brought them. They
+    /// count as samples from the origin.
+    pub kept: u64,
+}
+
+impl UnitsReport {
+    pub(crate) fn of(units: &Units) -> Self {
+        let UnitCounts { read, kept } = units.counts();
+        Self { read, kept }
+    }
 }
 
 /// The samples exchanged between a rank and the others.
@@ -337,6 +357,7 @@ impl Report {
             hedged: origin.hedged + run.hedged,
             adapted,
             disk: None,
+            units: None,
             peers: None,
             direct: None,
             asked: None,

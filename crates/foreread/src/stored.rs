@@ -3,75 +3,115 @@
 //! Caches and the look-ahead hold decoded bytes, so plans are made in them. Only what the storage
 //! sends is counted in stored bytes: the lower bound and the planned bytes. The speed of the origin
 //! is converted to decoded bytes. The price is that a plan treats all samples as if they became
-//! longer by one factor. The lower bound holds for any factors.
+//! longer by one factor. The lower bound holds for any factors. A sample of a shared unit counts
+//! with its share of it, because no policy reads less.
 
 use foreread_dataset::Catalog;
 use foreread_planner::Origin;
 use foreread_types::{SampleId, Sizes};
 
-/// The stored and the delivered length of each sample, by dataset.
+use crate::units::UnitFacts;
+
+/// The stored length of each sample, by dataset.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredSizes {
     pub(crate) stored: Vec<Sizes>,
-    delivered: Vec<Sizes>,
+    /// The stored units that samples share, if some do.
+    pub(crate) units: Option<UnitFacts>,
+    pub(crate) factors: StoredFactors,
 }
 
 impl StoredSizes {
-    /// The lengths in these catalogs. `None` if no sample is decoded.
+    /// The lengths in these catalogs. `None` if no sample is decoded. Reads every entry of catalogs
+    /// with decoded samples.
     pub(crate) fn of(catalogs: &[Catalog]) -> Option<Self> {
         if catalogs.iter().all(|catalog| catalog.stored_sizes().is_none()) {
             return None;
         }
-        let stored = |catalog: &Catalog| catalog.stored_sizes().unwrap_or_else(|| catalog.sizes());
-        Some(Self {
-            stored: catalogs.iter().map(stored).collect(),
-            delivered: catalogs.iter().map(Catalog::sizes).collect(),
-        })
+        let (mut stored, mut units) = (Vec::new(), None);
+        for catalog in catalogs {
+            stored.push(match UnitFacts::of(catalog) {
+                Some((facts, shares)) => {
+                    units = Some(units.map_or(facts, |others: UnitFacts| others.and(facts)));
+                    shares
+                }
+                None => catalog.stored_sizes().unwrap_or_else(|| catalog.sizes()),
+            });
+        }
+        let delivered: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
+        let factors = StoredFactors::of(&stored, &delivered);
+        Some(Self { stored, units, factors })
     }
 
-    fn total(sizes: &[Sizes]) -> u64 {
-        sizes.iter().map(Sizes::total).fold(0, u64::saturating_add)
+    /// The origin with its rates in delivered bytes.
+    pub(crate) fn origin(&self, origin: Origin) -> Origin {
+        let (stored, delivered) = self.factors.typical;
+        origin.decoding(stored, delivered)
+    }
+}
+
+/// Stored bytes and the delivered bytes that they become: of all samples, and of the samples with
+/// the largest and the smallest part.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StoredFactors {
+    typical: (u64, u64),
+    most: (u64, u64),
+    fewest: (u64, u64),
+    /// How often an epoch reads a stored unit.
+    reads: f64,
+}
+
+impl StoredFactors {
+    fn of(stored: &[Sizes], delivered: &[Sizes]) -> Self {
+        let total = |sizes: &[Sizes]| sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
+        Self {
+            typical: (total(stored), total(delivered)),
+            most: extreme(stored, delivered, |ratio, most| ratio > most),
+            fewest: extreme(stored, delivered, |ratio, fewest| ratio < fewest),
+            reads: 1.0,
+        }
     }
 
-    /// About the stored length of `delivered` bytes.
+    /// The same, where an epoch reads each stored unit `reads` times.
+    pub(crate) fn reading_units(self, reads: f64) -> Self {
+        Self { reads, ..self }
+    }
+
+    /// About the stored bytes that are read for `delivered` bytes.
     pub(crate) fn typical(&self, delivered: u64) -> u64 {
-        scaled(delivered, Self::total(&self.stored), Self::total(&self.delivered))
+        let (stored, of) = self.typical;
+        (scaled(delivered, stored, of) as f64 * self.reads) as u64
     }
 
     /// The most stored bytes that `delivered` bytes of whole samples can be.
     pub(crate) fn most(&self, delivered: u64) -> u64 {
-        let (stored, of) = self.extreme(|ratio, most| ratio > most);
+        let (stored, of) = self.most;
         // Rounded up.
         scaled(delivered, stored, of).saturating_add(u64::from(delivered > 0))
     }
 
     /// The fewest stored bytes that `delivered` bytes of whole samples can be.
     pub(crate) fn fewest(&self, delivered: u64) -> u64 {
-        let (stored, of) = self.extreme(|ratio, fewest| ratio < fewest);
+        let (stored, of) = self.fewest;
         scaled(delivered, stored, of)
     }
+}
 
-    /// The sample whose stored and delivered lengths have the extreme ratio.
-    fn extreme(&self, wins: impl Fn(u128, u128) -> bool) -> (u64, u64) {
-        let mut extreme: Option<(u64, u64)> = None;
-        for (stored, delivered) in self.stored.iter().zip(&self.delivered) {
-            for id in (0..stored.len()).map(SampleId) {
-                let (stored, delivered) = (stored.bytes(id), delivered.bytes(id));
-                let is_next = extreme.is_none_or(|(most, of)| {
-                    wins(u128::from(stored) * u128::from(of), u128::from(most) * u128::from(delivered))
-                });
-                if delivered > 0 && is_next {
-                    extreme = Some((stored, delivered));
-                }
+/// The sample whose stored and delivered lengths have the extreme ratio.
+fn extreme(stored: &[Sizes], delivered: &[Sizes], wins: impl Fn(u128, u128) -> bool) -> (u64, u64) {
+    let mut extreme: Option<(u64, u64)> = None;
+    for (stored, delivered) in stored.iter().zip(delivered) {
+        for id in (0..stored.len()).map(SampleId) {
+            let (stored, delivered) = (stored.bytes(id), delivered.bytes(id));
+            let is_next = extreme.is_none_or(|(most, of)| {
+                wins(u128::from(stored) * u128::from(of), u128::from(most) * u128::from(delivered))
+            });
+            if delivered > 0 && is_next {
+                extreme = Some((stored, delivered));
             }
         }
-        extreme.unwrap_or((1, 1))
     }
-
-    /// The origin with its rates in delivered bytes.
-    pub(crate) fn origin(&self, origin: Origin) -> Origin {
-        origin.decoding(Self::total(&self.stored), Self::total(&self.delivered))
-    }
+    extreme.unwrap_or((1, 1))
 }
 
 /// `bytes * stored / delivered`, rounded down.
@@ -87,12 +127,12 @@ mod tests {
     #[test]
     // semantics: FORMAT-5
     fn bounds_hold_for_samples_of_any_factor() {
-        let sizes = StoredSizes {
-            stored: vec![Sizes::table(&[10, 50, 0]), Sizes::uniform(2, 20)],
-            delivered: vec![Sizes::table(&[100, 100, 0]), Sizes::uniform(2, 20)],
-        };
+        let stored = vec![Sizes::table(&[10, 50, 0]), Sizes::uniform(2, 20)];
+        let delivered = vec![Sizes::table(&[100, 100, 0]), Sizes::uniform(2, 20)];
+        let sizes = StoredFactors::of(&stored, &delivered);
         assert_eq!((sizes.fewest(1000), sizes.typical(240), sizes.most(1000)), (100, 100, 1001));
         assert_eq!((sizes.fewest(0), sizes.typical(0), sizes.most(0)), (0, 0, 0));
         assert_eq!(sizes.most(u64::MAX), u64::MAX);
+        assert_eq!(sizes.reading_units(7.0).typical(240), 700);
     }
 }

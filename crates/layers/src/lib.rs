@@ -4,7 +4,7 @@
 //! # The order
 //!
 //! ```text
-//! joined( retry( limit( hedge( metrics( deadline( origin ))))))
+//! made( joined( retry( limit( hedge( metrics( deadline( origin )))))))
 //! ```
 //!
 //! [`Stack`] is the only place that builds this order around an origin. The layers are plain `async
@@ -22,10 +22,12 @@
 //!   is the only queue, in due order. It also enforces the request rate that each origin's refusals
 //!   have taught it, and the user's [`Bandwidth`].
 //! * *retry*: each attempt passes all inner layers again. Retries are counted in the [`Meter`].
-//! * *joined* is outermost, so a joined read takes one slot, is one request for the store's
-//!   ceiling, and is retried as one. It decides by the latencies that *metrics* measures, below all
-//!   queues. For origins in this machine's page cache, only blocks are joined, because their
-//!   requests cost next to nothing.
+//! * *joined* is outside of all other layers that see stored bytes. So a joined read takes one slot,
+//!   is one request for the store's ceiling, and is retried as one. It decides by the latencies that
+//!   *metrics* measures, below all queues. For origins in this machine's page cache, only blocks are
+//!   joined, because their requests cost next to nothing.
+//! * *made* is outermost. It decodes what is stored compressed, and reads a stored unit once for all
+//!   samples that share it ([`Units`]).
 //!
 //! [`Breaker`] is for tiers with an alternative: a peer, or a disk in front of the origin. A
 //! rejected read costs nothing. Nothing is retried there, because the other tier is faster than a
@@ -81,6 +83,7 @@ mod deadline;
 mod hedge;
 mod histogram;
 mod joined;
+mod kept_parts;
 mod limit;
 mod made;
 mod meter;
@@ -90,6 +93,7 @@ mod rate;
 mod retry;
 mod speed;
 mod stack;
+mod units;
 
 pub use bandwidth::Bandwidth;
 pub use breaker::{Breaker, BreakerPolicy};
@@ -101,3 +105,4 @@ pub use limit::{Decisions, Limit};
 pub use meter::{Meter, MeterReading};
 pub use retry::RetryPolicy;
 pub use stack::Stack;
+pub use units::{Neighbour, UnitContents, UnitCounts, Units};

@@ -2,7 +2,9 @@
 //!
 //! Each stored part is an ordinary read of a range. So it is joined, limited, retried and counted
 //! by the other layers, and a failed part alone is repeated. The decoded bytes go to the caller,
-//! and caches and other ranks never see stored bytes.
+//! and caches and other ranks never see stored bytes. Parts of a decoded unit that other samples
+//! may share go through [`Units`]. Bytes that cannot be decoded are read once more, because they
+//! may have been damaged on their way.
 //!
 //! # Decision and price
 //!
@@ -13,135 +15,279 @@
 //! decoding. Budgets count delivered bytes. The stored bytes of reads in flight come on top, and
 //! the decoded bytes of as many samples as there are processors.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::available_parallelism;
 use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
 use foreread_tier::{Buffers, ErrorKind, ReadFuture, ReadRequest, Span, StoredPart, TierError};
-use futures::future::try_join_all;
+use futures::FutureExt;
+use futures::future::{BoxFuture, try_join_all};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+
+use crate::units::{DecodedUnit, ReadNumber, UnitPart, UnitPlace, UnitUse, Units};
 
 /// How long decoding waits for a thread. Other users of a runtime may hold all its blocking threads
 /// and wait for these very samples. Then the reading task decodes.
 const START: Duration = Duration::from_millis(100);
 
-/// Samples of at most so many decoded bytes are decoded by the task that reads them.
+/// At most so many decoded bytes are decoded by the task that reads them.
 const SHORT: u64 = 4 << 10;
 
+/// Reads stored bytes through the other layers.
+pub(crate) trait StoredBytes: Send + Sync + 'static {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture;
+}
+
 /// Decodes samples.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct MadeLayer {
     tier: Arc<str>,
     buffers: Arc<dyn Buffers>,
-    threads: Arc<Semaphore>,
+    units: Units,
+    stored: Arc<dyn StoredBytes>,
+}
+
+/// The bytes of one part, as far as they were read.
+enum Piece {
+    /// As they are delivered.
+    Ready(Bytes),
+    /// Stored bytes of this part alone.
+    Stored(Bytes),
+    /// A decoded unit that has them.
+    Unit(Arc<DecodedUnit>),
 }
 
 impl MadeLayer {
-    pub(crate) fn new(tier: &str, buffers: Arc<dyn Buffers>) -> Self {
-        let threads = available_parallelism().map_or(1, usize::from);
-        Self { tier: tier.into(), buffers, threads: Arc::new(Semaphore::new(threads)) }
+    pub(crate) fn new(
+        tier: &str,
+        buffers: Arc<dyn Buffers>,
+        units: Units,
+        stored: Arc<dyn StoredBytes>,
+    ) -> Self {
+        Self { tier: tier.into(), buffers, units, stored }
     }
 
-    /// Reads `parts` by `read`, all at once and before this returns, and decodes them.
-    pub(crate) fn read(
-        &self,
-        request: &ReadRequest,
-        parts: &Arc<[StoredPart]>,
-        read: impl Fn(Arc<ReadRequest>) -> ReadFuture,
-    ) -> ReadFuture {
-        let object = &*request.object.path;
+    /// Reads `parts`, all at once and before this returns as far as they need not wait for memory,
+    /// and decodes them.
+    pub(crate) fn read(&self, request: &Arc<ReadRequest>, parts: &Arc<[StoredPart]>) -> ReadFuture {
         for part in &**parts {
             if let Err(why) = part.check(request.object.size) {
-                let error = TierError::invalid(&self.tier, object, why);
+                let error = TierError::invalid(&self.tier, &*request.object.path, why);
                 return Box::pin(std::future::ready(Err(error)));
             }
         }
-        let stored = |part: &StoredPart| {
-            let span = Span::Range(part.stored.clone());
-            read(Arc::new(ReadRequest { span, block: None, ..request.clone() }))
-        };
-        let reads: Vec<ReadFuture> = parts.iter().map(stored).collect();
-        let (layer, parts) = (self.clone(), Arc::clone(parts));
-        let decoding = Decoding { object: Arc::clone(&request.object.path), length: request.len() };
-        Box::pin(async move { layer.decode(decoding, parts, try_join_all(reads).await?).await })
+        let due = parts.iter().any(StoredPart::is_shared).then(|| self.units.reading(request.due));
+        let pieces = self.pieces(request, parts);
+        let (layer, request, parts) = (self.clone(), Arc::clone(request), Arc::clone(parts));
+        Box::pin(async move {
+            let _due = due;
+            let first = layer.clone().made(&request, &parts, pieces).await;
+            match first {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    tracing::debug!(key = %request.key, %error, "a sample cannot be decoded, reading it once more");
+                    let pieces = layer.pieces(&request, &parts);
+                    layer.made(&request, &parts, pieces).await
+                }
+                result => result,
+            }
+        })
     }
 
-    async fn decode(
+    /// Begins to read all parts.
+    fn pieces(
+        &self,
+        request: &Arc<ReadRequest>,
+        parts: &Arc<[StoredPart]>,
+    ) -> Vec<BoxFuture<'static, Result<Piece, TierError>>> {
+        let piece = |(number, part): (u32, &StoredPart)| {
+            if part.is_shared() {
+                return self.unit(request, number, part);
+            }
+            let is_ready = part.recipe.decoders().is_empty();
+            let read = self.stored.read(Arc::new(of_part(request, part)));
+            read.map(move |bytes| bytes.map(if is_ready { Piece::Ready } else { Piece::Stored })).boxed()
+        };
+        (0..).zip(&**parts).map(piece).collect()
+    }
+
+    /// Begins to read a part of a unit, unless it is kept.
+    fn unit(
+        &self,
+        request: &Arc<ReadRequest>,
+        number: u32,
+        part: &StoredPart,
+    ) -> BoxFuture<'static, Result<Piece, TierError>> {
+        let wanted = UnitUse {
+            object: Arc::clone(&request.object.path),
+            key: request.key,
+            number,
+            part: part.clone(),
+            due: request.due,
+        };
+        let begin = |place: UnitPlace, number: ReadNumber| {
+            let (layer, request, wanted) = (self.clone(), of_part(request, part), wanted.clone());
+            // The read is queued now if the unit has its place.
+            let early = match &place {
+                UnitPlace::Granted(_) => Some(layer.stored.read(Arc::new(request.clone()))),
+                UnitPlace::Queued { .. } => None,
+            };
+            let reading = async move {
+                let place = place.wait().await;
+                let stored = match early {
+                    Some(early) => early.await,
+                    None => layer.stored.read(Arc::new(request)).await,
+                };
+                let unit = match stored {
+                    Ok(stored) => layer.clone().decoded_unit(wanted, stored, place, number.clone()).await,
+                    Err(error) => Err(error),
+                };
+                if unit.is_err() {
+                    layer.units.failed(&number);
+                }
+                unit
+            };
+            reading.boxed()
+        };
+        match self.units.get(&wanted, begin) {
+            UnitPart::Kept(bytes) => std::future::ready(Ok(Piece::Ready(bytes))).boxed(),
+            UnitPart::Unit(unit) => unit.map(|unit| unit.map(Piece::Unit)).boxed(),
+        }
+    }
+
+    /// Decodes a unit and keeps the samples that are used next.
+    async fn decoded_unit(
         self,
-        decoding: Decoding,
-        parts: Arc<[StoredPart]>,
-        stored: Vec<Bytes>,
+        wanted: UnitUse,
+        stored: Bytes,
+        place: Option<OwnedSemaphorePermit>,
+        number: ReadNumber,
+    ) -> Result<Arc<DecodedUnit>, TierError> {
+        let (layer, object) = (self.clone(), Arc::clone(&wanted.object));
+        let work = move || {
+            let decoded = layer.decoded(&object, &wanted.part, &stored)?;
+            let copy = |bytes: &[u8]| {
+                let mut buffer = layer.buffers.allocate(bytes.len(), 1)?;
+                buffer.extend(bytes);
+                Some(buffer.freeze())
+            };
+            Ok(layer.units.keep(&number, &wanted, decoded, place, copy))
+        };
+        self.on_thread(work).await
+    }
+
+    /// The sample, out of its pieces.
+    async fn made(
+        self,
+        request: &Arc<ReadRequest>,
+        parts: &Arc<[StoredPart]>,
+        pieces: Vec<BoxFuture<'static, Result<Piece, TierError>>>,
     ) -> Result<Bytes, TierError> {
-        let decoded = parts.iter().map(|part| part.recipe.length()).fold(0, u64::saturating_add);
-        let runtime = Handle::try_current().ok().filter(|_| decoded > SHORT);
-        let Some(runtime) = runtime else { return decoding.run(&self, &parts, &stored) };
+        let pieces = try_join_all(pieces).await?;
+        if let [Piece::Ready(bytes)] = &pieces[..] {
+            return Ok(bytes.clone());
+        }
+        let decoded = parts.iter().zip(&pieces).map(|(part, piece)| match piece {
+            Piece::Stored(_) => part.recipe.length(),
+            Piece::Ready(_) | Piece::Unit(_) => 0,
+        });
+        let is_short = decoded.fold(0, u64::saturating_add) <= SHORT;
+        let (layer, request, parts) = (self.clone(), Arc::clone(request), Arc::clone(parts));
+        let work = move || layer.joined(&request, &parts, &pieces);
+        if is_short { work() } else { self.on_thread(work).await }
+    }
+
+    /// Copies the pieces of a sample into one buffer, after decoding those that are stored.
+    fn joined(
+        &self,
+        request: &ReadRequest,
+        parts: &[StoredPart],
+        pieces: &[Piece],
+    ) -> Result<Bytes, TierError> {
+        let (object, length) = (&request.object.path, request.len());
+        let buffer = usize::try_from(length).ok().and_then(|length| self.buffers.allocate(length, 1));
+        let Some(mut buffer) = buffer else {
+            let why = format!("no memory for its {length} bytes");
+            return Err(self.error(ErrorKind::Full, object, why));
+        };
+        for (part, piece) in parts.iter().zip(pieces) {
+            let decoded = match piece {
+                Piece::Ready(bytes) => {
+                    buffer.extend(bytes);
+                    continue;
+                }
+                Piece::Stored(stored) => &self.decoded(object, part, stored)?,
+                Piece::Unit(unit) => &unit.bytes,
+            };
+            let range = part.delivered.start as usize..part.delivered.end as usize;
+            let delivered = decoded.get(range).ok_or_else(|| self.damaged(object, part, &"too few bytes"))?;
+            buffer.extend(delivered);
+        }
+        Ok(buffer.freeze())
+    }
+
+    fn decoded(&self, object: &Arc<str>, part: &StoredPart, stored: &Bytes) -> Result<Bytes, TierError> {
+        let decoded = decode(&part.recipe, stored).map_err(|error| self.damaged(object, part, &error))?;
+        Ok(match decoded {
+            Cow::Borrowed(bytes) => stored.slice_ref(bytes),
+            Cow::Owned(bytes) => bytes.into(),
+        })
+    }
+
+    fn damaged(&self, object: &Arc<str>, part: &StoredPart, why: &dyn std::fmt::Display) -> TierError {
+        let range = &part.stored;
+        let detail = format!("the bytes {}..{} cannot be decoded: {why}", range.start, range.end);
+        self.error(ErrorKind::Corrupt, object, detail)
+    }
+
+    fn error(&self, kind: ErrorKind, object: &Arc<str>, detail: String) -> TierError {
+        TierError::new(kind, &*self.tier).with_object(&**object).with_detail(detail)
+    }
+
+    /// Runs `work` on a blocking thread, or in the calling task if none comes.
+    async fn on_thread<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> Result<T, TierError> + Send + 'static,
+    ) -> Result<T, TierError> {
+        let Ok(runtime) = Handle::try_current() else { return work() };
         // The semaphore is never closed. The thread holds its place, because the caller may be
         // dropped before decoding ends.
-        let place = Arc::clone(&self.threads).acquire_owned().await;
-        let tier = Arc::clone(&self.tier);
+        let place = self.units.threads().acquire_owned().await;
         let work = move || {
             let _place = place;
-            decoding.run(&self, &parts, &stored)
-        };
-        let ended = |why: &dyn std::fmt::Display| {
-            let detail = format!("decoding a sample has ended early: {why}");
-            Err(TierError::new(ErrorKind::Other, &*tier).with_detail(detail))
+            work()
         };
         let work = Arc::new(Mutex::new(Some(work)));
         let of_thread = Arc::clone(&work);
         let mut thread = runtime.spawn_blocking(move || take(&of_thread).map(|work| work()));
-        let decoded = match timeout(START, &mut thread).await {
-            Ok(decoded) => decoded,
+        let done = match timeout(START, &mut thread).await {
+            Ok(done) => done,
             Err(_) => match take(&work) {
                 Some(work) => return work(),
                 None => thread.await,
             },
         };
-        match decoded {
-            Ok(Some(decoded)) => decoded,
+        let ended = |why: &dyn std::fmt::Display| {
+            let detail = format!("decoding a sample has ended early: {why}");
+            Err(TierError::new(ErrorKind::Other, &*self.tier).with_detail(detail))
+        };
+        match done {
+            Ok(Some(done)) => done,
             Ok(None) => ended(&"its work was taken"),
             Err(error) => ended(&error),
         }
     }
 }
 
+/// The read of a part's stored bytes.
+fn of_part(request: &ReadRequest, part: &StoredPart) -> ReadRequest {
+    ReadRequest { span: Span::Range(part.stored.clone()), block: None, ..request.clone() }
+}
+
 /// The work, unless another task or thread has begun it.
 fn take<T>(work: &Mutex<Option<T>>) -> Option<T> {
     work.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
-
-/// A sample that is being decoded.
-struct Decoding {
-    object: Arc<str>,
-    /// The number of delivered bytes.
-    length: u64,
-}
-
-impl Decoding {
-    fn run(&self, layer: &MadeLayer, parts: &[StoredPart], stored: &[Bytes]) -> Result<Bytes, TierError> {
-        let error = |kind, detail: String| {
-            TierError::new(kind, &*layer.tier).with_object(&*self.object).with_detail(detail)
-        };
-        let length = usize::try_from(self.length).ok();
-        let buffer = length.and_then(|length| layer.buffers.allocate(length, 1));
-        let Some(mut buffer) = buffer else {
-            return Err(error(ErrorKind::Full, format!("no memory for its {} bytes", self.length)));
-        };
-        for (part, stored) in parts.iter().zip(stored) {
-            let damaged = |why: &dyn std::fmt::Display| {
-                let range = &part.stored;
-                let detail = format!("the bytes {}..{} cannot be decoded: {why}", range.start, range.end);
-                error(ErrorKind::Corrupt, detail)
-            };
-            let decoded = decode(&part.recipe, stored).map_err(|error| damaged(&error))?;
-            let range = part.delivered.start as usize..part.delivered.end as usize;
-            let delivered = decoded.get(range).ok_or_else(|| damaged(&"too few bytes"))?;
-            buffer.extend(delivered);
-        }
-        Ok(buffer.freeze())
-    }
 }

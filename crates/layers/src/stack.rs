@@ -24,10 +24,11 @@ use crate::deadline::Deadline;
 use crate::hedge::{Hedge, SecondRead};
 use crate::joined::{JoinLayer, JoinedRead};
 use crate::limit::{Gate, Permit, QueuedRequest};
-use crate::made::MadeLayer;
+use crate::made::{MadeLayer, StoredBytes};
 use crate::meter::{MeteredRead, Metrics};
 use crate::retry::{Failures, Retry};
 use crate::speed::Speed;
+use crate::units::Units;
 use crate::{AdaptivePolicy, Bandwidth, DeadlinePolicy, HedgePolicy, Limit, MergePolicy, Meter, RetryPolicy};
 
 /// Failures after which a joined read is read part by part, unless the store throttles.
@@ -56,6 +57,8 @@ pub struct Stack {
     pub merge: Option<MergePolicy>,
     /// Memory for the parts of joined reads.
     pub buffers: Arc<dyn Buffers>,
+    /// The stored units that samples share, of all origins.
+    pub units: Units,
     /// Counts all requests.
     pub meter: Meter,
     /// Seed of the jitter. Ranks should have different seeds.
@@ -90,6 +93,7 @@ impl Stack {
             deadline: None,
             merge: None,
             buffers: Arc::new(HeapBuffers),
+            units: Units::default(),
             meter: Meter::new(),
             seed: 0,
         }
@@ -113,6 +117,8 @@ setters! { Stack:
     with_merge(merge: Option<MergePolicy>);
     /// The same with memory from `buffers`.
     with_buffers(buffers: Arc<dyn Buffers>);
+    /// The same with other stored units.
+    with_units(units: Units);
     /// The same, counted in `meter`.
     with_meter(meter: Meter);
 }
@@ -142,28 +148,27 @@ impl Stack {
         let joins = self.merge.map(|policy| {
             Arc::new(JoinLayer::new(Arc::clone(&layers), policy, speed, Arc::clone(&self.buffers)))
         });
-        let made = MadeLayer::new(&tier, Arc::clone(&self.buffers));
-        Arc::new(LayeredOrigin { layers, joins, made, profile })
+        let stored = Arc::new(StoredReads { layers, joins });
+        let made = MadeLayer::new(&tier, Arc::clone(&self.buffers), self.units.clone(), stored.clone());
+        Arc::new(LayeredOrigin { stored, made, profile })
     }
 }
 
 /// An origin in its layers.
 struct LayeredOrigin {
-    layers: Arc<Layers>,
-    joins: Option<Arc<JoinLayer>>,
+    stored: Arc<StoredReads>,
     made: MadeLayer,
     profile: TierProfile,
 }
 
-impl std::fmt::Debug for LayeredOrigin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LayeredOrigin").field("origin", &self.layers.origin).finish_non_exhaustive()
-    }
+/// Reads bytes as the origin has them.
+struct StoredReads {
+    layers: Arc<Layers>,
+    joins: Option<Arc<JoinLayer>>,
 }
 
-impl LayeredOrigin {
-    /// Reads bytes as the origin has them.
-    fn read_stored(&self, request: Arc<ReadRequest>) -> ReadFuture {
+impl StoredBytes for StoredReads {
+    fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         match self.joins.as_ref().filter(|joins| joins.takes(&request)) {
             Some(joins) => joins.read(request),
             None => self.layers.read(request),
@@ -171,9 +176,15 @@ impl LayeredOrigin {
     }
 }
 
+impl std::fmt::Debug for LayeredOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LayeredOrigin").field("origin", &self.stored.layers.origin).finish_non_exhaustive()
+    }
+}
+
 impl Tier for LayeredOrigin {
     fn name(&self) -> &str {
-        self.layers.tier()
+        self.stored.layers.tier()
     }
 
     /// The origin's profile, with the parallelism bounded by the limit.
@@ -186,34 +197,34 @@ impl Tier for LayeredOrigin {
         let (key, object, span) = (request.key, &*request.object.path, &request.span);
         tracing::trace!(%key, object, ?span, "reading from storage");
         match &request.span {
-            Span::Made(parts) => self.made.read(&request, parts, |stored| self.read_stored(stored)),
-            _ => self.read_stored(request),
+            Span::Made(parts) => self.made.read(&request, parts),
+            _ => self.stored.read(request),
         }
     }
 
     fn submit(&self) {
-        match &self.joins {
+        match &self.stored.joins {
             Some(joins) => joins.submit(),
-            None => self.layers.submit(),
+            None => self.stored.layers.submit(),
         }
     }
 }
 
 impl OriginTier for LayeredOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        self.layers.origin.list(prefix, after)
+        self.stored.layers.origin.list(prefix, after)
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        self.layers.origin.stat(path)
+        self.stored.layers.origin.stat(path)
     }
 
     fn place(&self) -> &str {
-        self.layers.origin.place()
+        self.stored.layers.origin.place()
     }
 
     fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
-        self.layers.origin.layouts(paths)
+        self.stored.layers.origin.layouts(paths)
     }
 }
 

@@ -129,8 +129,20 @@ async fn damaged_bytes_are_an_error_that_names_their_place() {
         let text = error.to_string();
         assert!(text.contains(&format!("4..{}", bytes.len())) && text.contains("zlib"), "{text}");
         assert!(!text.contains('\n'), "{text}");
-        assert_eq!(origin.counts().order().len(), 1, "a second read would return the same");
+        assert_eq!(origin.counts().order().len(), 2, "once more, and no third time");
     }
+}
+
+/// A flipped bit on the way ended the run, although the object was intact.
+#[tokio::test]
+// semantics: FORMAT-5
+async fn bytes_that_were_damaged_on_the_way_are_read_again() {
+    let (bytes, parts) = object(&[plain(1, 1000)]);
+    let origin = origin(&bytes);
+    let failing: Arc<dyn OriginTier> =
+        Arc::new(FailingTier::new(Arc::new(origin.clone())).on(When::Read(0), Fault::Flip));
+    let answer = Stack::bare().wrap(failing).read(Arc::new(request(&origin, &parts))).await.unwrap();
+    assert_eq!(answer, plain(1, 1000));
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ impl Driver {
                 BlockReader::Peers => self.block_reads.peers.clone(),
             };
             while let Some((id, extent, due)) = self.block_reads.blocks.next(reader) {
-                let bytes = extent.bytes.end - extent.bytes.start;
+                let bytes = extent.cost();
                 let (used, limit) = (budget.used(), budget.limit());
                 let is_needed = reader == BlockReader::Own && needed.is_some_and(|last| due <= last);
                 let charge = match budget.try_charge(bytes) {
@@ -121,7 +121,8 @@ impl Driver {
         let is_wanted = |key: &SampleKey| waited.contains(key) || self.is_absent(*key);
         let samples: Vec<SampleKey> = samples.filter(is_wanted).collect();
         // Samples from an earlier run need not be read again.
-        let given_back = if 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start {
+        let few = 2 * (samples.len() as u64) < extent.samples.end - extent.samples.start;
+        let given_back = if few && !extent.is_unit() {
             queued.uses
         } else {
             let block = Arc::new(ReadBlock { bytes: extent.bytes, reads: samples.len() });
@@ -201,7 +202,7 @@ impl Driver {
             return;
         };
         let (bytes, stores) = (sample.len() as u64, &self.block_reads.stores);
-        let most = stores.limit().max(extent.bytes.end - extent.bytes.start);
+        let most = stores.limit().max(extent.cost());
         let has_room = stores.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
         let Some(room) = room else { return count_skip(&*cache, key) };

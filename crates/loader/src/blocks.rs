@@ -18,6 +18,9 @@
 //! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
 //! discarded, at most a fifth of a block.
 //!
+//! A stored unit that is decoded as a whole is a block, too. The reads of its samples meet in the
+//! layer that decodes it, so it is read and decoded once.
+//!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
 //! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget
 //! for other ranks. A block that both need is charged to the first budget with room. So neither
@@ -39,6 +42,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
+use crate::run_units::shared_unit;
 
 /// At most this fraction of a block lies between samples.
 const MAX_WASTE_PART: u64 = 5;
@@ -56,9 +60,21 @@ pub(crate) struct BlockExtent {
     pub(crate) bytes: Range<u64>,
     /// The bytes between its samples.
     waste: u64,
+    /// The bytes of its samples, if it is a unit that is decoded.
+    decoded: Option<u64>,
 }
 
 impl BlockExtent {
+    /// The memory that it takes in flight: as it is stored, and its samples if they are decoded.
+    pub(crate) fn cost(&self) -> u64 {
+        (self.bytes.end - self.bytes.start).saturating_add(self.decoded.unwrap_or(0))
+    }
+
+    /// Whether it is a unit that is decoded as a whole, however few of its samples are read.
+    pub(crate) fn is_unit(&self) -> bool {
+        self.decoded.is_some()
+    }
+
     /// Adds the sample at `range`. The block must stay within `most` bytes and within the allowed
     /// waste. Returns whether it does.
     fn take(&mut self, range: &Range<u64>, most: u64) -> bool {
@@ -131,10 +147,56 @@ impl BlockTable {
             open = None;
             if range.end - range.start <= bytes {
                 open = Some((Arc::clone(path), server));
-                blocks.push(BlockExtent { samples: id.0..id.0 + 1, bytes: range, waste: 0 });
+                let samples = id.0..id.0 + 1;
+                blocks.push(BlockExtent { samples, bytes: range, waste: 0, decoded: None });
             }
         }
         // A single sample is read by its extent anyway.
+        blocks.retain(|block| block.samples.end - block.samples.start > 1);
+        Ok(Self { blocks })
+    }
+
+    /// The stored units of `dataset` that are decoded as a whole, as blocks. All samples of such a
+    /// block have a place in the plan. Reads every entry.
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn of_units(catalog: &Catalog, dataset: DatasetId, plan: &Plan) -> Result<Self, DatasetError> {
+        let is_placed = |id| plan.placement().level(SampleKey::new(dataset, id)).is_some();
+        let mut table = Self::of_all_units(catalog)?;
+        table.blocks.retain(|block| block.samples.clone().map(SampleId).all(is_placed));
+        Ok(table)
+    }
+
+    /// The stored units of all samples, whatever a plan does with them. For ranks that share their
+    /// caches, as [`of_all`](Self::of_all).
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn of_all_units(catalog: &Catalog) -> Result<Self, DatasetError> {
+        let mut blocks: Vec<BlockExtent> = Vec::new();
+        let mut open: Option<Arc<str>> = None;
+        for id in (0..catalog.len()).map(SampleId) {
+            let entry = catalog.entry(id)?;
+            let Some(unit) = shared_unit(&entry.span) else {
+                open = None;
+                continue;
+            };
+            let length = catalog.sizes().bytes(id);
+            let last = blocks.last_mut().filter(|last| last.bytes == *unit);
+            match last.filter(|_| open.as_ref() == Some(&entry.object.path)) {
+                Some(last) => {
+                    last.samples.end += 1;
+                    last.decoded = last.decoded.map(|decoded| decoded.saturating_add(length));
+                }
+                None => {
+                    let samples = id.0..id.0 + 1;
+                    let bytes = unit.clone();
+                    blocks.push(BlockExtent { samples, bytes, waste: 0, decoded: Some(length) });
+                    open = Some(entry.object.path);
+                }
+            }
+        }
         blocks.retain(|block| block.samples.end - block.samples.start > 1);
         Ok(Self { blocks })
     }
@@ -163,6 +225,11 @@ impl BlockTable {
             samples: samples.samples.saturating_sub(self.samples()) + self.len() as u64,
             bytes: samples.bytes.saturating_add(self.waste()),
         }
+    }
+
+    /// The length of the longest block. `None` without blocks.
+    pub fn longest(&self) -> Option<u64> {
+        self.blocks.iter().map(|block| block.bytes.end - block.bytes.start).max()
     }
 
     /// How many blocks there are.
@@ -379,8 +446,12 @@ mod tests {
 
     /// Blocks of four samples of 100 bytes each.
     fn blocks(count: u64) -> Blocks {
-        let block =
-            |at| BlockExtent { samples: at * 4..(at + 1) * 4, bytes: at * 400..(at + 1) * 400, waste: 0 };
+        let block = |at| BlockExtent {
+            samples: at * 4..(at + 1) * 4,
+            bytes: at * 400..(at + 1) * 400,
+            waste: 0,
+            decoded: None,
+        };
         Blocks::new(vec![BlockTable { blocks: (0..count).map(block).collect() }])
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_layers::RetryPolicy;
+use foreread_layers::{RetryPolicy, Units};
 use foreread_tier::{ErrorKind, ReadRequest, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::time::timeout;
@@ -26,19 +26,27 @@ pub struct Dataset {
     pub(crate) origin: Arc<dyn Tier>,
     pub(crate) blocks: BlockTable,
     pub(crate) locator: Locator,
+    /// The stored units of its origin, if samples share some.
+    pub(crate) units: Option<Units>,
 }
 
 impl Dataset {
     /// The samples of `catalog`, read from `origin` with its layers.
     pub fn new(catalog: Catalog, origin: Arc<dyn Tier>) -> Self {
         let locator = Locator::new(catalog.clone());
-        Self { catalog, origin, blocks: BlockTable::default(), locator }
+        Self { catalog, origin, blocks: BlockTable::default(), locator, units: None }
     }
 
     /// Sets the blocks that the first epoch reads. Without them each sample is read alone.
     #[must_use]
     pub fn with_blocks(self, blocks: BlockTable) -> Self {
         Self { blocks, ..self }
+    }
+
+    /// Sets the stored units of the origin's layers. The run tells them its order.
+    #[must_use]
+    pub fn with_units(self, units: Units) -> Self {
+        Self { units: Some(units), ..self }
     }
 
     /// Sets the policy that repeats reads of the catalog's file after an I/O error.

@@ -34,6 +34,7 @@ mod read_queue;
 mod read_results;
 mod ready;
 mod report;
+mod run_units;
 mod sample_server;
 mod single_flight;
 mod wait_timer;

@@ -30,6 +30,7 @@ use crate::look_ahead::LookAhead;
 use crate::peer_group::PeerGroup;
 use crate::ready::ReadySamples;
 use crate::report::{ReadSource, RunReport};
+use crate::run_units::RunUnits;
 use crate::sample_server::SampleServer;
 use crate::single_flight::{SingleFlight, SingleFlightOrigin};
 use crate::wait_timer::WaitTimer;
@@ -103,6 +104,10 @@ impl Loader {
             })
         };
         let staging = budget(look_ahead, Handover::release);
+        if let Some(units) = datasets.iter().find_map(|dataset| dataset.units.as_ref()) {
+            let catalogs = datasets.iter().map(|dataset| dataset.catalog.clone()).collect();
+            units.begin_run(Arc::new(RunUnits::new(&run, plan.clone(), catalogs)));
+        }
         let blocks =
             Blocks::new(datasets.iter_mut().map(|dataset| std::mem::take(&mut dataset.blocks)).collect());
         // Other ranks may request blocks.

@@ -206,6 +206,12 @@ impl Run {
         self.position_at(self.first, self.consumed)
     }
 
+    /// The same run with a cache of passes of its own, for a reader that looks at other passes.
+    #[must_use]
+    pub fn separate(&self) -> Self {
+        Self { cache: Arc::default(), ..self.clone() }
+    }
+
     /// The `index`-th pass of this run, or `None` after the last.
     pub fn pass(&self, index: usize) -> Option<Pass> {
         (index < self.passes).then(|| self.pass_at(index))

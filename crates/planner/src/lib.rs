@@ -57,6 +57,7 @@ mod rule;
 mod server_times;
 mod servers;
 mod slow_levels;
+mod unit_reads;
 
 pub use block_owners::BlockRanges;
 pub use block_reads::{MAX_BLOCK_BYTES, block_bytes, cluster_block_bytes};
@@ -81,3 +82,4 @@ pub use predict::predict;
 pub use retention::Retention;
 pub use server_times::ServerGain;
 pub use servers::{OriginServers, ServerSpeed};
+pub use unit_reads::unit_reads;

@@ -207,7 +207,13 @@ impl GroupRun<'_> {
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
-        let own_levels = cluster::describe(&own_figures, memory.tier(), &place, None).stores.remove(0).levels;
+        // Memory that cannot hold the data with that of the other ranks keeps what units bring.
+        let is_enough = |tier: u64| {
+            let data = sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
+            tier.saturating_add(place.disk).saturating_mul(u64::from(config.world_size)) >= data
+        };
+        let offered = if place.units().is_none() || is_enough(memory.tier()) { memory.tier() } else { 0 };
+        let own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
@@ -230,15 +236,17 @@ impl GroupRun<'_> {
         let planning_config = config.clone();
         let of_run = config.clone();
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
-        let may_have_blocks = catalogs[0].format().is_packed()
-            && catalogs[0].stored_sizes().is_none()
-            && !description.kernel_cached;
+        let in_units = place.units().is_some();
+        let may_have_blocks = in_units
+            || catalogs[0].format().is_packed()
+                && catalogs[0].stored_sizes().is_none()
+                && !description.kernel_cached;
         let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
                 description.state.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
             };
-            let shards = may_have_blocks.then_some(ShardedData { catalog: &catalogs[0], measured });
+            let shards = may_have_blocks.then_some(ShardedData { catalog: &catalogs[0], measured, in_units });
             Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), shards, start)
         });
         let (planned, blocks) = working(joining, "plans", planning).await.map_err(ended)??;
@@ -247,6 +255,7 @@ impl GroupRun<'_> {
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
+        shared.set_unit_memory(&planned);
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
         Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group: None }, words))
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foreread_dataset::Catalog;
-use foreread_layers::{Limit, Meter};
-use foreread_loader::{DirectReader, LoadErrorKind, OnError, ReadSource, RunReport};
+use foreread_layers::{Limit, Meter, Units};
+use foreread_loader::{BlockTable, DirectReader, LoadErrorKind, OnError, ReadSource, RunReport};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
 use foreread_tier::{Budget, CacheTier};
@@ -35,9 +35,9 @@ use crate::loader::Ready;
 use crate::memory::Grant;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, ReadsReport, Report, RunTotals, WaitReport};
+use crate::report::{Adapted, ReadsReport, Report, RunTotals, UnitsReport, WaitReport};
 use crate::runtime::{Workers, ended};
-use crate::stored::StoredSizes;
+use crate::stored::StoredFactors;
 
 /// The bytes of a batch that the engine delivers, about.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -110,6 +110,10 @@ pub struct Source {
 struct SourceInner {
     catalog: Catalog,
     cluster: Cluster,
+    /// The stored bytes of delivered ones, if some samples are decoded.
+    factors: Option<StoredFactors>,
+    /// The stored units that samples share, if some do.
+    units: Option<Units>,
     look_ahead: u64,
     kernel_cached: bool,
     direct: DirectReader,
@@ -175,7 +179,7 @@ impl Ready {
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
         let Prepared { planned, opened, caches, disk, shared, group, .. } = prepared;
-        let Planned { config, cluster, memory: granted, .. } = planned;
+        let Planned { config, cluster, memory: granted, units, factors, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
                 "samples by id come from one dataset and for one rank: leave out validation and rendezvous",
@@ -189,12 +193,15 @@ impl Ready {
             caches.iter().filter(|(from, _)| *from == ReadSource::Memory).map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
         // An unreadable sample is an error of that request only.
-        let blocks = foreread_loader::BlockTable::default();
-        let assembly =
-            Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, config.retry_policy());
+        let blocks = BlockTable::default();
+        let units = units.as_ref().map(|_| shared.units().clone());
+        let reading = (config.retry_policy(), units.clone());
+        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, reading);
         let inner = SourceInner {
             catalog,
             cluster,
+            factors,
+            units,
             look_ahead,
             kernel_cached,
             direct: assembly.direct(),
@@ -274,6 +281,10 @@ impl Source {
                 let sizes = [self.inner.catalog.sizes()];
                 let all: Vec<Vec<u64>> = orders.iter().cloned().chain(continues.then_some(last)).collect();
                 let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
+                if self.inner.lock().assembly.is_in_units() {
+                    let blocks = BlockTable::of_units(&self.inner.catalog, DATASET, &planned)?;
+                    self.inner.lock().assembly.set_blocks(blocks);
+                }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }
@@ -335,24 +346,24 @@ impl Source {
             now: self.inner.look_ahead,
             lowest: self.inner.look_ahead,
         });
-        let stored = StoredSizes::of(std::slice::from_ref(&self.inner.catalog));
-        let of_plan = |of: fn(&LocalPlan) -> u64, scaled: fn(&StoredSizes, u64) -> u64| {
+        let of_plan = |of: fn(&LocalPlan) -> u64, scaled: fn(&StoredFactors, u64) -> u64| {
             let bytes = state.plan.as_ref().map_or(0, of);
-            stored.as_ref().map_or(bytes, |stored| scaled(stored, bytes))
+            self.inner.factors.as_ref().map_or(bytes, |factors| scaled(factors, bytes))
         };
         let whole = RunTotals {
             rank: 0,
             world_size: 1,
             samples: self.inner.catalog.len(),
             dataset_bytes: self.inner.catalog.total_bytes(),
-            floor: of_plan(LocalPlan::floor, StoredSizes::fewest),
-            planned: of_plan(LocalPlan::origin_bytes, StoredSizes::typical),
+            floor: of_plan(LocalPlan::floor, StoredFactors::fewest),
+            planned: of_plan(LocalPlan::origin_bytes, StoredFactors::typical),
         };
         let adapted = Adapted::of(self.inner.limit.as_ref().map(Limit::decisions), look_ahead);
         let disk = self.inner.disk.as_ref().map(crate::disk::Disk::report);
         let direct = Some(state.direct);
         let asked = Some(WaitReport::of(self.inner.wait_time.read()));
-        Report { disk, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
+        let units = self.inner.units.as_ref().map(UnitsReport::of);
+        Report { disk, units, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
     }
 
     /// Waits until the disk tier has written all samples it was given, for at most five seconds.

@@ -224,6 +224,13 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
             ByteSize(look_ahead.allowed_bytes)
         )?;
     }
+    if let Some(units) = report.units {
+        writeln!(
+            out,
+            "units        {} compressed units read; {} samples from units in memory",
+            units.read, units.kept
+        )?;
+    }
     if let Some(disk) = &report.disk {
         let capacity = match disk.capacity_bytes {
             0 => "another process's cache".to_owned(),

@@ -1,0 +1,374 @@
+//! Stored units that many samples share: compressed pages of tables, chunks of many rows.
+//!
+//! A unit is read and decoded as a whole, at the first use of any of its samples. Uses that come
+//! until then share the read. Afterwards its other samples are [kept](crate::kept_parts) in the
+//! order of their next use. [`UnitContents`] knows them and the run's order.
+//!
+//! # Decision and price
+//!
+//! The units are here and not in a cache of the plan, because only a read of the origin brings more
+//! samples than were asked for. So caches, other ranks and the trainer see ordinary samples. The
+//! price is that a unit is read again where memory does not hold its samples until their next use.
+//! `foreread plan` says how often.
+//!
+//! Units in flight have a part of the memory. While it is used up, further units wait in the order
+//! of their requests. A read unit needs no other one, so none waits for ever. A unit that is larger
+//! than that part is read alone. So memory is bounded by the limit, or by the largest unit.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::available_parallelism;
+
+use bytes::Bytes;
+use foreread_tier::{StoredPart, TierError};
+use foreread_types::{DatasetId, SampleKey, Tick};
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::kept_parts::{KeptParts, PartKey};
+
+/// The part of the memory that units in flight may take, unless one unit alone takes more.
+const IN_FLIGHT: u64 = 4;
+
+/// The unit of permits in bytes.
+const PERMIT: u64 = 1024;
+
+/// The memory of units without a setting, in bytes.
+const DEFAULT: u64 = 64 << 20;
+
+/// A part of another sample in the same unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbour {
+    /// The sample.
+    pub key: SampleKey,
+    /// The number of its part.
+    pub part: u32,
+    /// The bytes of the decoded unit that the part delivers.
+    pub delivered: Range<u64>,
+}
+
+/// What a run knows of stored units.
+pub trait UnitContents: Debug + Send + Sync {
+    /// The parts of other samples in the unit that part `part` of sample `key` is made of. May take
+    /// a microsecond per sample. Runs on a blocking thread.
+    fn neighbours(&self, key: SampleKey, part: u32) -> Vec<Neighbour>;
+
+    /// The next use of a sample after `after` that will read the origin. `None` if there is none
+    /// soon. May compute the order of an epoch.
+    fn next_use(&self, key: SampleKey, after: Tick) -> Option<Tick>;
+}
+
+/// The stored units of all origins of a run: those in flight, and the samples of earlier ones.
+/// Clones are the same units.
+#[derive(Clone, Debug)]
+pub struct Units(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    state: Mutex<State>,
+    /// Decodes at once, of all origins.
+    threads: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The most bytes of kept parts.
+    limit: u64,
+    kept: KeptParts,
+    reads: HashMap<UnitKey, UnitRead>,
+    /// Numbers reads.
+    next: u64,
+    places: Arc<Semaphore>,
+    /// The permits of `places`.
+    permits: u32,
+    contents: Option<Arc<dyn UnitContents>>,
+    /// The uses that are being read, with their number.
+    due: BTreeMap<Tick, usize>,
+    counts: UnitCounts,
+}
+
+/// Counts of units since the beginning of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnitCounts {
+    /// Units that were read and decoded.
+    pub read: u64,
+    /// Parts of samples that an earlier read had brought.
+    pub kept: u64,
+}
+
+/// Identifies a unit: its object, its stored bytes and how they are decoded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct UnitKey {
+    dataset: DatasetId,
+    object: Arc<str>,
+    part: StoredPart,
+}
+
+impl UnitKey {
+    fn of(key: SampleKey, object: &Arc<str>, part: &StoredPart) -> Self {
+        // The same for all samples of the unit.
+        let part = StoredPart { delivered: 0..part.recipe.length(), ..part.clone() };
+        Self { dataset: key.dataset, object: Arc::clone(object), part }
+    }
+}
+
+/// A read in flight.
+#[derive(Debug)]
+struct UnitRead {
+    number: u64,
+    future: WeakShared<UnitFuture>,
+    /// The parts that will be cut out of it by their own reads.
+    waiting: HashSet<PartKey>,
+}
+
+type UnitFuture = BoxFuture<'static, Result<Arc<DecodedUnit>, TierError>>;
+
+/// A decoded unit. It counts as in flight until all reads have cut out their parts.
+#[derive(Debug)]
+pub(crate) struct DecodedUnit {
+    pub(crate) bytes: Bytes,
+    _place: Option<OwnedSemaphorePermit>,
+}
+
+/// The bytes of a part, or the unit that has them.
+pub(crate) enum UnitPart {
+    Kept(Bytes),
+    Unit(Shared<UnitFuture>),
+}
+
+/// The unit that is to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct UnitUse {
+    pub(crate) object: Arc<str>,
+    pub(crate) key: SampleKey,
+    /// The number of the part, and the part.
+    pub(crate) number: u32,
+    pub(crate) part: StoredPart,
+    pub(crate) due: Tick,
+}
+
+/// The permission to have a unit in flight.
+pub(crate) enum UnitPlace {
+    Granted(Option<OwnedSemaphorePermit>),
+    Queued { places: Arc<Semaphore>, permits: u32 },
+}
+
+impl UnitPlace {
+    /// Waits for the permission.
+    pub(crate) async fn wait(self) -> Option<OwnedSemaphorePermit> {
+        match self {
+            Self::Granted(permit) => permit,
+            // The semaphore is never closed.
+            Self::Queued { places, permits } => places.acquire_many_owned(permits).await.ok(),
+        }
+    }
+}
+
+impl Default for Units {
+    fn default() -> Self {
+        Self::new(DEFAULT)
+    }
+}
+
+impl Units {
+    /// No units so far, in at most `bytes` bytes of memory.
+    pub fn new(bytes: u64) -> Self {
+        let threads = Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from)));
+        let (limit, permits) = shares(bytes);
+        let state = State {
+            limit,
+            kept: KeptParts::default(),
+            reads: HashMap::new(),
+            next: 0,
+            places: Arc::new(Semaphore::new(permits as usize)),
+            permits,
+            contents: None,
+            due: BTreeMap::new(),
+            counts: UnitCounts::default(),
+        };
+        Self(Arc::new(Inner { state: Mutex::new(state), threads }))
+    }
+
+    /// Sets the memory in bytes. Units in flight keep theirs.
+    pub fn set_limit(&self, bytes: u64) {
+        let mut state = self.lock();
+        let (limit, permits) = shares(bytes);
+        (state.limit, state.permits) = (limit, permits);
+        state.places = Arc::new(Semaphore::new(permits as usize));
+    }
+
+    /// Begins a run, whose ticks are others. Nothing is kept from the previous one.
+    pub fn begin_run(&self, contents: Arc<dyn UnitContents>) {
+        let mut state = self.lock();
+        state.contents = Some(contents);
+        state.kept.clear();
+        state.due.clear();
+        state.counts = UnitCounts::default();
+    }
+
+    /// The counts of this run.
+    pub fn counts(&self) -> UnitCounts {
+        self.lock().counts
+    }
+
+    /// The bytes of kept parts, with their overhead.
+    pub fn kept_bytes(&self) -> u64 {
+        self.lock().kept.charged()
+    }
+
+    /// Places for decoding, as many as processors.
+    pub(crate) fn threads(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.0.threads)
+    }
+
+    /// No change leaves the state incomplete when it panics.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that samples due at `due` are being read, until the guard is dropped.
+    pub(crate) fn reading(&self, due: Tick) -> DueGuard {
+        *self.lock().due.entry(due).or_default() += 1;
+        DueGuard { units: Arc::downgrade(&self.0), due }
+    }
+
+    /// The unit of a part. If it is neither kept nor in flight, `read` begins to read it in the
+    /// given place. Its future must end with [`keep`](Self::keep).
+    pub(crate) fn get(
+        &self,
+        wanted: &UnitUse,
+        read: impl FnOnce(UnitPlace, ReadNumber) -> UnitFuture,
+    ) -> UnitPart {
+        let key = UnitKey::of(wanted.key, &wanted.object, &wanted.part);
+        let mut state = self.lock();
+        let part = (wanted.key, wanted.number);
+        if let Some(bytes) = state.kept.take(part) {
+            state.counts.kept += 1;
+            return UnitPart::Kept(bytes);
+        }
+        if let Some(reading) = state.reads.get_mut(&key)
+            && let Some(future) = reading.future.upgrade()
+        {
+            reading.waiting.insert(part);
+            return UnitPart::Unit(future);
+        }
+        state.next += 1;
+        state.counts.read += 1;
+        let number = state.next;
+        let stored = wanted.part.stored.end - wanted.part.stored.start;
+        let bytes = stored.saturating_add(wanted.part.recipe.length());
+        let permits = u32::try_from(bytes.div_ceil(PERMIT)).unwrap_or(u32::MAX).min(state.permits);
+        let places = Arc::clone(&state.places);
+        let place = match Arc::clone(&places).try_acquire_many_owned(permits) {
+            Ok(permit) => UnitPlace::Granted(Some(permit)),
+            Err(_) => UnitPlace::Queued { places, permits },
+        };
+        // Begun under the lock, so that a unit is not read twice. No layer below knows units.
+        let future = read(place, ReadNumber { key: key.clone(), number }).shared();
+        if let Some(weak) = future.downgrade() {
+            state.reads.insert(key, UnitRead { number, future: weak, waiting: HashSet::from([part]) });
+        }
+        UnitPart::Unit(future)
+    }
+
+    /// Ends the read of a unit: keeps those of its samples that are used next, and forgets the
+    /// read. `copy` makes the bytes of a part. Runs on a blocking thread.
+    pub(crate) fn keep(
+        &self,
+        ReadNumber { key, number }: &ReadNumber,
+        wanted: &UnitUse,
+        unit: Bytes,
+        place: Option<OwnedSemaphorePermit>,
+        copy: impl Fn(&[u8]) -> Option<Bytes>,
+    ) -> Arc<DecodedUnit> {
+        let contents = self.lock().contents.clone();
+        let neighbours = contents.iter().flat_map(|of| of.neighbours(wanted.key, wanted.number));
+        let next = |key| contents.as_ref().and_then(|of| of.next_use(key, wanted.due));
+        let mut used: Vec<(Tick, Neighbour)> =
+            neighbours.filter_map(|part| Some((next(part.key)?, part))).collect();
+        used.sort_unstable_by_key(|(tick, part)| (*tick, part.key, part.part));
+        // Copies are made without the lock. Few of them are in vain.
+        let mut room = {
+            let mut state = self.lock();
+            if let Some((&oldest, _)) = state.due.first_key_value() {
+                state.kept.forget_before(oldest);
+            }
+            let waiting = state.reads.get(key).filter(|read| read.number == *number);
+            let waits =
+                |part: &Neighbour| waiting.is_some_and(|read| read.waiting.contains(&(part.key, part.part)));
+            used.retain(|(tick, part)| {
+                let length = part.delivered.end.saturating_sub(part.delivered.start);
+                !waits(part) && state.kept.takes(*tick, length, state.limit)
+            });
+            state.limit
+        };
+        let mut copies = Vec::new();
+        for (tick, Neighbour { key, part, delivered }) in used {
+            let range = usize::try_from(delivered.start).ok().zip(usize::try_from(delivered.end).ok());
+            let bytes = range.and_then(|(start, end)| unit.get(start..end));
+            let Some(bytes) = bytes.filter(|bytes| bytes.len() as u64 <= room).and_then(&copy) else {
+                break;
+            };
+            room -= bytes.len() as u64;
+            copies.push(((key, part), tick, bytes));
+        }
+        let mut state = self.lock();
+        let ended = match state.reads.get(key) {
+            Some(read) if read.number == *number => state.reads.remove(key),
+            _ => None,
+        };
+        let waiting = ended.map(|read| read.waiting).unwrap_or_default();
+        let limit = state.limit;
+        for (part, tick, bytes) in copies {
+            if !waiting.contains(&part) {
+                state.kept.insert(part, tick, bytes, limit);
+            }
+        }
+        Arc::new(DecodedUnit { bytes: unit, _place: place })
+    }
+
+    /// Forgets a read that has failed.
+    pub(crate) fn failed(&self, ReadNumber { key, number }: &ReadNumber) {
+        let mut state = self.lock();
+        if state.reads.get(key).is_some_and(|read| read.number == *number) {
+            state.reads.remove(key);
+        }
+    }
+}
+
+/// The bytes for kept parts, and the permits of units in flight.
+fn shares(bytes: u64) -> (u64, u32) {
+    let in_flight = bytes / IN_FLIGHT;
+    let permits = (in_flight / PERMIT).clamp(1, (Semaphore::MAX_PERMITS as u64).min(u64::from(u32::MAX)));
+    (bytes - in_flight, permits as u32)
+}
+
+/// A read of a unit.
+#[derive(Clone, Debug)]
+pub(crate) struct ReadNumber {
+    key: UnitKey,
+    number: u64,
+}
+
+/// Uses that are being read, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct DueGuard {
+    units: Weak<Inner>,
+    due: Tick,
+}
+
+impl Drop for DueGuard {
+    fn drop(&mut self) {
+        let Some(inner) = self.units.upgrade() else { return };
+        let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(uses) = state.due.get_mut(&self.due) {
+            *uses = uses.saturating_sub(1);
+            if *uses == 0 {
+                state.due.remove(&self.due);
+            }
+        }
+    }
+}

@@ -14,7 +14,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed={VARIABLE}");
     let set = std::env::var(VARIABLE).ok().filter(|commit| !commit.trim().is_empty());
     if let Some(commit) = set.map(|commit| commit.trim().to_owned()).or_else(from_git) {
-        println!("cargo:rustc-env=FOREREAD_BUILT_FROM={commit}");
+        println!("cargo:rustc-env=BUILT_FROM_COMMIT={commit}");
     }
 }
 

@@ -13,7 +13,7 @@ use foreread_local::{LocalConfig, LocalOrigin, directory_of};
 use foreread_tier::{Backend, Buffers, ErrorKind, OpenContext, OpenOptions, OriginTier, Tier, TierError};
 use rustix::fs::{Dir, FileType, Mode, OFlags};
 
-use crate::{LustreOrigin, NAME, read_layout};
+use crate::{LustreOrigin, NAME, ceph, read_layout};
 
 /// The magic number of Lustre's file system.
 const LUSTRE: u64 = 0x0BD0_0BD0;
@@ -79,24 +79,37 @@ fn open(
     is_lustre: bool,
 ) -> Result<Arc<dyn OriginTier>, TierError> {
     let local = LocalOrigin::open(directory, config.clone(), Arc::clone(&buffers))?;
-    if is_lustre || local.profile().patience.is_some() && is_on_lustre(local.directory()) {
+    let is_lustre = is_lustre
+        || local.profile().patience.is_some()
+            && match detect(local.directory()) {
+                Some(FileLayout::Lustre) => true,
+                Some(FileLayout::Ceph(layout)) => {
+                    tracing::info!("{} is on CephFS, with the layout {layout}", directory.display());
+                    false
+                }
+                None => false,
+            };
+    if is_lustre {
         return Ok(Arc::new(LustreOrigin::open(directory, config, buffers)?));
     }
     Ok(Arc::new(local))
 }
 
-/// Whether a directory is on Lustre.
-fn is_on_lustre(directory: BorrowedFd<'_>) -> bool {
-    let is_lustre =
-        rustix::fs::fstatfs(directory).is_ok_and(|stat| stat.f_type as u64 & 0xFFFF_FFFF == LUSTRE);
-    is_lustre || has_layouts(directory, MOST_DEPTH).unwrap_or(false)
+/// A kind of file system that tells how it stores a file.
+enum FileLayout {
+    Lustre,
+    Ceph(String),
 }
 
-/// Whether the first file below a directory has a layout. `None` if there is no file.
-fn has_layouts(directory: BorrowedFd<'_>, depth: usize) -> Option<bool> {
-    if matches!(read_layout(directory, ""), Ok(None)) {
-        return Some(false);
-    }
+/// The kind of file system of a directory, by its number or by the layout of a file.
+fn detect(directory: BorrowedFd<'_>) -> Option<FileLayout> {
+    let is_lustre =
+        rustix::fs::fstatfs(directory).is_ok_and(|stat| stat.f_type as u64 & 0xFFFF_FFFF == LUSTRE);
+    if is_lustre { Some(FileLayout::Lustre) } else { first_layout(directory, MOST_DEPTH).flatten() }
+}
+
+/// The layout of the first file below a directory. `None` if there is no file.
+fn first_layout(directory: BorrowedFd<'_>, depth: usize) -> Option<Option<FileLayout>> {
     let mut below: Vec<OwnedFd> = Vec::new();
     for entry in Dir::read_from(directory).ok()?.take(MOST_ENTRIES).flatten() {
         let Ok(name) = entry.file_name().to_str() else { continue };
@@ -106,9 +119,10 @@ fn has_layouts(directory: BorrowedFd<'_>, depth: usize) -> Option<bool> {
         match entry.file_type() {
             FileType::RegularFile => {
                 let layout = read_layout(directory, name).ok()?;
-                return Some(
-                    layout.is_some_and(|layout| layout.is_known() && layout.targets().stripe_count > 0),
-                );
+                let is_lustre =
+                    layout.is_some_and(|layout| layout.is_known() && layout.targets().stripe_count > 0);
+                let ceph = || ceph::layout(directory, name).map(FileLayout::Ceph);
+                return Some(if is_lustre { Some(FileLayout::Lustre) } else { ceph() });
             }
             FileType::Directory if depth > 0 && below.len() < MOST_DEPTH => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -117,5 +131,5 @@ fn has_layouts(directory: BorrowedFd<'_>, depth: usize) -> Option<bool> {
             _ => {}
         }
     }
-    below.iter().find_map(|below| has_layouts(below.as_fd(), depth - 1))
+    below.iter().find_map(|below| first_layout(below.as_fd(), depth - 1))
 }

@@ -16,6 +16,7 @@
 //! Lustre. Nothing was tried on a real one.
 
 mod backend;
+mod ceph;
 mod layout;
 mod origin;
 mod xattr;

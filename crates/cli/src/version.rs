@@ -19,7 +19,7 @@ const FEATURES: &[(&str, bool)] = &[
 /// The text of `--version`, after the command's name.
 pub fn long(registry: &Registry) -> String {
     let commit =
-        option_env!("FOREREAD_BUILT_FROM").map_or_else(String::new, |commit| format!(" (commit {commit})"));
+        option_env!("BUILT_FROM_COMMIT").map_or_else(String::new, |commit| format!(" (commit {commit})"));
     let features: Vec<&str> = FEATURES.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
     format!(

@@ -168,7 +168,8 @@ impl RequestSource {
         // No measurement reads more.
         let mut ids = vec![SampleId(0); catalog.len().min(1 << 20) as usize];
         order.fill(0, 1, &mut ids);
-        let sizes = catalog.sizes();
+        // The storage is measured, not the decoders.
+        let sizes = catalog.stored_sizes().unwrap_or_else(|| catalog.sizes());
         ids.retain(|id| sizes.bytes(*id) > 0);
         if ids.is_empty() {
             return Err(usage(format!("{}: all samples are empty", catalog.base_url())));

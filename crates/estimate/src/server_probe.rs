@@ -47,7 +47,7 @@ pub(crate) async fn measure(
     let mut measured = Vec::new();
     for (server, ids) in by_server {
         let name = server.to_string();
-        let sizes = requests.catalog.sizes();
+        let sizes = requests.catalog.stored_sizes().unwrap_or_else(|| requests.catalog.sizes());
         let total: u64 = ids.iter().map(|id| sizes.bytes(*id)).sum();
         let sample_bytes = (total / ids.len() as u64).max(1);
         let Some(first) = requests.request(ids[0]) else { continue };

@@ -34,7 +34,10 @@ pub(crate) fn describe(
             None => of_origin(config, origin_speed(config, place)),
         },
         trainer: of_trainer(config, train),
-        servers: place.servers.clone(),
+        servers: match (&place.stored, &place.servers) {
+            (Some(stored), Some(servers)) => Some(stored.servers(servers)),
+            (_, servers) => servers.clone(),
+        },
         ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
     }
 }
@@ -142,7 +145,10 @@ mod tests {
 
     use super::*;
 
+    use foreread_planner::{OriginServers, ServerSpeed};
+
     use crate::calibration::LargeReads;
+    use crate::stored::StoredSizes;
 
     fn calibrated() -> Config {
         let point =
@@ -231,6 +237,21 @@ mod tests {
         assert_eq!(described(&fastest, "/data").stores[0].levels[1].write.at(1), u64::MAX);
         let half = Config { disk: vec![disk("/scratch"), disk("/more")], ..calibrated() };
         assert_eq!(described(&half, "/data").stores[0].levels[1].read, Curve::unlimited());
+    }
+
+    /// Servers of compressed samples seemed slower than the whole storage.
+    #[test]
+    // semantics: FORMAT-5
+    fn speeds_are_those_of_decoded_bytes() {
+        let speed = ServerSpeed { latency_ns: 5, bytes_per_second: 100 };
+        let servers = Some(OriginServers::new(vec![speed], vec![[0; 10].into()]));
+        let stored = Some(StoredSizes::with([Sizes::uniform(10, 25)], &[Sizes::uniform(10, 100)]));
+        let place = RunEnvironment { stored, servers, ..place(Some("/data")) };
+        let described = describe(&calibrated(), 1000, &place, Some(&Sizes::uniform(10, 100)));
+        let quick = ServerSpeed { bytes_per_second: 400, ..speed };
+        let servers = described.servers.unwrap();
+        assert_eq!((servers.speeds(), servers.average()), (&[quick][..], quick));
+        assert_eq!(described.origin.client_bytes_per_second, 320_000_000);
     }
 
     #[test]

@@ -6,11 +6,12 @@
 use foreread_dataset::Catalog;
 use foreread_oracle::Pass;
 use foreread_planner::{
-    Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Locality, Ranks, ServerGain,
+    Amount, CacheStore, Cluster, ClusterPlan, EpochForecast, Level, Locality, Ranks, ServerGain,
 };
-use foreread_types::{SampleKey, StoreId};
+use foreread_types::{SampleKey, Sizes, StoreId};
 use serde::Serialize;
 
+use crate::cluster;
 use crate::cluster_blocks::{ClusterBlocks, ShardedData, TRAIN, plan_cluster};
 use crate::error::Result;
 use crate::planned::Planned;
@@ -64,14 +65,19 @@ impl Planned {
     pub fn cluster_forecast(&self, train: Option<&Catalog>) -> Result<Option<ClusterForecast>> {
         let ranks = self.run.world_size();
         let Some(own) = self.cluster.stores.first().filter(|_| ranks > 1) else { return Ok(None) };
-        let store = |rank| CacheStore::new(StoreId(rank), own.levels.clone());
+        let levels = self.levels_together(&own.levels);
+        let store = |rank| CacheStore::new(StoreId(rank), levels.clone());
         let cluster = Cluster {
             stores: (0..ranks).map(store).collect(),
             ranks: Ranks::PerStore(1),
             ..self.cluster.clone()
         };
-        let shards = train.filter(|_| self.may_have_blocks);
-        let shards = shards.map(|catalog| ShardedData { catalog, measured: self.is_timed });
+        let shards = train.filter(|_| self.may_have_blocks || self.units.is_some());
+        let shards = shards.map(|catalog| ShardedData {
+            catalog,
+            measured: self.is_timed,
+            in_units: self.units.is_some(),
+        });
         let (plan, blocks) = plan_cluster(&self.counted, &self.sizes, &cluster, shards)?;
         let mut epochs = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
         if let Some(first) = epochs.as_mut().and_then(|epochs| epochs.first_mut()) {
@@ -92,6 +98,20 @@ impl Planned {
             blocks: self.block_forecast(&blocks),
             epochs,
         }))
+    }
+
+    /// The caches of a rank among all. Memory that keeps what stored units bring is a cache if all
+    /// ranks together can hold the data.
+    fn levels_together(&self, own: &[Level]) -> Vec<Level> {
+        let mut levels = own.to_vec();
+        let Some(units) = self.units.filter(|units| units.memory_bytes > 0) else { return levels };
+        let memory = Level { capacity: units.memory_bytes, ..cluster::kinds(&self.config).swap_remove(0) };
+        let each = levels.iter().chain([&memory]).map(|level| level.capacity).fold(0, u64::saturating_add);
+        let data = self.sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
+        if each.saturating_mul(u64::from(self.run.world_size())) >= data {
+            levels.insert(0, memory);
+        }
+        levels
     }
 
     fn block_forecast(&self, ClusterBlocks { table, bytes }: &ClusterBlocks) -> Option<BlockForecast> {

@@ -7,7 +7,7 @@
 //! with its share of it, because no policy reads less.
 
 use foreread_dataset::Catalog;
-use foreread_planner::Origin;
+use foreread_planner::{Origin, OriginServers};
 use foreread_types::{SampleId, Sizes};
 
 use crate::units::UnitFacts;
@@ -41,6 +41,19 @@ impl StoredSizes {
         let delivered: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let factors = StoredFactors::of(&stored, &delivered);
         Some(Self { stored, units, factors })
+    }
+
+    /// Datasets of these lengths.
+    #[cfg(test)]
+    pub(crate) fn with<const N: usize>(stored: [Sizes; N], delivered: &[Sizes; N]) -> Self {
+        let factors = StoredFactors::of(&stored, delivered);
+        Self { stored: stored.into(), units: None, factors }
+    }
+
+    /// The servers with their rates in delivered bytes.
+    pub(crate) fn servers(&self, servers: &OriginServers) -> OriginServers {
+        let (stored, delivered) = self.factors.typical;
+        servers.decoding(stored, delivered)
     }
 
     /// The origin with its rates in delivered bytes.

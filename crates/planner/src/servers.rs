@@ -78,6 +78,18 @@ impl OriginServers {
         Self { speeds: speeds.into(), tables: tables.into(), average }
     }
 
+    /// The servers of samples that are decoded when they are read: `stored` bytes become
+    /// `delivered` ones. Speeds are then of delivered bytes.
+    #[must_use]
+    pub fn decoding(&self, stored: u64, delivered: u64) -> Self {
+        let of = |speed: &ServerSpeed| {
+            let rate = u128::from(speed.bytes_per_second) * u128::from(delivered) / u128::from(stored.max(1));
+            ServerSpeed { bytes_per_second: narrow(rate).max(1), ..*speed }
+        };
+        let speeds = self.speeds.iter().map(of).collect();
+        Self { speeds, average: of(&self.average), ..self.clone() }
+    }
+
     /// The speed of each server.
     pub fn speeds(&self) -> &[ServerSpeed] {
         &self.speeds

@@ -30,6 +30,8 @@ use crate::stand_in::EvictedFrom;
 const NOT_CACHED: Duration = Duration::ZERO;
 
 const LAYOUT: &[u8] = b"lustre.lov";
+/// The attribute of a layout of CephFS.
+const CEPH_LAYOUT: &[u8] = b"ceph.file.layout";
 
 /// The file system that the kernel talks to.
 pub(crate) struct FuseServer(pub Arc<Served>);
@@ -256,8 +258,12 @@ impl Filesystem for FuseServer {
     }
 
     fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if name.as_bytes() != LAYOUT {
-            return reply.error(Errno::EOPNOTSUPP);
+        match &self.0.options.ceph_layout {
+            Some(layout) if name.as_bytes() == CEPH_LAYOUT && size as usize >= layout.len() => {
+                return reply.data(layout.as_bytes());
+            }
+            None if name.as_bytes() == LAYOUT => {}
+            _ => return reply.error(Errno::EOPNOTSUPP),
         }
         let answer = move |served: &Arc<Served>, asked: Result<Arc<str>, Errno>| {
             let value = asked.and_then(|path| {

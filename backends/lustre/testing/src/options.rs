@@ -35,6 +35,8 @@ pub struct StandInOptions {
     pub glimpses: bool,
     /// The layout of each file.
     pub layout: LayoutOf,
+    /// The text of CephFS's layouts. Then files have no layout of Lustre's.
+    pub ceph_layout: Option<String>,
     /// The number of last requests that [`Counts::log`](crate::Counts::log) has.
     pub logged: usize,
 }
@@ -55,6 +57,7 @@ impl Default for StandInOptions {
             lock_latency: false,
             glimpses: false,
             layout: spread(1, 1 << 20, osts),
+            ceph_layout: None,
             logged: 0,
         }
     }
@@ -84,6 +87,11 @@ impl StandInOptions {
     /// The same with `stripe_count` stripes for each file. Its path determines the first OST.
     pub fn with_stripes(self, stripe_count: u32, stripe_size: u32) -> Self {
         Self { layout: spread(stripe_count, stripe_size, self.osts), ..self }
+    }
+
+    /// The same as a CephFS whose files have this layout.
+    pub fn as_ceph(self, layout: &str) -> Self {
+        Self { ceph_layout: Some(layout.to_owned()), ..self }
     }
 
     /// The same with a log of the last requests.

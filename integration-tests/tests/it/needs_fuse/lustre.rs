@@ -74,6 +74,22 @@ fn index_on_lustre_names_servers_and_changes_nothing_else() {
 }
 
 #[test]
+// semantics: HPC-6
+fn layout_of_ceph_is_logged() {
+    let samples = files(4, 5000);
+    let layout = "stripe_unit=4194304 stripe_count=1 object_size=4194304 pool=cephfs.data";
+    let Some(stand_in) = mount(samples.path(), StandInOptions::new(OSTS).as_ceph(layout)) else { return };
+    let catalog = samples.path().join(".x.foreread");
+    let target = stand_in.root().to_str().unwrap();
+    let indexed = run(&mut foreread(["-v", "index", target, "-o", catalog.to_str().unwrap()]));
+    assert!(
+        indexed.stderr.contains(&format!("is on CephFS, with the layout {layout}")),
+        "{}",
+        indexed.stderr
+    );
+}
+
+#[test]
 // semantics: HPC-1, HPC-2, HPC-4
 fn hung_server_that_recovers_costs_time_only() {
     const HUNG: u32 = 3;

@@ -4,16 +4,34 @@
 //! damaged or hostile stream costs an error, never more memory than its sample. Steps in Rust only,
 //! because their input comes from anywhere. The price is that they are slower than the C libraries.
 
+mod brotli;
 mod checksum;
+mod gzip;
 mod lz4;
 mod lzf;
 mod shuffle;
+mod snappy;
 mod zlib;
 mod zstd;
 
 use std::borrow::Cow;
 
 use foreread_types::{Decoder, Recipe};
+
+pub(crate) use zstd::{MOST_HEAD, content_size};
+
+use crate::found::MOST_DECODED;
+
+/// Decoded bytes that every parser may have in memory.
+const LEAST_LIMIT: u64 = 64 << 20;
+
+/// The most decoded bytes that a parser has in memory, for each byte of the file.
+const MOST_GROWTH: u64 = 64;
+
+/// The most bytes that a parser decodes at once, in a file of `size` bytes.
+pub(crate) fn limit(size: u64) -> u64 {
+    size.saturating_mul(MOST_GROWTH).clamp(LEAST_LIMIT, MOST_DECODED)
+}
 
 /// Why stored bytes cannot be decoded, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,9 +76,14 @@ fn step(decoder: Decoder, bytes: Cow<'_, [u8]>, length: u64) -> Result<Cow<'_, [
     match decoder {
         Decoder::Deflate => decompressed(zlib::raw),
         Decoder::Zlib => decompressed(zlib::with_head),
+        Decoder::Gzip => decompressed(gzip::decompress),
         Decoder::Lzf => decompressed(lzf::decompress),
         Decoder::Lz4 => decompressed(lz4::decompress),
-        Decoder::Zstd => decompressed(zstd::decompress),
+        Decoder::Lz4Block => decompressed(lz4::block),
+        Decoder::Brotli => decompressed(brotli::decompress),
+        // Streams that have another length take no memory.
+        Decoder::Snappy => snappy::check(&bytes, length).and_then(|()| decompressed(snappy::decompress)),
+        Decoder::Zstd => zstd::check(&bytes, length).and_then(|()| decompressed(zstd::decompress)),
         Decoder::Shuffle(element) => {
             let mut out = zeroed(length)?;
             shuffle::undo(&bytes, element as usize, &mut out);

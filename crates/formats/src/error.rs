@@ -68,8 +68,14 @@ impl FormatError {
 
 impl From<ReadError> for FormatError {
     fn from(error: ReadError) -> Self {
-        let why = error.to_string();
-        Self { kind: FormatErrorKind::Unread, at: 0, why, source: Some(error) }
+        // A source may itself be a parser: decoded bytes as a file.
+        error.downcast::<Self>().map_or_else(
+            |error| {
+                let why = error.to_string();
+                Self { kind: FormatErrorKind::Unread, at: 0, why, source: Some(error) }
+            },
+            |error| *error,
+        )
     }
 }
 

@@ -10,7 +10,12 @@
 //! plain values and pyarrow is installed. Each value lies in its column. So such samples are read
 //! if they have one value next to the label: the sample is the value.
 //!
-//! Refused are encrypted and compressed chunks, and tables with several values per sample.
+//! Chunks that are compressed with Zstandard have frames of one sample, of 256, or of all. A sample
+//! is then a slice of a decoded frame.
+//!
+//! Refused are encrypted chunks, and tables with several values per sample.
+
+mod packed;
 
 use std::sync::Arc;
 
@@ -24,6 +29,8 @@ use crate::parts::{self, PartValue, SampleLayout, SamplePart, StoredSizes};
 use crate::source::FilePart;
 use crate::tokens::{self, WindowOptions};
 use crate::{BlockReader, FileSource, FormatError, le};
+pub use packed::LitCompression;
+use packed::Unpacked;
 
 /// The longest name of a leaf in bytes. Leaves with longer paths are named by number.
 const NAME: usize = 256;
@@ -47,6 +54,8 @@ pub struct LitIndex {
     pub chunks: Vec<LitChunk>,
     /// The leaves of each sample, in the order of their bytes.
     pub leaves: Vec<LitLeaf>,
+    /// What is compressed, if anything is.
+    pub compression: Option<LitCompression>,
     /// The element type, such as `<u2`, if the chunks hold tokens for [`windows`].
     pub tokens: Option<String>,
 }
@@ -57,7 +66,7 @@ pub struct LitChunk {
     /// The path of the file, relative to the folder of the `index.json`. It does not lead out of
     /// it.
     pub filename: String,
-    /// The size of the file in bytes.
+    /// The size of the file in bytes. If the whole chunk is compressed, its size before that.
     pub bytes: u64,
     /// The number of samples.
     pub samples: u64,
@@ -98,6 +107,8 @@ struct Config {
     #[serde(default)]
     compression: Option<String>,
     #[serde(default)]
+    compression_level: Option<String>,
+    #[serde(default)]
     encryption: Value,
     #[serde(default)]
     item_loader: Option<String>,
@@ -107,8 +118,8 @@ struct Config {
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if it is none, or has a path that leads out of its
-/// folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if chunks are encrypted,
-/// compressed, or of another loader than `PyTreeLoader` and `TokensLoader`.
+/// folder. [`Unsupported`](crate::FormatErrorKind::Unsupported) if chunks are encrypted, compressed
+/// otherwise than with Zstandard, or of another loader than `PyTreeLoader` and `TokensLoader`.
 pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
     let Index { chunks, config } =
         serde_json::from_slice(json).map_err(|error| parts::invalid_json("LitData", json, &error))?;
@@ -116,12 +127,9 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
         let why = "the chunks are encrypted: write them again without encryption";
         return Err(FormatError::unsupported(0, why));
     }
-    if let Some(compression) = config.compression.filter(|compression| !compression.is_empty()) {
-        let compression = parts::shown(&compression);
-        let why =
-            format!("the chunks are compressed ({compression}): write them again with compression=None");
-        return Err(FormatError::unsupported(0, why));
-    }
+    let name = config.compression.filter(|name| !name.is_empty());
+    let level = config.compression_level.as_deref();
+    let compression = name.map(|name| LitCompression::parse(&name, level)).transpose()?;
     for chunk in &chunks {
         parts::check_name(&chunk.filename)?;
     }
@@ -138,6 +146,10 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
         }
     };
     let tokens = if tokens { Some(token_type(&formats)?) } else { None };
+    if tokens.is_some() && compression.is_some() {
+        let why = "the tokens are compressed: write them again with compression=None";
+        return Err(FormatError::unsupported(0, why));
+    }
     let names = config.data_spec.and_then(|spec| names(&spec)).filter(|names| names.len() == formats.len());
     let names = names.unwrap_or_else(|| (0..formats.len()).map(|number| number.to_string()).collect());
     let leaves = names.into_iter().zip(formats).map(|(name, format)| LitLeaf { name, format });
@@ -147,7 +159,7 @@ pub fn parse_index(json: &[u8]) -> Result<LitIndex, FormatError> {
         samples: chunk.chunk_size,
         tokens: chunk.dim,
     });
-    Ok(LitIndex { chunks: chunks.collect(), leaves: leaves.collect(), tokens })
+    Ok(LitIndex { chunks: chunks.collect(), leaves: leaves.collect(), compression, tokens })
 }
 
 fn remedy(loader: &str) -> &'static str {
@@ -236,8 +248,27 @@ pub async fn index(
     if index.leaves.is_empty() {
         return Err(FormatError::damaged(0, "data_format in index.json is empty: samples have no parts"));
     }
+    if let Some(compression) = index.compression {
+        let (unpacked, rows) = Unpacked::open(source, compression, chunk).await?;
+        return unpacked.made(plain(&unpacked, index, chunk, label, rows).await?);
+    }
+    plain(source, index, chunk, label, None).await
+}
+
+/// The samples of a chunk without compression. `rows` are their places, if they do not stand in the
+/// chunk.
+async fn plain(
+    source: &dyn FileSource,
+    index: &LitIndex,
+    chunk: &LitChunk,
+    label: Option<&str>,
+    rows: Option<Vec<(u64, u64)>>,
+) -> Result<FoundSamples, FormatError> {
     let reader = parts::reader(source);
-    let (rows, end) = table(&reader, chunk).await?;
+    let (rows, end) = match rows {
+        Some(rows) => (rows, reader.size()),
+        None => table(&reader, chunk).await?,
+    };
     if end < reader.size() {
         let length = arrow_length(&reader, end).await?;
         // Otherwise the table repeats the samples.
@@ -415,10 +446,23 @@ mod tests {
         let good = r#"{"chunks": [{"chunk_bytes": 1, "chunk_size": 1, "dim": null, "filename": "chunk-0-0.bin"}],
             "config": {"compression": null, "data_format": ["int"], "encryption": null, "item_loader": "PyTreeLoader"}}"#;
         assert_eq!(parse_index(good.as_bytes()).unwrap().leaves[0].name, "0");
+        for (level, expected) in [
+            ("", LitCompression::Chunk),
+            (r#", "compression_level": null"#, LitCompression::Chunk),
+            (r#", "compression_level": "sample""#, LitCompression::Sample),
+            (r#", "compression_level": "batch""#, LitCompression::Batch),
+        ] {
+            let to = format!(r#""compression": "zstd:9"{level}"#);
+            let json = good.replace(r#""compression": null"#, &to);
+            assert_eq!(parse_index(json.as_bytes()).unwrap().compression, Some(expected));
+            let tokens = json.replace("PyTreeLoader", "TokensLoader").replace("int", "no_header_numpy:3");
+            assert!(parse_index(tokens.as_bytes()).unwrap_err().why().contains("compression=None"));
+        }
         for (from, to) in [
             ("chunk-0-0.bin", "../chunk-0-0.bin"),
             (r#""encryption": null"#, r#""encryption": {"algorithm": "fernet"}"#),
-            (r#""compression": null"#, r#""compression": "zstd""#),
+            (r#""compression": null"#, r#""compression": "lz4""#),
+            (r#""compression": null"#, r#""compression": "zstd", "compression_level": "page""#),
             ("PyTreeLoader", "ParquetLoader"),
             ("PyTreeLoader", "TokensLoader"),
             (r#""chunk_size": 1"#, r#""chunk_size": -1"#),

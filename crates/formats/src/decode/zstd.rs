@@ -2,8 +2,39 @@
 
 use ruzstd::decoding::FrameDecoder;
 
+use crate::le;
+
 /// The window of writers that do not know the length, in bytes.
 const USUAL_WINDOW: u64 = 8 << 20;
+
+/// The bytes of a frame's head at most.
+pub(crate) const MOST_HEAD: u64 = 18;
+
+/// The number of bytes that a frame declares in its head. `None` if it is no frame, or declares
+/// none.
+pub(crate) fn content_size(frame: &[u8]) -> Option<u64> {
+    let (&[0x28, 0xb5, 0x2f, 0xfd, flags], rest) = frame.split_first_chunk()? else { return None };
+    let is_single = flags & 0x20 != 0;
+    let dictionary = [0, 1, 2, 4][usize::from(flags & 3)];
+    let rest = rest.get(usize::from(!is_single) + dictionary..)?;
+    match flags >> 6 {
+        0 if !is_single => None,
+        0 => le::uint(rest, 0, 1),
+        1 => Some(le::uint(rest, 0, 2)? + 256),
+        2 => le::uint(rest, 0, 4),
+        _ => le::uint(rest, 0, 8),
+    }
+}
+
+/// Compares the length that the first frame declares with the expected one.
+pub(super) fn check(stored: &[u8], expected: usize) -> Result<(), String> {
+    match content_size(stored) {
+        Some(declared) if declared > expected as u64 => {
+            Err(format!("the frame has {declared} bytes, expected {expected}"))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// Decompresses all frames.
 pub(super) fn decompress(stored: &[u8], out: &mut [u8]) -> Result<(), String> {
@@ -44,6 +75,23 @@ mod tests {
         assert_eq!(&out, b"abcdef");
         assert!(decompress(&frame, &mut [0; 5]).is_err());
         assert!(decompress(&frame, &mut [0; 7]).unwrap_err().contains("expected 7"));
+    }
+
+    #[test]
+    fn declared_lengths_are_known_from_the_head() {
+        let head = |flags: u8, rest: &[u8]| [&FRAME[..4], &[flags], rest].concat();
+        assert_eq!(content_size(&FRAME), Some(6));
+        // A window, and no length.
+        assert_eq!(content_size(&head(0, &[0x80, 9, 0, 0])), None);
+        assert_eq!(content_size(&head(0x40, &[0x80, 1, 2])), Some(0x201 + 256));
+        assert_eq!(content_size(&head(0xa2, &[7, 7, 1, 2, 3, 4])), Some(0x0403_0201));
+        assert_eq!(content_size(&head(0xc3, &[0x80, 7, 7, 7, 7, 1, 2, 3, 4, 5, 6, 7, 8])), Some(0x0807_0605_0403_0201));
+        assert_eq!(head(0xc3, &[0; 13]).len() as u64, MOST_HEAD);
+        for cut in 0..6 {
+            assert_eq!(content_size(&FRAME[..cut]), None);
+        }
+        assert!(check(&FRAME, 5).unwrap_err().contains("has 6 bytes, expected 5"));
+        assert_eq!((check(&FRAME, 6), check(&FRAME, 7)), (Ok(()), Ok(())));
     }
 
     #[test]

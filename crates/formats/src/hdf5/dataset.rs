@@ -143,15 +143,21 @@ impl Dataset {
         format!("{shape} {}", self.datatype.name())
     }
 
-    /// An error about this dataset, with the remedy that writes it again.
+    /// An error about this dataset, with the remedy that writes it again without filters.
     pub(super) fn to_rewrite(&self, why: &str) -> FormatError {
+        self.refused(&format!("{why}: rewrite by `h5repack -f NONE {} in.h5 out.h5`", self.row_chunks()))
+    }
+
+    /// An error about this dataset, with the remedy that writes it again in chunks of one row.
+    pub(super) fn to_rechunk(&self, why: &str) -> FormatError {
+        self.refused(&format!("{why}: rewrite by `h5repack {} in.h5 out.h5`", self.row_chunks()))
+    }
+
+    /// The option of `h5repack` for chunks of one row.
+    fn row_chunks(&self) -> String {
         let mut chunk = vec!["1".to_owned()];
         chunk.extend(self.shape.iter().skip(1).map(u64::to_string));
-        let chunk = chunk.join("x");
-        self.refused(&format!(
-            "{why}: rewrite by `h5repack -f NONE -l {}:CHUNK={chunk} in.h5 out.h5`",
-            self.path
-        ))
+        format!("-l {}:CHUNK={}", self.path, chunk.join("x"))
     }
 
     /// An error about this dataset.

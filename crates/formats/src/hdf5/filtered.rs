@@ -1,7 +1,8 @@
-//! Chunks that went through filters.
+//! Samples in chunks that went through filters.
 //!
-//! A chunk with one row is a sample that is decoded when it is read. The steps are the filters
-//! backwards, without those that the chunk's mask leaves out.
+//! A sample is a slice of a decoded chunk, or several slices of several chunks. The steps of
+//! decoding are the filters backwards, without those that the chunk's mask leaves out. Rows that
+//! share a chunk share its recipe.
 
 use std::borrow::Cow;
 
@@ -10,51 +11,85 @@ use foreread_types::{Decoder, Recipe};
 use super::chunk::{ChunkLayout, Chunks, Stored};
 use super::dataset::Dataset;
 use crate::decode::decode;
-use crate::{FormatError, MadeRows};
+use crate::found::MOST_DECODED;
+use crate::{FormatError, MadeRow, MadeRows};
 
-/// Where a sample lies, and how it is made.
+/// A part of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Part {
     /// The offset in the file.
     pub(super) at: u64,
     /// The number of delivered bytes.
     pub(super) length: u64,
-    /// The stored bytes and the steps, if they are decoded.
-    pub(super) made: Option<(u64, Recipe)>,
+    /// The stored bytes, the steps, and where the part begins in the decoded bytes.
+    pub(super) made: Option<(u64, Recipe, u64)>,
 }
 
-impl Place {
+impl Part {
     /// Bytes that are stored as they are.
     pub(super) const fn plain(at: u64, length: u64) -> Self {
         Self { at, length, made: None }
     }
-}
 
-/// The extents of samples, and how they are made if some are decoded.
-pub(super) fn rows(places: &[Place]) -> (Vec<(u64, u64)>, Option<MadeRows>) {
-    let extents = places.iter().map(|place| (place.at, place.length)).collect();
-    if places.iter().all(|place| place.made.is_none()) {
-        return (extents, None);
-    }
-    let mut made = MadeRows::default();
-    for place in places {
-        match &place.made {
-            None => made.push_plain(place.length),
-            Some((stored, recipe)) => made.push(*stored, recipe.decoders(), recipe.length(), 0),
+    /// Adds the part to those of a sample. Bytes that follow each other are one part.
+    pub(super) fn join(self, parts: &mut Vec<Self>) {
+        match parts.last_mut() {
+            Some(Self { at, length, made: None }) if self.made.is_none() && *at + *length == self.at => {
+                *length += self.length;
+            }
+            _ => parts.push(self),
         }
     }
-    (extents, Some(made))
 }
 
-/// The place of the first `length` bytes of each chunk.
-pub(super) fn places(
-    dataset: &Dataset,
-    layout: &ChunkLayout,
-    chunks: &Chunks,
-    length: u64,
-) -> Result<Vec<Place>, FormatError> {
-    let steps = Steps::new(dataset, layout);
-    chunks.stored.iter().map(|chunk| steps.place(chunks, chunk, length)).collect()
+/// Samples: their extents, and how they are made if some are.
+#[derive(Debug, Default)]
+pub(super) struct Samples {
+    extents: Vec<(u64, u64)>,
+    made: MadeRows,
+    is_made: bool,
+    /// The sample that is not complete.
+    parts: Vec<Part>,
+}
+
+impl Samples {
+    /// No samples, with room for `more` parts after the first ones.
+    pub(super) fn with_room(more: u64) -> Self {
+        let made = MadeRows { more: Vec::with_capacity(more as usize), ..MadeRows::default() };
+        Self { made, ..Self::default() }
+    }
+
+    /// Adds a part of the sample that is not complete.
+    pub(super) fn part(&mut self, part: Part) {
+        part.join(&mut self.parts);
+    }
+
+    /// Completes a sample, which has a part or more.
+    pub(super) fn complete(&mut self) {
+        let length = self.parts.iter().map(|part| part.length).sum();
+        self.is_made |= self.parts.len() > 1;
+        for (number, part) in self.parts.drain(..).enumerate() {
+            let made = match part.made {
+                None => MadeRow::plain(part.length),
+                Some((stored, recipe, slice)) => {
+                    self.is_made = true;
+                    let number = self.made.recipe(recipe.decoders());
+                    MadeRow { stored, decoded: recipe.length(), slice, recipe: Some(number) }
+                }
+            };
+            if number == 0 {
+                self.extents.push((part.at, length));
+                self.made.rows.push(made);
+            } else {
+                self.made.push_more(part.at, part.length, made);
+            }
+        }
+    }
+
+    /// The extents, and how samples are made if some are.
+    pub(super) fn finish(self) -> (Vec<(u64, u64)>, Option<MadeRows>) {
+        (self.extents, self.is_made.then_some(self.made))
+    }
 }
 
 /// The elements of a chunk, from its bytes in the file.
@@ -65,37 +100,64 @@ pub(super) fn elements<'a>(
     chunk: &Stored,
     stored: &'a [u8],
 ) -> Result<Cow<'a, [u8]>, FormatError> {
-    match Steps::new(dataset, layout).place(chunks, chunk, layout.bytes)?.made {
+    match Steps::new(dataset, layout).part(chunks, chunk, 0, layout.bytes)?.made {
         None => Ok(Cow::Borrowed(stored)),
-        Some((_, recipe)) => decode(&recipe, stored).map_err(|error| {
+        Some((_, recipe, _)) => decode(&recipe, stored).map_err(|error| {
             FormatError::damaged(chunk.at, format!("HDF5 dataset {}: a chunk: {error}", dataset.path))
         }),
     }
 }
 
 /// The decoders of a dataset's chunks.
-struct Steps<'a> {
+pub(super) struct Steps<'a> {
     dataset: &'a Dataset,
     layout: &'a ChunkLayout,
     /// One for each filter, in the order of writing. `None`: nothing here undoes it.
     decoders: Vec<Option<Decoder>>,
+    /// The last mask, and its recipe.
+    last: Option<(u32, Recipe)>,
 }
 
 impl<'a> Steps<'a> {
-    fn new(dataset: &'a Dataset, layout: &'a ChunkLayout) -> Self {
+    pub(super) fn new(dataset: &'a Dataset, layout: &'a ChunkLayout) -> Self {
         let decoders = dataset.filters.iter().map(|filter| filter.decoder(dataset.datatype.size)).collect();
-        Self { dataset, layout, decoders }
+        Self { dataset, layout, decoders, last: None }
     }
 
-    fn place(&self, chunks: &Chunks, chunk: &Stored, length: u64) -> Result<Place, FormatError> {
-        let Self { dataset, layout, decoders } = self;
+    /// The `length` bytes from `slice` on of a chunk's elements.
+    pub(super) fn part(
+        &mut self,
+        chunks: &Chunks,
+        chunk: &Stored,
+        slice: u64,
+        length: u64,
+    ) -> Result<Part, FormatError> {
+        let Self { dataset, layout, .. } = self;
         if chunks.is_plain(dataset, layout, chunk) {
-            return Ok(Place::plain(chunk.at, length));
+            return Ok(Part::plain(chunk.at + slice, length));
         }
+        if layout.bytes > MOST_DECODED.max(length) {
+            let why = format!("its chunks of {} bytes are compressed and too large", layout.bytes);
+            return Err(dataset.to_rewrite(&why));
+        }
+        let recipe = match &self.last {
+            Some((mask, recipe)) if *mask == chunk.mask => recipe.clone(),
+            _ => self.recipe(chunk.mask)?,
+        };
+        if recipe.lengths(chunk.size).is_none() {
+            return Err(self.dataset.damaged("a chunk has the wrong size"));
+        }
+        self.last = Some((chunk.mask, recipe.clone()));
+        Ok(Part { at: chunk.at, length, made: Some((chunk.size, recipe, slice)) })
+    }
+
+    /// The recipe of chunks with this mask.
+    fn recipe(&self, mask: u32) -> Result<Recipe, FormatError> {
+        let Self { dataset, layout, decoders, .. } = self;
         let mut steps = Vec::with_capacity(decoders.len());
         for (at, decoder) in decoders.iter().enumerate().rev() {
             // The mask has a bit for each of the first 32 filters.
-            if at < 32 && chunk.mask >> at & 1 == 1 {
+            if at < 32 && mask >> at & 1 == 1 {
                 continue;
             }
             match decoder {
@@ -107,10 +169,6 @@ impl<'a> Steps<'a> {
             }
         }
         let recipe = Recipe::new(steps, layout.bytes);
-        let recipe = recipe.map_err(|why| dataset.to_rewrite(&format!("its filters: {why}")))?;
-        if recipe.lengths(chunk.size).is_none() {
-            return Err(dataset.damaged("a chunk has the wrong size"));
-        }
-        Ok(Place { at: chunk.at, length, made: Some((chunk.size, recipe)) })
+        recipe.map_err(|why| dataset.to_rewrite(&format!("its filters: {why}")))
     }
 }

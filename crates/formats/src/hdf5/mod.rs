@@ -1,8 +1,8 @@
 //! HDF5: rows of a dataset, sequences of a dataset, or the datasets of a group.
 //!
 //! The parser reads superblock, headers, links and chunk indexes, and returns where each sample
-//! lies. A sample is one piece of the file, or a compressed chunk that has no other row and is
-//! decoded when it is read. Other datasets are refused, with the command that rewrites them.
+//! lies. A sample is one piece of the file, a slice of a compressed chunk that is decoded when it is
+//! read, or up to 64 of them. Other datasets are refused, with the command that rewrites them.
 //!
 //! Decision: the format is read by our own code. The C library reads from files only, and it
 //! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is
@@ -23,6 +23,7 @@ mod group;
 mod header;
 mod labels;
 mod link;
+mod pieces;
 mod rows;
 mod tree;
 mod values;
@@ -31,7 +32,7 @@ use choice::Choice;
 use chunk::Chunks;
 use dataset::{Dataset, Layout};
 use file::File;
-use filtered::Place;
+use filtered::{Part, Samples};
 use futures::{StreamExt, TryStreamExt};
 
 use rows::Rows;
@@ -92,8 +93,8 @@ pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<Fou
     let file = File::open(source).await?;
     match choice::choose(&file, options).await? {
         Choice::Rows { dataset, labels } if options.whole => {
-            let place = rows::whole(&file, &dataset).await?;
-            let mut found = at(&[place], summary("whole dataset", &dataset));
+            let parts = rows::whole(&file, &dataset).await?;
+            let mut found = at(samples([parts]), summary("whole dataset", &dataset));
             found.array = rows::array_type(&dataset, true);
             add_labels(&file, options, &labels, None, &mut found).await?;
             Ok(found)
@@ -101,7 +102,7 @@ pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<Fou
         Choice::Rows { dataset, labels } => {
             let mut found = match rows::extents(&file, &dataset).await? {
                 Rows::Stored(extents) => FoundSamples::at(extents, summary("dataset", &dataset)),
-                Rows::Made(places) => at(&places, summary("dataset", &dataset)),
+                Rows::Made(samples) => at(samples, summary("dataset", &dataset)),
             };
             found.array = rows::array_type(&dataset, false);
             add_labels(&file, options, &labels, dataset.shape.first().copied(), &mut found).await?;
@@ -151,12 +152,32 @@ fn summary(what: &str, dataset: &Dataset) -> String {
     format!("HDF5 {what} /{}: {}", dataset.path, dataset.described())
 }
 
-/// Samples at these places.
-fn at(places: &[Place], mut summary: String) -> FoundSamples {
-    let (extents, made) = filtered::rows(places);
+/// A sample of each list of parts.
+fn samples(lists: impl IntoIterator<Item = Vec<Part>>) -> Samples {
+    let mut samples = Samples::default();
+    for parts in lists {
+        parts.into_iter().for_each(|part| samples.part(part));
+        samples.complete();
+    }
+    samples
+}
+
+/// What was found, with the number of stored bytes. Rows that follow each other share a chunk.
+fn at(samples: Samples, mut summary: String) -> FoundSamples {
+    let (extents, made) = samples.finish();
     if let Some(made) = &made {
-        let stored = made.rows.iter().map(|row| row.stored).fold(0, u64::saturating_add);
-        summary.push_str(&format!(", compressed to {stored} bytes"));
+        let units = extents.iter().zip(&made.rows).map(|(extent, made)| (extent.0, made.stored));
+        let (mut stored, mut last) = (0_u64, None);
+        for unit in units.chain(made.more.iter().map(|part| (part.offset, part.made.stored))) {
+            if last.replace(unit) != Some(unit) {
+                stored = stored.saturating_add(unit.1);
+            }
+        }
+        if made.recipes.is_empty() {
+            summary.push_str(", in several pieces each");
+        } else {
+            summary.push_str(&format!(", compressed to {stored} bytes"));
+        }
     }
     FoundSamples { made, ..FoundSamples::at(Extents::Rows(extents), summary) }
 }
@@ -213,11 +234,11 @@ async fn add_labels(
 async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, FormatError> {
     // A list, because a lazy iterator over borrowed datasets makes a future that no thread can
     // take.
-    let places: Vec<_> = group.datasets.iter().map(|dataset| rows::whole(file, dataset)).collect();
-    let places = futures::stream::iter(places).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
+    let wholes: Vec<_> = group.datasets.iter().map(|dataset| rows::whole(file, dataset)).collect();
+    let wholes = futures::stream::iter(wholes).buffered(AT_ONCE).try_collect::<Vec<_>>().await?;
     let name = |dataset: &Dataset| dataset.path.rsplit('/').next().unwrap_or_default().to_owned();
-    let summary = format!("HDF5 group /{}: {} datasets", group.path, places.len());
-    let mut found = at(&places, summary);
+    let summary = format!("HDF5 group /{}: {} datasets", group.path, wholes.len());
+    let mut found = at(samples(wholes), summary);
     found.keys = Some(group.datasets.iter().map(name).collect());
     found.array = common_type(&group.datasets);
     found.skipped = group.skipped;

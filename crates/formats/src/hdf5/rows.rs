@@ -1,20 +1,28 @@
 //! The places of a dataset's rows.
+//!
+//! A row is one piece of the file, a slice of a decoded chunk, or several of them. Rows in very many
+//! pieces are refused, because each piece takes a read or the decoding of a chunk.
 
-use super::chunk::{ChunkLayout, Stored};
+use super::chunk::{ChunkLayout, Chunks, Stored};
 use super::cursor::product;
 use super::dataset::{Dataset, Layout};
 use super::datatype::Element;
 use super::file::File;
-use super::filtered::{self, Place};
+use super::filtered::{Part, Samples, Steps};
+use super::pieces::{Piece, Pieces};
 use super::{global_heap, values};
+use crate::found::{MOST_DECODED, MOST_PARTS};
 use crate::{ArrayType, Extents, FormatError, Run};
+
+/// The most pieces of a row.
+const MOST_PIECES: u64 = 64;
 
 /// Where the rows of a dataset lie.
 pub(super) enum Rows {
     /// In pieces of the file, as they are.
     Stored(Extents),
-    /// Some are decoded.
-    Made(Vec<Place>),
+    /// Some are decoded, or have several parts.
+    Made(Samples),
 }
 
 /// The place of each row.
@@ -30,46 +38,67 @@ pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Rows, 
     }
 }
 
-/// The place of all elements, which must lie in one piece, or in one compressed chunk.
-pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Place, FormatError> {
+/// The parts that all elements are, in their order.
+pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Part>, FormatError> {
     check_element(dataset)?;
     let length = dataset.bytes().unwrap_or(u64::MAX);
-    let compressed = match &dataset.layout {
-        Layout::Chunked(layout) if length > 0 && !is_one_chunk(&dataset.shape, &layout.lengths) => {
-            is_compressed(file, dataset, layout).await?
-        }
-        _ => false,
-    };
     match (&dataset.layout, dataset.shape.is_empty()) {
         (Layout::Refused(why), _) => Err(dataset.refused(why)),
-        _ if length == 0 => Ok(Place::plain(0, 0)),
+        _ if length == 0 => Ok(vec![Part::plain(0, 0)]),
         (Layout::Contiguous(Some(at)) | Layout::Compact(at), _) => {
             let end = at.checked_add(length).filter(|&end| end <= file.size());
-            end.map(|_| Place::plain(*at, length)).ok_or_else(|| FormatError::cut_short(*at, file.size()))
+            end.map(|_| vec![Part::plain(*at, length)])
+                .ok_or_else(|| FormatError::cut_short(*at, file.size()))
         }
-        (_, true) => Err(dataset.refused("it was never written")),
-        (Layout::Chunked(layout), _) if is_one_chunk(&dataset.shape, &layout.lengths) => {
-            let chunks = values::all_chunks(file, dataset, layout).await?;
-            let place = filtered::places(dataset, layout, &chunks, length)?.pop();
-            place.ok_or_else(|| dataset.damaged("it has no chunk"))
-        }
-        (Layout::Chunked(_), _) if compressed => {
-            let shape: Vec<String> = dataset.shape.iter().map(u64::to_string).collect();
-            Err(dataset.refused(&format!(
-                "it lies in several compressed chunks: rewrite by `h5repack -l {}:CHUNK={} in.h5 out.h5`",
-                dataset.path,
-                shape.join("x")
-            )))
-        }
-        _ => match runs(file, dataset).await? {
-            Rows::Stored(Extents::Runs(runs)) if is_one_piece(&runs) => {
-                Ok(Place::plain(runs[0].start, length))
+        (Layout::Contiguous(None), _) | (_, true) => Err(dataset.refused("it was never written")),
+        (Layout::Chunked(layout), _) => {
+            let pieces = Pieces::of_whole(&dataset.shape, &layout.lengths);
+            if pieces.count().is_none_or(|count| count > file.size()) {
+                return Err(in_pieces(dataset, &pieces));
             }
-            _ => Err(dataset.refused(&format!(
-                "it lies in several pieces: rewrite by `h5repack -f NONE -l {}:CONTI in.h5 out.h5`",
-                dataset.path
-            ))),
-        },
+            let chunks = values::all_chunks(file, dataset, layout).await?;
+            let mut cut = Cut { dataset, chunks: &chunks, steps: Steps::new(dataset, layout) };
+            let mut parts = Vec::new();
+            pieces.each(0, |piece| {
+                cut.part(&piece)?.join(&mut parts);
+                if parts.len() > MOST_PARTS { Err(in_pieces(dataset, &pieces)) } else { Ok(()) }
+            })?;
+            Ok(parts)
+        }
+    }
+}
+
+/// The error of a dataset that is one sample in too many pieces.
+fn in_pieces(dataset: &Dataset, pieces: &Pieces<'_>) -> FormatError {
+    let count = pieces.count().unwrap_or(u64::MAX);
+    let is_chunk = !dataset.filters.is_empty() && dataset.bytes().is_some_and(|bytes| bytes <= MOST_DECODED);
+    let shape: Vec<String> = dataset.shape.iter().map(u64::to_string).collect();
+    let layout = match is_chunk {
+        true => format!("-l {}:CHUNK={}", dataset.path, shape.join("x")),
+        false => format!("-f NONE -l {}:CONTI", dataset.path),
+    };
+    dataset.refused(&format!(
+        "it lies in {count} pieces of chunks, more than {MOST_PARTS}: rewrite by `h5repack {layout} in.h5 \
+         out.h5`"
+    ))
+}
+
+/// The chunks that cut samples.
+struct Cut<'a> {
+    dataset: &'a Dataset,
+    chunks: &'a Chunks,
+    steps: Steps<'a>,
+}
+
+impl Cut<'_> {
+    /// Where a piece lies.
+    fn part(&mut self, piece: &Piece<'_>) -> Result<Part, FormatError> {
+        let size = self.dataset.datatype.size;
+        let number = self.chunks.grid.number(piece.chunk);
+        // All chunks are there, in the order of their numbers.
+        let chunk = number.and_then(|number| self.chunks.stored.get(usize::try_from(number).ok()?));
+        let chunk = chunk.ok_or_else(|| self.dataset.damaged("it has no chunk"))?;
+        self.steps.part(self.chunks, chunk, piece.offset * size, piece.length * size)
     }
 }
 
@@ -117,63 +146,31 @@ async fn runs(file: &File<'_>, dataset: &Dataset) -> Result<Rows, FormatError> {
         Layout::Contiguous(None) => Err(dataset.refused("it was never written")),
         Layout::Refused(why) => Err(dataset.refused(why)),
         Layout::Chunked(layout) => {
-            if !spans(&dataset.shape, &layout.lengths) {
-                return Err(dataset.to_rewrite("a row is not one piece of a chunk"));
+            let pieces = Pieces::of_rows(&dataset.shape, &layout.lengths);
+            let per_row = pieces.count().unwrap_or(u64::MAX);
+            if per_row > MOST_PIECES {
+                return Err(dataset.to_rechunk(&format!("a row lies in {per_row} pieces of chunks")));
             }
             let chunks = values::all_chunks(file, dataset, layout).await?;
-            if values::are_plain(&chunks, dataset, layout) {
+            if per_row == 1 && values::are_plain(&chunks, dataset, layout) {
                 return Ok(Rows::Stored(Extents::Runs(of_chunks(dataset, layout, length, &chunks.stored))));
             }
-            if layout.lengths[0] > 1 && dataset.shape[0] > 1 {
-                let names: Vec<String> = dataset.filters.iter().map(|filter| filter.name()).collect();
-                return Err(dataset.to_rewrite(&format!(
-                    "its chunks of {} rows are compressed ({})",
-                    layout.lengths[0],
-                    names.join(", ")
-                )));
+            // Few bytes of compressed chunks can have any number of rows.
+            if count.checked_mul(per_row).is_none_or(|parts| parts > file.size()) {
+                return Err(dataset.to_rewrite("it has more rows than the file has bytes"));
             }
-            Ok(Rows::Made(filtered::places(dataset, layout, &chunks, length)?))
+            let mut cut = Cut { dataset, chunks: &chunks, steps: Steps::new(dataset, layout) };
+            let mut samples = Samples::with_room(count * (per_row - 1));
+            for row in 0..count {
+                pieces.each(row, |piece| {
+                    samples.part(cut.part(&piece)?);
+                    Ok::<_, FormatError>(())
+                })?;
+                samples.complete();
+            }
+            Ok(Rows::Made(samples))
         }
     }
-}
-
-/// Whether the bytes of each row are one piece of a chunk.
-fn spans(shape: &[u64], chunk: &[u64]) -> bool {
-    // After the first dimension that is longer than one, every part of the chunk must be in use.
-    let mut exact = false;
-    shape.iter().zip(chunk).skip(1).all(|(&length, &chunk)| {
-        let fits = if exact { chunk == length } else { chunk >= length };
-        exact |= length > 1;
-        fits
-    })
-}
-
-/// Whether some chunk must be decoded.
-async fn is_compressed(
-    file: &File<'_>,
-    dataset: &Dataset,
-    layout: &ChunkLayout,
-) -> Result<bool, FormatError> {
-    if dataset.filters.is_empty() {
-        return Ok(false);
-    }
-    let chunks = values::all_chunks(file, dataset, layout).await?;
-    Ok(!values::are_plain(&chunks, dataset, layout))
-}
-
-/// Whether all elements are one piece of the only chunk.
-fn is_one_chunk(shape: &[u64], chunk: &[u64]) -> bool {
-    match (shape.first(), chunk.first()) {
-        (Some(&length), Some(&rows)) if length <= rows => {
-            spans(shape, chunk) && (length == 1 || shape[1..] == chunk[1..])
-        }
-        _ => false,
-    }
-}
-
-/// Whether runs are all elements in one piece.
-fn is_one_piece(runs: &[Run]) -> bool {
-    matches!(runs, [run] if run.count == 1 || run.stride == run.length)
 }
 
 /// Rows of chunks, as few runs as possible.
@@ -212,16 +209,6 @@ fn joins(last: &Run, next: &Run) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn rows_are_one_piece_if_the_chunk_spans_the_rest() {
-        assert!(spans(&[9], &[4]));
-        assert!(spans(&[9, 5, 3], &[1, 5, 3]));
-        assert!(spans(&[9, 5, 3], &[2, 7, 3]));
-        assert!(spans(&[9, 1, 3], &[2, 8, 4]));
-        assert!(!spans(&[9, 5, 3], &[2, 5, 4]));
-        assert!(!spans(&[9, 5, 3], &[2, 4, 3]));
-    }
 
     #[test]
     fn runs_at_one_distance_join() {

@@ -1,26 +1,19 @@
 //! The values of a label column.
 //!
-//! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries,
-//! uncompressed or in Snappy blocks. These are what `pyarrow` and `datasets` write. The price is
-//! that labels in other encodings are omitted, with a note in the summary.
+//! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries. These
+//! are what `pyarrow` and `datasets` write. The price is that labels in other encodings are omitted,
+//! with a note in the summary.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::bit_width;
-use super::levels::Runs;
-use super::metadata::{Chunk, Leaf, Meaning, Physical, codec_name, encoding_name};
+use super::codec::{self, Packed, PageMemory};
+use super::levels::{Runs, prefixed};
+use super::metadata::{Chunk, Leaf, Meaning, Physical, encoding_name};
 use super::page::{self, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
 use crate::columns::{Label, LabelKind, SharedTexts};
 use crate::{FormatError, le};
-
-/// The codec of uncompressed pages.
-pub(super) const UNCOMPRESSED: i64 = 0;
-
-const SNAPPY: i64 = 1;
-
-/// The most that Snappy makes of a byte: copies of 64 bytes take 3.
-const MAX_SNAPPY_RATIO: u64 = 22;
 
 /// The kind of a column's labels, if it can have any.
 pub(super) fn kind(leaf: &Leaf) -> Option<LabelKind> {
@@ -43,10 +36,11 @@ pub(super) fn decode(
     bytes: &[u8],
     leaf: &Leaf,
     chunk: &Chunk,
+    memory: &PageMemory,
     texts: &mut SharedTexts,
     emit: &mut dyn FnMut(Option<Label>),
 ) -> Result<(), FormatError> {
-    let mut decoder = Decoder { leaf, codec: chunk.codec, texts, dictionary: Vec::new(), emit };
+    let mut decoder = Decoder { leaf, codec: chunk.codec, memory, texts, dictionary: Vec::new(), emit };
     let (mut at, mut left) = (0_usize, chunk.values);
     while left > 0 {
         let place = chunk.start + at as u64;
@@ -66,6 +60,7 @@ pub(super) fn decode(
 struct Decoder<'a> {
     leaf: &'a Leaf,
     codec: i64,
+    memory: &'a PageMemory,
     texts: &'a mut SharedTexts,
     dictionary: Vec<Label>,
     emit: &'a mut dyn FnMut(Option<Label>),
@@ -82,8 +77,8 @@ impl Decoder<'_> {
             PageKind::Other => Ok(()),
             PageKind::Dictionary => {
                 let body = self.decompress(body, head.plain, at)?;
-                // A value has a byte or more.
-                if head.values > body.len() as u64 {
+                // A value has a byte or more, mostly.
+                if head.values > body.len() as u64 || !self.memory.has_room(head.values) {
                     return Err(malformed());
                 }
                 self.dictionary.clear();
@@ -122,18 +117,15 @@ impl Decoder<'_> {
 
     /// The bytes of a page that has `plain` bytes without compression.
     fn decompress<'b>(&self, body: &'b [u8], plain: u64, at: u64) -> Result<Cow<'b, [u8]>, FormatError> {
-        match self.codec {
-            UNCOMPRESSED => Ok(Cow::Borrowed(body)),
-            SNAPPY => {
-                // Checked first: the block declares how much memory it takes.
-                let is_possible = plain <= body.len() as u64 * MAX_SNAPPY_RATIO
-                    && snap::raw::decompress_len(body).is_ok_and(|length| length as u64 == plain);
-                let decoded = is_possible.then(|| snap::raw::Decoder::new().decompress_vec(body));
-                let decoded = decoded.and_then(Result::ok).map(Cow::Owned);
-                decoded.ok_or_else(|| FormatError::damaged(at, "a Snappy block of labels is malformed"))
-            }
-            codec => Err(self.unsupported(at, format!("is compressed with {}", codec_name(codec)))),
+        let Some(decoder) = codec::decoder(self.codec, &self.leaf.path, at)? else {
+            return Ok(Cow::Borrowed(body));
+        };
+        // A page of nulls may have no bytes.
+        if plain == 0 {
+            return Ok(Cow::Borrowed(&[]));
         }
+        let packed = Packed { at, stored: body.len() as u64, plain, decoder };
+        self.memory.decode(&packed, body, &self.leaf.path)
     }
 
     /// Appends the rows of a data page.
@@ -253,10 +245,4 @@ enum Values<'a> {
         runs: Runs<'a>,
         run: (u64, u32),
     },
-}
-
-/// The bytes after a length of 4 bytes, and what follows them.
-fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = le::u32(bytes, 0)? as usize;
-    bytes.get(4..)?.split_at_checked(length)
 }

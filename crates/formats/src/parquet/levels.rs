@@ -12,6 +12,12 @@ pub(super) fn varint(bytes: &[u8]) -> Option<(usize, u64)> {
     None
 }
 
+/// The bytes after a length of 4 bytes, and what follows them.
+pub(super) fn prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let length = crate::le::u32(bytes, 0)? as usize;
+    bytes.get(4..)?.split_at_checked(length)
+}
+
 /// Values of `width` bits in the hybrid encoding `RLE`.
 #[derive(Debug)]
 pub(super) struct Runs<'a> {
@@ -57,7 +63,7 @@ impl<'a> Runs<'a> {
 }
 
 /// The value at `index` of packed values, lowest bits first.
-fn packed_value(packed: &[u8], index: u64, width: u32) -> Option<u32> {
+pub(super) fn packed_value(packed: &[u8], index: u64, width: u32) -> Option<u32> {
     let bit = index.checked_mul(width.into())?;
     let first = usize::try_from(bit / 8).ok()?;
     let shift = (bit % 8) as u32;

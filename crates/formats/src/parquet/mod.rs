@@ -1,22 +1,28 @@
-//! Parquet files whose column of samples is plain: not compressed and without a dictionary, as
-//! Hugging Face `datasets` writes columns of images, audio and video.
+//! Parquet files: each value of a column of bytes is a sample.
 //!
-//! Each value then lies in one place. The metadata at the end of the file has the chunks of each
-//! column. A chunk has pages, and in a page each value follows its length.
+//! The metadata at the end of the file has the chunks of each column. A chunk has pages, and in a
+//! page each value follows its length. Hugging Face `datasets` writes columns of images, audio and
+//! video without compression and dictionaries. Then each value lies in one place.
 //!
-//! Decision: one extent per sample, found by a walk over the lengths of values. After that a sample
-//! is read like any other, without a decoder. The price is up to one request per large value when
-//! the file is indexed, and that compressed columns are refused.
+//! Decision: such a sample is one extent, found by a walk over the lengths of values. The price is
+//! up to one request per large value when the file is indexed. A sample of a compressed page is a
+//! slice of what the page's bytes become, or of its dictionary. The price is that these pages are
+//! read and decoded when the file is indexed.
 //!
 //! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
 //! or `cls` is decoded.
 
+mod codec;
+mod delta;
 mod labels;
 mod levels;
 mod metadata;
 mod page;
 mod thrift;
+mod values;
 mod walk;
+
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -24,10 +30,11 @@ use futures::StreamExt;
 use crate::columns::{self, Candidate, SharedTexts};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, Run,
-    ValueColumn, le,
+    MadeRow, MadeRows, ValueColumn, le,
 };
-use metadata::{Chunk, Leaf, Meaning, PagePlace, Physical, RowGroup, codec_name};
-use walk::{SampleColumn, Span, not_plain};
+use codec::PageMemory;
+use metadata::{Chunk, Leaf, Meaning, PagePlace, Physical, RowGroup};
+use walk::{SampleColumn, Span};
 
 /// The first and the last bytes of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -44,6 +51,9 @@ const REQUEST: u64 = 8 << 20;
 /// Spans of pages that are walked at once.
 const SPANS_AT_ONCE: usize = 32;
 
+/// Spans of compressed pages that are walked at once. Each has a page in memory.
+const PACKED_AT_ONCE: usize = 8;
+
 /// Chunks of labels that are read at once.
 const LABELS_AT_ONCE: usize = 8;
 
@@ -51,8 +61,7 @@ const LABELS_AT_ONCE: usize = 8;
 const MAX_LABELS: u64 = 256 << 20;
 
 /// The remedy for columns whose values are not in one place each.
-const REMEDY: &str = "write it again with pq.write_table(table, path, compression='NONE', \
-                      use_dictionary=False)";
+const REMEDY: &str = "write it again with pq.write_table(table, path, use_dictionary=False)";
 
 /// How to read a Parquet file.
 #[non_exhaustive]
@@ -93,16 +102,19 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
     for (place, &leaf) in wanted.iter().enumerate() {
         check_chunks(&groups, place, &leaves[leaf].path, at)?;
     }
-    let column = sample_column(&leaves[chosen], &groups, at)?;
-    let spans = spans(&reader, &groups).await?;
-    let (extents, present) = find(source, &column, spans).await?;
+    let column = sample_column(source, &leaves[chosen], &groups, at)?;
+    let spans = spans(&reader, &groups, &column).await?;
+    let Values { extents, made, present } = find(source, &column, spans).await?;
     let mut summary =
         format!("Parquet, column {}: {} values in {} row groups", column.path, extents.len(), groups.len());
+    for (place, decoder) in made.iter().flat_map(|_| column.decoders.iter().enumerate()) {
+        summary += &format!("{} {decoder}", if place == 0 { ", compressed with" } else { " and" });
+    }
     let skipped = present.iter().filter(|run| !run.1).map(|run| run.0).sum();
-    let mut found = FoundSamples { skipped, ..FoundSamples::at(extents, "") };
+    let mut found = FoundSamples { skipped, made, ..FoundSamples::at(extents, "") };
     if let Some(label) = label {
         let leaf = &leaves[label];
-        match read_labels(&reader, leaf, &groups, &present).await {
+        match read_labels(&reader, leaf, &groups, &present, &column.memory).await {
             Ok(values) => {
                 summary += &format!(", labels of column {}", leaf.path);
                 found.columns.push(ValueColumn { name: "label".to_owned(), values });
@@ -189,16 +201,19 @@ fn check_chunks(groups: &[RowGroup], place: usize, path: &str, end: u64) -> Resu
     Ok(())
 }
 
-/// The column with the samples, if its values are plain.
-fn sample_column<'a>(leaf: &'a Leaf, groups: &[RowGroup], at: u64) -> Result<SampleColumn<'a>, FormatError> {
+/// The column with the samples.
+fn sample_column<'a>(
+    source: &dyn FileSource,
+    leaf: &'a Leaf,
+    groups: &[RowGroup],
+    at: u64,
+) -> Result<SampleColumn<'a>, FormatError> {
     let path = &leaf.path;
+    let mut decoders = Vec::new();
     for chunk in groups.iter().map(|group| &group.chunks[0]) {
-        if chunk.codec != labels::UNCOMPRESSED {
-            let problem = format!("is compressed with {}", codec_name(chunk.codec));
-            return Err(not_plain(chunk.start, path, &problem));
-        }
-        if chunk.has_dictionary {
-            return Err(not_plain(chunk.start, path, "is encoded by a dictionary"));
+        match codec::decoder(chunk.codec, path, chunk.start)? {
+            Some(decoder) if !decoders.contains(&decoder) => decoders.push(decoder),
+            _ => {}
         }
     }
     let width = match leaf.physical {
@@ -208,12 +223,26 @@ fn sample_column<'a>(leaf: &'a Leaf, groups: &[RowGroup], at: u64) -> Result<Sam
         Physical::Fixed(width) => Some(width),
         _ => None,
     };
-    Ok(SampleColumn { path, max_definition: leaf.max_definition, width })
+    Ok(SampleColumn {
+        path,
+        max_definition: leaf.max_definition,
+        width,
+        decoders,
+        has_dictionary: groups.iter().any(|group| group.chunks[0].has_dictionary),
+        memory: PageMemory::new(source),
+        left: AtomicU64::new(source.size()),
+    })
 }
 
 /// The spans of pages that can be walked at once: pages of the offset index, or whole chunks.
-async fn spans(reader: &BlockReader<'_>, groups: &[RowGroup]) -> Result<Vec<Span>, FormatError> {
-    let indexes: Vec<_> = groups.iter().filter_map(|group| group.chunks[0].offset_index).collect();
+async fn spans(
+    reader: &BlockReader<'_>,
+    groups: &[RowGroup],
+    column: &SampleColumn<'_>,
+) -> Result<Vec<Span>, FormatError> {
+    // The pages of a chunk with a dictionary need its first page.
+    let index_of = |group: &RowGroup| group.chunks[0].offset_index.filter(|_| !group.chunks[0].has_dictionary);
+    let indexes: Vec<_> = groups.iter().filter_map(index_of).collect();
     // An index that does not fit is not used.
     let fits =
         |&(start, length): &(u64, u64)| start.checked_add(length).is_some_and(|end| end <= reader.size());
@@ -226,8 +255,10 @@ async fn spans(reader: &BlockReader<'_>, groups: &[RowGroup]) -> Result<Vec<Span
     let mut spans = Vec::new();
     for group in groups {
         let chunk = &group.chunks[0];
-        let whole = Span { start: chunk.start, end: chunk.start + chunk.length, rows: group.rows };
-        let index = chunk.offset_index.and_then(|_| read.next());
+        let decoder = codec::decoder(chunk.codec, column.path, chunk.start)?;
+        let recipe = column.decoders.iter().position(|known| Some(*known) == decoder).map(|at| at as u32);
+        let whole = Span { start: chunk.start, end: chunk.start + chunk.length, rows: group.rows, recipe };
+        let index = index_of(group).and_then(|_| read.next());
         let pages = index.and_then(|bytes| metadata::offset_index(&bytes));
         match pages.and_then(|pages| page_spans(&pages, whole)) {
             Some(pages) => spans.extend(joined(pages)),
@@ -248,7 +279,7 @@ fn page_spans(pages: &[PagePlace], whole: Span) -> Option<Vec<Span>> {
         }
         at = at.checked_add(length)?;
         row = next_row;
-        spans.push(Span { start: offset, end: at, rows: next_row.checked_sub(first_row)? });
+        spans.push(Span { start: offset, end: at, rows: next_row.checked_sub(first_row)?, ..whole });
     }
     (at == whole.end && !pages.is_empty()).then_some(spans)
 }
@@ -257,8 +288,9 @@ fn page_spans(pages: &[PagePlace], whole: Span) -> Option<Vec<Span>> {
 fn joined(pages: Vec<Span>) -> Vec<Span> {
     let mut spans = Vec::<Span>::new();
     for page in pages {
+        let most = if page.recipe.is_some() { walk::PACKED_READ } else { walk::LARGE_READ };
         match spans.last_mut() {
-            Some(last) if page.end - last.start <= walk::LARGE_READ => {
+            Some(last) if page.end - last.start <= most => {
                 last.end = page.end;
                 last.rows += page.rows;
             }
@@ -268,23 +300,37 @@ fn joined(pages: Vec<Span>) -> Vec<Span> {
     spans
 }
 
-/// The places of all values, and runs of rows that have one.
+/// The values of the column.
+struct Values {
+    extents: Extents,
+    made: Option<MadeRows>,
+    /// Runs of rows, and whether they have a value.
+    present: Vec<(u64, bool)>,
+}
+
+/// The places of all values.
 async fn find(
     source: &dyn FileSource,
     column: &SampleColumn<'_>,
     spans: Vec<Span>,
-) -> Result<(Extents, Vec<(u64, bool)>), FormatError> {
+) -> Result<Values, FormatError> {
     let (mut rows, mut runs, mut present) = (Vec::new(), Vec::<Run>::new(), Vec::new());
+    let mut made = Vec::<MadeRow>::new();
+    let at_once = if column.decoders.is_empty() { SPANS_AT_ONCE } else { PACKED_AT_ONCE };
     let walks = futures::stream::iter(spans).map(|span| walk::walk(source, column, span));
-    let mut walks = walks.buffered(SPANS_AT_ONCE);
+    let mut walks = walks.buffered(at_once);
     while let Some(found) = walks.next().await {
         let found = found?;
         rows.extend(found.rows);
         runs.extend(found.runs);
+        made.extend(found.made);
         present.extend(found.present);
     }
-    let extents = if column.width.is_some() { Extents::Runs(runs) } else { Extents::Rows(rows) };
-    Ok((extents, present))
+    let extents = if column.has_runs() { Extents::Runs(runs) } else { Extents::Rows(rows) };
+    let recipes = column.decoders.iter().map(|decoder| vec![*decoder]).collect();
+    let is_made = made.iter().any(|row| row.recipe.is_some());
+    let made = is_made.then_some(MadeRows { recipes, rows: made, more: Vec::new() });
+    Ok(Values { extents, made, present })
 }
 
 /// The labels of the rows that have a sample.
@@ -293,6 +339,7 @@ async fn read_labels(
     leaf: &Leaf,
     groups: &[RowGroup],
     present: &[(u64, bool)],
+    memory: &PageMemory,
 ) -> Result<ColumnValues, FormatError> {
     let unsupported = |problem: &str| FormatError::unsupported(0, format!("column {} {problem}", leaf.path));
     let kind = labels::kind(leaf).ok_or_else(|| unsupported("has no labels"))?;
@@ -319,7 +366,7 @@ async fn read_labels(
                 columns::push_label(&mut values, label);
             }
         };
-        labels::decode(&bytes?, leaf, &group.chunks[1], &mut texts, &mut emit)?;
+        labels::decode(&bytes?, leaf, &group.chunks[1], memory, &mut texts, &mut emit)?;
     }
     Ok(values)
 }
@@ -335,10 +382,10 @@ mod tests {
 
     #[test]
     fn offset_index_is_used_if_it_covers_the_chunk() {
-        let whole = Span { start: 100, end: 160, rows: 9 };
+        let whole = Span { start: 100, end: 160, rows: 9, recipe: None };
         let pages = [(100, 20, 0), (120, 30, 4), (150, 10, 4)];
         let expected = [(100, 120, 4), (120, 150, 0), (150, 160, 5)];
-        let expected = expected.map(|(start, end, rows)| Span { start, end, rows });
+        let expected = expected.map(|(start, end, rows)| Span { start, end, rows, ..whole });
         assert_eq!(page_spans(&pages, whole), Some(expected.to_vec()));
         for (at, wrong) in [
             (0, (100, 21, 0)),
@@ -382,12 +429,20 @@ mod tests {
         let groups = [group(5, chunk(100, 150_016, Some((0, length)))), group(8, chunk(200_000, 40, None))];
         let file = Bytes::from(index);
         let reader = BlockReader::new(&file, BLOCK);
-        let found = futures::executor::block_on(spans(&reader, &groups)).unwrap();
+        let leaf = Leaf {
+            path: "jpg".to_owned(),
+            physical: Physical::ByteArray,
+            meaning: Meaning::Plain,
+            max_definition: 0,
+            is_repeated: false,
+        };
+        let column = sample_column(&file, &leaf, &groups, 0).unwrap();
+        let found = futures::executor::block_on(spans(&reader, &groups, &column)).unwrap();
         let found: Vec<_> = found.iter().map(|span| (span.start, span.end, span.rows)).collect();
         assert_eq!(found, [(100, 109, 3), (109, 150_109, 1), (150_109, 150_116, 1), (200_000, 200_040, 8)]);
         let small = [(0, 9), (9, 100), (100, 200_000), (200_000, 200_001)];
-        let small = small.map(|(start, end)| Span { start, end, rows: 2 });
-        let expected = [Span { start: 0, end: 100, rows: 4 }, small[2], small[3]];
+        let small = small.map(|(start, end)| Span { start, end, rows: 2, recipe: None });
+        let expected = [Span { end: 100, rows: 4, ..small[0] }, small[2], small[3]];
         assert_eq!(joined(small.to_vec()), expected);
     }
 

@@ -11,6 +11,9 @@ pub(super) const PLAIN: i64 = 0;
 /// Runs of equal values, and packed bits.
 pub(super) const RLE: i64 = 3;
 
+/// The lengths of all values as differences, and then the values.
+pub(super) const DELTA_LENGTH: i64 = 6;
+
 /// Where the levels of a data page are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Levels {

@@ -1,25 +1,38 @@
-//! The walk over the pages of a plain column, from the length of one value to the next.
+//! The walk over the pages of a column, from one value to the next.
 //!
-//! A value's length says where the next value begins. So the walk is a chain of reads. Small values
-//! are read with their lengths, because one request then has many. Values of 32 KiB and more are
-//! skipped, and each costs a request of 4 KiB. Pages of an offset index and row groups are walked
-//! at once.
+//! In a plain page a value's length says where the next value begins. So the walk is a chain of
+//! reads. Small values are read with their lengths, because one request then has many. Values of
+//! 32 KiB and more are skipped, and each costs a request of 4 KiB.
+//!
+//! Compressed pages have no lengths outside, and the numbers of a dictionary's values are packed.
+//! Such pages are read in whole and decoded, one per walk at a time. Their values are slices of the
+//! decoded page, or of the dictionary's page. Pages of an offset index and row groups are walked at
+//! once.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use foreread_types::Decoder;
 
-use super::levels::Runs;
+use super::codec::{Packed, PageMemory};
+use super::delta::DeltaLengths;
+use super::levels::{Runs, prefixed};
 use super::metadata::encoding_name;
-use super::page::{self, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
+use super::page::{self, DELTA_LENGTH, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
+use super::values::{Base, Dictionary, Value, Values};
 use super::{REMEDY, bit_width};
-use crate::{FileSource, FormatError, Run, le};
+use crate::{FileSource, FormatError, MadeRow, Run, le};
 
 /// The bytes of a read if the last value was large.
 const SMALL_READ: u64 = 4 << 10;
 
 /// The bytes of a read if the last value was small.
 pub(super) const LARGE_READ: u64 = 128 << 10;
+
+/// The bytes of a read of compressed pages.
+pub(super) const PACKED_READ: u64 = 4 << 20;
 
 /// The length from which a value is large.
 const LARGE_VALUE: u64 = 32 << 10;
@@ -34,6 +47,27 @@ pub(super) struct SampleColumn<'a> {
     pub(super) max_definition: u32,
     /// The length of each value, if all are equal.
     pub(super) width: Option<u64>,
+    /// The decoders of compressed chunks, without repetition. A [`Span`] has a number of them.
+    pub(super) decoders: Vec<Decoder>,
+    /// Whether some chunk has a dictionary.
+    pub(super) has_dictionary: bool,
+    pub(super) memory: PageMemory,
+    /// Values that may still be found. Few bytes of compressed or repeated values can have any
+    /// number, so there are no more than bytes in the file.
+    pub(super) left: AtomicU64,
+}
+
+impl SampleColumn<'_> {
+    /// Whether values of equal length are runs. Otherwise each has an extent.
+    pub(super) fn has_runs(&self) -> bool {
+        self.width.is_some() && self.decoders.is_empty() && !self.has_dictionary
+    }
+
+    /// Takes `count` values from those that may be found.
+    fn take(&self, count: u64, at: u64) -> Result<(), FormatError> {
+        let taken = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(count));
+        taken.map(drop).map_err(|_| not_plain(at, self.path, "has more values than the file has bytes"))
+    }
 }
 
 /// Pages in a row: their range in the file, and the number of rows.
@@ -42,6 +76,8 @@ pub(super) struct Span {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) rows: u64,
+    /// The number of its decoder, if it is compressed.
+    pub(super) recipe: Option<u32>,
 }
 
 /// The values of a span.
@@ -49,6 +85,8 @@ pub(super) struct Span {
 pub(super) struct SpanValues {
     /// Values of different lengths.
     pub(super) rows: Vec<(u64, u64)>,
+    /// How each of these values is made, in a column with decoders.
+    pub(super) made: Vec<MadeRow>,
     /// Values of equal length.
     pub(super) runs: Vec<Run>,
     /// Runs of rows, and whether they have a value.
@@ -62,13 +100,28 @@ impl SpanValues {
             _ => self.present.push((count, is_present)),
         }
     }
+
+    /// Adds a value of the column.
+    fn add(&mut self, value: Value, column: &SampleColumn<'_>) {
+        let (extent, made) = value.placed();
+        if column.has_runs() {
+            // A dictionary that the metadata does not mention.
+            self.runs.push(Run { start: extent.0, stride: extent.1, length: extent.1, count: 1 });
+            return;
+        }
+        self.rows.push(extent);
+        if !column.decoders.is_empty() {
+            self.made.push(made);
+        }
+    }
 }
 
 /// Finds the values of a span.
 ///
 /// # Errors
 /// [`Damaged`](crate::FormatErrorKind::Damaged) if the pages do not have as many rows as the span.
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for other encodings than `PLAIN`.
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for encodings whose values are not in one
+/// place.
 pub(super) async fn walk(
     source: &dyn FileSource,
     column: &SampleColumn<'_>,
@@ -76,9 +129,13 @@ pub(super) async fn walk(
 ) -> Result<SpanValues, FormatError> {
     // Pages as small as a small value take one request.
     let is_small = span.end - span.start < LARGE_VALUE;
-    let read = if is_small { LARGE_VALUE } else { SMALL_READ };
+    let read = match span.recipe {
+        Some(_) => PACKED_READ,
+        None if is_small => LARGE_VALUE,
+        None => SMALL_READ,
+    };
     let window = Window { source, start: span.start, end: span.end, bytes: Bytes::new(), read };
-    let mut walk = Walk { window, column, found: SpanValues::default() };
+    let mut walk = Walk { window, column, recipe: span.recipe, dictionary: None, found: SpanValues::default() };
     let (mut at, mut left) = (span.start, span.rows);
     while left > 0 {
         let head = walk.head(at).await?;
@@ -90,7 +147,7 @@ pub(super) async fn walk(
             left = rest.ok_or_else(|| FormatError::damaged(at, "the pages have more rows than the file"))?;
             walk.page(&head, levels, body, end).await?;
         } else if head.kind == PageKind::Dictionary {
-            return Err(not_plain(at, column.path, "is encoded by a dictionary"));
+            walk.dictionary(&head, body, end).await?;
         }
         at = end;
     }
@@ -98,13 +155,16 @@ pub(super) async fn walk(
 }
 
 /// An error about a column that has no values in one place each.
-pub(super) fn not_plain(at: u64, path: &str, problem: &str) -> FormatError {
+fn not_plain(at: u64, path: &str, problem: &str) -> FormatError {
     FormatError::unsupported(at, format!("column {path} {problem}: {REMEDY}"))
 }
 
 struct Walk<'a> {
     window: Window<'a>,
     column: &'a SampleColumn<'a>,
+    /// The number of the decoder of compressed pages.
+    recipe: Option<u32>,
+    dictionary: Option<Arc<Dictionary>>,
     found: SpanValues,
 }
 
@@ -133,21 +193,171 @@ impl Walk<'_> {
         body: u64,
         end: u64,
     ) -> Result<(), FormatError> {
-        let path = self.column.path;
-        if DICTIONARY_ENCODINGS.contains(&head.encoding) {
-            return Err(not_plain(body, path, "is encoded by a dictionary"));
+        let encoding = head.encoding;
+        let is_dictionary = DICTIONARY_ENCODINGS.contains(&encoding);
+        if !is_dictionary && encoding != PLAIN && (encoding != DELTA_LENGTH || self.column.width.is_some()) {
+            let problem = format!("has the encoding {}", encoding_name(encoding));
+            return Err(not_plain(body, self.column.path, &problem));
         }
-        if head.encoding != PLAIN {
-            let problem = format!("has the encoding {}", encoding_name(head.encoding));
-            return Err(not_plain(body, path, &problem));
+        if is_dictionary && self.dictionary.is_none() {
+            return Err(FormatError::damaged(body, "the dictionary of a page is missing"));
         }
-        let (definition, mut at) = self.definition_levels(levels, body, end).await?;
+        match (self.recipe, levels) {
+            (None, _) | (_, Levels::Apart { is_compressed: false, .. }) => {
+                self.plain_page(head, levels, body, end).await
+            }
+            (Some(recipe), _) => self.packed_page(head, levels, body..end, recipe).await,
+        }
+    }
+
+    /// Finds the values of a page that is not compressed.
+    async fn plain_page(
+        &mut self,
+        head: &PageHead,
+        levels: Levels,
+        body: u64,
+        end: u64,
+    ) -> Result<(), FormatError> {
+        let (definition, at) = self.definition_levels(levels, body, end).await?;
+        if head.encoding == PLAIN {
+            return self.rows(head, &definition, &mut Source::File { at, end }, body).await;
+        }
+        let column = self.column;
+        let malformed = || FormatError::damaged(at, "a page is malformed");
+        if head.encoding == DELTA_LENGTH && at < end {
+            // The lengths stand first, and the values are not read.
+            let mut read = SMALL_READ;
+            loop {
+                let bytes = self.window.at_least(at, read.min(end - at)).await?;
+                let bytes = bytes.slice(..bytes.len().min((end - at) as usize));
+                if let Some((lengths, length)) = DeltaLengths::new(&bytes) {
+                    let (base, offset) = (Base::File(at), length as u64);
+                    let values = Values::Lengths { base, lengths, offset, end: end - at };
+                    return self.rows(head, &definition, &mut Source::Memory(values), body).await;
+                }
+                if bytes.len() as u64 == end - at {
+                    return Err(malformed());
+                }
+                read = bytes.len() as u64 * 4;
+            }
+        }
+        let memory = column.memory.reserve(end - at, 0).await;
+        let bytes = self.window.part(at..end).await?;
+        let dictionary = self.dictionary.clone();
+        let values = Values::new(head.encoding, Base::File(at), &bytes, 0, column.width, dictionary.as_ref());
+        let values = values.ok_or_else(malformed)?;
+        self.rows(head, &definition, &mut Source::Memory(values), body).await?;
+        self.window.release(memory.is_some());
+        Ok(())
+    }
+
+    /// Finds the values of a compressed page.
+    async fn packed_page(
+        &mut self,
+        head: &PageHead,
+        levels: Levels,
+        body: std::ops::Range<u64>,
+        recipe: u32,
+    ) -> Result<(), FormatError> {
+        let column = self.column;
+        let malformed = || FormatError::damaged(body.start, "a page is malformed");
+        let memory = column.memory.reserve(head.stored, head.plain).await;
+        // Levels of version 2 stand before the compressed values.
+        let (apart, start) = match levels {
+            Levels::Before { .. } => (None, body.start),
+            Levels::Apart { .. } => {
+                let (definition, start) = self.definition_levels(levels, body.start, body.end).await?;
+                (Some(definition), start)
+            }
+        };
+        let plain = head.plain.checked_sub(start - body.start).ok_or_else(malformed)?;
+        let (stored, decoded) = self.unpacked(start..body.end, plain, recipe).await?;
+        let (definition, values) = match (&apart, levels) {
+            (Some(definition), _) => (&definition[..], &decoded[..]),
+            (None, _) if column.max_definition == 0 => (&[][..], &decoded[..]),
+            (None, Levels::Before { encoding }) if encoding != RLE => {
+                return Err(self.other_levels(encoding, body.start));
+            }
+            (None, _) => prefixed(&decoded).ok_or_else(malformed)?,
+        };
+        let base = Base::Unit { at: start, stored, decoded: plain, recipe };
+        let offset = (decoded.len() - values.len()) as u64;
+        let dictionary = self.dictionary.clone();
+        let values = Values::new(head.encoding, base, values, offset, column.width, dictionary.as_ref());
+        let values = values.ok_or_else(malformed)?;
+        self.rows(head, definition, &mut Source::Memory(values), body.start).await?;
+        self.window.release(memory.is_some());
+        Ok(())
+    }
+
+    /// The stored length of a compressed part of a page, and its decoded bytes.
+    async fn unpacked(
+        &mut self,
+        part: std::ops::Range<u64>,
+        plain: u64,
+        recipe: u32,
+    ) -> Result<(u64, Bytes), FormatError> {
+        let column = self.column;
+        let malformed = || FormatError::damaged(part.start, "a page is malformed");
+        let stored = part.end.checked_sub(part.start).ok_or_else(malformed)?;
+        let decoder = *column.decoders.get(recipe as usize).ok_or_else(malformed)?;
+        // A page of nulls may have no bytes.
+        if plain == 0 || stored == 0 {
+            return Ok((stored, Bytes::new()));
+        }
+        let bytes = self.window.part(part.clone()).await?;
+        let packed = Packed { at: part.start, stored, plain, decoder };
+        Ok((stored, column.memory.decode(&packed, &bytes, column.path)?.into_owned().into()))
+    }
+
+    /// Finds the values of a dictionary page whose body lies at `body..end`.
+    async fn dictionary(&mut self, head: &PageHead, body: u64, end: u64) -> Result<(), FormatError> {
+        let column = self.column;
+        let malformed = || FormatError::damaged(body, "a dictionary is malformed");
+        if head.encoding != PLAIN && !DICTIONARY_ENCODINGS.contains(&head.encoding) {
+            let problem = format!("has a dictionary in the encoding {}", encoding_name(head.encoding));
+            return Err(not_plain(body, column.path, &problem));
+        }
+        if !column.memory.has_room(head.values) {
+            return Err(malformed());
+        }
+        if let Some(recipe) = self.recipe {
+            let memory = column.memory.reserve(head.stored, head.plain).await;
+            let (stored, decoded) = self.unpacked(body..end, head.plain, recipe).await?;
+            let base = Base::Unit { at: body, stored, decoded: head.plain, recipe };
+            let dictionary = Dictionary::new(base, &decoded, head.values, column.width);
+            self.dictionary = Some(Arc::new(dictionary.ok_or_else(malformed)?));
+            self.window.release(memory.is_some());
+            return Ok(());
+        }
+        let (mut entries, mut at) = (Vec::new(), body);
+        for _ in 0..head.values {
+            let (value, length) = match column.width {
+                Some(width) => (at, width),
+                None => (at + 4, self.length(at, end).await?),
+            };
+            at = value.checked_add(length).filter(|&after| after <= end).ok_or_else(malformed)?;
+            self.expect(length);
+            entries.push(((value - body) as u32, length as u32));
+        }
+        self.dictionary = Some(Arc::new(Dictionary { base: Base::File(body), entries }));
+        Ok(())
+    }
+
+    /// Adds the rows of a page, with their values.
+    async fn rows(
+        &mut self,
+        head: &PageHead,
+        definition: &[u8],
+        values: &mut Source<'_>,
+        body: u64,
+    ) -> Result<(), FormatError> {
         if self.column.max_definition == 0 {
-            at = self.values(head.values, at, end).await?;
+            self.values(head.values, values, body).await?;
         } else {
             let malformed = || FormatError::damaged(body, "the levels of a page are malformed");
             let width = bit_width(self.column.max_definition);
-            let mut runs = Runs::new(&definition, width).ok_or_else(malformed)?;
+            let mut runs = Runs::new(definition, width).ok_or_else(malformed)?;
             let mut left = head.values;
             while left > 0 {
                 let (count, level) = runs.next().ok_or_else(malformed)?;
@@ -155,14 +365,18 @@ impl Walk<'_> {
                 let count = count.min(left);
                 left -= count;
                 match level.cmp(&self.column.max_definition) {
-                    Ordering::Equal => at = self.values(count, at, end).await?,
+                    Ordering::Equal => self.values(count, values, body).await?,
                     Ordering::Less => self.found.add_rows(count, false),
                     Ordering::Greater => return Err(malformed()),
                 }
             }
         }
-        if at != end {
-            return Err(FormatError::damaged(at, "a page has more bytes than values"));
+        let is_used_up = match values {
+            Source::File { at, end } => at == end,
+            Source::Memory(values) => values.is_used_up(),
+        };
+        if !is_used_up {
+            return Err(FormatError::damaged(body, "a page has more bytes than values"));
         }
         Ok(())
     }
@@ -176,20 +390,23 @@ impl Walk<'_> {
     ) -> Result<(Bytes, u64), FormatError> {
         let (start, length) = match levels {
             Levels::Before { .. } if self.column.max_definition == 0 => (body, 0),
-            Levels::Before { encoding } if encoding != RLE => {
-                let problem = format!("has levels in the encoding {}", encoding_name(encoding));
-                return Err(not_plain(body, self.column.path, &problem));
-            }
+            Levels::Before { encoding } if encoding != RLE => return Err(self.other_levels(encoding, body)),
             Levels::Before { .. } => (body + 4, self.length(body, end).await?),
             Levels::Apart { repetition, definition, .. } => (body.saturating_add(repetition), definition),
         };
         let after = start.checked_add(length).filter(|&after| after <= end);
         let after = after.ok_or_else(|| FormatError::damaged(body, "the levels do not fit in a page"))?;
-        if length == 0 {
-            return Ok((Bytes::new(), after));
-        }
-        let bytes = self.window.at_least(start, length).await?;
-        Ok((bytes.slice(..length as usize), after))
+        Ok((self.window.part(start..after).await?, after))
+    }
+
+    fn other_levels(&self, encoding: i64, at: u64) -> FormatError {
+        let problem = format!("has levels in the encoding {}", encoding_name(encoding));
+        not_plain(at, self.column.path, &problem)
+    }
+
+    /// The next reads are for values of `length` bytes.
+    fn expect(&mut self, length: u64) {
+        self.window.read = if length < LARGE_VALUE { LARGE_READ } else { SMALL_READ };
     }
 
     /// The length at `at`, which has 4 bytes.
@@ -202,32 +419,58 @@ impl Walk<'_> {
         le::u32(&bytes, 0).map(u64::from).ok_or_else(cut)
     }
 
-    /// Finds `count` values from `at` on, and returns where they end.
-    async fn values(&mut self, count: u64, mut at: u64, end: u64) -> Result<u64, FormatError> {
+    /// Finds the next `count` values of a page.
+    async fn values(&mut self, count: u64, values: &mut Source<'_>, body: u64) -> Result<(), FormatError> {
         if count == 0 {
-            return Ok(at);
+            return Ok(());
         }
-        if let Some(width) = self.column.width {
-            let after = count.checked_mul(width).and_then(|length| at.checked_add(length));
-            let after = after.filter(|&after| after <= end);
-            let after = after.ok_or_else(|| FormatError::damaged(at, "a value ends after its page"))?;
-            self.found.runs.push(Run { start: at, stride: width, length: width, count });
-            self.found.add_rows(count, true);
-            return Ok(after);
-        }
-        for _ in 0..count {
-            let length = self.length(at, end).await?;
-            let value = at + 4;
-            if length > end - value {
-                return Err(FormatError::damaged(at, "a value ends after its page"));
-            }
-            self.found.rows.push((value, length));
-            self.window.read = if length < LARGE_VALUE { LARGE_READ } else { SMALL_READ };
-            at = value + length;
-        }
+        self.column.take(count, body)?;
         self.found.add_rows(count, true);
-        Ok(at)
+        let cut = |at| FormatError::damaged(at, "a value ends after its page");
+        let (at, end) = match values {
+            Source::File { at, end } => (at, *end),
+            Source::Memory(values) => {
+                for _ in 0..count {
+                    let value = values.next().ok_or_else(|| cut(body))?;
+                    self.found.add(value, self.column);
+                }
+                return Ok(());
+            }
+        };
+        match self.column.width {
+            Some(length) if self.column.has_runs() => {
+                let after = count.checked_mul(length).and_then(|length| at.checked_add(length));
+                let after = after.filter(|&after| after <= end).ok_or_else(|| cut(*at))?;
+                self.found.runs.push(Run { start: *at, stride: length, length, count });
+                *at = after;
+            }
+            width => {
+                for _ in 0..count {
+                    let (value, length) = match width {
+                        Some(width) => (*at, width),
+                        None => (*at + 4, self.length(*at, end).await?),
+                    };
+                    if value > end || length > end - value {
+                        return Err(cut(*at));
+                    }
+                    self.found.add(Value { base: Base::File(value), offset: 0, length }, self.column);
+                    if width.is_none() {
+                        self.expect(length);
+                    }
+                    *at = value + length;
+                }
+            }
+        }
+        Ok(())
     }
+}
+
+/// Where the values of a page are read.
+enum Source<'a> {
+    /// In the file, at `at..end`.
+    File { at: u64, end: u64 },
+    /// They were read and decoded.
+    Memory(Values<'a>),
 }
 
 /// A part of the file in memory, which moves forward.
@@ -247,13 +490,41 @@ impl Window<'_> {
     async fn at_least(&mut self, at: u64, length: u64) -> Result<Bytes, FormatError> {
         let end = at.checked_add(length).filter(|&end| end <= self.end && length > 0);
         let end = end.ok_or_else(|| FormatError::damaged(at, "a page ends after its column chunk"))?;
-        if at < self.start || end > self.start + self.bytes.len() as u64 {
-            let range = at..end.max(at.saturating_add(self.read).min(self.end));
-            self.bytes = self.source.read(range).await?;
+        let known = self.start + self.bytes.len() as u64;
+        if at < self.start || end > known {
+            // The beginning may be in memory.
+            let kept = if (self.start..known).contains(&at) { (at - self.start) as usize } else { self.bytes.len() };
+            let kept = self.bytes.slice(kept..);
+            let from = at + kept.len() as u64;
+            let read = self.source.read(from..end.max(from.saturating_add(self.read).min(self.end))).await?;
+            self.bytes = if kept.is_empty() { read } else { joined(&kept, &read) };
             self.start = at;
         }
         Ok(self.bytes.slice((at - self.start) as usize..))
     }
+
+    /// The bytes of a range, which may be empty.
+    async fn part(&mut self, range: std::ops::Range<u64>) -> Result<Bytes, FormatError> {
+        let length = range.end.saturating_sub(range.start);
+        if length == 0 {
+            return Ok(Bytes::new());
+        }
+        Ok(self.at_least(range.start, length).await?.slice(..length as usize))
+    }
+
+    /// Frees the memory of a large page.
+    fn release(&mut self, is_large: bool) {
+        if is_large {
+            self.bytes = Bytes::new();
+        }
+    }
+}
+
+fn joined(first: &[u8], second: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(first.len() + second.len());
+    bytes.extend_from_slice(first);
+    bytes.extend_from_slice(second);
+    bytes.freeze()
 }
 
 #[cfg(test)]
@@ -312,11 +583,19 @@ mod tests {
     }
 
     fn column() -> SampleColumn<'static> {
-        SampleColumn { path: "jpg", max_definition: 0, width: None }
+        SampleColumn {
+            path: "jpg",
+            max_definition: 0,
+            width: None,
+            decoders: Vec::new(),
+            has_dictionary: false,
+            memory: PageMemory::new(&Bytes::from_static(&[0; 1000])),
+            left: AtomicU64::new(u64::from(u32::MAX)),
+        }
     }
 
     fn span(file: &Bytes, rows: usize) -> Span {
-        Span { start: 0, end: file.size(), rows: rows as u64 }
+        Span { start: 0, end: file.size(), rows: rows as u64, recipe: None }
     }
 
     #[test]

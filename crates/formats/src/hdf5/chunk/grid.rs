@@ -32,7 +32,7 @@ impl Grid {
 
     /// The number of a chunk in row-major order of the present shape, from its index per dimension.
     /// `None` outside of that shape.
-    pub(super) fn number(&self, index: &[u64]) -> Option<u64> {
+    pub(in crate::hdf5) fn number(&self, index: &[u64]) -> Option<u64> {
         if index.len() != self.present.len() {
             return None;
         }

@@ -330,6 +330,15 @@ impl Units {
         Arc::new(DecodedUnit { bytes: unit, _place: place })
     }
 
+    /// Offers a sample of one part that no cache took, for its next use after `after`.
+    pub fn offer(&self, key: SampleKey, bytes: Bytes, after: Tick) {
+        let contents = self.lock().contents.clone();
+        let Some(next) = contents.and_then(|contents| contents.next_use(key, after)) else { return };
+        let mut state = self.lock();
+        let limit = state.limit;
+        state.kept.insert((key, 0), next, bytes, limit);
+    }
+
     /// Forgets a read that has failed.
     pub(crate) fn failed(&self, ReadNumber { key, number }: &ReadNumber) {
         let mut state = self.lock();

@@ -99,6 +99,11 @@ impl Driver {
                 let bytes = extent.cost();
                 let (used, limit) = (budget.used(), budget.limit());
                 let is_needed = reader == BlockReader::Own && needed.is_some_and(|last| due <= last);
+                // Dropped samples of a unit would each cost another read of all of it.
+                let (stored, room) = (self.block_reads.stores.used(), self.block_reads.stores.limit());
+                if extent.is_unit() && !is_needed && stored > 0 && stored.saturating_add(bytes) > room {
+                    break;
+                }
                 let charge = match budget.try_charge(bytes) {
                     Some(charge) => charge,
                     None if used == 0 || is_needed && used < limit => budget.charge(bytes),
@@ -163,7 +168,7 @@ impl Driver {
     pub(crate) fn on_block_result(
         &mut self,
         id: BlockId,
-        key: SampleKey,
+        (tick, key): (Tick, SampleKey),
         result: Result<Sample, TierError>,
         events: &mut Vec<CoreEvent>,
     ) {
@@ -187,15 +192,16 @@ impl Driver {
                 tracing::debug!(%key, %error, "a sample did not arrive with its block, reading it alone");
                 self.retry_single.push(waiting);
             }
-            (None, Ok(sample)) => self.store_unrequested(id, key, sample),
+            (None, Ok(sample)) => self.store_unrequested(id, key, sample, tick),
             // Its first use reads it.
             (None, Err(error)) => tracing::debug!(%key, %error, "a sample did not arrive with its block"),
         }
     }
 
-    /// Stores a sample that no use waits for. If the cache cannot accept it at once (a busy disk),
-    /// or too many samples are in flight, it is dropped. Its first use reads it.
-    fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample) {
+    /// Stores a sample that no use waits for. `due` is that of its block. If the cache cannot accept
+    /// it at once (a busy disk), or too many samples are in flight, it is dropped. Its first use
+    /// reads it. A sample of a unit is also kept for that use, if there is memory.
+    fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample, due: Tick) {
         // An owned sample was stored when it arrived.
         let absent = self.cache_of(key).filter(|_| self.plan.owned(key).is_none() && self.is_absent(key));
         let (Some(cache), Some(extent)) = (absent.cloned(), self.block_reads.blocks.extent(id)) else {
@@ -205,6 +211,10 @@ impl Driver {
         let most = stores.limit().max(extent.cost());
         let has_room = stores.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
+        // A disk has the sample only when it is written, which its first use may not wait for.
+        if let Some(units) = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.as_ref()) {
+            units.offer(key, sample.bytes(), due);
+        }
         let Some(room) = room else { return count_skip(&*cache, key) };
         sample.recharge(stores.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });

@@ -203,7 +203,7 @@ impl Driver {
     pub(crate) fn on_result(&mut self, answer: ReadResult, events: &mut Vec<CoreEvent>) {
         let ReadResult { tick, key, block, result, retry_charge } = answer;
         if let Some(block) = block {
-            return self.on_block_result(block, key, result, events);
+            return self.on_block_result(block, (tick, key), result, events);
         }
         if self.ready.is_settled(tick) {
             return; // a hedge has won

@@ -121,7 +121,7 @@ impl Loader {
             blocks,
             own: block_budget(look_ahead / BLOCK_BUDGET_PART),
             peers: block_budget(requested),
-            stores: Budget::new(look_ahead / BLOCK_BUDGET_PART),
+            stores: block_budget(look_ahead / BLOCK_BUDGET_PART),
             requests: received,
         };
         let levels = caches.iter().map(|(source, cache)| CacheLevel {

@@ -135,7 +135,8 @@ pub(super) async fn walk(
         None => SMALL_READ,
     };
     let window = Window { source, start: span.start, end: span.end, bytes: Bytes::new(), read };
-    let mut walk = Walk { window, column, recipe: span.recipe, dictionary: None, found: SpanValues::default() };
+    let mut walk =
+        Walk { window, column, recipe: span.recipe, dictionary: None, found: SpanValues::default() };
     let (mut at, mut left) = (span.start, span.rows);
     while left > 0 {
         let head = walk.head(at).await?;
@@ -493,7 +494,8 @@ impl Window<'_> {
         let known = self.start + self.bytes.len() as u64;
         if at < self.start || end > known {
             // The beginning may be in memory.
-            let kept = if (self.start..known).contains(&at) { (at - self.start) as usize } else { self.bytes.len() };
+            let kept =
+                if (self.start..known).contains(&at) { (at - self.start) as usize } else { self.bytes.len() };
             let kept = self.bytes.slice(kept..);
             let from = at + kept.len() as u64;
             let read = self.source.read(from..end.max(from.saturating_add(self.read).min(self.end))).await?;

@@ -333,3 +333,42 @@ fn small_caches_of_ranks_read_shards_by_extents() {
         assert!(data.reads().0 > 60 * 16 / 2);
     });
 }
+
+/// Rows of compressed pages, as `make_units.py` writes them.
+fn pages() -> (Vec<(String, Bytes)>, Vec<Bytes>) {
+    let file = include_bytes!("../fixtures/units.parquet");
+    let row = |number: u64| (0..400_u64).map(|at| ((number * 7 + at / 16) % 251) as u8).collect();
+    (vec![("units.parquet".to_owned(), Bytes::from_static(file))], (0..600).map(row).collect())
+}
+
+/// The number of pages.
+const PAGES: u64 = 24;
+
+#[test]
+// semantics: FORMAT-6, RANK-38
+fn ranks_read_each_unit_of_compressed_samples_once() {
+    for ranks in [2, 3] {
+        runtime().block_on(async {
+            let data = Sharded::new(ranks, pages()).await;
+            let (delivered, _) = data.run(None).await;
+            assert_eq!(delivered, data.expected());
+            assert_eq!(data.reads().0, PAGES, "{ranks} ranks");
+        });
+    }
+}
+
+/// Each rank keeps what its units bring, because the caches of all do not hold the data.
+#[test]
+// semantics: FORMAT-6, PLAN-10
+fn ranks_with_little_memory_read_units_a_few_times() {
+    runtime().block_on(async {
+        let mut data = Sharded::new(2, pages()).await;
+        data.job.config.look_ahead = 20_000;
+        data.job.memory = vec![data.catalog.total_bytes() / 4; 2];
+        let (delivered, _) = data.run(None).await;
+        assert_eq!(delivered, data.expected());
+        // 2 ranks, 2 epochs, and 25 samples per unit.
+        let requests = data.reads().0;
+        assert!((4 * PAGES..4 * PAGES * 6).contains(&requests), "{requests} requests");
+    });
+}

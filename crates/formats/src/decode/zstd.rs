@@ -85,7 +85,10 @@ mod tests {
         assert_eq!(content_size(&head(0, &[0x80, 9, 0, 0])), None);
         assert_eq!(content_size(&head(0x40, &[0x80, 1, 2])), Some(0x201 + 256));
         assert_eq!(content_size(&head(0xa2, &[7, 7, 1, 2, 3, 4])), Some(0x0403_0201));
-        assert_eq!(content_size(&head(0xc3, &[0x80, 7, 7, 7, 7, 1, 2, 3, 4, 5, 6, 7, 8])), Some(0x0807_0605_0403_0201));
+        assert_eq!(
+            content_size(&head(0xc3, &[0x80, 7, 7, 7, 7, 1, 2, 3, 4, 5, 6, 7, 8])),
+            Some(0x0807_0605_0403_0201)
+        );
         assert_eq!(head(0xc3, &[0; 13]).len() as u64, MOST_HEAD);
         for cut in 0..6 {
             assert_eq!(content_size(&FRAME[..cut]), None);

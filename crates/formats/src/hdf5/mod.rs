@@ -162,17 +162,16 @@ fn samples(lists: impl IntoIterator<Item = Vec<Part>>) -> Samples {
     samples
 }
 
-/// What was found, with the number of stored bytes. Rows that follow each other share a chunk.
+/// What was found, with the number of stored bytes. Samples may share some.
 fn at(samples: Samples, mut summary: String) -> FoundSamples {
     let (extents, made) = samples.finish();
     if let Some(made) = &made {
         let units = extents.iter().zip(&made.rows).map(|(extent, made)| (extent.0, made.stored));
-        let (mut stored, mut last) = (0_u64, None);
-        for unit in units.chain(made.more.iter().map(|part| (part.offset, part.made.stored))) {
-            if last.replace(unit) != Some(unit) {
-                stored = stored.saturating_add(unit.1);
-            }
-        }
+        let more = made.more.iter().map(|part| (part.offset, part.made.stored));
+        let mut units: Vec<(u64, u64)> = units.chain(more).collect();
+        units.sort_unstable();
+        units.dedup();
+        let stored = units.iter().map(|unit| unit.1).fold(0, u64::saturating_add);
         if made.recipes.is_empty() {
             summary.push_str(", in several pieces each");
         } else {

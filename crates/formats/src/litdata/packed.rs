@@ -15,7 +15,9 @@ use futures::lock::Mutex;
 use super::LitChunk;
 use crate::decode::{self, MOST_HEAD, content_size};
 use crate::found::MOST_DECODED;
-use crate::{BlockReader, Extents, FileSource, FormatError, FoundSamples, MadeRow, MadeRows, ReadError, le, parts};
+use crate::{
+    BlockReader, Extents, FileSource, FormatError, FoundSamples, MadeRow, MadeRows, ReadError, le, parts,
+};
 
 /// What a chunk with frames of several items begins with.
 const FRAMED: &[u8; 8] = b"LDFZ01\0\0";
@@ -110,7 +112,8 @@ impl<'a> Unpacked<'a> {
                 let frames = Self::heads(&reader, &[(0, source.size())]).await?;
                 let unpacked = Self::new(source, frames, true)?;
                 if unpacked.size != chunk.bytes {
-                    let why = format!("the chunk has {} bytes, its index says {}", unpacked.size, chunk.bytes);
+                    let why =
+                        format!("the chunk has {} bytes, its index says {}", unpacked.size, chunk.bytes);
                     return Err(FormatError::damaged(0, why));
                 }
                 if unpacked.size > MOST_CHUNK {
@@ -127,7 +130,10 @@ impl<'a> Unpacked<'a> {
     }
 
     /// Frames at these places, whose heads say how long they are.
-    async fn heads(reader: &BlockReader<'_>, places: &[(u64, u64)]) -> Result<Vec<(u64, u64, u64)>, FormatError> {
+    async fn heads(
+        reader: &BlockReader<'_>,
+        places: &[(u64, u64)],
+    ) -> Result<Vec<(u64, u64, u64)>, FormatError> {
         let mut frames = Vec::with_capacity(places.len());
         for group in places.chunks(GROUP) {
             let heads: Vec<_> = group.iter().map(|&(at, stored)| (at, stored.min(MOST_HEAD))).collect();
@@ -286,6 +292,7 @@ async fn framed(
     reader: &BlockReader<'_>,
     chunk: &LitChunk,
 ) -> Result<(Vec<(u64, u64, u64)>, Vec<(u64, u64)>), FormatError> {
+    super::check_size(reader, chunk)?;
     let size = reader.size();
     let damaged = |at: u64, why: &str| FormatError::damaged(at, format!("the table of frames {why}"));
     let head = reader.read(0, PREFIX.min(size)).await?;

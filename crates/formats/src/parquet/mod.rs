@@ -29,8 +29,8 @@ use futures::StreamExt;
 
 use crate::columns::{self, Candidate, SharedTexts};
 use crate::{
-    BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, Run,
-    MadeRow, MadeRows, ValueColumn, le,
+    BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow,
+    MadeRows, Run, ValueColumn, le,
 };
 use codec::PageMemory;
 use metadata::{Chunk, Leaf, Meaning, PagePlace, Physical, RowGroup};
@@ -241,7 +241,8 @@ async fn spans(
     column: &SampleColumn<'_>,
 ) -> Result<Vec<Span>, FormatError> {
     // The pages of a chunk with a dictionary need its first page.
-    let index_of = |group: &RowGroup| group.chunks[0].offset_index.filter(|_| !group.chunks[0].has_dictionary);
+    let index_of =
+        |group: &RowGroup| group.chunks[0].offset_index.filter(|_| !group.chunks[0].has_dictionary);
     let indexes: Vec<_> = groups.iter().filter_map(index_of).collect();
     // An index that does not fit is not used.
     let fits =

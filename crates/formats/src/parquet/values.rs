@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn values_are_slices_of_their_unit() {
-        let bytes = [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes(), &1u32.to_le_bytes(), b"d"].concat();
+        let bytes =
+            [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes(), &1u32.to_le_bytes(), b"d"].concat();
         let mut values = Values::new(PLAIN, UNIT, &bytes, 10, None, None).unwrap();
         let found: Vec<_> = std::iter::from_fn(|| values.next()).map(Value::placed).collect();
         let made = |slice| MadeRow { stored: 30, decoded: 200, slice, recipe: Some(1) };

@@ -160,7 +160,8 @@ pub fn samples_are_those_of_pyarrow(extension: &str, index: Index) {
         let name = format!("{} --field {:?}", expected.file, expected.field);
         let source = Counted::new(fixture(&expected.file));
         let found = index(&source, expected.field.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let bytes = |row| sample(&source.bytes, &found, row).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let bytes =
+            |row| sample(&source.bytes, &found, row).unwrap_or_else(|error| panic!("{name}: {error}"));
         let samples = (0..found.len() as usize).map(bytes).map(|bytes| json!([bytes.len(), fnv(&bytes)]));
         assert_eq!(like(&expected.samples, samples.collect()), expected.samples, "{name}");
         assert_eq!(found.skipped, expected.skipped, "{name}");

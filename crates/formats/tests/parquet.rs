@@ -7,10 +7,12 @@ mod kit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use foreread_formats::decode::decode;
 use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow};
+use foreread_types::Recipe;
 
-use columnar::{Counted, fixture, run};
+use columnar::{Counted, Random, fixture, run};
 
 fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples, FormatError> {
     let mut options = ParquetOptions::default();
@@ -104,6 +106,38 @@ fn parquet_pages_that_stay_longer_are_extents() {
         plain > 0 && plain < made.rows.len()
     };
     assert!(["snappy", "gzip", "zstd", "lz4", "brotli"].iter().any(is_mixed));
+}
+
+#[test]
+// semantics: FORMAT-5
+fn mutated_pages_end_with_bytes_or_an_error() {
+    let mut random = Random(3);
+    let (mut decoded, mut refused) = (0, 0);
+    for codec in ["snappy", "gzip", "zstd", "lz4", "brotli"] {
+        let bytes = fixture(&format!("shared_{codec}_v1.parquet"));
+        for field in ["few", "zeros"] {
+            let found = parse(&bytes, Some(field.to_owned())).unwrap();
+            let made = found.made.as_ref().unwrap();
+            let row = made.rows.iter().position(|row| row.recipe.is_some()).unwrap();
+            let (at, unit) = (columnar::extents(&found)[row].0 as usize, made.rows[row]);
+            let decoders = &made.recipes[unit.recipe.unwrap() as usize][..];
+            let recipe = Recipe::new(decoders, unit.decoded).unwrap();
+            for _ in 0..kit::copies(300) {
+                let mut stored = bytes[at..at + unit.stored as usize].to_vec();
+                for _ in 0..=random.below(2) {
+                    let at = random.below(stored.len());
+                    stored[at] ^= 1 << random.below(8);
+                }
+                stored.truncate(stored.len() - random.below(8) / 6);
+                match decode(&recipe, &stored) {
+                    Ok(bytes) => decoded += usize::from(bytes.len() as u64 == unit.decoded),
+                    Err(error) => refused += usize::from(!error.to_string().contains('\n')),
+                }
+            }
+        }
+    }
+    assert_eq!(decoded + refused, 10 * kit::copies(300));
+    assert!(decoded > 100 && refused > 1000, "{decoded} {refused}");
 }
 
 #[test]

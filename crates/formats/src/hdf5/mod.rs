@@ -1,8 +1,9 @@
 //! HDF5: rows of a dataset, sequences of a dataset, or the datasets of a group.
 //!
 //! The parser reads superblock, headers, links and chunk indexes, and returns where each sample
-//! lies. A sample is one piece of the file, a slice of a compressed chunk that is decoded when it is
-//! read, or up to 64 of them. Other datasets are refused, with the command that rewrites them.
+//! lies. A sample is one piece of the file, or a slice of a compressed chunk that is decoded when
+//! it is read. A row may have up to 64 of them. Other datasets are refused, with the command that
+//! rewrites them.
 //!
 //! Decision: the format is read by our own code. The C library reads from files only, and it
 //! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is

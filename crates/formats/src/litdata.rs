@@ -277,7 +277,7 @@ async fn plain(
         }
     }
     let mut parts: Vec<SamplePart> = index.leaves.iter().map(part).collect();
-    if let Some(&(start, length)) = rows.first() {
+    if let Some(&(start, length)) = rows.first().filter(|_| parts.iter().any(|part| part.size.is_some())) {
         check_sizes(&reader, start, length, &mut parts).await?;
     }
     let names = parts::listed(index.leaves.iter().map(|leaf| leaf.name.as_str()));
@@ -321,11 +321,17 @@ async fn check_sizes(
 
 /// Reads where the samples of a chunk lie, and where the last one ends.
 async fn table(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<(Vec<(u64, u64)>, u64), FormatError> {
+    check_size(reader, chunk)?;
+    parts::table(reader, chunk.samples).await
+}
+
+/// Checks that the file has the size of the chunk.
+fn check_size(reader: &BlockReader<'_>, chunk: &LitChunk) -> Result<(), FormatError> {
     if reader.size() != chunk.bytes {
         let why = format!("the chunk has {} bytes, its index says {}", reader.size(), chunk.bytes);
         return Err(FormatError::damaged(reader.size().min(chunk.bytes), why));
     }
-    parts::table(reader, chunk.samples).await
+    Ok(())
 }
 
 /// The length of the Arrow table that begins at `start`, after the samples.

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Cases that the recipe writes at least.
-const LEAST_CASES: usize = 245;
+const LEAST_CASES: usize = 640;
 
 /// Mutations of each file.
 const MUTATIONS: usize = 300;
@@ -158,13 +158,24 @@ fn places(extents: &Extents) -> Vec<(u64, u64)> {
 /// The sample of one row, decoded if need be.
 fn sample<'a>(bytes: &'a Bytes, found: &FoundSamples, row: usize) -> Result<Cow<'a, [u8]>, DecodeError> {
     let (at, length) = places(&found.extents)[row];
-    let plain = MadeRow::plain(length);
-    let made = found.made.as_ref().map_or(plain, |made| made.rows[row]);
-    let stored = &bytes[at as usize..(at + made.stored) as usize];
-    let Some(recipe) = made.recipe else { return Ok(stored.into()) };
-    let decoders = &found.made.as_ref().unwrap().recipes[recipe as usize];
-    let decoded = decode(&Recipe::new(&decoders[..], made.decoded).unwrap(), stored)?;
-    Ok(decoded[made.slice as usize..(made.slice + length) as usize].to_vec().into())
+    let Some(made) = &found.made else { return Ok(bytes[at as usize..(at + length) as usize].into()) };
+    let more = made.more(row);
+    let first = length - more.iter().map(|part| part.length).sum::<u64>();
+    let mut sample = Vec::new();
+    for (at, length, part) in std::iter::once((at, first, made.rows[row]))
+        .chain(more.iter().map(|part| (part.offset, part.length, part.made)))
+    {
+        let stored = &bytes[at as usize..(at + part.stored) as usize];
+        let decoded = match part.recipe {
+            None => stored.into(),
+            Some(recipe) => {
+                let decoders = &made.recipes[recipe as usize];
+                decode(&Recipe::new(&decoders[..], part.decoded).unwrap(), stored)?
+            }
+        };
+        sample.extend_from_slice(&decoded[part.slice as usize..(part.slice + length) as usize]);
+    }
+    Ok(sample.into())
 }
 
 fn samples<'a>(bytes: &'a Bytes, found: &FoundSamples) -> Vec<Cow<'a, [u8]>> {
@@ -424,6 +435,27 @@ fn repaired(mut bytes: Vec<u8>, options: &Hdf5Options) -> Bytes {
 
 #[test]
 // semantics: FORMAT-5
+fn rows_of_a_chunk_are_slices_of_one_unit() {
+    let bytes = file("filters_v110.h5");
+    let of = |path: &str| {
+        let mut options = Hdf5Options::default();
+        options.dataset = Some(path.into());
+        block_on(hdf5::index(&bytes, &options)).unwrap()
+    };
+    // Chunks of 4 rows, each of 80 bytes. Three rows of the last chunk are outside of the dataset.
+    let found = of("all_rows");
+    let (made, places) = (found.made.as_ref().unwrap(), places(&found.extents));
+    let unit = |row: usize| (places[row].0, MadeRow { slice: 0, ..made.rows[row] });
+    assert!((0..9).all(|row| unit(row) == unit(row / 4 * 4) && made.rows[row].slice == row as u64 % 4 * 80));
+    assert!(unit(0) != unit(4) && unit(4) != unit(8) && made.rows[8].decoded == 320);
+    // A row is in two chunks.
+    let found = of("all_grid");
+    let made = found.made.unwrap();
+    assert!((0..5).all(|row| made.more(row).len() == 1 && made.more(row)[0].length == 20));
+}
+
+#[test]
+// semantics: FORMAT-5
 fn damaged_chunks_with_checksums_are_errors() {
     let original = file("filters_v110.h5");
     for path in ["gzipu1", "alli4", "sumf8", "gzip_sumi4"] {
@@ -532,6 +564,10 @@ fn mutated_files_end_with_samples_or_an_error() {
                 Ok(samples) => {
                     found += 1;
                     assert!(samples.len() <= size, "{name}: {} samples", samples.len());
+                    if let Some(made) = &samples.made {
+                        let parts = (made.rows.len() + made.more.len()) as u64;
+                        assert!(made.rows.len() as u64 == samples.len() && parts <= size, "{name}: {parts}");
+                    }
                     for (row, (at, length)) in places(&samples.extents).into_iter().enumerate() {
                         let fits = match &samples.made {
                             None => at.checked_add(length).is_some_and(|end| end <= size),

@@ -7,10 +7,12 @@ mod kit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use foreread_formats::decode::decode;
 use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
-use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples};
+use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow};
+use foreread_types::Recipe;
 
-use columnar::{Counted, fixture, run};
+use columnar::{Counted, Random, fixture, run};
 
 fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples, FormatError> {
     let mut options = ParquetOptions::default();
@@ -64,6 +66,78 @@ fn parquet_takes_fewer_requests_than_samples() {
         let requests = source.requests.load(Relaxed) as u64;
         assert!(requests < found.len() / 2, "{name}: {requests} requests for {} samples", found.len());
     }
+}
+
+/// 100 images in the dictionary of a row group, as `datasets` wrote them before version 4.
+#[test]
+// semantics: FORMAT-5, SHARD-9
+fn parquet_images_of_a_dictionary_are_one_unit() {
+    let source = Counted::new(fixture("images_snappy.parquet"));
+    let found = parse(&source, None).unwrap();
+    let made = found.made.as_ref().unwrap();
+    let unit = |row: usize| (columnar::extents(&found)[row].0, MadeRow { slice: 0, ..made.rows[row] });
+    assert_eq!(found.len(), 100);
+    assert!((0..100).all(|row| unit(row) == unit(0)));
+    assert!(
+        found.summary.contains("100 values in 1 row groups, compressed with snappy"),
+        "{}",
+        found.summary
+    );
+    assert!(source.requests.load(Relaxed) <= 3, "{:?}", source.requests);
+}
+
+/// Without compression a dictionary's values are places in the file, and rows may share one.
+#[test]
+fn parquet_values_of_a_plain_dictionary_are_extents() {
+    let found = parse(&fixture("shared_none_v1.parquet"), Some("few".to_owned())).unwrap();
+    assert_eq!(found.made, None);
+    let rows = columnar::extents(&found);
+    let distinct: std::collections::HashSet<_> = rows.iter().collect();
+    assert!(distinct.len() <= 20 && rows.len() > 30, "{} of {}", distinct.len(), rows.len());
+}
+
+/// Version 2 of pages leaves those as they are that would become longer.
+#[test]
+fn parquet_pages_that_stay_longer_are_extents() {
+    let is_mixed = |codec: &&str| {
+        let bytes = fixture(&format!("shared_{codec}_v2.parquet"));
+        let made = parse(&bytes, Some("many".to_owned())).unwrap().made.unwrap();
+        let plain = made.rows.iter().filter(|row| row.recipe.is_none() && row.stored > 0).count();
+        plain > 0 && plain < made.rows.len()
+    };
+    assert!(["snappy", "gzip", "zstd", "lz4", "brotli"].iter().any(is_mixed));
+}
+
+#[test]
+// semantics: FORMAT-5
+fn mutated_pages_end_with_bytes_or_an_error() {
+    let mut random = Random(3);
+    let (mut decoded, mut refused) = (0, 0);
+    for codec in ["snappy", "gzip", "zstd", "lz4", "brotli"] {
+        let bytes = fixture(&format!("shared_{codec}_v1.parquet"));
+        for field in ["few", "zeros"] {
+            let found = parse(&bytes, Some(field.to_owned())).unwrap();
+            let made = found.made.as_ref().unwrap();
+            let row = made.rows.iter().position(|row| row.recipe.is_some()).unwrap();
+            let (at, unit) = (columnar::extents(&found)[row].0 as usize, made.rows[row]);
+            let decoders = &made.recipes[unit.recipe.unwrap() as usize][..];
+            let recipe = Recipe::new(decoders, unit.decoded).unwrap();
+            for _ in 0..kit::copies(300) {
+                let mut stored = bytes[at..at + unit.stored as usize].to_vec();
+                for _ in 0..=random.below(2) {
+                    let at = random.below(stored.len());
+                    stored[at] ^= 1 << random.below(8);
+                }
+                stored.truncate(stored.len() - random.below(8) / 6);
+                match decode(&recipe, &stored) {
+                    Ok(bytes) => decoded += usize::from(bytes.len() as u64 == unit.decoded),
+                    Err(error) => refused += usize::from(!error.to_string().contains('\n')),
+                }
+            }
+        }
+    }
+    assert_eq!(decoded + refused, 10 * kit::copies(300));
+    assert!(decoded > 100 && refused > 1000, "{decoded} {refused}");
 }
 
 #[test]

@@ -66,13 +66,19 @@ fn check(found: Found, size: u64) {
         Ok(found) => found,
         Err(error) => return assert!(!error.to_string().contains('\n'), "{error}"),
     };
-    match &found.extents {
-        Extents::Rows(rows) => {
+    match (&found.extents, &found.made) {
+        // The extents of decoded samples have their decoded lengths.
+        (Extents::Rows(rows), Some(made)) => {
+            assert!((0..rows.len()).all(|row| made.fits(row, rows[row], size)));
+            assert_eq!(made.rows.len(), rows.len());
+        }
+        (Extents::Rows(rows), None) => {
             assert!(
                 rows.iter().all(|(start, length)| start.checked_add(*length).is_some_and(|end| end <= size))
             );
         }
-        Extents::Runs(runs) => {
+        (Extents::Runs(runs), made) => {
+            assert!(made.is_none());
             assert!(runs.iter().all(|run| run.count == 0 || run.end().is_some_and(|end| end <= size)));
         }
     }

@@ -172,3 +172,43 @@ impl<'a> Steps<'a> {
         recipe.map_err(|why| dataset.to_rewrite(&format!("its filters: {why}")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_follow_each_other_are_one() {
+        let recipe = Recipe::new([Decoder::Zlib], 100).unwrap();
+        let made = |at, slice| Part { at, length: 10, made: Some((90, recipe.clone(), slice)) };
+        let mut samples = Samples::default();
+        for part in [Part::plain(50, 10), Part::plain(60, 5), Part::plain(70, 3)] {
+            samples.part(part);
+        }
+        samples.complete();
+        samples.part(Part::plain(100, 7));
+        samples.complete();
+        // Decoded bytes are never joined.
+        for part in [made(200, 0), made(200, 10), Part::plain(290, 4)] {
+            samples.part(part);
+        }
+        samples.complete();
+        let (extents, made) = samples.finish();
+        assert_eq!(extents, [(50, 18), (100, 7), (200, 24)]);
+        let made = made.unwrap();
+        assert_eq!((made.more(0).len(), made.more(1).len(), made.more(2).len()), (1, 0, 2));
+        assert_eq!((made.more(0)[0].offset, made.more(0)[0].made), (70, MadeRow::plain(3)));
+        assert!((0..3).all(|row| made.fits(row, extents[row], 300)));
+    }
+
+    #[test]
+    fn samples_in_one_piece_each_have_no_recipes() {
+        let mut samples = Samples::with_room(9);
+        for at in [0, 10] {
+            samples.part(Part::plain(at, 4));
+            samples.part(Part::plain(at + 4, 4));
+            samples.complete();
+        }
+        assert_eq!(samples.finish(), (vec![(0, 8), (10, 8)], None));
+    }
+}

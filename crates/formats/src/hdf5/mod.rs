@@ -1,8 +1,9 @@
 //! HDF5: rows of a dataset, sequences of a dataset, or the datasets of a group.
 //!
 //! The parser reads superblock, headers, links and chunk indexes, and returns where each sample
-//! lies. A sample is one piece of the file, a slice of a compressed chunk that is decoded when it is
-//! read, or up to 64 of them. Other datasets are refused, with the command that rewrites them.
+//! lies. A sample is one piece of the file, or a slice of a compressed chunk that is decoded when
+//! it is read. A row may have up to 64 of them. Other datasets are refused, with the command that
+//! rewrites them.
 //!
 //! Decision: the format is read by our own code. The C library reads from files only, and it
 //! returns wrong coordinates of chunks where an unlimited dimension is not first. The price is
@@ -162,17 +163,16 @@ fn samples(lists: impl IntoIterator<Item = Vec<Part>>) -> Samples {
     samples
 }
 
-/// What was found, with the number of stored bytes. Rows that follow each other share a chunk.
+/// What was found, with the number of stored bytes. Samples may share some.
 fn at(samples: Samples, mut summary: String) -> FoundSamples {
     let (extents, made) = samples.finish();
     if let Some(made) = &made {
         let units = extents.iter().zip(&made.rows).map(|(extent, made)| (extent.0, made.stored));
-        let (mut stored, mut last) = (0_u64, None);
-        for unit in units.chain(made.more.iter().map(|part| (part.offset, part.made.stored))) {
-            if last.replace(unit) != Some(unit) {
-                stored = stored.saturating_add(unit.1);
-            }
-        }
+        let more = made.more.iter().map(|part| (part.offset, part.made.stored));
+        let mut units: Vec<(u64, u64)> = units.chain(more).collect();
+        units.sort_unstable();
+        units.dedup();
+        let stored = units.iter().map(|unit| unit.1).fold(0, u64::saturating_add);
         if made.recipes.is_empty() {
             summary.push_str(", in several pieces each");
         } else {

@@ -154,7 +154,7 @@ mod tests {
             whole: bool,
         ) {
             let (shape, chunk): (Vec<_>, Vec<_>) = dimensions.into_iter().unzip();
-            let pieces = if whole { Pieces::of_whole(&shape, &chunk) } else { Pieces::of_rows(&shape, &chunk) };
+            let pieces = Pieces::new(&shape, &chunk, usize::from(!whole));
             let samples = if whole { 1 } else { shape[0] };
             let mut element = 0;
             for row in 0..samples {

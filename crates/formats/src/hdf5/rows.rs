@@ -1,7 +1,7 @@
 //! The places of a dataset's rows.
 //!
-//! A row is one piece of the file, a slice of a decoded chunk, or several of them. Rows in very many
-//! pieces are refused, because each piece takes a read or the decoding of a chunk.
+//! A row is one piece of the file, a slice of a decoded chunk, or several of them. Rows in very
+//! many pieces are refused, because each piece takes a read or the decoding of a chunk.
 
 use super::chunk::{ChunkLayout, Chunks, Stored};
 use super::cursor::product;

@@ -292,6 +292,7 @@ async fn framed(
     reader: &BlockReader<'_>,
     chunk: &LitChunk,
 ) -> Result<(Vec<(u64, u64, u64)>, Vec<(u64, u64)>), FormatError> {
+    super::check_size(reader, chunk)?;
     let size = reader.size();
     let damaged = |at: u64, why: &str| FormatError::damaged(at, format!("the table of frames {why}"));
     let head = reader.read(0, PREFIX.min(size)).await?;

@@ -107,6 +107,7 @@ impl PageMemory {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use futures::FutureExt;
 
     use super::*;
     use crate::FormatErrorKind;
@@ -132,5 +133,16 @@ mod tests {
         assert!(error.why().contains("68157440 bytes that are decoded together: write"), "{error}");
         let error = memory.decode(&Packed { plain: 0, ..packed }, &[0; 5000], "jpg").unwrap_err();
         assert_eq!((error.kind(), error.at()), (FormatErrorKind::Damaged, 3));
+    }
+
+    #[test]
+    fn one_large_page_is_in_memory_at_a_time() {
+        let memory = PageMemory::new(&Bytes::from(vec![0; 1000]));
+        let large = memory.reserve(LARGE, 0).now_or_never().unwrap();
+        assert!(large.is_some() && memory.reserve(1, LARGE).now_or_never().is_none());
+        assert!(memory.reserve(1, LARGE - 2).now_or_never().unwrap().is_none());
+        drop(large);
+        assert!(memory.reserve(1, LARGE).now_or_never().is_some());
+        assert!(memory.has_room(1000) && !memory.has_room(1001));
     }
 }

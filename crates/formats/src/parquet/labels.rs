@@ -1,8 +1,8 @@
 //! The values of a label column.
 //!
-//! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries. These
-//! are what `pyarrow` and `datasets` write. The price is that labels in other encodings are omitted,
-//! with a note in the summary.
+//! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries.
+//! These are what `pyarrow` and `datasets` write. The price is that labels in other encodings are
+//! omitted, with a note in the summary.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;

@@ -649,6 +649,111 @@ mod tests {
         assert!(error.why().contains("levels"), "{error}");
     }
 
+    /// A page of type 0 (data) or 2 (dictionary), with `count` values.
+    fn raw_page(kind: usize, encoding: usize, count: usize, plain: usize, stored: &[u8]) -> Vec<u8> {
+        let integer = |value: usize| [vec![0x15], varint(value as u64 * 2)].concat();
+        let numbers = [kind, plain, stored.len()].map(integer).concat();
+        let of_kind = [integer(count), integer(encoding)].concat();
+        let more: &[u8] = if kind == 0 { &[0x15, 6, 0x15, 6, 0, 0] } else { &[0, 0] };
+        let mark = if kind == 0 { 0x2c } else { 0x4c };
+        [&numbers[..], &[mark], &of_kind, more, stored].concat()
+    }
+
+    fn prefixed_value(value: &[u8]) -> Vec<u8> {
+        [&(value.len() as u32).to_le_bytes()[..], value].concat()
+    }
+
+    /// Few bytes repeat a value of a dictionary, or an empty value, any number of times.
+    #[test]
+    // semantics: FORMAT-4
+    fn repeated_values_are_no_more_than_the_bytes() {
+        let count = 1 << 30;
+        let dictionary = raw_page(2, 0, 1, 5, &prefixed_value(b"a"));
+        let numbers = [&[1][..], &varint(count as u64 * 2), &[0]].concat();
+        let repeated = [dictionary, raw_page(0, 8, count, numbers.len(), &numbers)].concat();
+        // Blocks of 2^20 differences without bits.
+        let lengths =
+            [&[0x80, 0x80, 0x40, 1][..], &varint(count as u64), &[0], &[0, 0].repeat(1 << 10)].concat();
+        let empty = raw_page(0, 6, count, lengths.len(), &lengths);
+        for file in [repeated, empty].map(Bytes::from) {
+            let column = SampleColumn { left: AtomicU64::new(file.size()), ..column() };
+            let error = block_on(walk(&file, &column, span(&file, count))).unwrap_err();
+            assert_eq!(error.kind(), crate::FormatErrorKind::Unsupported);
+            assert!(error.why().contains("more values than the file has bytes: write it again"), "{error}");
+        }
+    }
+
+    #[test]
+    fn compressed_pages_are_read_once() {
+        // Bytes that do not become shorter.
+        let mut state = 1_u64;
+        let mut noise = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let pages: Vec<Vec<u8>> = (0..7).map(|_| (0..1_500_000).map(|_| noise()).collect()).collect();
+        let packed = pages.iter().flat_map(|value| {
+            let plain = prefixed_value(value);
+            let stored = snap::raw::Encoder::new().compress_vec(&plain).unwrap();
+            raw_page(0, 0, 1, plain.len(), &stored)
+        });
+        let file: Bytes = packed.collect();
+        let source = Counted(file.clone(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let column = SampleColumn { decoders: vec![Decoder::Snappy], ..column() };
+        let column = SampleColumn { memory: PageMemory::new(&file), ..column };
+        let of = Span { recipe: Some(0), ..span(&file, 7) };
+        let found = block_on(walk(&source, &column, of)).unwrap();
+        assert_eq!(found.rows.iter().map(|row| row.1).collect::<Vec<_>>(), [1_500_000; 7]);
+        assert!(found.made.iter().all(|made| made.slice == 4 && made.decoded == 1_500_004));
+        assert_eq!(source.2.load(Relaxed), file.len());
+        assert!(source.1.load(Relaxed) <= 4, "{:?}", source.1);
+    }
+
+    #[test]
+    fn large_page_is_a_unit() {
+        let plain = [prefixed_value(&vec![7; 20 << 20]), prefixed_value(b"end")].concat();
+        let stored = snap::raw::Encoder::new().compress_vec(&plain).unwrap();
+        let page = raw_page(0, 0, 2, plain.len(), &stored);
+        let file = Bytes::from([&page[..], &page].concat());
+        let memory = PageMemory::new(&file);
+        let column = SampleColumn { decoders: vec![Decoder::Snappy], memory, ..column() };
+        let found = block_on(walk(&file, &column, Span { recipe: Some(0), ..span(&file, 4) })).unwrap();
+        let at = (page.len() - stored.len()) as u64;
+        let unit =
+            MadeRow { stored: stored.len() as u64, decoded: plain.len() as u64, slice: 4, recipe: Some(0) };
+        let second = MadeRow { slice: (20 << 20) + 8, ..unit };
+        assert_eq!(found.made, [unit, second, unit, second]);
+        let next = at + page.len() as u64;
+        assert_eq!(found.rows, [(at, 20 << 20), (at, 3), (next, 20 << 20), (next, 3)]);
+    }
+
+    #[test]
+    fn dictionary_must_come_first() {
+        let numbers = raw_page(0, 2, 1, 3, &[1, 2, 0]);
+        for (page, kind) in [
+            (numbers, crate::FormatErrorKind::Damaged),
+            (raw_page(2, 6, 1, 5, &prefixed_value(b"a")), crate::FormatErrorKind::Unsupported),
+            (raw_page(2, 0, 2, 5, &prefixed_value(b"a")), crate::FormatErrorKind::Damaged),
+            (raw_page(2, 0, 2000, 5, &prefixed_value(b"a")), crate::FormatErrorKind::Damaged),
+            (raw_page(0, 7, 1, 5, &prefixed_value(b"a")), crate::FormatErrorKind::Unsupported),
+        ] {
+            let file = Bytes::from(page);
+            assert_eq!(block_on(walk(&file, &column(), span(&file, 1))).unwrap_err().kind(), kind);
+        }
+    }
+
+    /// Values of a dictionary that the metadata does not mention, in a column of equal lengths.
+    #[test]
+    fn unexpected_dictionary_of_equal_lengths_is_runs() {
+        let dictionary = raw_page(2, 0, 2, 6, b"abcdef");
+        let file = Bytes::from([&dictionary[..], &raw_page(0, 8, 3, 4, &[1, 3, 0b011, 0])].concat());
+        let column = SampleColumn { width: Some(3), ..column() };
+        let found = block_on(walk(&file, &column, span(&file, 3))).unwrap();
+        let start = (dictionary.len() - 6) as u64;
+        let run = |start| Run { start, stride: 3, length: 3, count: 1 };
+        assert_eq!(found.runs, [run(start + 3), run(start + 3), run(start)]);
+    }
+
     proptest! {
         #[test]
         fn values_of_all_lengths_are_found(

@@ -3,7 +3,8 @@
 python benches/peers/formats.py [--directory DIR] [--samples N] [--cases NAME...]
 
 Prints a table of samples/s in the first and in later epochs. Peers are the usual map-style datasets, with 0 and 4 workers.
-The directory may be a slow mount: then the first epoch is cold if nothing has read the files before.
+Each loader touches every page of each sample. The directory may be a slow mount: then the first epoch is cold if nothing
+has read the files before. In the cases of chunks and pages, 16 or more samples share a compressed unit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import datasets
 import h5py
 import lmdb
 import numpy
+import pyarrow
+import pyarrow.parquet
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -101,13 +105,20 @@ def make_lmdb(directory: Path, samples: int) -> tuple[str, dict[str, Any], Calla
     return str(path), {}, lambda: Lmdb(str(path))
 
 
-def make_hdf5(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+def make_hdf5(
+    directory: Path, samples: int, rows: int = 1, colours: int = 256, **storage: Any
+) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "train.h5"
     with h5py.File(path, "w") as file:
-        images = file.create_dataset("images", (samples, 180, 180, 3), "uint8", chunks=(1, 180, 180, 3))
+        images = file.create_dataset("images", (samples, 180, 180, 3), "uint8", chunks=(rows, 180, 180, 3), **storage)
         for number in range(samples):
-            images[number] = numpy.random.default_rng(number).integers(0, 256, (180, 180, 3), "uint8")
+            images[number] = numpy.random.default_rng(number).integers(0, colours, (180, 180, 3), "uint8")
     return str(path), {}, lambda: Hdf5(str(path))
+
+
+def make_chunks(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    """Compressed chunks of 16 rows, to about half of their length."""
+    return make_hdf5(directory, samples, rows=16, colours=16, compression="gzip")
 
 
 def table(directory: Path, samples: int) -> Any:
@@ -129,13 +140,33 @@ def make_parquet(directory: Path, samples: int) -> tuple[str, dict[str, Any], Ca
     return str(path), {}, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
 
 
+def make_pages(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
+    """Pages of about a megabyte, as most programs write them."""
+    path = directory / "train.parquet"
+    texts = [{"image": {"bytes": value.hex().encode(), "path": None}} for value in values(samples)]
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(texts), path, compression="zstd", use_dictionary=False, row_group_size=1000
+    )
+    cache = str(directory / "parquet-cache")
+    choices = {"field": "image.bytes"}
+    return str(path), choices, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
+
+
 def make_tokens(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "tokens.bin"
     numpy.random.default_rng(0).integers(0, 50_000, samples * 20 * 2048 + 1, "uint16").tofile(path)
     return str(path), {"window": 2049, "stride": 2048, "dtype": "u16"}, lambda: Windows(str(path))
 
 
-CASES = {"lmdb": make_lmdb, "hdf5": make_hdf5, "arrow": make_arrow, "parquet": make_parquet, "tokens": make_tokens}
+CASES = {
+    "lmdb": make_lmdb,
+    "hdf5": make_hdf5,
+    "arrow": make_arrow,
+    "parquet": make_parquet,
+    "tokens": make_tokens,
+    "hdf5 chunks": make_chunks,
+    "parquet pages": make_pages,
+}
 
 
 def measured(epoch: Callable[[], int]) -> list[float]:
@@ -149,8 +180,8 @@ def measured(epoch: Callable[[], int]) -> list[float]:
 
 
 def collated(items: list[Any]) -> int:
-    """Touches each sample, as a decoder would."""
-    return sum(memoryview(item).nbytes >= 0 for item in items)
+    """Touches each page of each sample."""
+    return sum(int(numpy.frombuffer(memoryview(item).cast("B"), "u1")[::4096].min()) >= 0 for item in items)
 
 
 def peer(data: Any, workers: int) -> list[float]:
@@ -173,7 +204,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--directory", type=Path)
     arguments.add_argument("--samples", type=int, default=4000)
-    arguments.add_argument("--memory", default="0", help="foreread's memory tier")
+    arguments.add_argument("--memory", nargs="*", default=["0", "16GB"], help="foreread's memory")
     arguments.add_argument("--workers", type=int, nargs="*", default=[0, 4])
     arguments.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
     options = arguments.parse_args()
@@ -186,9 +217,10 @@ def main() -> None:
             directory = Path(scratch) / case
             directory.mkdir()
             target, choices, dataset = CASES[case](directory, options.samples)
-            rows = [("foreread", ours(target, choices, options.memory))]
-            rows += [(f"DataLoader, {workers} workers", peer(dataset(), workers)) for workers in options.workers]
-            for name, (first, *later) in rows:
+            peers = {f"DataLoader, {workers} workers": partial(peer, dataset(), workers) for workers in options.workers}
+            mine = {f"foreread, memory {memory}": partial(ours, target, choices, memory) for memory in options.memory}
+            for name, run in {**peers, **mine}.items():
+                first, *later = run()
                 print(f"| {case} | {name} | {first:,.0f} | {max(later):,.0f} |", flush=True)
 
 

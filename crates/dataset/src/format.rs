@@ -75,14 +75,15 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The packed format that an object of this name has, in any case: `.tar`, `.tfrecord`,
-    /// `.tfrecords`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`,
+    /// The packed format that an object of this name has, in any case: `.tar`, `.tar.gz`, `.tgz`,
+    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`,
     /// and TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
+        let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
         match () {
-            () if is(".tar") => Some(Self::Tar),
-            () if is(".tfrecord") || is(".tfrecords") || is_numbered(path) => Some(Self::TfRecord),
+            () if is_one_of(&[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"]) => Some(Self::Tar),
+            () if is_one_of(&TFRECORD) || is_numbered(path) => Some(Self::TfRecord),
             () if is(".zip") => Some(Self::Zip),
             () if is(".lmdb") || is(".mdb") => Some(Self::Lmdb),
             () if is(".h5") || is(".hdf5") => Some(Self::Hdf5),
@@ -127,6 +128,10 @@ impl Format {
     }
 }
 
+/// Suffixes of TFRecord files.
+const TFRECORD: [&str; 6] =
+    [".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz", ".tfrecord.zlib", ".tfrecords.zlib"];
+
 /// TensorFlow's numbering of shards: `train.tfrecord-00000-of-01024`.
 fn is_numbered(path: &str) -> bool {
     numbered(path).is_some_and(|name| ends_with(name, ".tfrecord") || ends_with(name, ".tfrecords"))
@@ -140,26 +145,18 @@ fn numbered(path: &str) -> Option<&str> {
     (digits(of) && digits(number)).then_some(name)
 }
 
-/// Suffixes of shards that are compressed as a whole, so that no sample can be read separately.
-const COMPRESSED: [&str; 18] = [
+/// Suffixes of shards that are compressed as a whole, in ways that are not decompressed here.
+const COMPRESSED: [&str; 10] = [
     ".mds.gz",
     ".mds.br",
     ".mds.bz2",
     ".mds.zstd",
     ".mds.snappy",
-    ".tar.gz",
-    ".tgz",
     ".tar.bz2",
     ".tbz2",
     ".tar.xz",
     ".txz",
-    ".tar.zst",
-    ".tzst",
     ".tar.lz4",
-    ".tfrecord.gz",
-    ".tfrecords.gz",
-    ".tfrecord.zlib",
-    ".tfrecords.zlib",
 ];
 
 fn is_compressed(path: &str) -> bool {
@@ -275,7 +272,10 @@ mod tests {
             ("x.npy", Some(Format::Npy)),
             ("x.bin", None),
             ("tar", None),
-            ("x.tar.gz", None),
+            ("x.tar.gz", Some(Format::Tar)),
+            ("x.TGZ", Some(Format::Tar)),
+            ("x.tfrecord.gz", Some(Format::TfRecord)),
+            ("x.tar.xz", None),
             ("\u{e9}tar", None),
         ] {
             assert_eq!(Format::of_shard(path), format, "{path}");
@@ -310,13 +310,13 @@ mod tests {
             &["a-0-of-2", "a.json"],
             &["a.tar", "a.json"],
             &["a.jpg"],
-            &["a.tar.gz", "b.jpg"],
+            &["a.tar.xz", "b.jpg"],
             &[],
         ] {
             assert_eq!(of(mixed).unwrap(), DetectedFormat::Format(Format::Files), "{mixed:?}");
         }
-        let error = of(&["a.tar.gz", "b.TGZ"]).unwrap_err();
+        let error = of(&["a.tar.xz", "b.TBZ2"]).unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Unsupported);
-        assert!(error.to_string().starts_with("/data: \"a.tar.gz\" is a compressed shard"), "{error}");
+        assert!(error.to_string().starts_with("/data: \"a.tar.xz\" is a compressed shard"), "{error}");
     }
 }

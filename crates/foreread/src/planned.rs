@@ -157,6 +157,7 @@ impl Planned {
             let placed = plan.levels().iter().map(|level| level.samples).fold(0, u64::saturating_add);
             let held = placed >= samples;
             if !held {
+                facts.check(memory.tier(), place.disk, place.url.as_deref())?;
                 cluster = cluster::describe(&config, 0, &place, sizes.first());
                 plan = foreread_planner::plan(&counted, sizes, &cluster)?;
             }

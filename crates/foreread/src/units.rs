@@ -6,11 +6,16 @@
 //! and keeps what units bring until its next use ([`Units`](foreread_layers::Units)). A tier whose
 //! content is fixed would leave nearly every unit to be read for nearly every sample.
 
+use std::sync::Arc;
+
 use foreread_dataset::Catalog;
 use foreread_planner::{Origin, unit_reads};
 use foreread_tier::Span;
 use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::size::ByteSize;
 
 /// The units of the datasets of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub(crate) struct UnitFacts {
     pub(crate) delivered: u64,
     /// The stored and decoded bytes of the largest one.
     pub(crate) largest: u64,
+    /// The units that are whole objects: compressed tar and TFRecord shards.
+    pub(crate) whole: u64,
 }
 
 impl UnitFacts {
@@ -35,15 +42,16 @@ impl UnitFacts {
         let (mut facts, mut shares) = (Self::default(), Vec::new());
         let mut last = None;
         for id in (0..catalog.len()).map(SampleId) {
-            let share = match catalog.entry(id).map(|entry| (entry.object.path, entry.span)) {
-                Ok((path, Span::Made(parts))) => {
+            let share = match catalog.entry(id).map(|entry| (entry.object, entry.span)) {
+                Ok((object, Span::Made(parts))) => {
                     for part in parts.iter().filter(|part| part.is_shared()) {
-                        let unit = Some((path.clone(), part.stored.clone()));
+                        let unit = Some((Arc::clone(&object.path), part.stored.clone()));
                         facts.samples += u64::from(part == &parts[0]);
                         facts.delivered += part.delivered.end - part.delivered.start;
                         if unit != last {
                             let stored = part.stored.end - part.stored.start;
                             facts.units += 1;
+                            facts.whole += u64::from(stored == object.size);
                             facts.stored = facts.stored.saturating_add(stored);
                             facts.largest = facts.largest.max(stored.saturating_add(part.recipe.length()));
                             last = unit;
@@ -58,6 +66,26 @@ impl UnitFacts {
         (facts.units > 0).then(|| (facts, Sizes::table(&shares)))
     }
 
+    /// Checks that `memory` bytes hold all samples if units are whole shards. Otherwise each sample
+    /// would decompress a shard of thousands.
+    ///
+    /// # Errors
+    /// What the caches need, and the other way.
+    pub(crate) fn check(&self, memory: u64, disk: u64, url: Option<&str>) -> Result<()> {
+        // A part of the memory is for units in flight.
+        if self.whole == 0 || memory / 4 * 3 >= self.delivered {
+            return Ok(());
+        }
+        let (url, shards) = (url.unwrap_or("the dataset"), self.whole);
+        let needed = ByteSize(self.delivered.saturating_add(self.delivered / 3));
+        let (memory, disk, data) = (ByteSize(memory), ByteSize(disk), ByteSize(self.delivered));
+        Err(Error::usage(format!(
+            "{url}: its {shards} shards are compressed as a whole, so memory and disk must hold all samples: \
+             {data}, and there are {memory} of memory and {disk} of disk; set --memory or --disk to {needed}, or \
+             unpack the shards (gunzip, unzstd) into {data} and index them again"
+        )))
+    }
+
     /// The units of two datasets together.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
@@ -66,6 +94,7 @@ impl UnitFacts {
             stored: self.stored.saturating_add(other.stored),
             delivered: self.delivered.saturating_add(other.delivered),
             largest: self.largest.max(other.largest),
+            whole: self.whole + other.whole,
         }
     }
 }

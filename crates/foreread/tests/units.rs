@@ -1,11 +1,15 @@
 //! Runs over samples that share stored units: rows of a compressed Parquet file.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+use std::io::Write;
 use std::path::Path;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use foreread::dataset::IndexOptions;
 use foreread::report::Report;
-use foreread::{Catalog, Loader, Memory};
+use foreread::{Catalog, ErrorKind, Loader, Memory};
+use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
 
 /// Those of `make_units.py`.
 const ROWS: u64 = 600;
@@ -96,4 +100,67 @@ fn plan_says_how_often_units_are_read() {
     let tenth = plan(ROWS * LENGTH / 10);
     assert!((4.0..6.0).contains(&tenth.reads_per_epoch), "{tenth:?}");
     assert!(tenth.bytes_per_epoch() > 4 * tenth.stored_bytes);
+}
+
+/// The shards of a tar dataset, compressed or not.
+fn write_shards(directory: &Path, compressed: bool) {
+    std::fs::create_dir_all(directory).unwrap();
+    for shard in 0..3_u64 {
+        let members = NumberedObjects::named(40, 1000 + 10 * shard, |id| format!("{id:06}.bin"));
+        let archive = Archive::new(members);
+        let bytes = archive.range(0..archive.size());
+        let name = format!("{shard}.tar");
+        if compressed {
+            let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+            writer.write_all(&bytes).unwrap();
+            std::fs::write(directory.join(name + ".gz"), writer.finish().unwrap()).unwrap();
+        } else {
+            std::fs::write(directory.join(name), &bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+// semantics: FORMAT-7
+fn compressed_tar_shards_are_decompressed_once_into_caches() {
+    let folder = tempfile::tempdir().unwrap();
+    let [plain, packed] = [false, true].map(|compressed| {
+        let directory = folder.path().join(compressed.to_string());
+        write_shards(&directory, compressed);
+        directory.to_str().unwrap().to_owned()
+    });
+    let load = |target: &str, memory| {
+        let builder = Loader::builder(target).batch_size(8).epochs(2).seed(3).look_ahead(1 << 20);
+        let loader = builder.memory(Memory::Bytes(memory)).start()?;
+        let mut samples = Vec::new();
+        for batch in loader.batches() {
+            samples.extend(batch.unwrap().iter().map(|(id, bytes)| (id, bytes.to_vec())));
+        }
+        Ok::<_, foreread::Error>((samples, loader.close().unwrap()))
+    };
+    let (expected, _) = load(&plain, 0).unwrap();
+    let (found, report) = load(&packed, 4 << 20).unwrap();
+    assert!(found == expected && found.len() == 240);
+    assert_eq!((report.units.unwrap().read, report.origin_requests), (3, 3));
+    // Without room for all samples each one would decompress its shard.
+    let error = load(&packed, 50_000).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Usage);
+    let text = error.to_string();
+    assert!(text.contains("3 shards are compressed as a whole") && text.contains("gunzip"), "{text}");
+    assert!(!text.contains('\n'), "{text}");
+}
+
+#[test]
+// semantics: FORMAT-7
+fn damaged_compressed_shards_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    write_shards(folder.path(), true);
+    let path = folder.path().join("1.tar.gz");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let target = folder.path().to_str().unwrap();
+    let error = Loader::builder(target).index(IndexOptions::default(), |_| ()).unwrap_err();
+    assert!(error.to_string().contains("1.tar.gz"), "{error}");
 }

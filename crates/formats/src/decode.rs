@@ -11,6 +11,7 @@ mod lz4;
 mod lzf;
 mod shuffle;
 mod snappy;
+mod whole;
 mod zlib;
 mod zstd;
 
@@ -18,6 +19,7 @@ use std::borrow::Cow;
 
 use foreread_types::{Decoder, Recipe};
 
+pub use whole::decompress;
 pub(crate) use zstd::{MOST_HEAD, content_size};
 
 use crate::found::MOST_DECODED;

@@ -13,6 +13,7 @@
 //! [`zip`] parse their formats. All other formats have their parsers in `foreread-formats`, and
 //! [`parsers`] chooses among them.
 
+mod compressed;
 mod parsers;
 mod pax;
 mod reader;

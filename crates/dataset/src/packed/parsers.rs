@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use futures::lock::Mutex;
 
 use super::FormatChoice;
+use super::compressed::{DecodedShard, decoder_of};
 use super::reader::ShardStore;
 use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
@@ -35,6 +36,8 @@ pub(crate) struct Parsers<'a> {
     is_selected: bool,
     /// What the `index.json` of each directory describes.
     indexes: Mutex<HashMap<String, Arc<ShardIndex>>>,
+    /// Held while a compressed shard is in memory.
+    decompressing: Mutex<()>,
 }
 
 /// What an `index.json` describes.
@@ -50,7 +53,8 @@ impl<'a> Parsers<'a> {
         choice: FormatChoice<'a>,
     ) -> Self {
         let FormatChoice { format, options, is_selected } = choice;
-        Self { origin, store, format, options, is_selected, indexes: Mutex::default() }
+        let (indexes, decompressing) = (Mutex::default(), Mutex::default());
+        Self { origin, store, format, options, is_selected, indexes, decompressing }
     }
 
     /// Checks that all shards of each `index.json` are among these, which are sorted by path.
@@ -95,7 +99,25 @@ impl<'a> Parsers<'a> {
     /// The samples of a shard, read at most at `places` positions at once, and the number of its
     /// members that are not samples.
     pub(crate) async fn rows(&self, object: &Object, places: usize) -> Result<(SampleRows, u64), ShardError> {
-        let store = self.store;
+        let decoder = match self.format {
+            Format::Tar | Format::TfRecord => decoder_of(&object.path),
+            _ => None,
+        };
+        let Some(decoder) = decoder else { return self.rows_in(self.store, object, places).await };
+        let _place = self.decompressing.lock().await;
+        let shard = DecodedShard::read(self.store, object, decoder).await?;
+        let (decoded, store) = (shard.object(object), ShardStore::new(&shard));
+        let (rows, skipped) = self.rows_in(&store, &decoded, 1).await?;
+        Ok((shard.made(rows, object, decoder)?, skipped))
+    }
+
+    /// [`rows`](Self::rows) of a shard that is stored as it is.
+    async fn rows_in(
+        &self,
+        store: &ShardStore<'_>,
+        object: &Object,
+        places: usize,
+    ) -> Result<(SampleRows, u64), ShardError> {
         match self.format {
             Format::Files => Err(ShardError::damaged(0, "a plain file is not a shard")),
             Format::Zip => zip::rows(store, object, places).await,

@@ -159,6 +159,12 @@ impl SampleRows {
         rows
     }
 
+    /// The same rows in an object that is decoded as a whole, so that all begin with it.
+    pub(crate) fn at_the_beginning(mut self) -> Self {
+        self.extents.iter_mut().for_each(|(start, _)| *start = 0);
+        self
+    }
+
     /// The same rows with this beyond them.
     pub(crate) fn with_extra(self, extra: ShardExtra) -> Self {
         Self { extra, ..self }

@@ -212,6 +212,9 @@ impl GroupRun<'_> {
             let data = sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
             tier.saturating_add(place.disk).saturating_mul(u64::from(config.world_size)) >= data
         };
+        if let Some(facts) = place.units().filter(|_| !is_enough(memory.tier())) {
+            facts.check(memory.tier(), place.disk, place.url.as_deref())?;
+        }
         let offered = if place.units().is_none() || is_enough(memory.tier()) { memory.tier() } else { 0 };
         let own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);

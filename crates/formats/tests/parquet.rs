@@ -35,7 +35,7 @@ fn parquet_files_that_are_refused_have_a_remedy() {
 #[test]
 // semantics: FORMAT-4
 fn damaged_parquet_files_are_errors_or_samples() {
-    columnar::damaged_files_are_errors_or_samples(".parquet", 1000, parse);
+    columnar::damaged_files_are_errors_or_samples(".parquet", 500, parse);
 }
 
 #[test]

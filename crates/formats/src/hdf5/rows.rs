@@ -17,6 +17,9 @@ use crate::{ArrayType, Extents, FormatError, Run};
 /// The most pieces of a row.
 const MOST_PIECES: u64 = 64;
 
+/// Bytes of the file's limit that each part of a dataset takes.
+const PART: u64 = 8;
+
 /// Where the rows of a dataset lie.
 pub(super) enum Rows {
     /// In pieces of the file, as they are.
@@ -58,6 +61,8 @@ pub(super) async fn whole(file: &File<'_>, dataset: &Dataset) -> Result<Vec<Part
             }
             let chunks = values::all_chunks(file, dataset, layout).await?;
             let mut cut = Cut { dataset, chunks: &chunks, steps: Steps::new(dataset, layout) };
+            // Few bytes describe many datasets in many pieces each.
+            file.spend(pieces.count().unwrap_or(u64::MAX).min(MOST_PARTS as u64) * PART)?;
             let mut parts = Vec::new();
             pieces.each(0, |piece| {
                 cut.part(&piece)?.join(&mut parts);

@@ -4,6 +4,7 @@
 //! time, but one large page at a time. So memory stays at a few pages, whatever a file declares.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use foreread_types::{Decoder, Recipe};
 use futures::lock::{Mutex, MutexGuard};
@@ -15,6 +16,12 @@ use crate::{FileSource, FormatError};
 
 /// The codec of uncompressed pages.
 const UNCOMPRESSED: i64 = 0;
+
+/// The bytes that the pages of any file may become in all.
+const LEAST_TOTAL: u64 = 4 << 30;
+
+/// The most bytes that the pages of a file become in all, for each of its bytes and beyond that.
+const MOST_GROWTH: u64 = 1024;
 
 /// The stored and decoded bytes from which a page is large.
 const LARGE: u64 = 16 << 20;
@@ -61,12 +68,16 @@ pub(super) struct PageMemory {
     most: u64,
     /// The length of the file.
     size: u64,
+    /// The bytes that pages may still become. So a small file keeps no processor busy for hours.
+    left: AtomicU64,
     large: Mutex<()>,
 }
 
 impl PageMemory {
     pub(super) fn new(source: &dyn FileSource) -> Self {
-        Self { most: limit(source.size()), size: source.size(), large: Mutex::new(()) }
+        let size = source.size();
+        let left = AtomicU64::new(size.saturating_mul(MOST_GROWTH).saturating_add(LEAST_TOTAL));
+        Self { most: limit(size), size, left, large: Mutex::new(()) }
     }
 
     /// Whether so many values of a dictionary may be in memory: no more than the file has bytes.
@@ -92,6 +103,14 @@ impl PageMemory {
             let why = format!(
                 "column {path} has a page of {plain} bytes that are decoded together: write it again with \
                  pq.write_table(table, path, data_page_size=1 << 20, row_group_size=1000)"
+            );
+            return Err(FormatError::unsupported(at, why));
+        }
+        let left = self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(plain));
+        if left.is_err() {
+            let why = format!(
+                "the pages of column {path} become more than 1024 times as long as the file: write it again \
+                 with pq.write_table(table, path, compression='none')"
             );
             return Err(FormatError::unsupported(at, why));
         }
@@ -133,6 +152,19 @@ mod tests {
         assert!(error.why().contains("68157440 bytes that are decoded together: write"), "{error}");
         let error = memory.decode(&Packed { plain: 0, ..packed }, &[0; 5000], "jpg").unwrap_err();
         assert_eq!((error.kind(), error.at()), (FormatErrorKind::Damaged, 3));
+    }
+
+    #[test]
+    // semantics: FORMAT-4
+    fn decoded_bytes_of_all_pages_are_bounded() {
+        let memory = PageMemory::new(&Bytes::from(vec![0; 1000]));
+        let packed = Packed { at: 3, stored: 16, plain: 64 << 10, decoder: Decoder::Brotli };
+        assert_eq!(memory.left.load(Relaxed), (4 << 30) + 1000 * 1024);
+        memory.left.store(2 * packed.plain, Relaxed);
+        let kind = |_| memory.decode(&packed, &[0; 16], "jpg").unwrap_err().kind();
+        // None of these streams is one, but each is counted.
+        let (damaged, refused) = (FormatErrorKind::Damaged, FormatErrorKind::Unsupported);
+        assert_eq!([0, 1, 2].map(kind), [damaged, damaged, refused]);
     }
 
     #[test]

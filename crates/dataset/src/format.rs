@@ -223,10 +223,11 @@ pub(crate) fn detect<'a>(
     Ok(DetectedFormat::Format(Format::Files))
 }
 
-/// Whether this is a name of LitData's: `chunk-0-0.bin`.
+/// Whether this is a name of LitData's: `chunk-0-0.bin`, or `chunk-0-0.zstd.bin` if it is compressed.
 fn is_chunk(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let numbers = name.strip_prefix("chunk-").and_then(|rest| rest.strip_suffix(".bin"));
+    let numbers = numbers.map(|numbers| numbers.strip_suffix(".zstd").unwrap_or(numbers));
     numbers.and_then(|numbers| numbers.split_once('-')).is_some_and(|(rank, chunk)| {
         let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         is_number(rank) && is_number(chunk)
@@ -301,6 +302,7 @@ mod tests {
             assert_eq!(of(companions).unwrap(), DetectedFormat::Format(format), "{companions:?}");
         }
         assert_eq!(of(&["index.json", "a/chunk-0-0.bin", "chunk-0-1.bin"]).unwrap(), DetectedFormat::Chunks);
+        assert_eq!(of(&["index.json", "chunk-0-0.zstd.bin"]).unwrap(), DetectedFormat::Chunks);
         assert!(of(&["index.json", "shard.00000.mds.zstd"]).is_err());
         for mixed in [
             &["x.npy", "y.npy"][..],

@@ -1,0 +1,176 @@
+"""Images from files to batches, and to a GPU: PyTorch's DataLoader, foreread's, and the two together.
+
+python benches/peers/training.py [--images N] [--workers N] [--batch N] [--step MILLISECONDS]
+
+Writes JPEGs of ImageNet's sizes, and prints a table of images/s without a model. With a GPU it then trains ResNet-50 and
+prints images/s and the share of time in which the trainer waited. Without one, `--step` gives the time of a step, for
+which the trainer sleeps. All files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+import torchvision
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
+
+import foreread
+import foreread.torch
+
+EPOCHS = 3
+
+
+def write(number: int, root: Path) -> int:
+    """A smooth picture with some noise, of about 110 KB."""
+    random = numpy.random.default_rng(number)
+    coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), "uint8")).resize((500, 375), Image.Resampling.BICUBIC)
+    noise = random.normal(0, 9, (375, 500, 3))
+    pixels = numpy.clip(numpy.asarray(coarse, "float32") + noise, 0, 255).astype("uint8")
+    path = root / f"{number % 10}" / f"{number:06}.jpg"
+    Image.fromarray(pixels).save(path, quality=90)
+    return path.stat().st_size
+
+
+def make(root: Path, images: int) -> int:
+    for label in range(10):
+        (root / str(label)).mkdir(parents=True)
+    with ProcessPoolExecutor() as pool:
+        return sum(pool.map(write, range(images), repeat(root), chunksize=64))
+
+
+def transform() -> Any:
+    normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
+    return transforms.Compose(steps)
+
+
+def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Iterable[Any]]]:
+    """A function for each contender. Each call of its result is one epoch's batches."""
+    torch.manual_seed(0)
+
+    def plain() -> Any:
+        return DataLoader(
+            ImageFolder(str(root), transform()),
+            options.batch,
+            shuffle=True,
+            num_workers=options.workers,
+            persistent_workers=options.workers > 0,
+            pin_memory=pin,
+            drop_last=True,
+        )
+
+    def ours() -> Any:
+        return foreread.torch.DataLoader(
+            str(root), batch_size=options.batch, seed=0, num_workers=options.workers, transform=transform(), pin_memory=pin,
+            drop_last=True, memory=options.memory, epochs=EPOCHS,
+        )  # fmt: skip
+
+    workers = options.workers
+    return {
+        f"DataLoader, {workers} workers": plain,
+        f"foreread.torch.DataLoader, {workers} threads": ours,
+        f"foreread.torch.wrap, {workers} workers": lambda: foreread.torch.wrap(plain(), memory=options.memory),
+    }
+
+
+class Trainer:
+    """ResNet-50 on a GPU, or a pause."""
+
+    def __init__(self, step: float | None) -> None:
+        self.step, self.model = step, None
+        if torch.cuda.is_available():
+            self.model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1, momentum=0.9)
+            torch.backends.cudnn.benchmark = True
+
+    def __call__(self, images: Any, labels: Any) -> None:
+        if self.model is None:
+            time.sleep((self.step or 0) / 1000)
+            return
+        images = images.cuda(non_blocking=True).to(memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = torch.nn.functional.cross_entropy(self.model(images), labels.cuda(non_blocking=True))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        # The time of a step ends when the GPU has done it.
+        torch.cuda.synchronize()
+
+    def alone(self, batch: int) -> float:
+        """Seconds of a step whose batch is there."""
+        images, labels = torch.randn(batch, 3, 224, 224), torch.zeros(batch, dtype=torch.long)
+        if self.model is not None:
+            images, labels = images.cuda(), labels.cuda()
+        for _ in range(5):
+            self(images, labels)
+        start = time.perf_counter()
+        for _ in range(20):
+            self(images, labels)
+        return (time.perf_counter() - start) / 20
+
+
+def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None) -> Iterator[tuple[float, float]]:
+    """Images per second of each epoch, and the part of its time in which the trainer waited."""
+    for epoch in range(EPOCHS):
+        if hasattr(loader, "set_epoch"):
+            loader.set_epoch(epoch)
+        count, waited, start = 0, 0.0, time.perf_counter()
+        batches = iter(loader)
+        while True:
+            asked = time.perf_counter()
+            batch = next(batches, None)
+            waited += time.perf_counter() - asked
+            if batch is None:
+                break
+            count += len(batch[0])
+            if trainer is not None:
+                trainer(*batch)
+        seconds = time.perf_counter() - start
+        yield count / seconds, waited / seconds
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--images", type=int, default=8192)
+    arguments.add_argument("--workers", type=int, default=os.cpu_count())
+    arguments.add_argument("--batch", type=int, default=256)
+    arguments.add_argument("--memory", default="auto", help="foreread's memory tier")
+    arguments.add_argument("--step", type=float, help="milliseconds of a step, without a GPU")
+    options = arguments.parse_args()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    print(f"{platform.processor() or platform.machine()}, {gpu}, torch {torch.__version__}, Pillow {Image.__version__}")
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch) / "images"
+        size = make(root, options.images)
+        print(f"{options.images} JPEGs, {size / options.images / 1000:.0f} KB each\n", flush=True)
+        print("| loader | trainer | first epoch, images/s | later epochs, images/s | waiting |\n|---|---|--:|--:|--:|", flush=True)
+        trainer = Trainer(options.step)
+        modes: list[tuple[str, Any]] = [("none", None)]
+        if trainer.model is not None or options.step:
+            alone = trainer.alone(options.batch)
+            name = "ResNet-50" if trainer.model is not None else "a pause"
+            print(f"| none: one batch again and again | {name}, {alone * 1000:.0f} ms | | {options.batch / alone:,.0f} | 0 % |")
+            modes.append((name, trainer))
+        for name, mode in modes:
+            for contender, loader in loaders(root, options, pin=torch.cuda.is_available()).items():
+                (first, _), *later = epochs(loader(), mode)
+                rate, waiting = max(later)
+                print(f"| {contender} | {name} | {first:,.0f} | {rate:,.0f} | {waiting:.0%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,6 @@ has read the files before. In the cases of chunks and pages, 16 or more samples 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -121,21 +120,21 @@ def make_chunks(directory: Path, samples: int) -> tuple[str, dict[str, Any], Cal
     return make_hdf5(directory, samples, rows=16, colours=16, compression="gzip")
 
 
-def table(directory: Path, samples: int) -> Any:
+def table(samples: int) -> Any:
     features = datasets.Features({"image": datasets.Image(decode=False)})
-    rows = ({"image": {"bytes": value, "path": None}} for value in values(samples))
-    return datasets.Dataset.from_generator(lambda: rows, features=features, cache_dir=str(directory / "cache"))
+    rows = [{"image": {"bytes": value, "path": None}} for value in values(samples)]
+    return datasets.Dataset.from_list(rows, features=features)
 
 
 def make_arrow(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "arrow"
-    table(directory, samples).save_to_disk(str(path))
+    table(samples).save_to_disk(str(path))
     return str(path), {}, lambda: Rows(datasets.load_from_disk(str(path)))
 
 
 def make_parquet(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "train.parquet"
-    table(directory, samples).to_parquet(str(path))
+    table(samples).to_parquet(str(path))
     cache = str(directory / "parquet-cache")
     return str(path), {}, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
 
@@ -209,7 +208,6 @@ def main() -> None:
     arguments.add_argument("--cases", nargs="*", choices=list(CASES), default=list(CASES))
     options = arguments.parse_args()
     datasets.disable_progress_bars()
-    os.environ.setdefault("FOREREAD_LOG", "error")
     print("| format | loader | first epoch, samples/s | later epochs, samples/s |")
     print("|---|---|--:|--:|")
     with tempfile.TemporaryDirectory(dir=options.directory) as scratch:

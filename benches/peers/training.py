@@ -38,7 +38,7 @@ def write(number: int, root: Path) -> int:
     """A smooth picture with some noise, of about 110 KB."""
     random = numpy.random.default_rng(number)
     coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), "uint8")).resize((500, 375), Image.Resampling.BICUBIC)
-    noise = random.normal(0, 9, (375, 500, 3))
+    noise = random.normal(0, 17, (375, 500, 3))
     pixels = numpy.clip(numpy.asarray(coarse, "float32") + noise, 0, 255).astype("uint8")
     path = root / f"{number % 10}" / f"{number:06}.jpg"
     Image.fromarray(pixels).save(path, quality=90)

@@ -183,7 +183,9 @@ def collated(items: list[Any]) -> int:
     return sum(int(numpy.frombuffer(memoryview(item).cast("B"), "u1")[::4096].min()) >= 0 for item in items)
 
 
-def peer(data: Any, workers: int) -> list[float]:
+def peer(dataset: Callable[[], Any], workers: int) -> list[float]:
+    # Made here: LMDB may be open only once in a process and its workers.
+    data = dataset()
     generator = torch.Generator().manual_seed(0)
     loader = DataLoader(
         data, BATCH, shuffle=True, num_workers=workers, persistent_workers=workers > 0, generator=generator, collate_fn=list
@@ -215,7 +217,7 @@ def main() -> None:
             directory = Path(scratch) / case
             directory.mkdir()
             target, choices, dataset = CASES[case](directory, options.samples)
-            peers = {f"DataLoader, {workers} workers": partial(peer, dataset(), workers) for workers in options.workers}
+            peers = {f"DataLoader, {workers} workers": partial(peer, dataset, workers) for workers in options.workers}
             mine = {f"foreread, memory {memory}": partial(ours, target, choices, memory) for memory in options.memory}
             for name, run in {**peers, **mine}.items():
                 first, *later = run()

@@ -4,6 +4,9 @@ No thread waits for the engine. A request for a batch takes ready batches from t
 threads, up to the prefetch limit. So a loop that is left early has nothing to stop, wake or join. The price is that new
 batches are started only during a request. Between two steps, started batches continue.
 
+PyTorch's operators use one thread in each of these threads, as in PyTorch's worker processes. Each would use all cores
+otherwise, and threads that wait for each other make a loader several times slower on machines with many cores.
+
 The interpreter's exit does not wait long, because a transform may hang in an uninterruptible call. Threads get a short
 timeout to finish, because native code that runs while the interpreter shuts down may crash it. Then they are
 abandoned.
@@ -22,6 +25,8 @@ from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
+
+import torch
 
 from ..errors import ForkError
 
@@ -51,16 +56,28 @@ class _Pool:
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         if self._started < self._wanted:
-            thread = threading.Thread(target=_work, args=(self._jobs,), name="foreread-transform", daemon=True)
-            _threads.add(thread)
-            thread.start()
+            self._start()
             self._started += 1
         future: Future[T] = Future()
         self._jobs.put((future, work))
         return future
 
+    def _start(self) -> None:
+        begun = threading.Event()
+        thread = threading.Thread(target=_work, args=(self._jobs, begun), name="foreread-transform", daemon=True)
+        _threads.add(thread)
+        operators = torch.get_num_threads()
+        thread.start()
+        begun.wait()
+        # The number is each thread's own, and that of threads to come: those are not the loader's.
+        torch.set_num_threads(operators)
 
-def _work(jobs: _Jobs) -> None:
+
+def _work(jobs: _Jobs, begun: threading.Event) -> None:
+    try:
+        torch.set_num_threads(1)
+    finally:
+        begun.set()
     while (job := jobs.get()) is not None:
         future, work = job
         if future.set_running_or_notify_cancel():

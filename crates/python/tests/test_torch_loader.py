@@ -270,7 +270,7 @@ def test_files_other_than_images_are_named(tmp_path: Path, images: Path) -> None
         DataLoader(root, 8)
 
 
-def test_operators_use_one_thread_in_each_decoding_thread(images: str) -> None:
+def test_operators_use_one_thread_in_each_decoding_thread(images: Path) -> None:
     """On 16 cores each thread used 16 more, and a loader with 16 threads was four times slower than worker processes."""
     numbers = set()
 

@@ -75,6 +75,8 @@ class _Pool:
 
 def _work(jobs: _Jobs, begun: threading.Event) -> None:
     try:
+        # A thread takes the number of all threads at its first look.
+        torch.get_num_threads()
         torch.set_num_threads(1)
     finally:
         begun.set()

@@ -149,6 +149,7 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, default=os.cpu_count())
     arguments.add_argument("--batch", type=int, default=256)
     arguments.add_argument("--memory", default="auto", help="foreread's memory tier")
+    arguments.add_argument("--only", default="", help="contenders whose names contain this")
     arguments.add_argument("--step", type=float, help="milliseconds of a step, without a GPU")
     options = arguments.parse_args()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
@@ -166,7 +167,8 @@ def main() -> None:
             print(f"| none: one batch again and again | {name}, {alone * 1000:.0f} ms | | {options.batch / alone:,.0f} | 0 % |")
             modes.append((name, trainer))
         for name, mode in modes:
-            for contender, loader in loaders(root, options, pin=torch.cuda.is_available()).items():
+            contenders = loaders(root, options, pin=torch.cuda.is_available())
+            for contender, loader in ((one, loader) for one, loader in contenders.items() if options.only in one):
                 (first, _), *later = epochs(loader(), mode)
                 rate, waiting = max(later)
                 print(f"| {contender} | {name} | {first:,.0f} | {rate:,.0f} | {waiting:.0%} |", flush=True)

@@ -3,13 +3,15 @@
 python benches/peers/formats.py [--directory DIR] [--samples N] [--cases NAME...]
 
 Prints a table of samples/s in the first and in later epochs. Peers are the usual map-style datasets, with 0 and 4 workers.
-Each loader touches every page of each sample. The directory may be a slow mount: then the first epoch is cold if nothing
-has read the files before. In the cases of chunks and pages, 16 or more samples share a compressed unit.
+Each loader touches every page of each sample. A directory that is given keeps its files, so that they can be read again
+through a slow mount: `--before 'command'` runs before each loader, to make the first epoch cold. In the cases of chunks
+and pages, 16 or more samples share a compressed unit.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -98,9 +100,10 @@ class Rows(Dataset[bytes]):
 
 def make_lmdb(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "lmdb"
-    with lmdb.open(str(path), map_size=1 << 36) as environment, environment.begin(write=True) as writing:
-        for number, value in enumerate(values(samples)):
-            writing.put(f"{number:08}".encode(), value)
+    if not path.exists():
+        with lmdb.open(str(path), map_size=1 << 36) as environment, environment.begin(write=True) as writing:
+            for number, value in enumerate(values(samples)):
+                writing.put(f"{number:08}".encode(), value)
     return str(path), {}, lambda: Lmdb(str(path))
 
 
@@ -108,10 +111,11 @@ def make_hdf5(
     directory: Path, samples: int, rows: int = 1, colours: int = 256, **storage: Any
 ) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "train.h5"
-    with h5py.File(path, "w") as file:
-        images = file.create_dataset("images", (samples, 180, 180, 3), "uint8", chunks=(rows, 180, 180, 3), **storage)
-        for number in range(samples):
-            images[number] = numpy.random.default_rng(number).integers(0, colours, (180, 180, 3), "uint8")
+    if not path.exists():
+        with h5py.File(path, "w") as file:
+            images = file.create_dataset("images", (samples, 180, 180, 3), "uint8", chunks=(rows, 180, 180, 3), **storage)
+            for number in range(samples):
+                images[number] = numpy.random.default_rng(number).integers(0, colours, (180, 180, 3), "uint8")
     return str(path), {}, lambda: Hdf5(str(path))
 
 
@@ -128,32 +132,36 @@ def table(samples: int) -> Any:
 
 def make_arrow(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "arrow"
-    table(samples).save_to_disk(str(path))
+    if not path.exists():
+        table(samples).save_to_disk(str(path))
     return str(path), {}, lambda: Rows(datasets.load_from_disk(str(path)))
 
 
 def make_parquet(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "train.parquet"
-    table(samples).to_parquet(str(path))
-    cache = str(directory / "parquet-cache")
+    if not path.exists():
+        table(samples).to_parquet(str(path))
+    cache = tempfile.mkdtemp()
     return str(path), {}, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
 
 
 def make_pages(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     """Pages of about a megabyte, as most programs write them."""
     path = directory / "train.parquet"
-    texts = [{"image": {"bytes": value.hex().encode(), "path": None}} for value in values(samples)]
-    pyarrow.parquet.write_table(
-        pyarrow.Table.from_pylist(texts), path, compression="zstd", use_dictionary=False, row_group_size=1000
-    )
-    cache = str(directory / "parquet-cache")
+    if not path.exists():
+        texts = [{"image": {"bytes": value.hex().encode(), "path": None}} for value in values(samples)]
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_pylist(texts), path, compression="zstd", use_dictionary=False, row_group_size=1000
+        )
+    cache = tempfile.mkdtemp()
     choices = {"field": "image.bytes"}
     return str(path), choices, lambda: Rows(datasets.load_dataset("parquet", data_files=str(path), cache_dir=cache)["train"])
 
 
 def make_tokens(directory: Path, samples: int) -> tuple[str, dict[str, Any], Callable[[], Any]]:
     path = directory / "tokens.bin"
-    numpy.random.default_rng(0).integers(0, 50_000, samples * 20 * 2048 + 1, "uint16").tofile(path)
+    if not path.exists():
+        numpy.random.default_rng(0).integers(0, 50_000, samples * 20 * 2048 + 1, "uint16").tofile(path)
     return str(path), {"window": 2049, "stride": 2048, "dtype": "u16"}, lambda: Windows(str(path))
 
 
@@ -203,7 +211,8 @@ def ours(target: str, choices: dict[str, Any], memory: str) -> list[float]:
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--directory", type=Path)
+    arguments.add_argument("--directory", type=Path, help="keeps the files there")
+    arguments.add_argument("--before", help="a command before each loader")
     arguments.add_argument("--samples", type=int, default=4000)
     arguments.add_argument("--memory", nargs="*", default=["0", "16GB"], help="foreread's memory")
     arguments.add_argument("--workers", type=int, nargs="*", default=[0, 4])
@@ -212,14 +221,16 @@ def main() -> None:
     datasets.disable_progress_bars()
     print("| format | loader | first epoch, samples/s | later epochs, samples/s |")
     print("|---|---|--:|--:|")
-    with tempfile.TemporaryDirectory(dir=options.directory) as scratch:
+    with tempfile.TemporaryDirectory() as scratch:
         for case in options.cases:
-            directory = Path(scratch) / case
-            directory.mkdir()
+            directory = (options.directory or Path(scratch)) / case
+            directory.mkdir(parents=True, exist_ok=True)
             target, choices, dataset = CASES[case](directory, options.samples)
             peers = {f"DataLoader, {workers} workers": partial(peer, dataset, workers) for workers in options.workers}
             mine = {f"foreread, memory {memory}": partial(ours, target, choices, memory) for memory in options.memory}
             for name, run in {**peers, **mine}.items():
+                if options.before:
+                    subprocess.run(options.before, shell=True, check=True)
                 first, *later = run()
                 print(f"| {case} | {name} | {first:,.0f} | {max(later):,.0f} |", flush=True)
 

@@ -2,15 +2,17 @@
 //!
 //! A row has the number of stored bytes, the number of decoded ones, and where the sample begins in
 //! them. It also has the number of a list of decoders in the metadata `foreread.recipes`. The
-//! columns exist only if some sample is decoded. A row without a list is stored as it is. The price
-//! is four numbers per sample, of which only those that differ take memory.
+//! columns exist only if some sample is decoded or has several parts. A row without a list is stored
+//! as it is. These numbers are of a sample's first part. The others are in a
+//! [column](crate::part_column) of their own. The price is four numbers per sample, of which only
+//! those that differ take memory.
 
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, UInt32Array, UInt64Array};
-use arrow_schema::{DataType, Field};
-use foreread_formats::found::fits;
-use foreread_formats::{MadeRow, recipes};
+use arrow_schema::{ArrowError, DataType, Field};
+use foreread_formats::found::fits_parts;
+use foreread_formats::{MadeRow, MadeRows, MorePart, recipes};
 use foreread_tier::StoredPart;
 use foreread_types::{Decoder, Recipe};
 use xxhash_rust::xxh3::Xxh3;
@@ -20,6 +22,7 @@ use crate::catalog_file::{CatalogFault, corrupt};
 use crate::columns::{NullableIntegers, PackedIntegers};
 use crate::encode::hash_text;
 use crate::packed::{IndexedShard, SampleRows};
+use crate::part_column::{self, PartRows};
 
 /// The names of the columns, in their order.
 pub(crate) const COLUMNS: [&str; 4] = ["stored", "decoded", "slice", "recipe"];
@@ -33,6 +36,8 @@ pub(crate) struct RecipeTable {
     recipes: Vec<Vec<Decoder>>,
     /// For each shard, and each of its lists, the number in `recipes`.
     numbers: Vec<Vec<u32>>,
+    /// Whether some sample has several parts.
+    has_parts: bool,
 }
 
 impl RecipeTable {
@@ -46,6 +51,7 @@ impl RecipeTable {
             let of_shard = shard.rows.extra().made.iter().flat_map(|made| &made.recipes);
             let numbers = of_shard.map(|decoders| table.number(decoders)).collect();
             table.numbers.push(numbers);
+            table.has_parts |= shard.rows.extra().made.as_ref().is_some_and(has_parts);
         }
         Some(table)
     }
@@ -64,32 +70,64 @@ impl RecipeTable {
         recipes::to_json(&self.recipes)
     }
 
-    pub(crate) fn fields() -> [Field; 4] {
+    pub(crate) fn fields(&self) -> Vec<Field> {
         let [stored, decoded, slice, recipe] = COLUMNS;
         let number = |name| Field::new(name, DataType::UInt64, false);
-        [number(stored), number(decoded), number(slice), Field::new(recipe, DataType::UInt32, true)]
+        let recipe = Field::new(recipe, DataType::UInt32, true);
+        let mut fields = vec![number(stored), number(decoded), number(slice), recipe];
+        fields.extend(self.has_parts.then(part_column::field));
+        fields
+    }
+
+    /// The number of a shard's list of decoders.
+    fn number_of(&self, shard: usize, recipe: u32) -> Option<u32> {
+        self.numbers.get(shard)?.get(recipe as usize).copied()
     }
 
     /// The columns of these rows.
-    pub(crate) fn arrays(&self, shards: &[IndexedShard], rows: &[(usize, usize)]) -> [ArrayRef; 4] {
+    pub(crate) fn arrays(
+        &self,
+        shards: &[IndexedShard],
+        rows: &[(usize, usize)],
+    ) -> Result<Vec<ArrayRef>, ArrowError> {
         let made = |&(shard, row): &(usize, usize)| shards[shard].rows.made(row);
         let numbers = |number: fn(MadeRow) -> u64| -> ArrayRef {
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|at| number(made(at)))))
         };
-        let recipe = |at: &(usize, usize)| self.numbers.get(at.0)?.get(made(at).recipe? as usize).copied();
+        let recipe = |at: &(usize, usize)| self.number_of(at.0, made(at).recipe?);
         let recipes: UInt32Array = rows.iter().map(recipe).collect();
-        [
+        let mut arrays = vec![
             numbers(|made| made.stored),
             numbers(|made| made.decoded),
             numbers(|made| made.slice),
             Arc::new(recipes),
-        ]
+        ];
+        if self.has_parts {
+            let more = rows.iter().map(|&(shard, row)| (shard, shards[shard].rows.more(row)));
+            arrays.push(part_column::array(more, |shard, recipe| self.number_of(shard, recipe))?);
+        }
+        Ok(arrays)
     }
+}
+
+/// Whether some sample has several parts.
+fn has_parts(made: &MadeRows) -> bool {
+    !made.more.is_empty()
 }
 
 /// The part of a fingerprint of how a sample is made. Nothing for a sample that is stored as it is.
 pub(crate) fn hash_row(hash: &mut Xxh3, rows: &SampleRows, row: usize) {
-    let MadeRow { stored, decoded, slice, recipe } = rows.made(row);
+    hash_made(hash, rows, &rows.made(row));
+    for MorePart { offset, length, made, .. } in rows.more(row) {
+        hash.update(&[12]);
+        hash.update(&offset.to_le_bytes());
+        hash.update(&length.to_le_bytes());
+        hash_made(hash, rows, made);
+    }
+}
+
+fn hash_made(hash: &mut Xxh3, rows: &SampleRows, made: &MadeRow) {
+    let MadeRow { stored, decoded, slice, recipe } = *made;
     let Some(decoders) = recipe.and_then(|recipe| rows.decoders(recipe)) else { return };
     hash.update(&[8]);
     for number in [stored, decoded, slice, decoders.len() as u64] {
@@ -113,6 +151,8 @@ pub(crate) struct MadeColumns {
     decoded: PackedIntegers,
     slice: PackedIntegers,
     recipe: NullableIntegers,
+    /// The other parts, if some sample has several.
+    more: Option<PartRows>,
 }
 
 /// The rows of a batch: its bytes, and each row's offset, length and size of object.
@@ -141,49 +181,88 @@ impl MadeColumns {
         };
         let (stored, decoded, slice) = (wide(&layout.stored)?, wide(&layout.decoded)?, wide(&layout.slice)?);
         let present = validity(batch.bytes, layout.recipe.validity, rows)?;
-        let numbers = layout.recipe.values(batch.bytes, rows)?;
-        let mut numbers: Vec<u32> = numbers.iter().map(|value| u32::from_le_bytes(*value)).collect();
-        for (row, number) in numbers.iter_mut().enumerate() {
-            let recipe = is_present(present, row).then_some(*number);
-            let decoders = match recipe {
-                None => None,
-                Some(recipe) => {
-                    Some(&**recipes.get(recipe as usize).ok_or_else(|| bad(row, "has unknown decoders"))?)
-                }
-            };
+        let numbers: &[[u8; 4]] = layout.recipe.values(batch.bytes, rows)?;
+        let recipe = |row: usize| is_present(present, row).then(|| u32::from_le_bytes(numbers[row]));
+        let decoders = |recipe: u32| recipes.get(recipe as usize).map(|decoders| &**decoders);
+        let mut sums = stored.clone();
+        let check = |row: usize, more: Option<&[MorePart]>| {
+            let more = more.ok_or_else(|| bad(row, "has damaged parts"))?;
+            let recipe = recipe(row);
+            let used = more.iter().map(|part| part.made.recipe).chain([recipe]).flatten();
+            if used.into_iter().any(|recipe| decoders(recipe).is_none()) {
+                return Err(bad(row, "has unknown decoders"));
+            }
             let made = MadeRow { stored: stored[row], decoded: decoded[row], slice: slice[row], recipe };
             let extent = (batch.offsets[row], batch.lengths[row]);
-            if !fits(&made, decoders, extent, batch.sizes[row]) {
+            if !fits_parts(&made, more, decoders, extent, batch.sizes[row]) {
                 return Err(bad(row, "cannot be made of its stored bytes"));
             }
-            *number = recipe.unwrap_or(0);
-        }
-        let numbers: Vec<u64> = numbers.into_iter().map(u64::from).collect();
+            let of_more = more.iter().map(|part| part.made.stored);
+            sums[row] = of_more.fold(stored[row], u64::saturating_add);
+            Ok(())
+        };
+        let more = match &layout.parts {
+            Some(column) => Some(PartRows::decode(column, batch.bytes, rows, check)?),
+            None => {
+                let mut check = check;
+                (0..rows).try_for_each(|row| check(row, Some(&[])))?;
+                None
+            }
+        };
+        let numbers: Vec<u64> = (0..rows).map(|row| recipe(row).unwrap_or(0).into()).collect();
         let columns = Self {
             stored: PackedIntegers::of(&stored),
             decoded: PackedIntegers::of(&decoded),
             slice: PackedIntegers::of(&slice),
             recipe: NullableIntegers::new(present, PackedIntegers::of(&numbers)),
+            more,
         };
-        Ok((columns, stored))
+        Ok((columns, sums))
     }
 
-    /// How an existing row of `length` bytes at `offset` is made. `None` if it is stored as it is.
-    pub(crate) fn part(
+    /// How an existing row of `length` bytes at `offset` is made. `None` if it is stored as it is,
+    /// in one piece.
+    pub(crate) fn parts(
         &self,
         recipes: &[Arc<[Decoder]>],
         row: usize,
         (offset, length): (u64, u64),
-    ) -> Option<StoredPart> {
-        let decoders = recipes.get(self.recipe.get(row)? as usize)?;
-        let slice = self.slice.get(row);
-        Some(StoredPart {
-            stored: offset..offset + self.stored.get(row),
-            // It was checked when the catalog was opened.
-            recipe: Recipe::new(Arc::clone(decoders), self.decoded.get(row)).ok()?,
-            delivered: slice..slice + length,
-        })
+    ) -> Option<Arc<[StoredPart]>> {
+        let recipe = self.recipe.get(row).map(|recipe| recipe as u32);
+        let first = MadeRow {
+            stored: self.stored.get(row),
+            decoded: self.decoded.get(row),
+            slice: self.slice.get(row),
+            recipe,
+        };
+        let more: Vec<MorePart> = self.more.iter().flat_map(|more| more.get(row)).collect();
+        if more.is_empty() {
+            recipe?;
+            return Some(Arc::new([stored_part(recipes, (offset, length), &first)?]));
+        }
+        let own = length.checked_sub(more.iter().map(|part| part.length).sum())?;
+        let first = stored_part(recipes, (offset, own), &first);
+        let more = more.iter().map(|part| stored_part(recipes, (part.offset, part.length), &part.made));
+        // They were checked when the catalog was opened.
+        std::iter::once(first).chain(more).collect()
     }
+}
+
+/// A part of `length` delivered bytes that is stored at `offset`.
+fn stored_part(
+    recipes: &[Arc<[Decoder]>],
+    (offset, length): (u64, u64),
+    made: &MadeRow,
+) -> Option<StoredPart> {
+    let decoders = match made.recipe {
+        Some(recipe) => Arc::clone(recipes.get(recipe as usize)?),
+        None => Arc::default(),
+    };
+    Some(StoredPart {
+        stored: offset..offset + made.stored,
+        recipe: Recipe::new(decoders, made.decoded).ok()?,
+        delivered: made.slice..made.slice + length,
+    })
 }
 
 #[cfg(test)]

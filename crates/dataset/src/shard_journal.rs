@@ -144,7 +144,7 @@ impl ShardJournal {
         options: &FormatOptions,
     ) -> Result<Option<(Self, KnownShards)>, DatasetError> {
         let head = ShardsHead {
-            unfinished_shards: 3,
+            unfinished_shards: 4,
             base_url: base_url.to_owned(),
             format: format.name().to_owned(),
             options: options.clone(),

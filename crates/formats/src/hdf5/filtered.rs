@@ -10,7 +10,7 @@ use foreread_types::{Decoder, Recipe};
 use super::chunk::{ChunkLayout, Chunks, Stored};
 use super::dataset::Dataset;
 use crate::decode::decode;
-use crate::{FormatError, MadeRows};
+use crate::{FormatError, MadeRow, MadeRows};
 
 /// Where a sample lies, and how it is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +38,23 @@ pub(super) fn rows(places: &[Place]) -> (Vec<(u64, u64)>, Option<MadeRows>) {
     }
     let mut made = MadeRows::default();
     for place in places {
-        match &place.made {
-            None => made.push_plain(place.length),
-            Some((stored, recipe)) => made.push(*stored, recipe.decoders(), recipe.length(), 0),
-        }
+        let row = made_row(&mut made, place);
+        made.rows.push(row);
     }
     (extents, Some(made))
+}
+
+/// How a place is made, with its steps in the lists of `made`.
+pub(super) fn made_row(made: &mut MadeRows, place: &Place) -> MadeRow {
+    match &place.made {
+        None => MadeRow::plain(place.length),
+        Some((stored, recipe)) => MadeRow {
+            stored: *stored,
+            decoded: recipe.length(),
+            slice: 0,
+            recipe: Some(made.recipe(recipe.decoders())),
+        },
+    }
 }
 
 /// The place of the first `length` bytes of each chunk.

@@ -17,6 +17,30 @@ pub(super) enum Rows {
     Made(Vec<Place>),
 }
 
+impl Rows {
+    /// The place of each row, one by one.
+    pub(super) fn places(self, file: &File<'_>, dataset: &Dataset) -> Result<Vec<Place>, FormatError> {
+        let extents = match self {
+            Self::Made(places) => return Ok(places),
+            Self::Stored(extents) => extents,
+        };
+        let plain = |(at, length)| Place::plain(at, length);
+        Ok(match extents {
+            Extents::Rows(rows) => rows.into_iter().map(plain).collect(),
+            Extents::Runs(runs) => {
+                // Chunks that overlap would have more rows than the file has bytes.
+                let bytes = runs.iter().map(|run| run.count.saturating_mul(run.length));
+                if bytes.fold(0, u64::saturating_add) > file.size() {
+                    return Err(dataset.damaged("its chunks overlap"));
+                }
+                let of_run =
+                    |run: Run| (0..run.count).map(move |row| (run.start + row * run.stride, run.length));
+                runs.into_iter().flat_map(of_run).map(plain).collect()
+            }
+        })
+    }
+}
+
 /// The place of each row.
 pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Rows, FormatError> {
     match &dataset.datatype.element {

@@ -267,13 +267,14 @@ fn stored_part(
 
 #[cfg(test)]
 mod tests {
-    use foreread_formats::MadeRows;
     use foreread_tier::{Object, Span, Version};
     use foreread_types::SampleId;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::packed::{FormatColumns, ShardExtra};
     use crate::servers::Layouts;
+    use crate::tests::{believable, request_all};
     use crate::{Catalog, DatasetError, DatasetErrorKind, Format};
 
     fn made(recipes: &[&[Decoder]], rows: Vec<MadeRow>) -> MadeRows {
@@ -380,6 +381,223 @@ mod tests {
             let shards = vec![shard("a", &[(at, length)], Some(made(recipes, vec![row])))];
             let error = catalog(shards).unwrap_err();
             assert_eq!(error.kind(), DatasetErrorKind::Corrupt, "{row:?}: {error}");
+        }
+    }
+
+    fn more(row: usize, offset: u64, length: u64, made: MadeRow) -> MorePart {
+        MorePart { row, offset, length, made }
+    }
+
+    /// A sample of one part, one of two plain parts, and one of three.
+    fn with_parts() -> Vec<IndexedShard> {
+        let mut first = made(
+            &[ZLIB, &[Decoder::Lzf]],
+            vec![row(50, 50, 0, None), row(20, 20, 0, None), row(100, 5000, 40, 0)],
+        );
+        first.more = vec![
+            more(1, 900, 30, MadeRow::plain(30)),
+            more(2, 5, 1, MadeRow::plain(1)),
+            more(2, 300, 70, row(80, 90, 20, 1)),
+        ];
+        vec![shard("a", &[(0, 50), (60, 50), (200, 400 + 71)], Some(first)), shard("b", &[(7, 8)], None)]
+    }
+
+    #[test]
+    // semantics: FORMAT-6
+    fn samples_of_several_parts_are_read_back_from_a_catalog() {
+        let built = catalog(with_parts()).unwrap();
+        let opened = Catalog::from_bytes(built.to_bytes().unwrap(), "x").unwrap();
+        let part = |stored: std::ops::Range<u64>, decoders: &[Decoder], decoded, delivered| StoredPart {
+            stored,
+            recipe: Recipe::new(decoders, decoded).unwrap(),
+            delivered,
+        };
+        for catalog in [built, opened] {
+            let spans: Vec<Span> = (0..4).map(|id| catalog.entry(SampleId(id)).unwrap().span).collect();
+            let two = [part(60..80, &[], 20, 0..20), part(900..930, &[], 30, 0..30)];
+            let three = [
+                part(200..300, ZLIB, 5000, 40..440),
+                part(5..6, &[], 1, 0..1),
+                part(300..380, &[Decoder::Lzf], 90, 20..90),
+            ];
+            let expected =
+                [Span::Range(0..50), Span::Made(two.into()), Span::Made(three.into()), Span::Range(7..15)];
+            assert_eq!(spans, expected);
+            let stored = catalog.stored_sizes().unwrap();
+            assert_eq!((0..4).map(|id| stored.bytes(SampleId(id))).collect::<Vec<_>>(), [50, 50, 181, 8]);
+            assert_eq!(catalog.total_bytes(), 50 + 50 + 471 + 8);
+        }
+    }
+
+    #[test]
+    // semantics: FORMAT-6
+    fn fingerprint_covers_all_parts() {
+        let of = |change: fn(&mut MadeRows, &mut (u64, u64))| {
+            let mut made = made(&[ZLIB, &[Decoder::Lzf]], vec![row(20, 20, 0, None)]);
+            made.more = vec![more(0, 300, 70, row(80, 90, 20, 1)), more(0, 900, 30, MadeRow::plain(30))];
+            let mut extent = (60, 120);
+            change(&mut made, &mut extent);
+            catalog(vec![shard("a", &[extent], Some(made))]).unwrap().fingerprint()
+        };
+        let all = [
+            of(|_, _| ()),
+            of(|made, _| made.more[1].offset = 901),
+            of(|made, _| made.more.reverse()),
+            of(|made, _| made.more[0].made.stored = 81),
+            of(|made, _| made.more[0].made.decoded = 91),
+            of(|made, _| made.more[0].made.slice = 19),
+            of(|made, _| made.more[0].made.recipe = Some(0)),
+            of(|made, extent| (made.more[0].length, extent.1) = (69, 119)),
+            of(|made, extent| {
+                made.more.pop();
+                extent.1 = 90;
+            }),
+        ];
+        for (at, print) in all.iter().enumerate() {
+            assert!(!all[..at].contains(print), "{at}");
+        }
+    }
+
+    #[test]
+    // semantics: FORMAT-4
+    fn impossible_parts_are_refused() {
+        let of = |change: &dyn Fn(&mut MadeRows)| {
+            let mut made = made(&[ZLIB, &[Decoder::Lzf]], vec![row(20, 20, 0, None)]);
+            made.more = vec![more(0, 300, 70, row(80, 90, 20, 1)), more(0, 900, 30, MadeRow::plain(30))];
+            change(&mut made);
+            catalog(vec![shard("a", &[(60, 120)], Some(made))]).map(|_| ()).map_err(|error| error.kind())
+        };
+        assert_eq!(of(&|_| ()), Ok(()));
+        let bad: [&dyn Fn(&mut MadeRows); 8] = [
+            &|made| made.more[1].offset = 971,
+            &|made| made.more[1].offset = u64::MAX,
+            &|made| made.more[1].length = 31,
+            &|made| made.more[0].made.slice = 21,
+            &|made| made.more[0].made.stored = u64::MAX,
+            &|made| made.more.clear(),
+            &|made| made.more.push(more(0, 0, 0, MadeRow::plain(0))),
+            &|made| {
+                made.rows[0] = MadeRow::plain(0);
+                made.more.push(more(0, 0, 20, MadeRow::plain(20)));
+            },
+        ];
+        for (number, change) in bad.into_iter().enumerate() {
+            assert_eq!(of(change), Err(DatasetErrorKind::Corrupt), "{number}");
+        }
+    }
+
+    /// Changes the version of a catalog without more.
+    fn of_version(bytes: &[u8], version: u8) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        let places: Vec<usize> =
+            (0..bytes.len() - 6).filter(|&at| bytes[at..at + 6] == *b"\x01\0\0\x004\0").collect();
+        // In the schema at the beginning, and in the footer.
+        assert_eq!(places.len(), 2);
+        places.into_iter().for_each(|at| bytes[at + 4] = version);
+        // The checksum of an unknown version is unknown.
+        believable(bytes.clone()).unwrap_or(bytes)
+    }
+
+    #[test]
+    // semantics: FORMAT-5
+    fn catalogs_of_version_3_with_decoded_samples_are_read() {
+        let bytes = catalog(shards()).unwrap().to_bytes().unwrap();
+        let old = Catalog::from_bytes(of_version(&bytes, b'3'), "x").unwrap();
+        assert_eq!(old.entry(SampleId(0)).unwrap().span, part(10..110, 5000, 40..440));
+        let error = catalog_error(of_version(&bytes, b'5'));
+        assert!(error.contains("version 5, and this foreread reads versions 1 to 4"), "{error}");
+    }
+
+    fn catalog_error(bytes: Vec<u8>) -> String {
+        Catalog::from_bytes(bytes, "x").unwrap_err().to_string()
+    }
+
+    #[test]
+    // semantics: FORMAT-4
+    fn hostile_parts_with_a_valid_checksum_are_harmless() {
+        let bytes = catalog(with_parts()).unwrap().to_bytes().unwrap();
+        let mut opened = 0;
+        for at in 0..bytes.len() {
+            for value in [0x00, 0x01, 0x02, 0x7f, 0x80, 0xff] {
+                let mut copy = bytes.to_vec();
+                copy[at] = value;
+                let copy = believable(copy).map(|copy| Catalog::from_bytes(copy, "x"));
+                if let Some(Ok(catalog)) = copy {
+                    request_all(&catalog);
+                    opened += 1;
+                }
+            }
+        }
+        assert!(opened > 100 && opened < 5 * bytes.len(), "{opened}");
+    }
+
+    /// A part that can be made in an object of 1,000 bytes: delivered bytes, offset, how.
+    fn parts() -> impl Strategy<Value = (u64, u64, MadeRow)> {
+        let plain = (0..900_u64, 1..100_u64).prop_map(|(at, length)| (length, at, MadeRow::plain(length)));
+        let lzf = (0..900_u64, 10..100_u64, 1..2000_u64).prop_flat_map(|(at, stored, decoded)| {
+            (0..decoded).prop_flat_map(move |slice| {
+                (1..=decoded - slice).prop_map(move |length| (length, at, row(stored, decoded, slice, 0)))
+            })
+        });
+        prop_oneof![plain, lzf]
+    }
+
+    proptest! {
+        #[test]
+        // semantics: FORMAT-6
+        fn any_parts_are_read_back(
+            samples in prop::collection::vec(prop::collection::vec(parts(), 0..5), 1..30),
+            split in 0..30_usize,
+        ) {
+            let split = split.min(samples.len());
+            let shards = [("a", &samples[..split]), ("b", &samples[split..])];
+            let shards = shards.map(|(path, samples)| {
+                let mut all = MadeRows::default();
+                all.recipe(if path == "a" { &[Decoder::Lzf] } else { &[Decoder::Lzf, Decoder::Shuffle(2)] });
+                let extents: Vec<(u64, u64)> = samples
+                    .iter()
+                    .map(|parts| all.push_parts(parts.iter().map(|(length, at, made)| (*at, *length, *made))))
+                    .collect();
+                shard(path, &extents, Some(all))
+            });
+            let lists: Vec<Vec<StoredPart>> = shards
+                .iter()
+                .flat_map(|shard| {
+                    let rows = &shard.rows;
+                    (0..rows.rows()).map(move |row| {
+                        let (at, length) = rows.extent(row);
+                        let own = length - rows.more(row).iter().map(|part| part.length).sum::<u64>();
+                        let more = rows.more(row).iter().map(|part| (part.offset, part.length, part.made));
+                        let parts = [(at, own, rows.made(row))].into_iter().chain(more);
+                        let parts = parts.filter(|(_, length, _)| *length > 0).map(|(at, length, made)| StoredPart {
+                            stored: at..at + made.stored,
+                            recipe: Recipe::new(
+                                made.recipe.map_or(&[][..], |recipe| rows.decoders(recipe).unwrap()),
+                                made.decoded,
+                            )
+                            .unwrap(),
+                            delivered: made.slice..made.slice + length,
+                        });
+                        parts.collect()
+                    })
+                })
+                .collect();
+            let catalog = catalog(shards.to_vec()).unwrap();
+            let opened = Catalog::from_bytes(catalog.to_bytes().unwrap(), "x").unwrap();
+            for (id, expected) in lists.into_iter().enumerate() {
+                let id = SampleId(id as u64);
+                let stored: u64 = expected.iter().map(|part| part.stored.end - part.stored.start).sum();
+                match opened.entry(id).unwrap().span {
+                    Span::Made(parts) => prop_assert_eq!(&parts[..], &expected[..]),
+                    Span::Range(range) => {
+                        prop_assert!(expected.len() < 2 && expected.iter().all(|part| part.stored == range));
+                        prop_assert!(expected.iter().all(|part| part.recipe.decoders().is_empty()));
+                        prop_assert_eq!(range.end - range.start, stored);
+                    }
+                    Span::Whole => prop_assert!(false),
+                }
+                prop_assert_eq!(opened.stored_sizes().unwrap().bytes(id), stored);
+            }
         }
     }
 

@@ -107,7 +107,13 @@ fn extents(found: &FoundSamples) -> &[(u64, u64)] {
 }
 
 /// The bytes of a part.
-fn part(bytes: &[u8], found: &FoundSamples, at: u64, length: u64, row: &MadeRow) -> Result<Vec<u8>, DecodeError> {
+fn part(
+    bytes: &[u8],
+    found: &FoundSamples,
+    at: u64,
+    length: u64,
+    row: &MadeRow,
+) -> Result<Vec<u8>, DecodeError> {
     let stored = &bytes[at as usize..(at + row.stored) as usize];
     let Some(recipe) = row.recipe else { return Ok(stored.to_vec()) };
     let decoders = &found.made.as_ref().unwrap().recipes[recipe as usize];
@@ -176,14 +182,22 @@ fn rows_of_several_datasets_are_those_of_h5py() {
         let samples = samples(&bytes, &found);
         assert_eq!(fnv(samples.iter().map(Vec::as_slice)), case.digest, "{name}");
         assert!(found.array.is_none());
-        let arrays: Vec<_> =
-            case.fields.iter().map(|(name, dtype, shape)| (name.as_str(), dtype.as_str(), &shape[..])).collect();
-        let types = found.field_arrays.iter().map(|(name, array)| (&**name, array.dtype.as_str(), &array.shape[..]));
+        let arrays: Vec<_> = case
+            .fields
+            .iter()
+            .map(|(name, dtype, shape)| (name.as_str(), dtype.as_str(), &shape[..]))
+            .collect();
+        let types =
+            found.field_arrays.iter().map(|(name, array)| (&**name, array.dtype.as_str(), &array.shape[..]));
         assert_eq!(types.collect::<Vec<_>>(), arrays, "{name}");
         for (fields, lengths) in found.fields.as_ref().unwrap().iter().zip(&case.lengths) {
             let mut offset = 0;
             for ((field, expected), length) in fields.iter().zip(&case.fields).zip(lengths) {
-                assert_eq!((&*field.name, field.offset, field.length), (&*expected.0, offset, *length), "{name}");
+                assert_eq!(
+                    (&*field.name, field.offset, field.length),
+                    (&*expected.0, offset, *length),
+                    "{name}"
+                );
                 offset += length;
             }
             assert_eq!((fields.len(), lengths.len()), (case.fields.len(), case.fields.len()));

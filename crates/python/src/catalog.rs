@@ -127,15 +127,14 @@ impl PyCatalog {
         self.catalog().array().map(|array| (array.dtype.clone(), array.shape.clone()))
     }
 
-    /// NumPy's type and the shape of each field of a sample, by name, as far as the format knows
-    /// them. In the order of the first sample's fields.
+    /// NumPy's type and the shape of each field of the first sample, by name. None for a field
+    /// whose type is unknown.
     #[getter]
     fn field_types<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let types = PyDict::new(py);
         for field in self.catalog().fields(SampleId(0)).unwrap_or_default() {
-            if let Some(array) = self.catalog().field_array(field.name) {
-                types.set_item(field.name, (&array.dtype, &array.shape))?;
-            }
+            let array = self.catalog().field_array(field.name);
+            types.set_item(field.name, array.map(|array| (&array.dtype, &array.shape)))?;
         }
         Ok(types)
     }

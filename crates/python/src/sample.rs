@@ -102,7 +102,8 @@ impl PySample {
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         let Some(array) = this.catalog().array() else {
-            if this.catalog().format() == Format::Zip && this.key()?.is_some_and(|key| key.ends_with(".npy")) {
+            if this.catalog().format() == Format::Zip && this.key()?.is_some_and(|key| key.ends_with(".npy"))
+            {
                 return values::npy(slf.as_any());
             }
             let format = this.catalog().format().name();

@@ -102,7 +102,8 @@ pub(crate) fn npy<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     let head = format.call_method1(reader, (&file,))?;
     let (shape, is_fortran, dtype): (Bound<'py, PyAny>, bool, Bound<'py, PyAny>) = head.extract()?;
     if dtype.getattr("hasobject")?.extract()? {
-        let message = "the array has Python objects: numpy.load(io.BytesIO(sample), allow_pickle=True) reads them";
+        let message =
+            "the array has Python objects: numpy.load(io.BytesIO(sample), allow_pickle=True) reads them";
         return Err(pyo3::exceptions::PyTypeError::new_err(message));
     }
     let count = numpy.call_method1("prod", (&shape,))?.call_method0("item")?.call_method0("__int__")?;

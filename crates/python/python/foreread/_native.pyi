@@ -348,9 +348,8 @@ class Catalog:
         """NumPy's type and the shape of each sample's bytes, if the format knows them. The first length of the shape is
         None if it differs between samples."""
     @property
-    def field_types(self) -> dict[str, tuple[str, list[int | None]]]:
-        """NumPy's type and the shape of each field of a sample, by name, as far as the format knows them. In the order of
-        the first sample's fields."""
+    def field_types(self) -> dict[str, tuple[str, list[int | None]] | None]:
+        """NumPy's type and the shape of each field of the first sample, by name. None for a field whose type is unknown."""
     @property
     def summary(self) -> str | None:
         """What was found in the first shard, in one line. None for formats without a choice."""

@@ -5,8 +5,8 @@
 //! seeds, for which it also writes files of random shapes. Then the same tests run on these files,
 //! with many more damaged copies.
 //!
-//! Decision: the writers are in two environments. Those of LitData, MDS, Megatron and MXNet depend
-//! on all of PyTorch and on clouds' clients, so they are installed without dependencies, next to Debian's
+//! Decision: the writers are in two environments. LitData, MDS, Megatron and MXNet depend on all of
+//! PyTorch and on clouds' clients. So they are installed without dependencies, next to Debian's
 //! PyTorch. The price is a list of what they do import.
 
 use anyhow::{Context, Result};

@@ -31,7 +31,7 @@ pub struct FormatOptions {
     pub pack: Option<u64>,
     /// The seed of Megatron's order. 1234 if it is `None`, as in Megatron.
     pub pack_seed: Option<u32>,
-    /// The number of samples that Megatron is asked for. One epoch if it is `None`.
+    /// The number of samples that are requested of Megatron. One epoch if it is `None`.
     pub pack_samples: Option<u64>,
     /// The parts of Megatron's split, as in `969,30,1`, and the one whose samples are wanted:
     /// `valid:969,30,1`. The first part if none is named, all documents if it is `None`.

@@ -460,8 +460,8 @@ async fn pack(
     let count = objects.len();
     if options.format_options.pack.is_some() && count > 1 {
         let message = format!(
-            "{base_url}: pack makes samples of one pair of Megatron's files, and there are {count}: index each \
-             of them, or choose one with --include"
+            "{base_url}: pack makes samples of one pair of Megatron's files, and there are {count}: index \
+             each of them, or choose one with --include"
         );
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }

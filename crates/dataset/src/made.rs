@@ -2,8 +2,8 @@
 //!
 //! A row has the number of stored bytes, the number of decoded ones, and where the sample begins in
 //! them. It also has the number of a list of decoders in the metadata `foreread.recipes`. The
-//! columns exist only if some sample is decoded or has several parts. A row without a list is stored
-//! as it is. These numbers are of a sample's first part. The others are in a
+//! columns exist only if some sample is decoded or has several parts. A row without a list is
+//! stored as it is. These numbers are of a sample's first part. The others are in a
 //! [column](crate::part_column) of their own. The price is four numbers per sample, of which only
 //! those that differ take memory.
 
@@ -569,16 +569,17 @@ mod tests {
                         let own = length - rows.more(row).iter().map(|part| part.length).sum::<u64>();
                         let more = rows.more(row).iter().map(|part| (part.offset, part.length, part.made));
                         let parts = [(at, own, rows.made(row))].into_iter().chain(more);
-                        let parts = parts.filter(|(_, length, _)| *length > 0).map(|(at, length, made)| StoredPart {
+                        let parts = parts.filter(|(_, length, _)| *length > 0);
+                        let decoders = |made: MadeRow| match made.recipe {
+                            Some(recipe) => rows.decoders(recipe).unwrap(),
+                            None => &[],
+                        };
+                        let part = |(at, length, made): (u64, u64, MadeRow)| StoredPart {
                             stored: at..at + made.stored,
-                            recipe: Recipe::new(
-                                made.recipe.map_or(&[][..], |recipe| rows.decoders(recipe).unwrap()),
-                                made.decoded,
-                            )
-                            .unwrap(),
+                            recipe: Recipe::new(decoders(made), made.decoded).unwrap(),
                             delivered: made.slice..made.slice + length,
-                        });
-                        parts.collect()
+                        };
+                        parts.map(part).collect()
                     })
                 })
                 .collect();

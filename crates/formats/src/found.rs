@@ -152,9 +152,9 @@ impl MadeRows {
         &self.more[start..start + of_row]
     }
 
-    /// Adds a sample of these parts: offset of the stored bytes, delivered bytes, how they are made.
-    /// Parts without bytes are left out. Neighbours that are stored as they are become one part.
-    /// Returns the sample's extent.
+    /// Adds a sample of these parts: offset of the stored bytes, delivered bytes, how they are
+    /// made. Parts without bytes are left out. Neighbours that are stored as they are become one
+    /// part. Returns the sample's extent.
     pub fn push_parts(&mut self, parts: impl IntoIterator<Item = (u64, u64, MadeRow)>) -> (u64, u64) {
         let (row, first) = (self.rows.len(), self.more.len());
         let mut extent = (0, 0_u64);

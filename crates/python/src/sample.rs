@@ -156,8 +156,8 @@ impl PySample {
         path_of(self.catalog(), self.id)
     }
 
-    /// The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets of
-    /// HDF5. Empty for samples without any.
+    /// The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets
+    /// of HDF5. Empty for samples without any.
     fn fields(&self) -> PyResult<Vec<String>> {
         let fields = self.catalog().fields(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())

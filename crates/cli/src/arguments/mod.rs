@@ -158,7 +158,7 @@ pub struct FormatArguments {
     /// The --seed of Megatron [default: 1234]
     #[arg(long, value_name = "SEED", requires = "pack")]
     pack_seed: Option<u32>,
-    /// The number of samples that Megatron is asked for, iterations times batch size [default: one
+    /// The requested samples: Megatron's iterations times its global batch size [default: one
     /// epoch]
     #[arg(long, value_name = "SAMPLES", requires = "pack")]
     pack_samples: Option<u64>,

@@ -10,8 +10,8 @@
 //! sub-ranges. The result is one request per sample, whatever its number of members.
 //!
 //! [`reader`] keeps requests few, [`scan`] runs several at once, and [`tar`], [`tfrecord`],
-//! [`recordio`] and [`zip`] parse their formats. All other formats have their parsers in `foreread-formats`, and
-//! [`parsers`] chooses among them.
+//! [`recordio`] and [`zip`] parse their formats. All other formats have their parsers in
+//! `foreread-formats`, and [`parsers`] chooses among them.
 
 mod parsers;
 mod pax;

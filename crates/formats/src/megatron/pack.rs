@@ -2,8 +2,8 @@
 //!
 //! Megatron shuffles the sequences of all epochs, takes their tokens one after another, and cuts
 //! them into samples. A sample ends with the token that the next one begins with. Then it shuffles
-//! the samples. All of it follows from the lengths of sequences, the seed and the number of samples
-//! that are asked for. Sample `i` here is `GPTDataset[i]` in that final order. So reading in
+//! the samples. All of it follows from the lengths of sequences, the seed and the requested number
+//! of samples. Sample `i` here is `GPTDataset[i]` in that final order. So reading in
 //! sequence repeats a run of Megatron, and foreread's own orders shuffle the same samples.
 //!
 //! A sample is pieces of sequences, and each is a part. The price is some 100 bytes of memory per
@@ -31,7 +31,7 @@ const SEED: u32 = 1234;
 /// The names of the parts of a split, in their order.
 const SPLITS: [&str; 3] = ["train", "valid", "test"];
 
-/// What Megatron is asked for.
+/// The arguments of Megatron that decide its samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PackOptions {
@@ -39,7 +39,7 @@ pub struct PackOptions {
     pub sequence_length: u64,
     /// `--seed`.
     pub seed: u32,
-    /// The number of samples that are asked for. There may be more, because epochs are whole. One
+    /// The number of samples that are requested. There may be more, because epochs are whole. One
     /// epoch if it is `None`.
     pub samples: Option<u64>,
     /// `--split`, after the name of the wanted part and a colon: `valid:969,30,1`. The first part
@@ -92,7 +92,8 @@ pub async fn packed(
         let parts = made.more(rows.len() - 1).len() + 1;
         if parts > MOST_PARTS {
             let why = format!(
-                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a shorter --pack",
+                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a shorter \
+                 --pack",
                 rows.len() - 1
             );
             return Err(FormatError::unsupported(HEADER, why));
@@ -131,17 +132,17 @@ impl EpochPlan {
             return Err(FormatError::unsupported(0, why));
         }
         let most = || {
-            let asked = options.samples.unwrap_or(0);
+            let requested = options.samples.unwrap_or(0);
             let why = format!(
-                "{asked} samples of {sequences} documents take too many epochs: at most {MOST_SAMPLES} samples \
-                 and {MOST_SEQUENCES} documents are packed"
+                "{requested} samples of {sequences} documents take too many epochs: at most {MOST_SAMPLES} \
+                 samples and {MOST_SEQUENCES} documents are packed"
             );
             FormatError::unsupported(0, why)
         };
         let of = |tokens: u64| tokens.saturating_sub(1) / length;
-        let asked = options.samples.map(|samples| samples.checked_mul(length)?.checked_add(1));
-        let asked = asked.map_or(Ok(0), |asked| asked.ok_or_else(most))?;
-        let epochs = asked.checked_div(per_epoch).map_or(1, |_| asked.div_ceil(per_epoch).max(1));
+        let requested = options.samples.map(|samples| samples.checked_mul(length)?.checked_add(1));
+        let requested = requested.map_or(Ok(0), |tokens| tokens.ok_or_else(most))?;
+        let epochs = if per_epoch == 0 { 1 } else { requested.div_ceil(per_epoch).max(1) };
         let tokens = epochs.checked_mul(per_epoch).ok_or_else(most)?;
         let plan = Self { length, epochs, samples: of(tokens), before_last: None };
         if epochs.checked_mul(sequences).is_none_or(|all| all > MOST_SEQUENCES) || plan.samples > MOST_SAMPLES

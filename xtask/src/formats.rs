@@ -5,8 +5,8 @@
 //! seeds, for which it also writes files of random shapes. Then the same tests run on these files,
 //! with many more damaged copies.
 //!
-//! Decision: the writers are in two environments. Those of LitData, MDS and Megatron depend on all
-//! of PyTorch and on clouds' clients, so they are installed without dependencies, next to Debian's
+//! Decision: the writers are in two environments. LitData, MDS, Megatron and MXNet depend on all of
+//! PyTorch and on clouds' clients. So they are installed without dependencies, next to Debian's
 //! PyTorch. The price is a list of what they do import.
 
 use anyhow::{Context, Result};
@@ -53,7 +53,7 @@ pub const WRITERS: NeedSource = NeedSource::Environment {
     ],
 };
 
-/// The writers of LitData, MDS and Megatron.
+/// The writers of LitData, MDS, Megatron and MXNet, and HDF5 of samples with several parts.
 pub const TABLES: NeedSource = NeedSource::Environment {
     directory: TABLES_AT,
     with_system: true,
@@ -62,6 +62,8 @@ pub const TABLES: NeedSource = NeedSource::Environment {
         "litdata==0.2.76",
         "mosaicml-streaming==0.13.0",
         "megatron-core==0.16.1",
+        "mxnet==1.9.1",
+        "h5py==3.16.0",
         "pyarrow==17.0.0",
         "lightning-utilities==0.15.3",
         "boto3==1.44.8",
@@ -91,6 +93,7 @@ const RECIPES: &[Recipe] = &[
     Recipe { script: "make_filters.py", environment: WRITERS_AT, targets: &[] },
     Recipe { script: "make_columnar.py", environment: WRITERS_AT, targets: &["arrow_stream", "parquet"] },
     Recipe { script: "make_tables.py", environment: TABLES_AT, targets: &["tables"] },
+    Recipe { script: "make_parts.py", environment: TABLES_AT, targets: &["parts"] },
 ];
 
 /// Writes files and runs the tests on them. `variable` selects long runs.

@@ -5,7 +5,7 @@
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
 //! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
-//! have values.
+//! have values. In version 4, samples may be decoded, or made of several parts.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::{made, servers, values};
+use crate::{made, part_column, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -78,6 +78,8 @@ pub(crate) struct MadeLayout {
     pub(crate) decoded: NumberColumn,
     pub(crate) slice: NumberColumn,
     pub(crate) recipe: NumberColumn,
+    /// The parts after the first one, if some sample has several.
+    pub(crate) parts: Option<TextColumn>,
 }
 
 /// The type of a column of values.
@@ -238,6 +240,7 @@ pub(crate) struct ColumnSet {
     crc32c: bool,
     pub(crate) server: bool,
     made: bool,
+    parts: bool,
     pub(crate) values: Vec<ValueField>,
 }
 
@@ -270,6 +273,7 @@ impl ColumnSet {
         let is_complete = !made
             || [decoded, slice].iter().all(|name| next(name, is_length).is_some())
                 && next(recipe, is_narrow).is_some();
+        let parts = made && next(part_column::COLUMN, |field| is_plain(field, Type::Binary)).is_some();
         let value = |field: Field<'_>| {
             let name = field.name()?.strip_prefix(values::PREFIX)?.to_owned();
             let dictionary = field.dictionary().map(|it| it.id());
@@ -297,6 +301,7 @@ impl ColumnSet {
             crc32c,
             server,
             made,
+            parts,
             values,
         })
     }
@@ -454,13 +459,23 @@ impl<'a> BatchCursor<'a> {
         Ok(FieldsColumn { ends, count, name, offset, length })
     }
 
-    fn made(&mut self) -> Result<MadeLayout, CatalogFault> {
+    fn made(&mut self, has_parts: bool) -> Result<MadeLayout, CatalogFault> {
         Ok(MadeLayout {
             stored: self.complete(8)?,
             decoded: self.complete(8)?,
             slice: self.complete(8)?,
             recipe: self.numbers(4)?,
+            parts: has_parts.then(|| self.complete_text()).transpose()?,
         })
+    }
+
+    /// A column of texts in which none may be absent.
+    fn complete_text(&mut self) -> Result<TextColumn, CatalogFault> {
+        let text = self.text()?;
+        if text.validity.is_some() {
+            return Err(corrupt("a list of parts is missing"));
+        }
+        Ok(text)
     }
 
     fn text(&mut self) -> Result<TextColumn, CatalogFault> {
@@ -501,7 +516,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         fields: columns.fields.then(|| parts.fields()).transpose()?,
         crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
         server: columns.server.then(|| parts.numbers(4)).transpose()?,
-        made: columns.made.then(|| parts.made()).transpose()?,
+        made: columns.made.then(|| parts.made(columns.parts)).transpose()?,
         values: columns
             .values
             .iter()

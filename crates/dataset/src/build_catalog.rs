@@ -4,7 +4,7 @@ use arrow_schema::ArrowError;
 use foreread_tier::{Object, Version};
 
 use crate::catalog::shortened;
-use crate::catalog_file::{ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
+use crate::catalog_file::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
 use crate::encode::{CatalogHeader, CatalogSample, encode};
 use crate::listing::Listing;
 use crate::made::RecipeTable;
@@ -96,9 +96,10 @@ impl Catalog {
         let summary = shards.first().map(|shard| shard.rows.extra().summary.clone());
         let summary = summary.filter(|text| !text.is_empty()).map(|text| (SUMMARY_KEY, text));
         let arrays = values::arrays(&shards, &tables).map(|text| (ARRAYS_KEY, text));
+        let fields = values::field_arrays(&shards).map(|text| (FIELD_ARRAYS_KEY, text));
         let made = RecipeTable::of(&shards);
         let recipes = made.as_ref().map(|made| (RECIPES_KEY, made.json()));
-        let extra: Vec<_> = summary.into_iter().chain(arrays).chain(recipes).collect();
+        let extra: Vec<_> = summary.into_iter().chain(arrays).chain(fields).chain(recipes).collect();
         let head = CatalogHeader { base_url, name: place_name, listing, extra: &extra };
         let bytes = if encode_runs::are_computed(&shards) {
             encode_runs::encode(head, format.name(), &shards)

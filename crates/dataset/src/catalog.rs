@@ -20,8 +20,8 @@ use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
-    ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FINGERPRINT_KEY, FORMAT_KEY,
-    LISTING_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
+    ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
+    FORMAT_KEY, LISTING_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
@@ -282,7 +282,7 @@ impl Catalog {
             None => CatalogEntry { object: Object { path, size: row.length, version }, span: Span::Whole },
             Some((size, part)) => {
                 let span = match row.made {
-                    Some(made) => Span::Made(Arc::new([made])),
+                    Some(parts) => Span::Made(parts),
                     None => Span::Range(part),
                 };
                 CatalogEntry { object: Object { path, size, version }, span }
@@ -422,6 +422,11 @@ impl Catalog {
         self.0.arrays.of_samples()
     }
 
+    /// The type of the field of this name, if the format knows it: one of several datasets.
+    pub fn field_array(&self, name: &str) -> Option<&ArrayType> {
+        self.0.arrays.of_field(name)
+    }
+
     /// What the index found in the first shard, in one line. `None` for formats without a choice.
     pub fn summary(&self) -> Option<&str> {
         self.0.image.metadata(SUMMARY_KEY)
@@ -498,13 +503,11 @@ impl CatalogInner {
                 why: format!("the system has no random numbers: {error}"),
             })?,
         };
-        let arrays = match image.metadata(ARRAYS_KEY) {
-            None => ArrayTypes::default(),
-            Some(text) => ArrayTypes::parse(text).ok_or_else(|| CatalogFault {
-                kind: DatasetErrorKind::Corrupt,
-                why: "its types of arrays are damaged".to_owned(),
-            })?,
-        };
+        let [values, fields] = [ARRAYS_KEY, FIELD_ARRAYS_KEY].map(|key| image.metadata(key));
+        let arrays = ArrayTypes::parse(values, fields).ok_or_else(|| CatalogFault {
+            kind: DatasetErrorKind::Corrupt,
+            why: "its types of arrays are damaged".to_owned(),
+        })?;
         Ok(Self { image, name, base_url, place_name, listing, format, fingerprint, arrays })
     }
 }

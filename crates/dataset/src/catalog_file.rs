@@ -43,6 +43,9 @@ pub(crate) const VERSION: &str = "1";
 pub(crate) const VERSION_PACKED: &str = "2";
 /// Packed samples with values, or with places that are computed.
 pub(crate) const VERSION_VALUES: &str = "3";
+/// Packed samples of which some are decoded, or have several parts. Files of version 3 may have
+/// decoded samples too.
+pub(crate) const VERSION_DECODED: &str = "4";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
@@ -51,6 +54,8 @@ pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
 pub(crate) const NAME_KEY: &str = "foreread.name";
 /// The types of arrays. See [`values`](crate::values).
 pub(crate) const ARRAYS_KEY: &str = "foreread.arrays";
+/// The types of fields. See [`values`](crate::values).
+pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
 /// The lists of decoders. See [`made`](crate::made).
 pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
 /// What the index found, for people.
@@ -135,8 +140,8 @@ pub(crate) struct CatalogRow<'a> {
     pub(crate) object: ObjectPath<'a>,
     /// The object's length and the sample's range in it, unless the sample is the whole object.
     pub(crate) part: Option<(u64, Range<u64>)>,
-    /// How it is made, if it is decoded.
-    pub(crate) made: Option<StoredPart>,
+    /// How it is made, if it is decoded or has several parts.
+    pub(crate) made: Option<Arc<[StoredPart]>>,
     pub(crate) length: u64,
     pub(crate) modified: Option<i64>,
     pub(crate) etag: Option<Arc<str>>,
@@ -292,7 +297,7 @@ impl CatalogFile {
             };
             let extent = part.as_ref().map(|(_, range)| (range.start, length));
             let made = batch.made.as_ref().zip(extent);
-            let made = made.and_then(|(made, extent)| made.part(&tables.recipes, row, extent));
+            let made = made.and_then(|(made, extent)| made.parts(&tables.recipes, row, extent));
             Ok(CatalogRow { object, part, made, length, modified: modified.map(u64::cast_signed), etag })
         })())
     }
@@ -535,10 +540,10 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
-        Some(VERSION | VERSION_PACKED | VERSION_VALUES) => {}
+        Some(VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_VALUES}"
+                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_DECODED}"
             );
             return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
         }

@@ -12,7 +12,7 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::{VERSION_PACKED, VERSION_VALUES};
+use crate::catalog_file::{VERSION_DECODED, VERSION_PACKED, VERSION_VALUES};
 use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::made::{self, RecipeTable};
 use crate::packed::{IndexedShard, SampleRows};
@@ -98,14 +98,15 @@ pub(crate) fn encode(
         sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
         (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
     ];
-    let made_fields = made.iter().flat_map(|_| RecipeTable::fields());
+    let made_fields = made.iter().flat_map(|made| made.fields());
     let columns = columns.into_iter().flatten().chain(made_fields);
     let columns = columns.chain(values.iter().map(|table| table.field())).collect();
-    // Versions of foreread that know no values refuse a catalog that has some.
-    let version = if head.extra.is_empty() && labels.is_empty() && values.is_empty() {
-        VERSION_PACKED
-    } else {
-        VERSION_VALUES
+    // Versions of foreread that know no values refuse a catalog that has some, and those that know
+    // no decoders refuse one with decoded samples.
+    let version = match made {
+        Some(_) => VERSION_DECODED,
+        None if head.extra.is_empty() && labels.is_empty() && values.is_empty() => VERSION_PACKED,
+        None => VERSION_VALUES,
     };
     let (schema, mut writer) = begin(columns, version, head, format, fingerprint(format, shards))?;
     for rows in (BatchRanges { shards, shard: 0, row: 0 }) {
@@ -139,7 +140,7 @@ pub(crate) fn encode(
             arrays.push(Arc::new(rows.iter().map(server).collect::<UInt32Array>()));
         }
         if let Some(made) = made {
-            arrays.extend(made.arrays(shards, &rows));
+            arrays.extend(made.arrays(shards, &rows)?);
         }
         for table in &values {
             arrays.push(table.column(shards, &rows)?);

@@ -33,11 +33,13 @@ pub enum Format {
     /// Objects are files of tokens (`.bin`, `.npy`, Megatron's `.bin` with its `.idx`): each window
     /// is a sample, or each document.
     Tokens,
+    /// Objects are RecordIO files of MXNet: each record is a sample, or the image in it.
+    RecordIo,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Files,
         Self::Tar,
         Self::TfRecord,
@@ -50,6 +52,7 @@ impl Format {
         Self::LitData,
         Self::Npy,
         Self::Tokens,
+        Self::RecordIo,
     ];
 
     /// The name that catalogs and the command line use.
@@ -67,6 +70,7 @@ impl Format {
             Self::LitData => "litdata",
             Self::Npy => "npy",
             Self::Tokens => "tokens",
+            Self::RecordIo => "recordio",
         }
     }
 
@@ -76,8 +80,9 @@ impl Format {
     }
 
     /// The packed format that an object of this name has, in any case: `.tar`, `.tar.gz`, `.tgz`,
-    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`,
-    /// and TensorFlow's `.tfrecord-00000-of-01024`.
+    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`, `.lmdb`,
+    /// `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`, `.rec`, and TensorFlow's
+    /// `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
@@ -91,6 +96,7 @@ impl Format {
             () if is(".arrow") => Some(Self::Arrow),
             () if is(".mds") => Some(Self::Mds),
             () if is(".npy") => Some(Self::Npy),
+            () if is(".rec") => Some(Self::RecordIo),
             () => None,
         }
     }
@@ -271,6 +277,7 @@ mod tests {
             ("shard.00000.mds", Some(Format::Mds)),
             ("x.arrow", Some(Format::Arrow)),
             ("x.npy", Some(Format::Npy)),
+            ("train.rec", Some(Format::RecordIo)),
             ("x.bin", None),
             ("tar", None),
             ("x.tar.gz", Some(Format::Tar)),
@@ -298,6 +305,7 @@ mod tests {
             (&["index.json", "shard.00000.mds"], Format::Mds),
             (&["dataset_info.json", "state.json", "data-00000-of-00001.arrow"], Format::Arrow),
             (&["x.npy"], Format::Npy),
+            (&["a.idx", "a.lst", "a.rec", "b.rec"], Format::RecordIo),
         ] {
             assert_eq!(of(companions).unwrap(), DetectedFormat::Format(format), "{companions:?}");
         }

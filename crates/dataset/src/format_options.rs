@@ -9,8 +9,9 @@ use crate::Format;
 #[non_exhaustive]
 pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
-    /// (`image.bytes`), whose rows are the samples.
-    pub field: Option<String>,
+    /// (`image.bytes`), whose rows are the samples. Of several datasets, a sample has a row of
+    /// each. `data` or `record` of RecordIO files: a packed image, or all of a record.
+    pub fields: Vec<String>,
     /// The dataset, column or part that has the labels. One with a usual name if it is `None`.
     pub label: Option<String>,
     /// The named database of an LMDB file.
@@ -25,6 +26,16 @@ pub struct FormatOptions {
     pub dtype: Option<String>,
     /// Whether the documents of Megatron's token files are the samples, instead of windows.
     pub document: bool,
+    /// The number of tokens of the samples that Megatron makes of documents (`GPTDataset`). Each
+    /// has one token more.
+    pub pack: Option<u64>,
+    /// The seed of Megatron's order. 1234 if it is `None`, as in Megatron.
+    pub pack_seed: Option<u32>,
+    /// The number of samples that are requested of Megatron. One epoch if it is `None`.
+    pub pack_samples: Option<u64>,
+    /// The parts of Megatron's split, as in `969,30,1`, and the one whose samples are wanted:
+    /// `valid:969,30,1`. The first part if none is named, all documents if it is `None`.
+    pub pack_split: Option<String>,
 }
 
 impl FormatOptions {
@@ -35,9 +46,10 @@ impl FormatOptions {
 
     /// The first choice that has no effect for a format, by its name in the command.
     pub(crate) fn misplaced(&self, format: Format) -> Option<&'static str> {
-        use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, Tokens};
-        let choices: [(&str, bool, &[Format]); 8] = [
-            ("field", self.field.is_some(), &[Hdf5, Parquet, Arrow]),
+        use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, RecordIo, Tokens};
+        let choices: [(&str, bool, &[Format]); 13] = [
+            ("field", !self.fields.is_empty(), &[Hdf5, Parquet, Arrow, RecordIo]),
+            ("a second field", self.fields.len() > 1, &[Hdf5]),
             ("label", self.label.is_some(), &[Hdf5, Parquet, Arrow, Mds, LitData]),
             ("key", self.key.is_some(), &[Lmdb]),
             ("whole", self.whole, &[Hdf5]),
@@ -45,14 +57,33 @@ impl FormatOptions {
             ("stride", self.stride.is_some(), &[Tokens, LitData]),
             ("dtype", self.dtype.is_some(), &[Tokens, LitData]),
             ("document", self.document, &[Tokens]),
+            ("pack", self.pack.is_some(), &[Tokens]),
+            ("pack_seed", self.pack_seed.is_some(), &[Tokens]),
+            ("pack_samples", self.pack_samples.is_some(), &[Tokens]),
+            ("pack_split", self.pack_split.is_some(), &[Tokens]),
         ];
         let misplaced = choices.into_iter().find(|(_, is_set, of)| *is_set && !of.contains(&format));
         misplaced.map(|(name, ..)| name)
     }
 
-    /// Whether the samples are windows or documents of token files.
+    /// Why choices do not fit each other.
+    pub(crate) fn conflict(&self) -> Option<&'static str> {
+        let has_pack = self.pack_seed.is_some() || self.pack_samples.is_some() || self.pack_split.is_some();
+        match () {
+            () if self.window.is_none() && (self.stride.is_some() || self.dtype.is_some()) => {
+                Some("stride and dtype need a window")
+            }
+            () if self.pack.is_none() && has_pack => Some("pack_seed, pack_samples and pack_split need pack"),
+            () if self.pack.is_some() && (self.window.is_some() || self.document) => {
+                Some("pack excludes window and document")
+            }
+            () => None,
+        }
+    }
+
+    /// Whether the samples are windows, documents or packed documents of token files.
     pub(crate) fn is_tokens(&self) -> bool {
-        self.window.is_some() || self.document
+        self.window.is_some() || self.document || self.pack.is_some()
     }
 }
 
@@ -62,9 +93,15 @@ mod tests {
 
     #[test]
     fn choices_belong_to_formats() {
-        let field = FormatOptions { field: Some("x".into()), ..FormatOptions::default() };
+        let field = FormatOptions { fields: vec!["x".into()], ..FormatOptions::default() };
         assert_eq!(field.misplaced(Format::Hdf5), None);
         assert_eq!(field.misplaced(Format::Files), Some("field"));
+        let fields = FormatOptions { fields: vec!["x".into(), "y".into()], ..FormatOptions::default() };
+        assert_eq!(fields.misplaced(Format::Hdf5), None);
+        assert_eq!(fields.misplaced(Format::Parquet), Some("a second field"));
+        let pack = FormatOptions { pack_seed: Some(1), ..FormatOptions::default() };
+        assert_eq!(pack.misplaced(Format::Tokens), None);
+        assert_eq!(pack.conflict(), Some("pack_seed, pack_samples and pack_split need pack"));
         let whole = FormatOptions { whole: true, ..FormatOptions::default() };
         assert_eq!(whole.misplaced(Format::Parquet), Some("whole"));
         let window = FormatOptions { window: Some(2), key: Some("k".into()), ..FormatOptions::default() };

@@ -283,10 +283,10 @@ async fn choose_format(
     };
     let why = match choices.misplaced(format) {
         Some(name) => format!("{name} has no effect for the format {}", format.name()),
-        None if choices.window.is_none() && (choices.stride.is_some() || choices.dtype.is_some()) => {
-            "stride and dtype need a window".to_owned()
-        }
-        None => return Ok(format),
+        None => match choices.conflict() {
+            Some(why) => why.to_owned(),
+            None => return Ok(format),
+        },
     };
     let message = format!("{base_url}: {why}; leave it out, or set the format");
     Err(DatasetError::new(DatasetErrorKind::Invalid, message))
@@ -458,6 +458,13 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     let count = objects.len();
+    if options.format_options.pack.is_some() && count > 1 {
+        let message = format!(
+            "{base_url}: pack makes samples of one pair of Megatron's files, and there are {count}: index \
+             each of them, or choose one with --include"
+        );
+        return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
+    }
     let layouts = servers::layouts(origin, &objects).await;
     // Only shards have versions in the journal, and their companions may have changed.
     let partial = options.partial.as_deref().filter(|_| !format.has_companions());

@@ -48,6 +48,7 @@ mod lock_file;
 mod made;
 mod names;
 mod packed;
+mod part_column;
 mod replace;
 mod servers;
 mod shard_columns;

@@ -144,7 +144,7 @@ impl ShardJournal {
         options: &FormatOptions,
     ) -> Result<Option<(Self, KnownShards)>, DatasetError> {
         let head = ShardsHead {
-            unfinished_shards: 3,
+            unfinished_shards: 4,
             base_url: base_url.to_owned(),
             format: format.name().to_owned(),
             options: options.clone(),
@@ -215,7 +215,7 @@ pub(crate) fn forget(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use foreread_formats::{MadeRow, MadeRows};
+    use foreread_formats::{ArrayType, MadeRow, MadeRows, MorePart};
     use foreread_types::Decoder;
 
     use super::*;
@@ -241,7 +241,16 @@ mod tests {
         let made =
             Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows: vec![row], more: Vec::new() });
         let zip = zip.with_extra(ShardExtra { made, ..ShardExtra::default() });
-        [tar, records, zip, SampleRows::new(FormatColumns::TAR)]
+        let mut joined = SampleRows::new(FormatColumns::default());
+        joined.push("", 10, 30, 0);
+        let made = MadeRow { stored: 40, decoded: 60, slice: 3, recipe: Some(0) };
+        let more = vec![MorePart { row: 0, offset: 100, length: 20, made }];
+        let rows = vec![MadeRow::plain(10)];
+        let made = Some(MadeRows { recipes: vec![vec![Decoder::Deflate]], rows, more });
+        let array = ArrayType { dtype: "|u1".to_owned(), shape: vec![None] };
+        let field_arrays = vec![("mask".into(), array)];
+        let joined = joined.with_extra(ShardExtra { made, field_arrays, ..ShardExtra::default() });
+        [tar, records, zip, SampleRows::new(FormatColumns::TAR), joined]
             .into_iter()
             .zip(0..)
             .map(|(rows, number)| IndexedShard {
@@ -275,15 +284,36 @@ mod tests {
             let (partial, mut kept) = open(&path, Format::Tar);
             for (shard, number) in shards().into_iter().zip(0..) {
                 let taken = kept.take(&shard.object).map(|taken| format!("{taken:?}"));
-                let expected = (torn == 0 || number < 3).then(|| format!("{shard:?}"));
+                let expected = (torn == 0 || number < 4).then(|| format!("{shard:?}"));
                 assert_eq!(taken, expected);
             }
             if torn > 0 {
-                partial.note(&shards()[3]);
+                partial.note(&shards()[4]);
             }
             drop(partial);
-            assert_eq!(open(&path, Format::Tar).1.0.len(), 4);
+            assert_eq!(open(&path, Format::Tar).1.0.len(), 5);
         }
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_dropped() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.partial-shards");
+        let is_kept = |change: fn(&mut MadeRows)| {
+            let IndexedShard { object, rows, skipped } = shards().remove(4);
+            let mut extra = rows.extra().clone();
+            extra.made.iter_mut().for_each(change);
+            let rows = rows.with_extra(extra);
+            open(&path, Format::Tar).0.note(&IndexedShard { object, rows, skipped });
+            let kept = !open(&path, Format::Tar).1.0.is_empty();
+            std::fs::remove_file(&path).unwrap();
+            kept
+        };
+        assert!(is_kept(|_| ()));
+        assert!(!is_kept(|made| made.more[0].row = 1));
+        assert!(!is_kept(|made| made.more[0].offset = 4961));
+        assert!(!is_kept(|made| made.more[0].length = 19));
+        assert!(!is_kept(|made| made.more.push(MorePart { row: 0, ..made.more[0] })));
     }
 
     #[test]

@@ -264,18 +264,24 @@ fn every_flipped_byte_and_every_truncation_is_refused() {
 }
 
 /// Adds a valid checksum to modified bytes, as an attacker would.
-fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
+pub(crate) fn believable(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
     let digits = checksum_digits(&bytes).ok()?;
     let sum = checksum(&bytes, &digits);
     bytes[digits].copy_from_slice(sum.as_bytes());
     Some(bytes)
 }
 
-/// Calls every method on a catalog that may be hostile. Each must return a result or an error.
+/// Opens a catalog that may be hostile from a file, and requests everything.
 fn request_everything(bytes: Vec<u8>, file: &Path) {
     let Some(bytes) = believable(bytes) else { return };
     fs::write(file, bytes).unwrap();
-    let Ok(catalog) = Catalog::open(file) else { return };
+    if let Ok(catalog) = Catalog::open(file) {
+        request_all(&catalog);
+    }
+}
+
+/// Calls every method on a catalog that may be hostile. Each must return a result or an error.
+pub(crate) fn request_all(catalog: &Catalog) {
     for id in 0..catalog.len().min(1000) + 1 {
         if let Ok(entry) = catalog.entry(SampleId(id)) {
             assert!(!entry.object.path.split('/').any(|part| matches!(part, "" | "." | "..")));

@@ -255,24 +255,55 @@ pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<S
     (!arrays.is_empty()).then(|| serde_json::to_string(&arrays).ok()).flatten()
 }
 
+/// The types of fields in a dataset, as the catalog's metadata has them: JSON, by name. `None` if
+/// there are none. Types are left out if shards differ in more than the first length.
+pub(crate) fn field_arrays(shards: &[IndexedShard]) -> Option<String> {
+    let first = &shards.first()?.rows.extra().field_arrays;
+    let of = |shard: &IndexedShard, name: &str| {
+        let arrays = shard.rows.extra().field_arrays.iter();
+        arrays.into_iter().find(|(known, _)| **known == *name).map(|(_, array)| array.clone())
+    };
+    let common = |(name, array): &(Arc<str>, ArrayType)| {
+        let all = shards.iter().try_fold(array.clone(), |common, shard| common.with(&of(shard, name)?));
+        if all.is_none() {
+            tracing::warn!("shards have fields {name:?} of different types: arrays() leaves them out");
+        }
+        Some((name.to_string(), all?))
+    };
+    let arrays: BTreeMap<String, ArrayType> = first.iter().filter_map(common).collect();
+    (!arrays.is_empty()).then(|| serde_json::to_string(&arrays).ok()).flatten()
+}
+
 /// The types of arrays in a catalog.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ArrayTypes(BTreeMap<String, ArrayType>);
+pub(crate) struct ArrayTypes {
+    values: BTreeMap<String, ArrayType>,
+    fields: BTreeMap<String, ArrayType>,
+}
 
 impl ArrayTypes {
-    /// Parses what [`arrays`] wrote.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok().map(Self)
+    /// Parses what [`arrays`] and [`field_arrays`] wrote.
+    pub(crate) fn parse(values: Option<&str>, fields: Option<&str>) -> Option<Self> {
+        let parse = |text: Option<&str>| match text {
+            None => Some(BTreeMap::new()),
+            Some(text) => serde_json::from_str(text).ok(),
+        };
+        Some(Self { values: parse(values)?, fields: parse(fields)? })
     }
 
     /// The type of the samples' own bytes.
     pub(crate) fn of_samples(&self) -> Option<&ArrayType> {
-        self.0.get(SAMPLE)
+        self.values.get(SAMPLE)
     }
 
     /// The type of a column's values.
     pub(crate) fn of_column(&self, name: &str) -> Option<&ArrayType> {
-        self.0.get(name)
+        self.values.get(name)
+    }
+
+    /// The type of a field.
+    pub(crate) fn of_field(&self, name: &str) -> Option<&ArrayType> {
+        self.fields.get(name)
     }
 }
 

@@ -108,6 +108,11 @@ impl MadeRow {
     pub const fn plain(length: u64) -> Self {
         Self { stored: length, decoded: length, slice: 0, recipe: None }
     }
+
+    /// Whether this part at `at` and the `next` one at `offset` are one piece of the object.
+    fn joins(&self, at: u64, next: &Self, offset: u64) -> bool {
+        self.recipe.is_none() && next.recipe.is_none() && at.checked_add(self.stored) == Some(offset)
+    }
 }
 
 impl MadeRows {
@@ -147,23 +152,72 @@ impl MadeRows {
         &self.more[start..start + of_row]
     }
 
+    /// Adds a sample of these parts: offset of the stored bytes, delivered bytes, how they are
+    /// made. Parts without bytes are left out. Neighbours that are stored as they are become one
+    /// part. Returns the sample's extent.
+    pub fn push_parts(&mut self, parts: impl IntoIterator<Item = (u64, u64, MadeRow)>) -> (u64, u64) {
+        let (row, first) = (self.rows.len(), self.more.len());
+        let mut extent = (0, 0_u64);
+        for (offset, length, made) in parts.into_iter().filter(|(_, length, _)| *length > 0) {
+            extent.1 = extent.1.saturating_add(length);
+            if self.rows.len() == row {
+                extent.0 = offset;
+                self.rows.push(made);
+                continue;
+            }
+            let (at, last) = match self.more.get(first..).and_then(<[MorePart]>::last) {
+                Some(part) => (part.offset, part.made),
+                None => (extent.0, self.rows[row]),
+            };
+            if !last.joins(at, &made, offset) {
+                self.push_more(offset, length, made);
+                continue;
+            }
+            let joined = MadeRow::plain(last.stored + length);
+            match self.more.get_mut(first..).and_then(<[MorePart]>::last_mut) {
+                Some(part) => (part.length, part.made) = (joined.stored, joined),
+                None => self.rows[row] = joined,
+            }
+        }
+        if self.rows.len() == row {
+            self.push_plain(0);
+        }
+        extent
+    }
+
+    /// Whether each other part belongs to a sample, in their order.
+    pub fn is_ordered(&self) -> bool {
+        self.more.is_sorted_by_key(|part| part.row)
+            && self.more.last().is_none_or(|part| part.row < self.rows.len())
+    }
+
     /// Whether sample `row` can be made, at `offset` in an object of `size` bytes, with `length`
     /// delivered bytes.
-    pub fn fits(&self, row: usize, (offset, length): (u64, u64), size: u64) -> bool {
-        let part = |made: &MadeRow, extent| match made.recipe {
-            None => fits(made, None, extent, size),
-            Some(recipe) => (self.recipes.get(recipe as usize))
-                .is_some_and(|decoders| fits(made, Some(decoders), extent, size)),
-        };
-        let more = self.more(row);
-        let of_more = more.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.length));
-        let first = of_more.and_then(|of_more| length.checked_sub(of_more));
-        let (Some(made), Some(first)) = (self.rows.get(row), first) else { return false };
-        more.len() < MOST_PARTS
-            && (more.is_empty() || first > 0)
-            && part(made, (offset, first))
-            && more.iter().all(|more| more.length > 0 && part(&more.made, (more.offset, more.length)))
+    pub fn fits(&self, row: usize, extent: (u64, u64), size: u64) -> bool {
+        let decoders = |recipe: u32| self.recipes.get(recipe as usize).map(Vec::as_slice);
+        self.rows.get(row).is_some_and(|made| fits_parts(made, self.more(row), decoders, extent, size))
     }
+}
+
+/// Whether a sample can be made of a first part and others, at `offset` in an object of `size`
+/// bytes, with `length` delivered bytes. `decoders` has the steps of a number.
+pub fn fits_parts<'a>(
+    first: &MadeRow,
+    more: &[MorePart],
+    decoders: impl Fn(u32) -> Option<&'a [Decoder]>,
+    (offset, length): (u64, u64),
+    size: u64,
+) -> bool {
+    let part = |made: &MadeRow, extent| match made.recipe.map(&decoders) {
+        None => fits(made, None, extent, size),
+        Some(steps) => steps.is_some_and(|steps| fits(made, Some(steps), extent, size)),
+    };
+    let of_more = more.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.length));
+    let Some(own) = of_more.and_then(|of_more| length.checked_sub(of_more)) else { return false };
+    more.len() < MOST_PARTS
+        && (more.is_empty() || own > 0)
+        && part(first, (offset, own))
+        && more.iter().all(|more| more.length > 0 && part(&more.made, (more.offset, more.length)))
 }
 
 /// The most parts of a sample.
@@ -193,6 +247,20 @@ pub struct ArrayType {
     /// The lengths of the dimensions. The first one is computed from the sample's length if it is
     /// `None`.
     pub shape: Vec<Option<u64>>,
+}
+
+impl ArrayType {
+    /// The type of arrays of both types: they may differ in the first length.
+    pub fn with(mut self, other: &Self) -> Option<Self> {
+        if self.shape != other.shape {
+            let rest = |array: &Self| array.shape.get(1..).map(<[_]>::to_vec);
+            if rest(&self).is_none() || rest(&self) != rest(other) {
+                return None;
+            }
+            self.shape[0] = None;
+        }
+        (self.dtype == other.dtype).then_some(self)
+    }
 }
 
 /// One value per sample, which the catalog keeps: labels and small numbers.
@@ -268,6 +336,8 @@ pub struct FoundSamples {
     pub columns: Vec<ValueColumn>,
     /// The type of each sample's bytes, if the format knows it.
     pub array: Option<ArrayType>,
+    /// The types of fields, by name, as far as the format knows them.
+    pub field_arrays: Vec<(Arc<str>, ArrayType)>,
     /// Entries that are not samples: counters, metadata, a last short window.
     pub skipped: u64,
     /// What a user should know, one line each: labels that cannot be read.
@@ -287,6 +357,7 @@ impl FoundSamples {
             fields: None,
             columns: Vec::new(),
             array: None,
+            field_arrays: Vec::new(),
             skipped: 0,
             notes: Vec::new(),
             summary: one_line(summary.into()),
@@ -321,6 +392,25 @@ mod bits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn plain_neighbours_become_one_part() {
+        let plain = |at, length| (at, length, MadeRow::plain(length));
+        let mut made = MadeRows::default();
+        let zlib = MadeRow { stored: 5, decoded: 40, slice: 8, recipe: Some(made.recipe(&[Decoder::Zlib])) };
+        assert_eq!(made.push_parts([plain(10, 0), plain(20, 5), plain(25, 7)]), (20, 12));
+        assert_eq!(made.push_parts([plain(9, 0)]), (0, 0));
+        let parts = [plain(3, 2), (50, 30, zlib), plain(55, 1), plain(56, 1), plain(60, 4), plain(0, 0)];
+        assert_eq!(made.push_parts(parts), (3, 38));
+        assert_eq!(made.push_parts([(50, 30, zlib)]), (50, 30));
+        assert_eq!(made.rows, [MadeRow::plain(12), MadeRow::plain(0), MadeRow::plain(2), zlib]);
+        let more: Vec<_> = made.more(2).iter().map(|part| (part.offset, part.length, part.made)).collect();
+        assert_eq!(more, [(50, 30, zlib), plain(55, 2), plain(60, 4)]);
+        assert!(made.is_ordered() && made.more(0).is_empty() && made.more(3).is_empty());
+        assert!(made.fits(2, (3, 38), 64) && !made.fits(2, (3, 38), 63) && !made.fits(2, (3, 36), 64));
+        made.more[0].row = 4;
+        assert!(!made.is_ordered());
+    }
 
     #[test]
     fn numbers_survive_json() {

@@ -1,13 +1,18 @@
 //! Megatron's pair of files: tokens in `.bin`, and where sequences and documents lie in `.idx`.
 //!
 //! A sample is a document: its sequences, which are contiguous in the `.bin`. Or it is a window
-//! over all tokens. The tables are read whole, because every entry is needed. The price is memory
-//! of the size of the `.idx`.
+//! over all tokens, or what Megatron itself makes of documents ([`packed`]). The tables are read
+//! whole, because every entry is needed. The price is memory of the size of the `.idx`.
 //!
 //! The modes of multimodal sequences, one byte each at the end of the `.idx`, are ignored.
 
+mod numpy_shuffle;
+mod pack;
+
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+
+pub use pack::{PackOptions, packed};
 
 use crate::element::ElementType;
 use crate::found::{Extents, FoundSamples};
@@ -69,33 +74,16 @@ pub async fn windows(
 /// `.bin`. [`Unsupported`](crate::FormatErrorKind::Unsupported) if the version or type is unknown.
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn documents(idx: &dyn FileSource, bin_size: u64) -> Result<FoundSamples, FormatError> {
-    let header = header(idx).await?;
+    let tables = Tables::read(idx, bin_size).await?;
+    let Tables { header, pointers_at, documents_at, modes, .. } = &tables;
     let cut = || FormatError::cut_short(HEADER, idx.size());
-    let pointers_at = header.sequences.checked_mul(4).and_then(|length| HEADER.checked_add(length));
-    let pointers_at = pointers_at.ok_or_else(cut)?;
-    let documents_at = header.sequences.checked_mul(8).and_then(|length| pointers_at.checked_add(length));
-    let documents_at = documents_at.ok_or_else(cut)?;
-    let end = header.entries.checked_mul(8).and_then(|length| documents_at.checked_add(length));
-    let end = end.filter(|&end| end <= idx.size()).ok_or_else(cut)?;
-    let modes = idx.size() - end;
-    if modes != 0 && modes != header.sequences {
-        let why = format!("{modes} bytes after the tables: expected none, or one for each sequence");
-        return Err(FormatError::damaged(end, why));
-    }
-    let tables = read(idx, HEADER, end).await?;
-    let split = |from: u64, to: u64| tables.get((from - HEADER) as usize..(to - HEADER) as usize);
-    let lengths = split(HEADER, pointers_at).ok_or_else(cut)?;
-    let pointers = split(pointers_at, documents_at).ok_or_else(cut)?;
-    let entries = split(documents_at, end).ok_or_else(cut)?;
-    check_sequences(&header, (lengths, pointers), pointers_at, bin_size)?;
-
-    let number = |index: u64| le::u64(entries, index as usize * 8).ok_or_else(cut);
+    let number = |index: u64| le::u64(&tables.documents, index as usize * 8).ok_or_else(cut);
     if header.entries == 0 || number(0)? != 0 {
-        return Err(FormatError::damaged(documents_at, "the table of documents does not begin with 0"));
+        return Err(FormatError::damaged(*documents_at, "the table of documents does not begin with 0"));
     }
-    let place = |sequence: u64| -> Option<(u64, u64)> {
-        let begin = le::u64(pointers, sequence as usize * 8)?;
-        Some((begin, u64::from(le::u32(lengths, sequence as usize * 4)?) * header.element.size()))
+    let place = |sequence: u64| {
+        let (begin, tokens) = tables.sequence(sequence)?;
+        Some((begin, tokens * header.element.size()))
     };
     let mut rows = Vec::with_capacity(header.entries as usize - 1);
     let (mut from, mut offset) = (0, 0);
@@ -129,13 +117,58 @@ pub async fn documents(idx: &dyn FileSource, bin_size: u64) -> Result<FoundSampl
     if skipped > 0 {
         summary.push_str(&format!(", {skipped} sequences without a document left out"));
     }
-    if modes > 0 {
+    if *modes > 0 {
         summary.push_str(", modes ignored");
     }
     let mut found = FoundSamples::at(Extents::Rows(rows), summary);
     found.array = Some(header.element.array(vec![None]));
     found.skipped = skipped;
     Ok(found)
+}
+
+/// The tables of an `.idx` file.
+struct Tables {
+    header: Header,
+    /// The tokens of each sequence, as 4 bytes.
+    lengths: Bytes,
+    /// The offset of each sequence in the `.bin`, as 8 bytes.
+    pointers: Bytes,
+    pointers_at: u64,
+    /// The sequence at which each document begins, as 8 bytes.
+    documents: Bytes,
+    documents_at: u64,
+    /// The bytes after the tables.
+    modes: u64,
+}
+
+impl Tables {
+    /// Reads the tables, and checks that all sequences are in ascending order and in the `.bin`.
+    async fn read(idx: &dyn FileSource, bin_size: u64) -> Result<Self, FormatError> {
+        let header = header(idx).await?;
+        let cut = || FormatError::cut_short(HEADER, idx.size());
+        let pointers_at = header.sequences.checked_mul(4).and_then(|length| HEADER.checked_add(length));
+        let pointers_at = pointers_at.ok_or_else(cut)?;
+        let documents_at = header.sequences.checked_mul(8).and_then(|length| pointers_at.checked_add(length));
+        let documents_at = documents_at.ok_or_else(cut)?;
+        let end = header.entries.checked_mul(8).and_then(|length| documents_at.checked_add(length));
+        let end = end.filter(|&end| end <= idx.size()).ok_or_else(cut)?;
+        let modes = idx.size() - end;
+        if modes != 0 && modes != header.sequences {
+            let why = format!("{modes} bytes after the tables: expected none, or one for each sequence");
+            return Err(FormatError::damaged(end, why));
+        }
+        let mut lengths = read(idx, HEADER, end).await?;
+        let mut pointers = lengths.split_off((pointers_at - HEADER) as usize);
+        let documents = pointers.split_off((documents_at - pointers_at) as usize);
+        check_sequences(&header, (&lengths, &pointers), pointers_at, bin_size)?;
+        Ok(Self { header, lengths, pointers, pointers_at, documents, documents_at, modes })
+    }
+
+    /// The offset of a sequence in the `.bin`, and its tokens.
+    fn sequence(&self, number: u64) -> Option<(u64, u64)> {
+        let begin = le::u64(&self.pointers, number as usize * 8)?;
+        Some((begin, u64::from(le::u32(&self.lengths, number as usize * 4)?)))
+    }
 }
 
 /// Checks that the sequences are in ascending order and in the `.bin`.

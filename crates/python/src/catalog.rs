@@ -9,7 +9,7 @@ use foreread::SampleId;
 use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString, PyType};
+use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
@@ -127,6 +127,18 @@ impl PyCatalog {
         self.catalog().array().map(|array| (array.dtype.clone(), array.shape.clone()))
     }
 
+    /// NumPy's type and the shape of each field of the first sample, by name. None for a field
+    /// whose type is unknown.
+    #[getter]
+    fn field_types<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let types = PyDict::new(py);
+        for field in self.catalog().fields(SampleId(0)).unwrap_or_default() {
+            let array = self.catalog().field_array(field.name);
+            types.set_item(field.name, array.map(|array| (&array.dtype, &array.shape)))?;
+        }
+        Ok(types)
+    }
+
     /// What was found in the first shard, in one line. None for formats without a choice.
     #[getter]
     fn summary(&self) -> Option<&str> {
@@ -177,7 +189,7 @@ impl PyCatalog {
     }
 
     /// How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds,
-    /// litdata, npy or tokens.
+    /// litdata, npy, tokens or recordio.
     #[getter]
     fn format(&self) -> &str {
         self.catalog().format().name()
@@ -219,10 +231,10 @@ pub(crate) fn needed<'py>(py: Python<'py>, name: &str, what: &str) -> PyResult<B
     })
 }
 
-/// One glob, or several.
-fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
+/// One text, or several.
+fn texts(name: &str, wanted: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> {
     let Some(given) = given else { return Ok(Vec::new()) };
-    let wrong = |_| errors::wrong_type(name, "a glob, or a list of globs", given);
+    let wrong = |_| errors::wrong_type(name, wanted, given);
     match given.cast::<PyString>() {
         Ok(one) => Ok(vec![one.extract()?]),
         Err(_) => given.extract().map_err(wrong),
@@ -237,14 +249,16 @@ fn globs(name: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<String>> 
 /// with the samples and bytes found so far. An exception that it raises ends the index.
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
-/// and Arrow files, `label` the one with the labels, `key` the named database of LMDB. With
-/// `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in
-/// tokens, and `dtype` is the type of a token. With `document`, a document of Megatron's files is
-/// one sample.
+/// and Arrow files, `label` the one with the labels, `key` the named database of LMDB. With a list
+/// of HDF5 datasets, a sample has a row of each. With `whole`, an HDF5 dataset is one sample.
+/// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a
+/// token. With `document`, a document of Megatron's files is one sample. `pack` makes the samples
+/// of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
 #[pyfunction]
 #[pyo3(signature = (
     target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,
     label = None, key = None, whole = false, window = None, stride = None, dtype = None, document = false,
+    pack = None, pack_seed = None, pack_samples = None, pack_split = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
@@ -255,7 +269,7 @@ pub(crate) fn index(
     format: Option<&Bound<'_, PyAny>>,
     name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
-    field: Option<String>,
+    field: Option<&Bound<'_, PyAny>>,
     label: Option<String>,
     key: Option<String>,
     whole: bool,
@@ -263,18 +277,26 @@ pub(crate) fn index(
     stride: Option<u64>,
     dtype: Option<String>,
     document: bool,
+    pack: Option<u64>,
+    pack_seed: Option<u32>,
+    pack_samples: Option<u64>,
+    pack_split: Option<String>,
 ) -> PyResult<PyCatalog> {
     allocator::set_up();
     process_local::count_forks();
     logs::set_up(py)?;
     let mut options = IndexOptions::default();
+    let globs = |name, given| texts(name, "a glob, or a list of globs", given);
     options.include = globs("include", include)?;
     options.exclude = globs("exclude", exclude)?;
     options.format = format.map_or(Ok(None), settings::format)?;
     options.name = name;
     let mut choices = FormatOptions::default();
-    (choices.field, choices.label, choices.key, choices.whole) = (field, label, key, whole);
+    choices.fields = texts("field", "a name, or a list of names", field)?;
+    (choices.label, choices.key, choices.whole) = (label, key, whole);
     (choices.window, choices.stride, choices.dtype, choices.document) = (window, stride, dtype, document);
+    (choices.pack, choices.pack_seed, choices.pack_samples) = (pack, pack_seed, pack_samples);
+    choices.pack_split = pack_split;
     options.format_options = choices;
     let names = loader::targets(target)?;
     let (first, more) = names

@@ -54,7 +54,7 @@ static MEETINGS: Meetings = Meetings::new();
 ///         the working directory, if there is one; 'off': none.
 ///     validate: a second dataset, read in order after every epoch.
 ///     format: how objects store samples: 'auto', 'files', 'tar', 'tfrecord', 'zip', 'lmdb',
-///         'hdf5', 'parquet', 'arrow', 'mds', 'litdata', 'npy' or 'tokens'.
+///         'hdf5', 'parquet', 'arrow', 'mds', 'litdata', 'npy', 'tokens' or 'recordio'.
 ///     on_error: the effect of an unreadable sample: 'fail', 'skip' or 'substitute'.
 ///     resume: a state from state().
 ///     peers: 'auto': ranks that find each other share their caches. 'off': each rank reads

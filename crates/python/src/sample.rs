@@ -8,11 +8,10 @@ use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
 
 use bytes::Bytes;
-use foreread::Catalog;
-use foreread::SampleId;
+use foreread::{Catalog, Format, SampleId};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyType};
+use pyo3::types::{PyBytes, PyDict, PyType};
 
 use crate::catalog::path_of;
 use crate::errors::ExceptionClass;
@@ -103,6 +102,10 @@ impl PySample {
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         let Some(array) = this.catalog().array() else {
+            if this.catalog().format() == Format::Zip && this.key()?.is_some_and(|key| key.ends_with(".npy"))
+            {
+                return values::npy(slf.as_any());
+            }
             let format = this.catalog().format().name();
             let message = format!(
                 "samples of {format} have no known type: decode them, for example by \
@@ -111,6 +114,25 @@ impl PySample {
             return Err(pyo3::exceptions::PyTypeError::new_err(message));
         };
         values::array(slf.as_any(), array)
+    }
+
+    /// Its fields as NumPy arrays by name, without a copy, where the format knows their types.
+    fn arrays<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let this = slf.get();
+        let catalog = this.catalog();
+        let fields = catalog.fields(this.id).map_err(|error| crate::errors::raised(&error.into()))?;
+        let arrays = PyDict::new(slf.py());
+        for field in fields {
+            if let Some(array) = catalog.field_array(field.name) {
+                arrays.set_item(field.name, values::field(slf.as_any(), field.range, array)?)?;
+            }
+        }
+        if arrays.is_empty() {
+            let format = catalog.format().name();
+            let message = format!("samples of {format} have no fields of known types here: use field()");
+            return Err(pyo3::exceptions::PyTypeError::new_err(message));
+        }
+        Ok(arrays)
     }
 
     /// The name of its class: the first directory of its path, or a label that is a text.
@@ -134,13 +156,14 @@ impl PySample {
         path_of(self.catalog(), self.id)
     }
 
-    /// The names of a WebDataset sample's parts, in order. Empty for other samples.
+    /// The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets
+    /// of HDF5. Empty for samples without any.
     fn fields(&self) -> PyResult<Vec<String>> {
         let fields = self.catalog().fields(self.id).map_err(|error| crate::errors::raised(&error.into()))?;
         Ok(fields.into_iter().map(|field| field.name.to_owned()).collect())
     }
 
-    /// The part `name` of a WebDataset sample, without a copy. Raises KeyError if there is none.
+    /// The part `name` of the sample, without a copy. Raises KeyError if there is none.
     fn field(&self, name: &str) -> PyResult<PyField> {
         match self.catalog().field(self.id, name) {
             Some(range) => self.part(name, range.start, range.end),
@@ -173,7 +196,7 @@ impl PySample {
     }
 }
 
-/// A named part of a WebDataset sample: a read-only buffer of the sample's own bytes.
+/// A named part of a sample: a read-only buffer of the sample's own bytes.
 #[pyclass(name = "Field", frozen, module = "foreread")]
 #[derive(Debug)]
 pub struct PyField {

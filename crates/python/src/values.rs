@@ -1,9 +1,11 @@
 //! Labels, values and arrays of samples as Python objects.
 
+use std::ops::Range;
+
 use foreread::dataset::{ArrayType, SampleValue};
 use foreread::{Catalog, SampleId};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
 use crate::catalog::needed;
 
@@ -63,6 +65,50 @@ pub(crate) fn array<'py>(buffer: &Bound<'py, PyAny>, kind: &ArrayType) -> PyResu
     let py = buffer.py();
     let numpy = needed(py, "numpy", "array()")?;
     let flat = numpy.call_method1("frombuffer", (buffer, &kind.dtype))?;
+    shaped(&flat, kind)
+}
+
+/// A NumPy array over a field of a sample.
+pub(crate) fn field<'py>(
+    sample: &Bound<'py, PyAny>,
+    range: Range<u64>,
+    kind: &ArrayType,
+) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = needed(sample.py(), "numpy", "arrays()")?;
+    let bytes = numpy.call_method1("frombuffer", (sample, "|u1"))?;
+    let range = PySlice::new(sample.py(), range.start as isize, range.end as isize, 1);
+    shaped(&bytes.get_item(range)?.call_method1("view", (&kind.dtype,))?, kind)
+}
+
+fn shaped<'py>(flat: &Bound<'py, PyAny>, kind: &ArrayType) -> PyResult<Bound<'py, PyAny>> {
     let shape = kind.shape.iter().map(|length| length.map_or(-1, |length| length as i64));
-    flat.call_method1("reshape", (PyTuple::new(py, shape)?,))
+    flat.call_method1("reshape", (PyTuple::new(flat.py(), shape)?,))
+}
+
+/// The array in the bytes of an `.npy` file: a view of them, except for rare types.
+pub(crate) fn npy<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = buffer.py();
+    let numpy = needed(py, "numpy", "array()")?;
+    let file = py.import("io")?.call_method1("BytesIO", (buffer,))?;
+    let format = py.import("numpy.lib.format")?;
+    let reader = match format.call_method1("read_magic", (&file,))?.extract()? {
+        (1, 0) => "read_array_header_1_0",
+        (2, 0) => "read_array_header_2_0",
+        (_, _) => {
+            file.call_method1("seek", (0,))?;
+            return numpy.call_method1("load", (file,));
+        }
+    };
+    let head = format.call_method1(reader, (&file,))?;
+    let (shape, is_fortran, dtype): (Bound<'py, PyAny>, bool, Bound<'py, PyAny>) = head.extract()?;
+    if dtype.getattr("hasobject")?.extract()? {
+        let message =
+            "the array has Python objects: numpy.load(io.BytesIO(sample), allow_pickle=True) reads them";
+        return Err(pyo3::exceptions::PyTypeError::new_err(message));
+    }
+    let count = numpy.call_method1("prod", (&shape,))?.call_method0("item")?.call_method0("__int__")?;
+    let flat = numpy.call_method1("frombuffer", (buffer, dtype, count, file.call_method0("tell")?))?;
+    let order = PyDict::new(py);
+    order.set_item("order", if is_fortran { "F" } else { "C" })?;
+    flat.call_method("reshape", (shape,), Some(&order))
 }

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,12 @@ class Data:
     labels: list[Any] | None = None
     arrays: list[Any] | None = None
     choices: dict[str, Any] = field(default_factory=dict)
+    #: The fields of each sample.
+    fields: list[dict[str, Any]] | None = None
+
+
+#: Files of real writers.
+FILES = Path(__file__).parents[2] / "formats" / "tests" / "fixtures"
 
 
 def _rows(seed: int = 0) -> Any:
@@ -142,7 +149,111 @@ def tokens(directory: Path) -> Data:
     return Data(directory / "tokens.bin", [window.tobytes() for window in windows], None, windows, choices)
 
 
-FORMATS = [hdf5, hdf5_chunks, hdf5_lengths, cosmoflow, lmdb, parquet, arrow, npy, tokens]
+def hdf5_joined(directory: Path) -> Data:
+    """Images, and their masks in compressed chunks."""
+    h5py = pytest.importorskip("h5py")
+    for part in range(2):
+        with h5py.File(directory / f"{part}.h5", "w") as file:
+            rows = _rows(part)[: SAMPLES // 2]
+            file["images"] = rows
+            file.create_dataset("masks", data=rows > 99, chunks=(1, 6, 5), compression="gzip")
+            file.create_dataset("depth", data=rows[:, 0] / 7, chunks=(4, 5), maxshape=(None, 5))
+            file["labels"] = numpy.arange(len(rows)) % 5 + part
+    fields: list[dict[str, Any]] = []
+    labels: list[int] = []
+    for part in range(2):
+        with h5py.File(directory / f"{part}.h5") as file:
+            names = ["masks", "images", "depth"]
+            read = {name: file[name][:] for name in names}
+            fields += [{name: read[name][row] for name in names} for row in range(len(read["images"]))]
+            labels += file["labels"][:].tolist()
+    samples = [b"".join(array.tobytes() for array in row.values()) for row in fields]
+    return Data(directory, samples, labels, None, {"field": ["/masks", "images", "depth"]}, fields)
+
+
+def volumes(directory: Path) -> Data:
+    """One file has one volume and its label map, of different lengths."""
+    h5py = pytest.importorskip("h5py")
+    for number, rows in enumerate(_rows()):
+        with h5py.File(directory / f"{number:03}.h5", "w") as file:
+            volume = rows[: number % 4 + 2].astype("<f4")
+            file.create_dataset("volume", data=volume, chunks=volume.shape, compression="gzip")
+            file["map"] = numpy.array([number, 1, 2], "i2")
+    fields = []
+    for path in sorted(directory.iterdir()):
+        with h5py.File(path) as file:
+            fields.append({"volume": file["volume"][:], "map": file["map"][:]})
+    samples = [b"".join(array.tobytes() for array in row.values()) for row in fields]
+    return Data(directory, samples, None, None, {"field": ["volume", "map"], "whole": True}, fields)
+
+
+def recordio(directory: Path) -> Data:
+    """Images that MXNet has packed, with a vector of labels. Some contain the magic."""
+    expected = json.loads((FILES / "parts" / "expected.json").read_text())["recordio"]
+    samples, labels = [], []
+    # In the order of names.
+    for name in ["classes.rec", "fractions.rec"]:
+        shutil.copy(FILES / "parts" / name, directory / name)
+        (directory / name).with_suffix(".idx").write_text("companion")
+        case = next(case for case in expected if case["file"] == name and case["field"] is None)
+        samples += [bytes.fromhex(sample) for sample in case["samples"]]
+        labels += case["labels"]
+    return Data(directory, samples, labels)
+
+
+def records(directory: Path) -> Data:
+    """Whole records."""
+    shutil.copy(FILES / "parts" / "plain.rec", directory)
+    case = json.loads((FILES / "parts" / "expected.json").read_text())["recordio"][0]
+    return Data(directory / "plain.rec", [bytes.fromhex(sample) for sample in case["samples"]])
+
+
+def megatron(directory: Path) -> Data:
+    """What GPTDataset makes of documents in three epochs, with NumPy's own generator."""
+    for suffix in [".bin", ".idx"]:
+        shutil.copy(FILES / "parts" / f"stories{suffix}", directory)
+    table = (directory / "stories.idx").read_bytes()
+    count = int.from_bytes(table[18:26], "little")
+    lengths = numpy.frombuffer(table, "<i4", count, 34)
+    ends = numpy.cumsum(lengths)
+    tokens = numpy.fromfile(directory / "stories.bin", "<u2")
+    length, per_epoch = 200, int(lengths.sum())
+    asked = 2 * per_epoch // length + 100
+    # The third epoch is short, and shuffled on its own.
+    before_last = (2 * per_epoch - 1) // length
+    random = numpy.random.RandomState(77)
+    first, last = numpy.tile(numpy.arange(count), 2), numpy.arange(count)
+    random.shuffle(first)
+    random.shuffle(last)
+    order = [*first, *last]
+    stream = numpy.concatenate([tokens[ends[document] - lengths[document] : ends[document]] for document in order])
+    samples = numpy.arange((3 * per_epoch - 1) // length)
+    first, last = samples[:before_last], samples[before_last:]
+    random.shuffle(first)
+    random.shuffle(last)
+    found = [stream[number * length : (number + 1) * length + 1] for number in samples]
+    choices = {"pack": length, "pack_seed": 77, "pack_samples": asked}
+    return Data(directory / "stories.bin", [sample.tobytes() for sample in found], None, found, choices)
+
+
+def npz(directory: Path) -> Data:
+    arrays = {f"a{number:03}": row[: number % 6] for number, row in enumerate(_rows())}
+    arrays["a003"] = numpy.asfortranarray(arrays["a003"].astype("<f8"))
+    numpy.savez(directory / "0.npz", **arrays)
+    numpy.savez_compressed(directory / "1.npz", **arrays)
+    samples, found = [], []
+    for path in sorted(directory.iterdir()):
+        with zipfile.ZipFile(path) as archive, numpy.load(path) as loaded:
+            for name in archive.namelist():
+                samples.append(archive.read(name))
+                found.append(loaded[name.removesuffix(".npy")])
+    return Data(directory, samples, None, found, {"format": "zip"})
+
+
+FORMATS = [
+    hdf5, hdf5_chunks, hdf5_lengths, hdf5_joined, volumes, cosmoflow, lmdb, parquet, arrow, npy, tokens, megatron, recordio,
+    records, npz,
+]
 
 
 @pytest.fixture(params=FORMATS, ids=lambda maker: maker.__name__)
@@ -157,7 +268,15 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(numpy.array_equal(one, other))
 
 
-# semantics: FORMAT-1, FORMAT-2
+def _check_fields(sample: Any, expected: dict[str, Any]) -> None:
+    arrays = sample.arrays()
+    assert sample.fields() == list(arrays) == list(expected)
+    for name, array in expected.items():
+        assert arrays[name].dtype == array.dtype and _equal(arrays[name], array)
+        assert bytes(sample.field(name)) == array.tobytes()
+
+
+# semantics: FORMAT-1, FORMAT-2, FORMAT-5, FORMAT-6, FORMAT-7
 def test_samples_are_what_the_writers_library_reads(data: Data, tmp_path: Path) -> None:
     catalog = foreread.index(data.target, **data.choices)
     assert len(catalog) == len(data.samples)
@@ -174,6 +293,8 @@ def test_samples_are_what_the_writers_library_reads(data: Data, tmp_path: Path) 
                     array = sample.array()
                     assert array.dtype == data.arrays[sample.id].dtype
                     assert _equal(array, data.arrays[sample.id])
+                if data.fields is not None:
+                    _check_fields(sample, data.fields[sample.id])
                 if data.labels is not None:
                     assert _equal(sample.label, data.labels[sample.id])
                 else:
@@ -246,7 +367,7 @@ def test_torch_gets_tensors_and_labels(data: Data) -> None:
     import foreread.torch
 
     catalog = foreread.index(data.target, **data.choices)
-    if data.arrays is None:
+    if data.arrays is None or catalog.array_type is None:
         return
     loader = foreread.torch.DataLoader(catalog, batch_size=4, seed=0)
     count = 0
@@ -269,12 +390,131 @@ def test_torch_gets_tensors_and_labels(data: Data) -> None:
     dataset.close()
 
 
-#: Files of real writers.
-FILES = Path(__file__).parents[2] / "formats" / "tests" / "fixtures"
-
-
 def _copy(name: str, to: Path) -> Path:
     return Path(shutil.copytree(FILES / name, to / "copy"))
+
+
+# semantics: FORMAT-8
+def test_torch_gets_a_dict_of_tensors(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    import foreread.torch
+
+    data = hdf5_joined(tmp_path)
+    assert data.fields is not None and data.labels is not None
+    catalog = foreread.index(data.target, **data.choices)
+    assert catalog.field_types == {"masks": ("|b1", [6, 5]), "images": ("|u1", [6, 5]), "depth": ("<f8", [5])}
+    seen = 0
+    for fields, labels in foreread.torch.DataLoader(catalog, batch_size=4, shuffle=False):
+        for row, label in enumerate(labels):
+            for name, tensor in fields.items():
+                assert _equal(tensor[row].numpy(), data.fields[seen][name])
+            assert label == data.labels[seen]
+            seen += 1
+    assert seen == len(data.samples)
+    dataset = foreread.torch.Dataset(catalog, transform=lambda fields: fields["images"])
+    assert _equal(dataset[7][0].numpy(), data.fields[7]["images"])
+    dataset.close()
+    dataset = foreread.torch.Dataset(catalog)
+    workers = torch.utils.data.DataLoader(dataset, batch_size=6, num_workers=2)
+    first, _ = next(iter(workers))
+    assert _equal(first["depth"].numpy(), numpy.stack([row["depth"] for row in data.fields[:6]]))
+    assert list(pickle.loads(pickle.dumps(dataset.decode))(data.samples[3])) == ["masks", "images", "depth"]
+    dataset.close()
+
+
+# semantics: FORMAT-8
+def test_volumes_of_several_lengths_are_tensors(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    import foreread.torch
+
+    (tmp_path / "data").mkdir()
+    data = volumes(tmp_path / "data")
+    assert data.fields is not None
+    catalog = foreread.index(data.target, **data.choices)
+    assert catalog.field_types == {"volume": ("<f4", [None, 5]), "map": ("<i2", [3])}
+    for number, fields in enumerate(foreread.torch.DataLoader(catalog, batch_size=1, shuffle=False)):
+        for name, array in data.fields[number].items():
+            assert _equal(fields[name][0].numpy(), array)
+    h5py = pytest.importorskip("h5py")
+    path = tmp_path / "two.h5"
+    with h5py.File(path, "w") as file:
+        for name in "ab":
+            dataset = file.create_dataset(name, (4,), dtype=h5py.vlen_dtype(numpy.uint8))
+            for row in range(4):
+                dataset[row] = numpy.arange(row + (name == "b"), dtype="u1")
+    catalog = foreread.index(path, field=["a", "b"])
+    for number, fields in enumerate(foreread.torch.DataLoader(catalog, batch_size=1, shuffle=False)):
+        assert (len(fields["a"][0]), len(fields["b"][0])) == (number, number + 1)
+
+
+# semantics: FORMAT-4
+def test_datasets_that_cannot_be_joined_are_refused(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"], file["masks"] = numpy.zeros((5, 2), "u1"), numpy.zeros((4, 2), "u1")
+    with pytest.raises(foreread.Error, match="it has 4 rows, and images has 5: a sample needs a row of each"):
+        foreread.index(tmp_path / "x.h5", field=["images", "masks"])
+    with pytest.raises(foreread.Error, match="none is missing; there are: images, masks"):
+        foreread.index(tmp_path / "x.h5", field=["images", "none"])
+    with pytest.raises(TypeError, match="field must be a name, or a list of names, not int"):
+        foreread.index(tmp_path / "x.h5", field=3)  # type: ignore[arg-type]
+    sample = next(foreread.Loader(foreread.index(tmp_path / "x.h5", field="images"), batch_size=1))[0]
+    with pytest.raises(TypeError, match="no fields of known types"):
+        sample.arrays()
+
+
+# semantics: FORMAT-9
+def test_order_of_megatron_is_read_in_sequence(tmp_path: Path) -> None:
+    data = megatron(tmp_path)
+    catalog = foreread.index(data.target, **data.choices)
+    assert catalog.array_type == ("<u2", [201])
+    assert catalog.summary is not None and "3 epochs" in catalog.summary
+    with foreread.Loader(catalog, batch_size=9, epochs=1, sampler="sequential") as loader:
+        assert [bytes(sample) for batch in loader for sample in batch] == data.samples
+    settings = ["--epochs", "1", "--sampler", "sequential"]
+    catalog.save(tmp_path / "c.foreread")
+    program = [str(Path(sys.executable).parent / "foreread"), "index", str(data.target), "--output", str(tmp_path / "d.foreread")]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in data.choices.items()]
+    subprocess.run([*program, *options], check=True, capture_output=True)
+    assert _epochs(str(tmp_path / "c.foreread"), *settings) == _epochs(str(tmp_path / "d.foreread"), *settings)
+    # Another split, and its parts.
+    parts = [foreread.index(data.target, pack=50, pack_split=f"{part}:80,15,5") for part in ["train", "valid", "test"]]
+    assert [len(part) > 0 for part in parts] == [True] * 3
+    assert len({part.fingerprint for part in parts}) == 3
+
+
+# semantics: FORMAT-4
+def test_packs_without_their_files_are_refused(tmp_path: Path) -> None:
+    shutil.copytree(FILES / "parts", tmp_path / "parts")
+    directory = tmp_path / "parts"
+    with pytest.raises(foreread.ConfigError, match="one pair of Megatron's files, and there are 2"):
+        foreread.index(directory, include="*.bin", pack=20)
+    with pytest.raises(foreread.ConfigError, match="pack_seed, pack_samples and pack_split need pack"):
+        foreread.index(directory / "stories.bin", pack_seed=3, format="tokens")
+    with pytest.raises(foreread.ConfigError, match="pack excludes window"):
+        foreread.index(directory / "stories.bin", pack=20, window=3)
+    with pytest.raises(foreread.Error, match="invalid split '?.?9,x"):
+        foreread.index(directory / "stories.bin", pack=20, pack_split="9,x")
+    with pytest.raises(foreread.Error, match="set a shorter --pack"):
+        foreread.index(directory / "stories.bin", pack=1_000_000)
+    (directory / "stories.idx").unlink()
+    with pytest.raises(foreread.Error, match="documents are listed in an .idx file"):
+        foreread.index(directory / "stories.bin", pack=20)
+
+
+# semantics: FORMAT-2
+def test_labels_of_records_have_their_types(tmp_path: Path) -> None:
+    for name in ["classes", "fractions", "vectors", "boxes", "arrays"]:
+        shutil.copy(FILES / "parts" / f"{name}.rec", tmp_path)
+    label = lambda name, **choices: foreread.index(tmp_path / f"{name}.rec", **choices).label(1)  # noqa: E731
+    assert label("classes") == 1 and isinstance(label("classes"), int)
+    assert label("fractions") == 0.125
+    vector = label("vectors")
+    assert vector.dtype == "<f4" and vector.tolist() == [1.0, 0.5, -1.0]
+    assert label("boxes") is None and label("arrays") is None and label("classes", field="record") is None
+    assert label("arrays", field="data") == 1
+    with pytest.raises(foreread.Error, match="expected data or record"):
+        foreread.index(tmp_path / "classes.rec", field="image")
 
 
 # semantics: FORMAT-4

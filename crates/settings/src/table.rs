@@ -250,7 +250,7 @@ pub const COMMAND_KNOBS: &[Knob] = &[
         "format",
         Words(&[
             "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata",
-            "npy", "tokens",
+            "npy", "tokens", "recordio",
         ]),
         Some("auto"),
         Storage,

@@ -125,9 +125,10 @@ pub struct Index {
 #[command(next_help_heading = "Packed formats")]
 pub struct FormatArguments {
     /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
-    /// whose rows are the samples [default: the only candidate]
+    /// whose rows are the samples [default: the only candidate]. Repeated for HDF5: each sample has
+    /// a row of each dataset. RecordIO: 'data' (the packed images) or 'record'
     #[arg(long, value_name = "NAME")]
-    field: Option<String>,
+    field: Vec<String>,
     /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such
     /// as label]
     #[arg(long, value_name = "NAME")]
@@ -151,13 +152,27 @@ pub struct FormatArguments {
     /// Megatron's token files: take each document as one sample
     #[arg(long, conflicts_with_all = ["window", "stride"])]
     document: bool,
+    /// Megatron's token files: take the samples of its GPTDataset, with this --seq-length
+    #[arg(long, value_name = "TOKENS", conflicts_with_all = ["window", "stride", "dtype", "document"])]
+    pack: Option<u64>,
+    /// The --seed of Megatron [default: 1234]
+    #[arg(long, value_name = "SEED", requires = "pack")]
+    pack_seed: Option<u32>,
+    /// The requested samples: Megatron's iterations times its global batch size [default: one
+    /// epoch]
+    #[arg(long, value_name = "SAMPLES", requires = "pack")]
+    pack_samples: Option<u64>,
+    /// The --split of Megatron and its part: 'train:969,30,1', 'valid:969,30,1' [default: all
+    /// documents]
+    #[arg(long, value_name = "PART:SPLIT", requires = "pack")]
+    pack_split: Option<String>,
 }
 
 impl FormatArguments {
     /// The same for the library.
     pub fn options(&self) -> FormatOptions {
         let mut options = FormatOptions::default();
-        options.field = self.field.clone();
+        options.fields = self.field.clone();
         options.label = self.label.clone();
         options.key = self.key.clone();
         options.whole = self.whole;
@@ -165,6 +180,10 @@ impl FormatArguments {
         options.stride = self.stride;
         options.dtype = self.dtype.clone();
         options.document = self.document;
+        options.pack = self.pack;
+        options.pack_seed = self.pack_seed;
+        options.pack_samples = self.pack_samples;
+        options.pack_split = self.pack_split.clone();
         options
     }
 }

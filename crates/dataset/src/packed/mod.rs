@@ -9,14 +9,15 @@
 //! end of its last. It includes the headers between them (half a kilobyte each), and its fields are
 //! sub-ranges. The result is one request per sample, whatever its number of members.
 //!
-//! [`reader`] keeps requests few, [`scan`] runs several at once, and [`tar`], [`tfrecord`] and
-//! [`zip`] parse their formats. All other formats have their parsers in `foreread-formats`, and
-//! [`parsers`] chooses among them.
+//! [`reader`] keeps requests few, [`scan`] runs several at once, and [`tar`], [`tfrecord`],
+//! [`recordio`] and [`zip`] parse their formats. All other formats have their parsers in
+//! `foreread-formats`, and [`parsers`] chooses among them.
 
 mod compressed;
 mod parsers;
 mod pax;
 mod reader;
+mod recordio;
 mod rows;
 mod samples;
 mod scan;

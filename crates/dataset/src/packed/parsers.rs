@@ -18,7 +18,7 @@ use super::reader::ShardStore;
 use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
-use super::{samples, scan, tar, tfrecord, zip};
+use super::{recordio, samples, scan, tar, tfrecord, zip};
 use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
 /// The name of the file that describes the shards of its directory.
@@ -132,7 +132,7 @@ impl<'a> Parsers<'a> {
             }
             _ => {
                 // Boxed, so that the future of an index stays small and its type simple.
-                let found: BoxFuture<'_, _> = self.found(object).boxed();
+                let found: BoxFuture<'_, _> = self.found(object, places).boxed();
                 let found = found.await?;
                 let skipped = found.skipped;
                 Ok((SampleRows::found(found), skipped))
@@ -140,9 +140,16 @@ impl<'a> Parsers<'a> {
         }
     }
 
-    /// The samples that a parser of `foreread-formats` finds.
-    async fn found(&self, object: &Object) -> Result<FoundSamples, ShardError> {
-        let found = self.parse(object).await.map_err(with_remedy)?;
+    /// The samples that a parser of `foreread-formats` finds, or those of records.
+    async fn found(&self, object: &Object, places: usize) -> Result<FoundSamples, ShardError> {
+        let found = match self.format {
+            Format::RecordIo => {
+                let members = scan::members::<recordio::RecordIo>(self.store, object, places).await?;
+                recordio::group(&members, self.options.fields.first().map(String::as_str))
+            }
+            _ => self.parse(object).await,
+        };
+        let found = found.map_err(with_remedy)?;
         for note in &found.notes {
             tracing::warn!("{}: {note}", object.path);
         }
@@ -158,7 +165,9 @@ impl<'a> Parsers<'a> {
 
     async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
-        let FormatOptions { field, label, key, whole, .. } = self.options.clone();
+        let FormatOptions { fields, label, key, whole, .. } = self.options.clone();
+        let mut fields = fields.into_iter();
+        let field = fields.next();
         Ok(match self.format {
             Format::Lmdb => {
                 let mut options = lmdb::LmdbOptions::default();
@@ -168,6 +177,7 @@ impl<'a> Parsers<'a> {
             Format::Hdf5 => {
                 let mut options = hdf5::Hdf5Options::default();
                 (options.dataset, options.labels, options.whole) = (field, label, whole);
+                options.joined = fields.collect();
                 hdf5::index(source, &options).await?
             }
             Format::Parquet => {
@@ -183,7 +193,7 @@ impl<'a> Parsers<'a> {
             Format::Npy => npy::index(source).await?,
             Format::Tokens => self.tokens(source).await?,
             Format::Mds | Format::LitData => self.listed(source).await?,
-            Format::Files | Format::Tar | Format::TfRecord | Format::Zip => {
+            Format::Files | Format::Tar | Format::TfRecord | Format::Zip | Format::RecordIo => {
                 return Err(ShardError::damaged(0, "its parser is another"));
             }
         })
@@ -197,10 +207,13 @@ impl<'a> Parsers<'a> {
             None => None,
         };
         let table = table.as_ref().map(|object| ShardSource { store: self.store, object });
-        if self.options.document {
+        if self.options.document || self.options.pack.is_some() {
             let why = "documents are listed in an .idx file next to the .bin file, and there is none";
             let table = table.ok_or_else(|| ShardError::unsupported(0, why))?;
-            return Ok(megatron::documents(&table, source.object.size).await?);
+            return Ok(match self.options.pack {
+                Some(length) => megatron::packed(&table, source.object.size, &self.pack(length)).await?,
+                None => megatron::documents(&table, source.object.size).await?,
+            });
         }
         let options = self.windows()?;
         Ok(match table {
@@ -210,9 +223,19 @@ impl<'a> Parsers<'a> {
         })
     }
 
+    /// How documents are packed into samples of `length` tokens.
+    fn pack(&self, length: u64) -> megatron::PackOptions {
+        let FormatOptions { pack_seed, pack_samples, pack_split, .. } = &self.options;
+        let mut options = megatron::PackOptions::new(length);
+        options.seed = pack_seed.unwrap_or(options.seed);
+        (options.samples, options.split) = (*pack_samples, pack_split.clone());
+        options
+    }
+
     /// The windows that were chosen.
     fn windows(&self) -> Result<tokens::WindowOptions, ShardError> {
-        let why = "the samples of token files are windows: set --window, or --document for Megatron's";
+        let why =
+            "the samples of token files are windows: set --window, or for Megatron's --document or --pack";
         let window = self.options.window.ok_or_else(|| ShardError::unsupported(0, why))?;
         let stride = self.options.stride.unwrap_or(window);
         let dtype = self.options.dtype.clone().unwrap_or_default();

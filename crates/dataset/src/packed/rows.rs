@@ -1,8 +1,9 @@
 //! The samples of a shard, as columns. A row costs its numbers and its name, and no allocation.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use foreread_formats::{ArrayType, Extents, FoundSamples, MadeRow, MadeRows, Run, ValueColumn};
+use foreread_formats::{ArrayType, Extents, FoundSamples, MadeRow, MadeRows, MorePart, Run, ValueColumn};
 use foreread_tier::Object;
 use foreread_types::Decoder;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,9 @@ pub(crate) struct ShardExtra {
     /// The type of each sample's bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) array: Option<ArrayType>,
+    /// The types of fields, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) field_arrays: Vec<(Arc<str>, ArrayType)>,
     /// What was found, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) summary: String,
@@ -108,7 +112,9 @@ impl ShardExtra {
         let is_inside = match &self.made {
             None => numbered.all(|(_, (at, length))| at.checked_add(*length).is_some_and(|end| end <= size)),
             Some(made) => {
-                made.rows.len() == rows && numbered.all(|(row, extent)| made.fits(row, *extent, size))
+                made.rows.len() == rows
+                    && made.is_ordered()
+                    && numbered.all(|(row, extent)| made.fits(row, *extent, size))
             }
         };
         is_inside
@@ -139,6 +145,7 @@ impl SampleRows {
             made: found.made,
             values: found.columns,
             array: found.array,
+            field_arrays: found.field_arrays,
             summary: found.summary,
         };
         match found.extents {
@@ -249,6 +256,11 @@ impl SampleRows {
     pub(crate) fn made(&self, row: usize) -> MadeRow {
         let made = self.extra.made.as_ref().and_then(|made| made.rows.get(row)).copied();
         made.unwrap_or_else(|| MadeRow::plain(self.extents[row].1))
+    }
+
+    /// The parts of the row's sample after its first one.
+    pub(crate) fn more(&self, row: usize) -> &[MorePart] {
+        self.extra.made.as_ref().map_or(&[], |made| made.more(row))
     }
 
     /// The list of decoders of this number.

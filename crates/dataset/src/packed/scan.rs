@@ -22,7 +22,7 @@ use super::shard_error::ShardError;
 
 /// The parser's result at a position. Positions are offsets in the shard.
 #[derive(Debug)]
-pub(crate) enum ParseStep<'a> {
+pub(crate) enum ParseStep<'a, N = ()> {
     /// `bytes` are too few: the parser needs this many from `at` on. The call is repeated with
     /// them, so the parser's state must be unchanged. Another `Needs` at this position must be
     /// larger.
@@ -34,14 +34,14 @@ pub(crate) enum ParseStep<'a> {
     /// position.
     Skip(u64),
     /// A member, and the next position.
-    ShardMember(ShardMember<'a>, u64),
+    ShardMember(ShardMember<'a, N>, u64),
     /// The end of the shard.
     End,
 }
 
 /// One member of a shard.
 #[derive(Debug)]
-pub(crate) struct ShardMember<'a> {
+pub(crate) struct ShardMember<'a, N = ()> {
     /// Empty if members have no names.
     pub(crate) name: Cow<'a, str>,
     /// The offset of the data in the shard.
@@ -50,17 +50,27 @@ pub(crate) struct ShardMember<'a> {
     pub(crate) length: u64,
     /// The checksum of the data. 0 if the format has none.
     pub(crate) crc32c: u32,
+    /// What else the parser has read of it.
+    pub(crate) note: N,
 }
 
 /// A packed format. A scan begins with the default value.
 pub(crate) trait ShardParser: Default + Send {
+    /// What is kept of a member beyond its name, place and checksum.
+    type Note: Clone + Default + Send + Sync;
+
     /// Parses the element at `at` of a shard of `size` bytes. `bytes` are the buffered bytes from
     /// there, possibly none. The next position is greater than `at` and at most `size`. The scan
     /// continues until [`ParseStep::End`] or an error, so the parser is called at `size`, too.
     ///
     /// # Errors
     /// The shard is damaged or truncated, or has a feature that is not supported.
-    fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError>;
+    fn step<'a>(
+        &mut self,
+        at: u64,
+        bytes: &'a [u8],
+        size: u64,
+    ) -> Result<ParseStep<'a, Self::Note>, ShardError>;
 
     /// Whether the next element does not depend on the elements before it. Scans are joined only
     /// at such positions.
@@ -80,26 +90,29 @@ pub(crate) trait ShardParser: Default + Send {
 
 /// The members found, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct MemberScan {
+pub(crate) struct MemberScan<N = ()> {
     /// The members' names.
     pub(crate) names: TextList,
     /// Start, length, checksum.
     pub(crate) places: Vec<(u64, u64, u32)>,
+    /// The note of each member.
+    pub(crate) notes: Vec<N>,
     /// The number of [skipped](ParseStep::Skip) members.
     pub(crate) skipped: u64,
 }
 
-impl MemberScan {
-    fn push(&mut self, member: &ShardMember<'_>) {
+impl<N> MemberScan<N> {
+    fn push(&mut self, member: ShardMember<'_, N>) {
         self.names.push(&member.name);
+        self.notes.push(member.note);
         self.places.push((member.start, member.length, member.crc32c));
     }
 }
 
 /// The state of a scan.
 #[derive(Debug, Default)]
-struct ParallelScan {
-    members: MemberScan,
+struct ParallelScan<N> {
+    members: MemberScan<N>,
     /// Positions at which the parser was fresh, with the numbers of members and skipped elements
     /// found by then. Only guesses have them.
     marks: Vec<(u64, usize, u64)>,
@@ -108,13 +121,13 @@ struct ParallelScan {
     bound: bool,
 }
 
-impl ParallelScan {
+impl<N: Clone + Default> ParallelScan<N> {
     fn starting_at(at: u64) -> Self {
         Self { reached: Some(at), ..Self::default() }
     }
 
     /// Continues until the parser is fresh at `until` or beyond, or has found `most` members.
-    async fn on<M: ShardParser>(
+    async fn on<M: ShardParser<Note = N>>(
         &mut self,
         reader: &mut ShardReader<'_>,
         size: u64,
@@ -154,7 +167,7 @@ impl ParallelScan {
                     next
                 }
                 ParseStep::ShardMember(member, next) => {
-                    self.members.push(&member);
+                    self.members.push(member);
                     next
                 }
                 ParseStep::End => {
@@ -174,7 +187,7 @@ impl ParallelScan {
 
     /// Adopts the members that `guess` found from this scan's position on. `false` if the guess was
     /// never fresh at that position.
-    fn join(&mut self, guess: &ParallelScan) -> bool {
+    fn join(&mut self, guess: &Self) -> bool {
         let Some(at) = self.reached else { return true };
         let Ok(mark) = guess.marks.binary_search_by_key(&at, |&(place, ..)| place) else { return false };
         let (_, members, skipped) = guess.marks[mark];
@@ -182,6 +195,7 @@ impl ParallelScan {
             self.members.names.push(guess.members.names.get(member));
         }
         self.members.places.extend_from_slice(&guess.members.places[members..]);
+        self.members.notes.extend_from_slice(&guess.members.notes[members..]);
         self.members.skipped += guess.members.skipped - skipped;
         self.reached = guess.reached;
         self.bound |= guess.bound;
@@ -203,7 +217,7 @@ pub(crate) async fn members<M: ShardParser>(
     store: &ShardStore<'_>,
     object: &Object,
     places: usize,
-) -> Result<MemberScan, ShardError> {
+) -> Result<MemberScan<M::Note>, ShardError> {
     let size = object.size;
     let mut reader = ShardReader::new(store, object);
     let mut whole = ParallelScan::starting_at(0);
@@ -245,8 +259,8 @@ pub(crate) async fn members<M: ShardParser>(
 async fn rest<M: ShardParser>(
     mut reader: ShardReader<'_>,
     size: u64,
-    walk: ParallelScan,
-) -> Result<MemberScan, ShardError> {
+    walk: ParallelScan<M::Note>,
+) -> Result<MemberScan<M::Note>, ShardError> {
     // A bound parser must see the whole shard.
     let mut walk = if walk.bound { ParallelScan::starting_at(0) } else { walk };
     walk.on::<M>(&mut reader, size, u64::MAX, usize::MAX, false).await?;
@@ -261,7 +275,7 @@ async fn guess<M: ShardParser>(
     from: u64,
     until: u64,
     reach: u64,
-) -> ParallelScan {
+) -> ParallelScan<M::Note> {
     let mut at = from.next_multiple_of(512);
     let last = at.saturating_add(reach).min(until);
     while at < last {

@@ -155,6 +155,8 @@ impl Tar {
 }
 
 impl ShardParser for Tar {
+    type Note = ();
+
     fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
         if at == size {
             return Err(ShardError::damaged(at, "the archive has no end mark: it was cut short"));
@@ -217,7 +219,10 @@ impl ShardParser for Tar {
         if !matches!(kind, b'0' | 0 | b'7') || name.is_empty() || name.ends_with(b"/") {
             return Ok(ParseStep::Skip(end));
         }
-        Ok(ParseStep::ShardMember(ShardMember { name: text(at, name)?, start, length, crc32c: 0 }, end))
+        Ok(ParseStep::ShardMember(
+            ShardMember { name: text(at, name)?, start, length, crc32c: 0, note: () },
+            end,
+        ))
     }
 
     fn is_fresh(&self) -> bool {

@@ -44,12 +44,14 @@ pub(super) fn begins(head: &[u8], size: u64) -> bool {
 }
 
 impl ShardParser for TfRecord {
+    type Note = ();
+
     fn step<'a>(&mut self, at: u64, bytes: &'a [u8], size: u64) -> Result<ParseStep<'a>, ShardError> {
         if let Some(start) = self.open {
             let Some(masked) = bytes.first_chunk() else { return Ok(ParseStep::Needs(FOOT)) };
             self.open = None;
             let crc32c = unmask(u32::from_le_bytes(*masked));
-            let member = ShardMember { name: Cow::Borrowed(""), start, length: at - start, crc32c };
+            let member = ShardMember { name: Cow::Borrowed(""), start, length: at - start, crc32c, note: () };
             return Ok(ParseStep::ShardMember(member, at + FOOT));
         }
         if at == size {

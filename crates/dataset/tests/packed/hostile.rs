@@ -16,11 +16,12 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::origin::Held;
+use crate::recordio;
 use crate::shards::{end, header, member, seal};
 use crate::writers::file;
 
 /// Names of shards of each format, so that each input is tried as each format.
-const NAMES: [&str; 3] = ["a.tar", "a.tfrecord", "a.zip"];
+const NAMES: [&str; 4] = ["a.tar", "a.tfrecord", "a.zip", "a.rec"];
 
 fn index(name: &str, bytes: Vec<u8>) -> Result<Catalog, DatasetError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -245,7 +246,10 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let records = ["tensorflow.tfrecord", "tensorflow-gzip.tfrecord"];
     let of = |name: &'static str| move |path: &&'static str| (name, file(path));
     let tars = tars.iter().map(of(NAMES[0]));
-    tars.chain(records.iter().map(of(NAMES[1]))).chain(zips.iter().map(of(NAMES[2]))).collect()
+    let parts = ["plain.rec", "magic.rec", "classes.rec", "vectors.rec", "boxes.rec"];
+    let parts = parts.iter().map(|path| (NAMES[3], recordio::file(path)));
+    let records = records.iter().map(of(NAMES[1])).chain(parts);
+    tars.chain(records).chain(zips.iter().map(of(NAMES[2]))).collect()
 }
 
 #[test]
@@ -257,8 +261,8 @@ fn truncated_shard_is_one_error() {
         let step = if bytes.len() > 2000 { 61 } else { 1 };
         for length in (0..bytes.len()).step_by(step) {
             match answers(name, bytes[..length].to_vec()) {
-                // A missing record is not detectable in a TFRecord file.
-                Ok(cut) if name == "a.tfrecord" => assert!(cut.len() < whole.len()),
+                // A missing record is not detectable in TFRecord and RecordIO.
+                Ok(cut) if name == "a.tfrecord" || name == "a.rec" => assert!(cut.len() < whole.len()),
                 // After the end mark nothing is missing.
                 Ok(cut) => {
                     assert!(bytes[length..].iter().all(|&byte| byte == 0), "{name} cut at {length}");
@@ -304,7 +308,7 @@ fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
             break;
         }
         let (at, other) = (at.index(bytes.len()), other.index(bytes.len()));
-        match what % 8 {
+        match what % 9 {
             0 => bytes[at] ^= *value as u8 | 1,
             1 => bytes.truncate(at),
             2 => bytes.splice(at..at, value.to_le_bytes()).for_each(drop),
@@ -316,6 +320,12 @@ fn mutate(mut bytes: Vec<u8>, changes: &[Change]) -> Vec<u8> {
             5 => {
                 let end = (at + 8).min(bytes.len());
                 bytes[at..end].copy_from_slice(&value.to_le_bytes()[..end - at]);
+            }
+            // The beginning of a part of a record.
+            8 => {
+                let head = [0xced7_230a_u32, *value as u32].map(u32::to_le_bytes).concat();
+                let at = at / 4 * 4;
+                bytes.splice(at..at, head).for_each(drop);
             }
             // A header with wrong content and a valid checksum.
             6 => {

@@ -8,5 +8,6 @@
 mod cost;
 mod hostile;
 mod origin;
+mod recordio;
 mod shards;
 mod writers;

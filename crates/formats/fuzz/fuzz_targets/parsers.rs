@@ -34,6 +34,15 @@ fn all_of_hdf5(bytes: &Bytes) -> Found {
     block_on(hdf5::index(bytes, &options))
 }
 
+/// The first two datasets of a file as fields of one sample.
+fn joined_of_hdf5(bytes: &Bytes) -> Found {
+    let mut paths = block_on(hdf5::datasets(bytes))?.into_iter().map(|dataset| dataset.path);
+    let mut options = hdf5::Hdf5Options::default();
+    options.dataset = paths.next();
+    options.joined = paths.take(1).collect();
+    block_on(hdf5::index(bytes, &options))
+}
+
 /// The `index.json` and the shard after it.
 fn split(bytes: &Bytes) -> (Bytes, Bytes) {
     let (length, rest) = match bytes.first_chunk() {
@@ -67,10 +76,9 @@ fn check(found: Found, size: u64) {
         Err(error) => return assert!(!error.to_string().contains('\n'), "{error}"),
     };
     match (&found.extents, &found.made) {
-        // The extents of decoded samples have their decoded lengths.
         (Extents::Rows(rows), Some(made)) => {
-            assert!((0..rows.len()).all(|row| made.fits(row, rows[row], size)));
-            assert_eq!(made.rows.len(), rows.len());
+            assert!(made.is_ordered() && made.rows.len() == rows.len());
+            assert!(rows.iter().enumerate().all(|(row, extent)| made.fits(row, *extent, size)));
         }
         (Extents::Rows(rows), None) => {
             assert!(
@@ -109,6 +117,8 @@ fuzz_target!(|input: &[u8]| {
             let (index, chunk) = split(bytes);
             check(of_litdata(&index, &chunk), chunk.len() as u64);
         }
+        10 => check(joined_of_hdf5(bytes), size),
+        11 => check(block_on(megatron::packed(bytes, size, &megatron::PackOptions::new(3))), size),
         _ => {}
     }
 });

@@ -161,7 +161,8 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
         format!("the HDF5 file has no dataset of rows of numbers or bytes: {}", named(&all))
     } else {
         format!(
-            "the HDF5 file has several datasets: choose one by `--field NAME`, or a group of samples: {}",
+            "the HDF5 file has several datasets: choose one by `--field NAME`, several by more of them, or a \
+             group of samples: {}",
             named(&candidates)
         )
     };

@@ -86,6 +86,25 @@ impl Samples {
         }
     }
 
+    /// The parts of each sample.
+    pub(super) fn into_parts(self) -> Vec<Vec<Part>> {
+        let recipes = &self.made.recipes;
+        let part = |at, length, made: MadeRow| {
+            let decoders = made.recipe.and_then(|recipe| recipes.get(recipe as usize));
+            // It was a recipe before.
+            let recipe = decoders.and_then(|steps| Recipe::new(steps.clone(), made.decoded).ok());
+            Part { at, length, made: recipe.map(|recipe| (made.stored, recipe, made.slice)) }
+        };
+        let of_sample = |(row, (extent, first)): (usize, (&(u64, u64), &MadeRow))| {
+            let more = self.made.more(row);
+            let of_more: u64 = more.iter().map(|part| part.length).sum();
+            let first = part(extent.0, extent.1 - of_more, *first);
+            let more = more.iter().map(|more| part(more.offset, more.length, more.made));
+            std::iter::once(first).chain(more).collect()
+        };
+        self.extents.iter().zip(&self.made.rows).enumerate().map(of_sample).collect()
+    }
+
     /// The extents, and how samples are made if some are.
     pub(super) fn finish(self) -> (Vec<(u64, u64)>, Option<MadeRows>) {
         (self.extents, self.is_made.then_some(self.made))

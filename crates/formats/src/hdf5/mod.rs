@@ -22,6 +22,7 @@ mod fractal_heap;
 mod global_heap;
 mod group;
 mod header;
+mod joined;
 mod labels;
 mod link;
 mod pieces;
@@ -50,6 +51,9 @@ pub struct Hdf5Options {
     /// The path of the dataset whose rows are samples, or of the group whose datasets are samples.
     /// `None` takes the only one there is.
     pub dataset: Option<String>,
+    /// The paths of further datasets. A sample has a row of each, after that of `dataset`, and each
+    /// is a field.
+    pub joined: Vec<String>,
     /// The path of the dataset with labels. `None` takes one with a usual name and as many rows.
     pub labels: Option<String>,
     /// The file is one sample: the whole dataset.
@@ -93,6 +97,22 @@ pub struct Chunk {
 pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<FoundSamples, FormatError> {
     let file = File::open(source).await?;
     match choice::choose(&file, options).await? {
+        Choice::Rows { dataset, labels } if !options.joined.is_empty() => {
+            let mut datasets = vec![*dataset];
+            for path in &options.joined {
+                datasets.push(joined::dataset(&file, path).await?);
+            }
+            let is_field = |label: &Dataset| datasets.iter().any(|dataset| dataset.at == label.at);
+            let labels: Vec<Dataset> = labels.into_iter().filter(|label| !is_field(label)).collect();
+            let mut found = joined::index(&file, &datasets, options.whole).await?;
+            let samples = if options.whole { None } else { datasets[0].shape.first().copied() };
+            add_labels(&file, options, &labels, samples, &mut found).await?;
+            Ok(found)
+        }
+        Choice::Group(group) if !options.joined.is_empty() => {
+            let why = format!("HDF5 group /{}: a field of a sample is a dataset, not a group", group.path);
+            Err(FormatError::unsupported(0, why))
+        }
         Choice::Rows { dataset, labels } if options.whole => {
             let parts = rows::whole(&file, &dataset).await?;
             let mut found = at(samples([parts]), summary("whole dataset", &dataset));
@@ -249,16 +269,7 @@ async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, 
 fn common_type(datasets: &[Dataset]) -> Option<ArrayType> {
     let mut common = rows::array_type(datasets.first()?, true)?;
     for dataset in datasets {
-        let array = rows::array_type(dataset, true)?;
-        if array.dtype != common.dtype || array.shape.len() != common.shape.len() {
-            return None;
-        }
-        if array.shape.get(1..) != common.shape.get(1..) {
-            return None;
-        }
-        if array.shape != common.shape {
-            common.shape[0] = None;
-        }
+        common = common.with(&rows::array_type(dataset, true)?)?;
     }
     Some(common)
 }

@@ -28,6 +28,30 @@ pub(super) enum Rows {
     Made(Samples),
 }
 
+impl Rows {
+    /// The parts of each row, one row after another.
+    pub(super) fn parts(self, file: &File<'_>, dataset: &Dataset) -> Result<Vec<Vec<Part>>, FormatError> {
+        let extents = match self {
+            Self::Made(samples) => return Ok(samples.into_parts()),
+            Self::Stored(extents) => extents,
+        };
+        let plain = |(at, length)| vec![Part::plain(at, length)];
+        Ok(match extents {
+            Extents::Rows(rows) => rows.into_iter().map(plain).collect(),
+            Extents::Runs(runs) => {
+                // Chunks that overlap would have more rows than the file has bytes.
+                let bytes = runs.iter().map(|run| run.count.saturating_mul(run.length));
+                if bytes.fold(0, u64::saturating_add) > file.size() {
+                    return Err(dataset.damaged("its chunks overlap"));
+                }
+                let of_run =
+                    |run: Run| (0..run.count).map(move |row| (run.start + row * run.stride, run.length));
+                runs.into_iter().flat_map(of_run).map(plain).collect()
+            }
+        })
+    }
+}
+
 /// The place of each row.
 pub(super) async fn extents(file: &File<'_>, dataset: &Dataset) -> Result<Rows, FormatError> {
     match &dataset.datatype.element {

@@ -44,7 +44,7 @@ MAX_EPOCHS: int
 
 @final
 class Field:
-    """A named part of a WebDataset sample: a read-only buffer of the sample's own bytes."""
+    """A named part of a sample: a read-only buffer of the sample's own bytes."""
 
     @property
     def name(self) -> str:
@@ -77,6 +77,8 @@ class Sample:
         """The value of this name: a number, a text or an array. None if the sample has none."""
     def array(self) -> Any:
         """Its bytes as a NumPy array, without a copy, where the format knows type and shape."""
+    def arrays(self) -> dict[str, Any]:
+        """Its fields as NumPy arrays by name, without a copy, where the format knows their types."""
     @property
     def key(self) -> str | None:
         """Its name in its shard (WebDataset's __key__, a zip member's name). None for files and records."""
@@ -84,9 +86,10 @@ class Sample:
     def path(self) -> str:
         """Its path below the dataset's URL. The path of a packed sample is its shard's, a slash, and its name there."""
     def fields(self) -> list[str]:
-        """The names of a WebDataset sample's parts, in order. Empty for other samples."""
+        """The names of the sample's parts, in order: members of WebDataset, columns of MDS, datasets of HDF5. Empty for
+        samples without any."""
     def field(self, name: str) -> Field:
-        """The part `name` of a WebDataset sample, without a copy. Raises KeyError if there is none."""
+        """The part `name` of the sample, without a copy. Raises KeyError if there is none."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -345,6 +348,9 @@ class Catalog:
         """NumPy's type and the shape of each sample's bytes, if the format knows them. The first length of the shape is
         None if it differs between samples."""
     @property
+    def field_types(self) -> dict[str, tuple[str, list[int | None]] | None]:
+        """NumPy's type and the shape of each field of the first sample, by name. None for a field whose type is unknown."""
+    @property
     def summary(self) -> str | None:
         """What was found in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
@@ -365,7 +371,8 @@ class Catalog:
         """The URL or path that was indexed."""
     @property
     def format(self) -> str:
-        """How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds, litdata, npy or tokens."""
+        """How objects store samples: files, tar, tfrecord, zip, lmdb, hdf5, parquet, arrow, mds, litdata, npy, tokens
+        or recordio."""
     def __len__(self) -> int: ...
     def __reduce__(self) -> tuple[Any, tuple[bytes]]: ...
 
@@ -385,7 +392,7 @@ def index(
     format: Format | None = None,
     name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
-    field: str | None = None,
+    field: str | Sequence[str] | None = None,
     label: str | None = None,
     key: str | None = None,
     whole: bool = False,
@@ -393,6 +400,10 @@ def index(
     stride: int | None = None,
     dtype: str | None = None,
     document: bool = False,
+    pack: int | None = None,
+    pack_seed: int | None = None,
+    pack_samples: int | None = None,
+    pack_split: str | None = None,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 
@@ -402,8 +413,10 @@ def index(
     it raises ends the index.
 
     The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files,
-    `label` the one with the labels, `key` the named database of LMDB. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token
-    files in tokens, and `dtype` is the type of a token. With `document`, a document of Megatron's files is one sample.
+    `label` the one with the labels, `key` the named database of LMDB. With a list of HDF5 datasets, a sample has a row
+    of each. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in tokens,
+    and `dtype` is the type of a token. With `document`, a document of Megatron's files is one sample. `pack` makes the
+    samples of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
     """
 
 def calibrate(

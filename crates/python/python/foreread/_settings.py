@@ -19,7 +19,7 @@ Target: TypeAlias = Union[Path, "Catalog", Sequence[Path]]
 
 #: How objects store samples.
 Format: TypeAlias = Literal[
-    "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata", "npy", "tokens"
+    "auto", "files", "tar", "tfrecord", "zip", "lmdb", "hdf5", "parquet", "arrow", "mds", "litdata", "npy", "tokens", "recordio"
 ]
 
 #: Bytes, or a text such as "8GiB" or "500MB".

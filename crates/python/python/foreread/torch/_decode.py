@@ -11,6 +11,7 @@ import os
 from array import array
 from collections.abc import Callable
 from itertools import islice
+from math import prod
 from typing import Any
 
 from .._native import hidden_file
@@ -65,6 +66,41 @@ class Tensors:
         return torch.from_numpy(values.astype(self._native))
 
 
+class FieldTensors:
+    """Makes the fields of a sample tensors, as a dict by name. The fields follow each other without gaps."""
+
+    def __init__(self, types: dict[str, tuple[str, list[int | None]]]) -> None:
+        import numpy
+
+        self._tensors = {name: Tensors(*kind) for name, kind in types.items()}
+        # The bytes of each field, or None if they differ between samples.
+        self._lengths = {
+            name: None if None in shape else prod(length or 0 for length in shape) * numpy.dtype(dtype).itemsize
+            for name, (dtype, shape) in types.items()
+        }
+
+    def __call__(self, sample: Any) -> dict[str, Any]:
+        if list(self._lengths.values()).count(None) > 1:
+            if not hasattr(sample, "field"):
+                raise ConfigError(
+                    "worker processes cannot separate fields of different lengths: use foreread.torch.DataLoader, or pass "
+                    "decode= as a function"
+                )
+            return {name: tensor(sample.field(name)) for name, tensor in self._tensors.items()}
+        view, start, fields = memoryview(sample), 0, {}
+        rest = len(view) - sum(length for length in self._lengths.values() if length is not None)
+        for name, length in self._lengths.items():
+            end = start + (rest if length is None else length)
+            fields[name] = self._tensors[name](view[start:end])
+            start = end
+        return fields
+
+
+def _is_number(kind: tuple[str, list[int | None]] | None) -> bool:
+    """Whether PyTorch has tensors of this type."""
+    return kind is not None and kind[0].lstrip("<>|=")[0] in "biuf"
+
+
 def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     """The function that `decode` names, for the samples of a Loader or Source of `target`."""
     if callable(decode):
@@ -73,8 +109,10 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return raw
     if decode not in ("image", "auto"):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
-    if decode == "auto" and (kind := samples.catalog.array_type) is not None and kind[0].lstrip("<>|=")[0] in "biuf":
+    if decode == "auto" and _is_number(kind := samples.catalog.array_type):
         return Tensors(*kind)
+    if decode == "auto" and (fields := samples.catalog.field_types) and all(map(_is_number, fields.values())):
+        return FieldTensors(fields)
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw

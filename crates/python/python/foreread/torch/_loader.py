@@ -77,7 +77,8 @@ class DataLoader:
         transform, target_transform: as in ImageFolder: functions of the decoded sample and the label.
         collate_fn: as in PyTorch, a function of a list of ``(item, label)``, or of items without labels.
         decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
-            ``"auto"``: tensors if the format knows type and shape, images if names have image extensions.
+            ``"auto"``: tensors if the format knows type and shape (a dict of them by name if samples have several
+            fields), images if names have image extensions.
         num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
             Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
             between runs.

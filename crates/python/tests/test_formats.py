@@ -608,9 +608,16 @@ def test_named_databases_next_to_values_are_a_choice(tmp_path: Path) -> None:
 
 def test_choices_without_effect_are_refused(tmp_path: Path) -> None:
     numpy.save(tmp_path / "x.npy", numpy.zeros((3, 2)))
-    for choice in [{"label": "a"}, {"field": "a"}, {"key": "k"}, {"whole": True}, {"dtype": "u16"}, {"stride": 3}]:
+    choices: list[dict[str, Any]] = [
+        {"label": "a"}, {"field": "a"}, {"field": ["a", "b"]}, {"key": "k"}, {"whole": True}, {"dtype": "u16"}, {"stride": 3},
+        {"pack_seed": 1}, {"pack_samples": 1}, {"pack_split": "1"},
+    ]
+    for choice in choices:
         with pytest.raises(foreread.ConfigError, match="effect|need a window"):
             foreread.index(tmp_path / "x.npy", **choice)
+    shutil.copy(FILES / "parts" / "classes.rec", tmp_path)
+    with pytest.raises(foreread.ConfigError, match="a second field has no effect for the format recordio"):
+        foreread.index(tmp_path / "classes.rec", field=["data", "record"])
 
 
 def test_images_in_tables_are_decoded(tmp_path: Path) -> None:

@@ -61,29 +61,27 @@ impl Samples {
 
     /// Adds a part of the sample that is not complete.
     pub(super) fn part(&mut self, part: Part) {
-        part.join(&mut self.parts);
+        self.parts.push(part);
     }
 
     /// Completes a sample, which has a part or more.
     pub(super) fn complete(&mut self) {
-        let length = self.parts.iter().map(|part| part.length).sum();
-        self.is_made |= self.parts.len() > 1;
-        for (number, part) in self.parts.drain(..).enumerate() {
-            let made = match part.made {
+        let more = self.made.more.len();
+        let (made, is_made) = (&mut self.made, &mut self.is_made);
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for part in self.parts.drain(..) {
+            let row = match part.made {
                 None => MadeRow::plain(part.length),
                 Some((stored, recipe, slice)) => {
-                    self.is_made = true;
-                    let number = self.made.recipe(recipe.decoders());
+                    *is_made = true;
+                    let number = made.recipe(recipe.decoders());
                     MadeRow { stored, decoded: recipe.length(), slice, recipe: Some(number) }
                 }
             };
-            if number == 0 {
-                self.extents.push((part.at, length));
-                self.made.rows.push(made);
-            } else {
-                self.made.push_more(part.at, part.length, made);
-            }
+            parts.push((part.at, part.length, row));
         }
+        self.extents.push(made.push_parts(parts));
+        *is_made |= made.more.len() > more;
     }
 
     /// The parts of each sample.

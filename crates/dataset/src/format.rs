@@ -80,9 +80,9 @@ impl Format {
     }
 
     /// The packed format that an object of this name has, in any case: `.tar`, `.tar.gz`, `.tgz`,
-    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`, `.lmdb`,
-    /// `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`, `.rec`, and TensorFlow's
-    /// `.tfrecord-00000-of-01024`.
+    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`,
+    /// `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`, `.rec`, and
+    /// TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
@@ -229,7 +229,7 @@ pub(crate) fn detect<'a>(
     Ok(DetectedFormat::Format(Format::Files))
 }
 
-/// Whether this is a name of LitData's: `chunk-0-0.bin`, or `chunk-0-0.zstd.bin` if it is compressed.
+/// Whether this is a name of LitData's: `chunk-0-0.bin`, or compressed `chunk-0-0.zstd.bin`.
 fn is_chunk(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let numbers = name.strip_prefix("chunk-").and_then(|rest| rest.strip_suffix(".bin"));

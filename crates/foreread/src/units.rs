@@ -81,8 +81,8 @@ impl UnitFacts {
         let (memory, disk, data) = (ByteSize(memory), ByteSize(disk), ByteSize(self.delivered));
         Err(Error::usage(format!(
             "{url}: its {shards} shards are compressed as a whole, so memory and disk must hold all samples: \
-             {data}, and there are {memory} of memory and {disk} of disk; set --memory or --disk to {needed}, or \
-             unpack the shards (gunzip, unzstd) into {data} and index them again"
+             {data}, and there are {memory} of memory and {disk} of disk; set --memory or --disk to \
+             {needed}, or unpack the shards (gunzip, unzstd) into {data} and index them again"
         )))
     }
 

@@ -22,12 +22,12 @@
 //!   is the only queue, in due order. It also enforces the request rate that each origin's refusals
 //!   have taught it, and the user's [`Bandwidth`].
 //! * *retry*: each attempt passes all inner layers again. Retries are counted in the [`Meter`].
-//! * *joined* is outside of all other layers that see stored bytes. So a joined read takes one slot,
-//!   is one request for the store's ceiling, and is retried as one. It decides by the latencies that
-//!   *metrics* measures, below all queues. For origins in this machine's page cache, only blocks are
-//!   joined, because their requests cost next to nothing.
-//! * *made* is outermost. It decodes what is stored compressed, and reads a stored unit once for all
-//!   samples that share it ([`Units`]).
+//! * *joined* is outside of all other layers that see stored bytes. So a joined read takes one
+//!   slot, is one request for the store's ceiling, and is retried as one. It decides by the
+//!   latencies that *metrics* measures, below all queues. For origins in this machine's page cache,
+//!   only blocks are joined, because their requests cost next to nothing.
+//! * *made* is outermost. It decodes what is stored compressed, and reads a stored unit once for
+//!   all samples that share it ([`Units`]).
 //!
 //! [`Breaker`] is for tiers with an alternative: a peer, or a disk in front of the origin. A
 //! rejected read costs nothing. Nothing is retried there, because the other tier is faster than a

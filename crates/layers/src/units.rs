@@ -7,7 +7,7 @@
 //! # Decision and price
 //!
 //! The units are here and not in a cache of the plan, because only a read of the origin brings more
-//! samples than were asked for. So caches, other ranks and the trainer see ordinary samples. The
+//! samples than the requested one. So caches, other ranks and the trainer see ordinary samples. The
 //! price is that a unit is read again where memory does not hold its samples until their next use.
 //! `foreread plan` says how often.
 //!

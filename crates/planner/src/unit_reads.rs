@@ -60,16 +60,15 @@ fn simulated(per_unit: usize, units: usize, most: usize) -> u64 {
             }
             reads += u64::from(epoch > 0);
             let first = sample / per_unit * per_unit;
-            for other in first..first + per_unit {
+            let unit = first..first + per_unit;
+            let this_epoch = &positions[epoch][unit.clone()];
+            let next_epoch = &positions[epoch + 1][unit.clone()];
+            for ((other, this), next) in unit.zip(this_epoch).zip(next_epoch) {
                 if other == sample || kept.contains_key(&other) {
                     continue;
                 }
-                let this_epoch = epoch * samples + positions[epoch][other];
-                let next = if this_epoch > now {
-                    this_epoch
-                } else {
-                    (epoch + 1) * samples + positions[epoch + 1][other]
-                };
+                let this = epoch * samples + this;
+                let next = if this > now { this } else { (epoch + 1) * samples + next };
                 if kept.len() >= most {
                     match by_use.last().copied() {
                         Some(last) if last.0 > next => {

@@ -28,7 +28,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::kept_parts::{KeptParts, PartKey};
+use crate::kept_parts::{KeptParts, OVERHEAD, PartKey};
 
 /// The part of the memory that units in flight may take, unless one unit alone takes more.
 const IN_FLIGHT: u64 = 4;
@@ -176,6 +176,14 @@ impl Default for Units {
 }
 
 impl Units {
+    /// The memory of a kept part beyond its bytes.
+    pub const OVERHEAD: u64 = OVERHEAD;
+
+    /// The most bytes of kept parts, with their overhead, in `bytes` bytes of memory.
+    pub fn kept_of(bytes: u64) -> u64 {
+        shares(bytes).0
+    }
+
     /// No units so far, in at most `bytes` bytes of memory.
     pub fn new(bytes: u64) -> Self {
         let threads = Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from)));
@@ -326,6 +334,11 @@ impl Units {
         let ended = self.lock().end(read);
         drop(ended);
         Arc::new(DecodedUnit { bytes: unit, _place: place })
+    }
+
+    /// Forgets what was kept for uses before `tick`, which were delivered.
+    pub fn delivered(&self, tick: Tick) {
+        self.lock().kept.forget_before(tick);
     }
 
     /// Offers a sample of one part that no cache took, for its next use after `after`.

@@ -19,8 +19,8 @@ pub(crate) struct Assembly {
     others: Option<PeerGroup>,
     look_ahead: u64,
     on_error: OnError,
-    /// The blocks that the first run reads. Those that are stored units are for all runs.
-    blocks: Option<BlockTable>,
+    /// The blocks that the first run reads, by dataset. Stored units are for all runs.
+    blocks: Vec<BlockTable>,
     in_units: bool,
     /// Whether a run has started before.
     warm: bool,
@@ -33,7 +33,7 @@ impl Assembly {
         others: Option<PeerGroup>,
         look_ahead: u64,
         on_error: OnError,
-        blocks: BlockTable,
+        blocks: Vec<BlockTable>,
         (retry, units): (RetryPolicy, Option<Units>),
     ) -> Self {
         let in_units = units.is_some();
@@ -44,26 +44,21 @@ impl Assembly {
                 None => read,
             }
         });
-        let (datasets, blocks) = (datasets.collect(), Some(blocks));
+        let datasets = datasets.collect();
         Self { datasets, caches, others, look_ahead, on_error, blocks, in_units, warm: false }
     }
 
-    /// Whether samples share stored units.
-    pub(crate) fn is_in_units(&self) -> bool {
-        self.in_units
-    }
-
     /// Sets the blocks of the next run.
-    pub(crate) fn set_blocks(&mut self, blocks: BlockTable) {
-        self.blocks = Some(blocks);
+    pub(crate) fn set_blocks(&mut self, blocks: Vec<BlockTable>) {
+        self.blocks = blocks;
     }
 
     /// Starts a run. The previous run should have ended, or its reads compete with this run's.
     pub(crate) fn start(&mut self, run: Run, plan: LocalPlan, runtime: &Handle) -> foreread_loader::Loader {
         let mut datasets = self.datasets.clone();
-        let blocks = if self.in_units { self.blocks.clone() } else { self.blocks.take() };
-        if let (Some(train), Some(blocks)) = (datasets.first_mut(), blocks) {
-            *train = train.clone().with_blocks(blocks);
+        let blocks = if self.in_units { self.blocks.clone() } else { std::mem::take(&mut self.blocks) };
+        for (dataset, blocks) in datasets.iter_mut().zip(blocks) {
+            *dataset = dataset.clone().with_blocks(blocks);
         }
         let warm = std::mem::replace(&mut self.warm, true);
         let parts = LoaderParts {

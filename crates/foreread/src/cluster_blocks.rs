@@ -45,7 +45,7 @@ pub(crate) fn plan_cluster(
     if let (Some(ShardedData { catalog, measured, in_units }), Some(train)) = (shards, sizes.first()) {
         blocks.bytes = cluster_block_bytes(run, (TRAIN, train), cluster, measured);
         if in_units {
-            blocks.table = BlockTable::of_all_units(catalog)?;
+            blocks.table = BlockTable::of_units(catalog)?;
             blocks.bytes = blocks.table.longest();
         } else if let Some(bytes) = blocks.bytes {
             blocks.table = BlockTable::of_all(catalog, bytes)?;

@@ -14,7 +14,8 @@ use serde::Serialize;
 use crate::cluster;
 use crate::cluster_blocks::{ClusterBlocks, ShardedData, TRAIN, plan_cluster};
 use crate::error::Result;
-use crate::planned::Planned;
+use crate::planned::{Planned, read};
+use crate::units::UnitPlan;
 
 /// The forecast of a run whose ranks share their caches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -79,7 +80,11 @@ impl Planned {
             in_units: self.units.is_some(),
         });
         let (plan, blocks) = plan_cluster(&self.counted, &self.sizes, &cluster, shards)?;
-        let mut epochs = self.is_timed.then(|| plan.predict(&self.counted, &cluster)).transpose()?;
+        // If the caches of all ranks hold all samples, each unit is read once.
+        let once = |units: UnitPlan| UnitPlan { reads_per_epoch: 1.0, ..units };
+        let units = if plan.is_in_blocks() { self.units.map(once) } else { self.units };
+        let as_read = read(&cluster, units);
+        let mut epochs = self.is_timed.then(|| plan.predict(&self.counted, &as_read)).transpose()?;
         if let Some(first) = epochs.as_mut().and_then(|epochs| epochs.first_mut()) {
             first.requests = blocks.table.requests(first.requests);
         }

@@ -17,6 +17,7 @@ use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::target::{Target, TargetSpec, is_named_as_shard};
+use crate::units::unit_memory;
 
 /// The limits and policies that all origins of a run share.
 #[derive(Clone, Debug)]
@@ -62,11 +63,10 @@ impl OriginPolicy {
         &self.stack.units
     }
 
-    /// Gives the memory of a plan to the samples of stored units. If the caches hold all samples,
-    /// units are in flight only, in half of the look-ahead.
+    /// Gives the memory of a plan to the samples of stored units.
     pub(crate) fn set_unit_memory(&self, planned: &Planned) {
         if let Some(units) = &planned.units {
-            self.stack.units.set_limit(units.memory_bytes.max(planned.config.look_ahead / 2));
+            self.stack.units.set_limit(unit_memory(units.memory_bytes, planned.config.look_ahead));
         }
     }
 

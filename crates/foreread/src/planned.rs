@@ -9,9 +9,11 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{
     Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
 };
+#[cfg(feature = "peer")]
+use foreread_planner::ClusterPlan;
 use foreread_planner::{
     Cluster, EpochForecast, Level, LocalPlan, LowerBound, OriginServers, Plan, Scope, block_bytes, plan,
-    predict,
+    plan_to_keep, predict,
 };
 use foreread_tier::CacheTier;
 use foreread_types::{DatasetId, Rank, Sizes};
@@ -24,7 +26,7 @@ use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
 use crate::stored::{StoredFactors, StoredSizes};
-use crate::units::{UnitFacts, UnitPlan};
+use crate::units::{UnitFacts, UnitPlan, unit_memory};
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
 /// [`ENDLESS_MIN_EPOCHS`] epochs.
@@ -151,22 +153,24 @@ impl Planned {
         let mut cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let mut plan = plan(&counted, sizes, &cluster)?;
-        let mut units = None;
+        let (mut units, mut room) = (None, cluster.capacity().saturating_add(cluster.look_ahead));
         if let Some(facts) = place.units() {
-            let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add);
-            let placed = plan.levels().iter().map(|level| level.samples).fold(0, u64::saturating_add);
-            let held = placed >= samples;
-            if !held {
-                facts.check(memory.tier(), place.disk, place.url.as_deref())?;
-                cluster = cluster::describe(&config, 0, &place, sizes.first());
-                plan = foreread_planner::plan(&counted, sizes, &cluster)?;
-            }
-            let of_units = UnitPlan::new(facts, (!held).then(|| memory.tier()));
-            cluster.origin = of_units.origin(cluster.origin);
-            units = Some(of_units);
+            room = room.saturating_add(unit_memory(0, config.look_ahead));
+            let held = held(plan.clone(), &config, sizes, &run, &cluster)?;
+            let cached = held.is_some();
+            plan = match held {
+                Some(held) => held,
+                None => {
+                    facts.check(memory.tier(), place.disk, place.url.as_deref())?;
+                    cluster = cluster::describe(&config, 0, &place, sizes.first());
+                    foreread_planner::plan(&counted, sizes, &cluster)?
+                }
+            };
+            let kept = if cached { 0 } else { memory.tier() };
+            units = Some(UnitPlan::new(facts, kept, config.look_ahead, cached));
         }
         let warm = place.stored.as_ref().map_or(place.warm, |stored| stored.factors.most(place.warm));
-        let floor = floor(&counted, sizes, place.stored.as_ref(), &cluster, &plan)?.saturating_sub(warm);
+        let floor = floor(&counted, sizes, place.stored.as_ref(), room, &plan)?.saturating_sub(warm);
         let may_have_blocks = place.may_have_blocks();
         let train = sizes.first().filter(|_| may_have_blocks);
         let block_bytes = train.and_then(|train| block_bytes(&counted, train, &cluster, is_timed));
@@ -204,18 +208,26 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
-        let (floor, is_timed, store) = (
-            place.stored.as_ref().map_or(plan.floor(), |stored| stored.factors.fewest(plan.floor())),
-            cluster::is_timed(&config, place),
-            config.rank as usize,
-        );
+        let (is_timed, store) = (cluster::is_timed(&config, place), config.rank as usize);
         let owned = blocks.table.owned(TRAIN, &plan, store);
         // The memory that is no cache of the group.
+        let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
+        let kept = memory.tier().saturating_sub(tier);
         let units = place.units().map(|facts| {
-            let held = plan.is_in_blocks();
-            let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
-            UnitPlan::new(facts, (!held).then(|| memory.tier().saturating_sub(tier)))
+            let cached = plan.is_in_blocks() && owns_nearly_all(&plan, sizes);
+            UnitPlan::new(facts, kept, config.look_ahead, cached)
         });
+        let floor = match &place.stored {
+            // The caches of a rank, and what units bring. Other ranks have about as much.
+            Some(stored) if units.is_some() => {
+                let own = whole.look_ahead.saturating_add(unit_memory(kept, config.look_ahead));
+                let room = own.saturating_mul(run.world_size().into()).saturating_add(whole.capacity());
+                let stored_room = stored.factors.most(room);
+                LowerBound::of(&counted, &stored.stored, stored_room, Scope::Cluster)?.bytes
+            }
+            Some(stored) => stored.factors.fewest(plan.floor()),
+            None => plan.floor(),
+        };
         if let Some(bytes) = blocks.bytes {
             let (all, own) = (blocks.table.len(), owned.len());
             tracing::info!(bytes, all, own, "the ranks read shards in blocks in the first epoch");
@@ -281,7 +293,7 @@ impl Planned {
             return Ok(None);
         }
         Ok(Some(match &self.plan {
-            LocalPlan::Private(plan) => predict(plan, &self.counted, &self.cluster)?,
+            LocalPlan::Private(plan) => predict(plan, &self.counted, &read(&self.cluster, self.units))?,
             LocalPlan::Cluster { plan, .. } => plan.predict(&self.counted, &self.cluster)?,
         }))
     }
@@ -305,25 +317,33 @@ impl Planned {
         more: u64,
         now: Option<&[EpochForecast]>,
     ) -> Result<CapacityGain> {
-        let mut cluster = self.cluster.clone();
-        let level = kind.name.clone();
-        for store in &mut cluster.stores {
-            let levels = &mut store.levels;
-            if let Some(level) = levels.iter_mut().find(|level| level.name == kind.name) {
-                level.capacity = level.capacity.saturating_add(more);
-                continue;
+        let (mut cluster, level) = (self.cluster.clone(), kind.name.clone());
+        add(&mut cluster, &kind, more);
+        let mut plan = plan(&self.counted, &self.sizes, &cluster)?;
+        let mut units = self.units;
+        if let Some(now) = self.units.filter(|units| !units.cached) {
+            // Memory that keeps what units bring is a cache if all samples fit.
+            let (mut all, memory) = (cluster.clone(), cluster::kinds(&self.config).swap_remove(0));
+            add(&mut all, &memory, now.memory_bytes);
+            let with_all = foreread_planner::plan(&self.counted, &self.sizes, &all)?;
+            if with_all.is_for_all() {
+                (plan, cluster, units) = (with_all, all, Some(UnitPlan { reads_per_epoch: 1.0, ..now }));
+            } else if kind.name == memory.name {
+                (plan, cluster) = (before.clone(), self.cluster.clone());
+                let memory = now.memory_bytes.saturating_add(more);
+                units = Some(now.with_memory(memory, self.config.look_ahead));
             }
-            // Memory is the faster level.
-            let at = if kind.name == cluster::DISK { levels.len() } else { 0 };
-            levels.insert(at, Level { capacity: more, ..kind.clone() });
         }
-        let plan = plan(&self.counted, &self.sizes, &cluster)?;
         let total = |epochs: &[EpochForecast]| epochs.iter().map(EpochForecast::seconds).sum::<f64>();
         let seconds = match now {
-            Some(now) => Some(total(now) - total(&predict(&plan, &self.counted, &cluster)?)),
+            Some(now) => Some(total(now) - total(&predict(&plan, &self.counted, &read(&cluster, units))?)),
             None => None,
         };
-        let origin_bytes = before.origin_bytes().saturating_sub(plan.origin_bytes());
+        let bytes = |plan: &Plan, units: Option<UnitPlan>| match units {
+            Some(units) => (plan.origin_bytes() as f64 * units.reads_per_epoch) as u64,
+            None => plan.origin_bytes(),
+        };
+        let origin_bytes = bytes(before, self.units).saturating_sub(bytes(&plan, units));
         Ok(CapacityGain { level, more, origin_bytes, seconds })
     }
 
@@ -332,6 +352,26 @@ impl Planned {
     pub fn floor(&self) -> u64 {
         self.floor
     }
+}
+
+/// Adds `more` bytes to a kind of cache, even if there is no such cache.
+fn add(cluster: &mut Cluster, kind: &Level, more: u64) {
+    for store in &mut cluster.stores {
+        let levels = &mut store.levels;
+        if let Some(level) = levels.iter_mut().find(|level| level.name == kind.name) {
+            level.capacity = level.capacity.saturating_add(more);
+            continue;
+        }
+        // Memory is the faster level.
+        let at = if kind.name == cluster::DISK { levels.len() } else { 0 };
+        levels.insert(at, Level { capacity: more, ..kind.clone() });
+    }
+}
+
+/// The cluster with the origin as its samples see it, where they share units.
+pub(crate) fn read(cluster: &Cluster, units: Option<UnitPlan>) -> Cluster {
+    let origin = units.map_or(cluster.origin.clone(), |units| units.origin(cluster.origin.clone()));
+    Cluster { origin, ..cluster.clone() }
 }
 
 fn factors(place: &RunEnvironment, units: Option<&UnitPlan>) -> Option<StoredFactors> {
@@ -418,19 +458,36 @@ pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
     Ok(Schedule::new(config.epochs, phases)?)
 }
 
-/// The lower bound, in stored bytes.
-fn floor(
-    run: &Run,
-    sizes: &[Sizes],
-    stored: Option<&StoredSizes>,
-    cluster: &Cluster,
-    plan: &Plan,
-) -> Result<u64> {
+/// The plan, if the caches hold all samples. A plan has no place for samples that the rest of the
+/// run uses at most once, so a short run is planned as if more epochs followed.
+fn held(plan: Plan, config: &Config, sizes: &[Sizes], run: &Run, cluster: &Cluster) -> Result<Option<Plan>> {
+    if plan.is_for_all() {
+        return Ok(Some(plan));
+    }
+    let start = run.start();
+    let epochs = start.epoch.saturating_add(ENDLESS_MIN_EPOCHS);
+    if config.epochs >= epochs {
+        return Ok(None);
+    }
+    let longer = self::run(&Config { epochs, ..config.clone() }, sizes, |_| Ok(Some(start)))?;
+    let all = plan_to_keep(&longer, sizes, cluster)?;
+    Ok(all.is_for_all().then(|| plan.placed_as(&all)))
+}
+
+/// Whether nine of ten samples have an owner.
+#[cfg(feature = "peer")]
+fn owns_nearly_all(plan: &ClusterPlan, sizes: &[Sizes]) -> bool {
+    let owned = plan.stores().iter().map(|store| store.owned.samples).fold(0, u64::saturating_add);
+    let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add);
+    owned >= samples - samples / 10
+}
+
+/// The lower bound, in stored bytes, with `room` bytes for samples on each rank.
+fn floor(run: &Run, sizes: &[Sizes], stored: Option<&StoredSizes>, room: u64, plan: &Plan) -> Result<u64> {
     if run.world_size() == 1 && stored.is_none() {
         return Ok(plan.floor());
     }
-    let rank = cluster.capacity().saturating_add(cluster.look_ahead);
-    let all = rank.saturating_mul(u64::from(run.world_size()));
+    let all = room.saturating_mul(u64::from(run.world_size()));
     let (sizes, all) = match stored {
         Some(stored) => (&stored.stored[..], stored.factors.most(all)),
         None => (sizes, all),

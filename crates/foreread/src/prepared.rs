@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foreread_dataset::{Catalog, Format, IndexProgress};
 use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
-use foreread_planner::LocalPlan;
+use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
@@ -35,8 +35,8 @@ pub struct Prepared {
     pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
     pub(crate) shared: OriginPolicy,
-    /// The blocks of training data that the first epoch reads.
-    pub(crate) blocks: BlockTable,
+    /// The blocks that the first epoch reads, by dataset: of training data, or stored units of all.
+    pub(crate) blocks: Vec<BlockTable>,
     /// The files in an archive that the run restores, by dataset.
     pub(crate) released: Vec<ReleasedFiles>,
     /// The group, if ranks share their caches.
@@ -107,7 +107,7 @@ impl Prepared {
 
     /// The blocks of the training data's shards that the first epoch reads, if any.
     pub fn blocks(&self) -> Option<&BlockTable> {
-        (!self.blocks.is_empty()).then_some(&self.blocks)
+        self.blocks.first().filter(|blocks| !blocks.is_empty())
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.
@@ -129,20 +129,22 @@ impl Deref for Prepared {
     }
 }
 
-/// The blocks of training data that the plan reads, if any.
-async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<BlockTable> {
-    let (LocalPlan::Private(plan), Some(train)) = (&planned.plan, opened.first()) else {
-        return Ok(BlockTable::default());
-    };
-    let (catalog, plan) = (train.catalog.clone(), Arc::clone(plan));
+/// The blocks that the plan reads, by dataset.
+async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext) -> Result<Vec<BlockTable>> {
+    let LocalPlan::Private(plan) = &planned.plan else { return Ok(Vec::new()) };
+    let (catalogs, plan): (Vec<Catalog>, _) =
+        (opened.iter().map(|dataset| dataset.catalog.clone()).collect(), Arc::clone(plan));
     let (bytes, in_units) = (planned.block_bytes, planned.units.is_some());
     // Visits every catalog entry.
     let making = context.runtime.spawn_blocking(move || match bytes {
-        _ if in_units => BlockTable::of_units(&catalog, DatasetId(0), &plan),
-        Some(bytes) => BlockTable::of(&catalog, DatasetId(0), &plan, bytes),
-        None => Ok(BlockTable::default()),
+        _ if in_units && plan.retention() == Retention::Keep => {
+            let placed = |(id, catalog)| Ok(BlockTable::of_units(catalog)?.placed(id, &plan));
+            (0..).map(DatasetId).zip(&catalogs).map(placed).collect()
+        }
+        Some(bytes) => Ok(vec![BlockTable::of(&catalogs[0], DatasetId(0), &plan, bytes)?]),
+        None => Ok(Vec::new()),
     });
-    Ok(making.await.map_err(ended)??)
+    making.await.map_err(ended)?
 }
 
 /// The caches of the plan's levels, in the same order. `buffers` are informed if no cache keeps

@@ -4,7 +4,7 @@
 //! sends is counted in stored bytes: the lower bound and the planned bytes. The speed of the origin
 //! is converted to decoded bytes. The price is that a plan treats all samples as if they became
 //! longer by one factor. The lower bound holds for any factors. A sample of a shared unit counts
-//! with its share of it, because no policy reads less.
+//! with its share of it, by the bytes of all its samples, because no policy reads less.
 
 use foreread_dataset::Catalog;
 use foreread_planner::{Origin, OriginServers};
@@ -28,25 +28,31 @@ impl StoredSizes {
         if catalogs.iter().all(|catalog| catalog.stored_sizes().is_none()) {
             return None;
         }
-        let (mut stored, mut units) = (Vec::new(), None);
+        let (mut stored, mut units, mut ratios) = (Vec::new(), None, Ratios::default());
         for catalog in catalogs {
             stored.push(match UnitFacts::of(catalog) {
-                Some((facts, shares)) => {
+                Some((facts, shares, extremes)) => {
                     units = Some(units.map_or(facts, |others: UnitFacts| others.and(facts)));
+                    ratios = ratios.and(extremes);
                     shares
                 }
-                None => catalog.stored_sizes().unwrap_or_else(|| catalog.sizes()),
+                None => {
+                    let stored = catalog.stored_sizes().unwrap_or_else(|| catalog.sizes());
+                    ratios = ratios.and(Ratios::of(&stored, &catalog.sizes()));
+                    stored
+                }
             });
         }
         let delivered: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
-        let factors = StoredFactors::of(&stored, &delivered);
+        let factors = StoredFactors::of(&stored, &delivered, ratios);
         Some(Self { stored, units, factors })
     }
 
     /// Datasets of these lengths.
     #[cfg(test)]
     pub(crate) fn with<const N: usize>(stored: [Sizes; N], delivered: &[Sizes; N]) -> Self {
-        let factors = StoredFactors::of(&stored, delivered);
+        let ratios = stored.iter().zip(delivered).map(|(stored, delivered)| Ratios::of(stored, delivered));
+        let factors = StoredFactors::of(&stored, delivered, ratios.fold(Ratios::default(), Ratios::and));
         Self { stored: stored.into(), units: None, factors }
     }
 
@@ -75,12 +81,12 @@ pub(crate) struct StoredFactors {
 }
 
 impl StoredFactors {
-    fn of(stored: &[Sizes], delivered: &[Sizes]) -> Self {
+    fn of(stored: &[Sizes], delivered: &[Sizes], Ratios { most, fewest }: Ratios) -> Self {
         let total = |sizes: &[Sizes]| sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
         Self {
             typical: (total(stored), total(delivered)),
-            most: extreme(stored, delivered, |ratio, most| ratio > most),
-            fewest: extreme(stored, delivered, |ratio, fewest| ratio < fewest),
+            most: most.unwrap_or((1, 1)),
+            fewest: fewest.unwrap_or((1, 1)),
             reads: 1.0,
         }
     }
@@ -110,21 +116,46 @@ impl StoredFactors {
     }
 }
 
-/// The sample whose stored and delivered lengths have the extreme ratio.
-fn extreme(stored: &[Sizes], delivered: &[Sizes], wins: impl Fn(u128, u128) -> bool) -> (u64, u64) {
-    let mut extreme: Option<(u64, u64)> = None;
-    for (stored, delivered) in stored.iter().zip(delivered) {
+/// Stored bytes and the delivered bytes that they become, where their ratio is extreme: of samples,
+/// or of units with all their samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ratios {
+    most: Option<(u64, u64)>,
+    fewest: Option<(u64, u64)>,
+}
+
+impl Ratios {
+    fn of(stored: &Sizes, delivered: &Sizes) -> Self {
+        let mut ratios = Self::default();
         for id in (0..stored.len()).map(SampleId) {
-            let (stored, delivered) = (stored.bytes(id), delivered.bytes(id));
-            let is_next = extreme.is_none_or(|(most, of)| {
-                wins(u128::from(stored) * u128::from(of), u128::from(most) * u128::from(delivered))
-            });
-            if delivered > 0 && is_next {
-                extreme = Some((stored, delivered));
-            }
+            ratios.add(stored.bytes(id), delivered.bytes(id));
+        }
+        ratios
+    }
+
+    /// Adds stored bytes that become `delivered` ones.
+    pub(crate) fn add(&mut self, stored: u64, delivered: u64) {
+        let is_less = |(one, of): (u64, u64), (other, than): (u64, u64)| {
+            u128::from(one) * u128::from(than) < u128::from(other) * u128::from(of)
+        };
+        if delivered == 0 {
+            return;
+        }
+        let new = (stored, delivered);
+        if self.most.is_none_or(|most| is_less(most, new)) {
+            self.most = Some(new);
+        }
+        if self.fewest.is_none_or(|fewest| is_less(new, fewest)) {
+            self.fewest = Some(new);
         }
     }
-    extreme.unwrap_or((1, 1))
+
+    fn and(mut self, other: Self) -> Self {
+        for (stored, delivered) in other.most.into_iter().chain(other.fewest) {
+            self.add(stored, delivered);
+        }
+        self
+    }
 }
 
 /// `bytes * stored / delivered`, rounded down.
@@ -140,9 +171,9 @@ mod tests {
     #[test]
     // semantics: FORMAT-5
     fn bounds_hold_for_samples_of_any_factor() {
-        let stored = vec![Sizes::table(&[10, 50, 0]), Sizes::uniform(2, 20)];
-        let delivered = vec![Sizes::table(&[100, 100, 0]), Sizes::uniform(2, 20)];
-        let sizes = StoredFactors::of(&stored, &delivered);
+        let stored = [Sizes::table(&[10, 50, 0]), Sizes::uniform(2, 20)];
+        let delivered = [Sizes::table(&[100, 100, 0]), Sizes::uniform(2, 20)];
+        let sizes = StoredSizes::with(stored, &delivered).factors;
         assert_eq!((sizes.fewest(1000), sizes.typical(240), sizes.most(1000)), (100, 100, 1001));
         assert_eq!((sizes.fewest(0), sizes.typical(0), sizes.most(0)), (0, 0, 0));
         assert_eq!(sizes.most(u64::MAX), u64::MAX);

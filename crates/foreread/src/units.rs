@@ -8,21 +8,23 @@
 
 use std::sync::Arc;
 
-use foreread_dataset::Catalog;
+use foreread_dataset::{Catalog, Format};
+use foreread_layers::Units;
 use foreread_planner::{Origin, unit_reads};
-use foreread_tier::Span;
+use foreread_tier::{Span, StoredPart};
 use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::size::ByteSize;
+use crate::stored::Ratios;
 
 /// The units of the datasets of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnitFacts {
     /// The number of units.
     pub(crate) units: u64,
-    /// The samples in them.
+    /// The samples in them, once for each unit.
     pub(crate) samples: u64,
     /// The bytes of the units as they are stored.
     pub(crate) stored: u64,
@@ -34,36 +36,109 @@ pub(crate) struct UnitFacts {
     pub(crate) whole: u64,
 }
 
-impl UnitFacts {
-    /// The units in a catalog, and the stored bytes of each sample: its share of its unit. `None`
-    /// if samples share no units. Reads every entry, some tenths of a second for a million.
-    pub(crate) fn of(catalog: &Catalog) -> Option<(Self, Sizes)> {
-        let whole = catalog.stored_sizes()?;
-        let (mut facts, mut shares) = (Self::default(), Vec::new());
-        let mut last = None;
-        for id in (0..catalog.len()).map(SampleId) {
-            let share = match catalog.entry(id).map(|entry| (entry.object, entry.span)) {
-                Ok((object, Span::Made(parts))) => {
-                    for part in parts.iter().filter(|part| part.is_shared()) {
-                        let unit = Some((Arc::clone(&object.path), part.stored.clone()));
-                        facts.samples += u64::from(part == &parts[0]);
-                        facts.delivered += part.delivered.end - part.delivered.start;
-                        if unit != last {
-                            let stored = part.stored.end - part.stored.start;
-                            facts.units += 1;
-                            facts.whole += u64::from(stored == object.size);
-                            facts.stored = facts.stored.saturating_add(stored);
-                            facts.largest = facts.largest.max(stored.saturating_add(part.recipe.length()));
-                            last = unit;
-                        }
-                    }
-                    parts.iter().map(foreread_tier::StoredPart::stored_share).fold(0, u64::saturating_add)
-                }
-                _ => whole.bytes(id),
-            };
-            shares.push(share);
+/// A unit whose samples are being counted.
+struct OpenUnit {
+    path: Arc<str>,
+    part: StoredPart,
+    /// Its samples, and their bytes in it.
+    samples: Vec<(usize, u64)>,
+}
+
+/// What is known of a dataset while its entries are read.
+#[derive(Default)]
+struct UnitCount {
+    facts: UnitFacts,
+    ratios: Ratios,
+    /// The stored bytes of each sample.
+    shares: Vec<u64>,
+}
+
+impl UnitCount {
+    /// Divides the stored bytes of a unit among its samples, by their bytes.
+    fn close(&mut self, unit: &OpenUnit, is_whole: bool) {
+        let stored = unit.part.stored.end - unit.part.stored.start;
+        let delivered =
+            unit.samples.iter().map(|(_, bytes)| bytes).fold(0, |sum: u64, &b| sum.saturating_add(b));
+        self.facts.units += 1;
+        self.facts.whole += u64::from(is_whole);
+        self.facts.samples += unit.samples.len() as u64;
+        self.facts.stored = self.facts.stored.saturating_add(stored);
+        self.facts.delivered = self.facts.delivered.saturating_add(delivered);
+        self.facts.largest = self.facts.largest.max(stored.saturating_add(unit.part.recipe.length()));
+        self.ratios.add(stored, delivered);
+        // Rounded so that the shares add up to the unit.
+        let before = |bytes: u64| u128::from(stored) * u128::from(bytes) / u128::from(delivered.max(1));
+        let mut counted: u64 = 0;
+        for &(sample, bytes) in &unit.samples {
+            let after = counted.saturating_add(bytes);
+            let share = u64::try_from(before(after) - before(counted)).unwrap_or(u64::MAX);
+            self.shares[sample] = self.shares[sample].saturating_add(share);
+            counted = after;
         }
-        (facts.units > 0).then(|| (facts, Sizes::table(&shares)))
+    }
+}
+
+impl UnitFacts {
+    /// The units in a catalog, the stored bytes of each sample with its share of its units, and the
+    /// extreme ratios. `None` if samples share no units. Reads every entry, some tenths of a second
+    /// for a million.
+    pub(crate) fn of(catalog: &Catalog) -> Option<(Self, Sizes, Ratios)> {
+        let (whole, sizes) = (catalog.stored_sizes()?, catalog.sizes());
+        let is_whole = matches!(catalog.format(), Format::Tar | Format::TfRecord);
+        let (mut count, mut open) = (UnitCount::default(), Vec::<OpenUnit>::new());
+        for id in (0..catalog.len()).map(SampleId) {
+            let (sample, bytes) = (count.shares.len(), sizes.bytes(id));
+            let Ok((path, parts)) = catalog.entry(id).map(|entry| match entry.span {
+                Span::Made(parts) if bytes > 0 => (entry.object.path, parts),
+                _ => (entry.object.path, [].into()),
+            }) else {
+                count.shares.push(whole.bytes(id));
+                continue;
+            };
+            if parts.is_empty() {
+                count.ratios.add(whole.bytes(id), bytes);
+                count.shares.push(whole.bytes(id));
+                continue;
+            }
+            count.shares.push(0);
+            // Samples that share a unit follow one another. Empty ones may lie between.
+            let is_in = |unit: &OpenUnit| {
+                unit.path == path
+                    && parts.iter().any(|part| part.is_shared() && is_same_unit(part, &unit.part))
+            };
+            open.retain(|unit| {
+                let stays = is_in(unit);
+                if !stays {
+                    count.close(unit, is_whole);
+                }
+                stays
+            });
+            for part in &*parts {
+                let bytes = part.delivered.end - part.delivered.start;
+                if !part.is_shared() {
+                    let stored = part.stored.end - part.stored.start;
+                    count.shares[sample] = count.shares[sample].saturating_add(stored);
+                    count.ratios.add(stored, bytes);
+                    continue;
+                }
+                let at = open.iter().position(|unit| unit.path == path && is_same_unit(part, &unit.part));
+                let unit = match at {
+                    Some(at) => &mut open[at],
+                    None => {
+                        let (path, part) = (Arc::clone(&path), part.clone());
+                        open.push(OpenUnit { path, part, samples: Vec::new() });
+                        let last = open.len() - 1;
+                        &mut open[last]
+                    }
+                };
+                match unit.samples.last_mut().filter(|last| last.0 == sample) {
+                    Some(last) => last.1 = last.1.saturating_add(bytes),
+                    None => unit.samples.push((sample, bytes)),
+                }
+            }
+        }
+        open.iter().for_each(|unit| count.close(unit, is_whole));
+        (count.facts.units > 0).then(|| (count.facts, Sizes::table(&count.shares), count.ratios))
     }
 
     /// Checks that `memory` bytes hold all samples if units are whole shards. Otherwise each sample
@@ -99,6 +174,11 @@ impl UnitFacts {
     }
 }
 
+/// Whether two parts are cut out of the same decoded bytes.
+fn is_same_unit(one: &StoredPart, other: &StoredPart) -> bool {
+    one.stored == other.stored && one.recipe == other.recipe
+}
+
 /// Units that samples share, and how a run reads them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct UnitPlan {
@@ -110,8 +190,9 @@ pub struct UnitPlan {
     pub stored_bytes: u64,
     /// The bytes of their samples.
     pub delivered_bytes: u64,
-    /// The memory that keeps samples until their next use, in bytes. 0 if the caches hold all
-    /// samples.
+    /// Whether the caches hold all samples after the first epoch.
+    pub cached: bool,
+    /// The memory that keeps samples until their next use, in bytes.
     pub memory_bytes: u64,
     /// How often an epoch reads each unit: an estimate. If the caches hold all samples, the first
     /// epoch reads each unit once, and later epochs read none.
@@ -121,19 +202,29 @@ pub struct UnitPlan {
 }
 
 impl UnitPlan {
-    /// The plan of units with `memory` bytes for their samples. `None`: the caches hold all.
-    pub(crate) fn new(facts: UnitFacts, memory: Option<u64>) -> Self {
-        let samples_per_unit = facts.samples as f64 / facts.units.max(1) as f64;
-        let share = |memory: u64| memory as f64 / facts.delivered.max(1) as f64;
-        Self {
+    /// The plan of units with `memory` bytes for their samples, and this look-ahead. `cached`: the
+    /// caches hold all samples.
+    pub(crate) fn new(facts: UnitFacts, memory: u64, look_ahead: u64, cached: bool) -> Self {
+        let plan = Self {
             units: facts.units,
-            samples_per_unit,
+            samples_per_unit: facts.samples as f64 / facts.units.max(1) as f64,
             stored_bytes: facts.stored,
             delivered_bytes: facts.delivered,
-            memory_bytes: memory.unwrap_or(0),
-            reads_per_epoch: memory.map_or(1.0, |memory| unit_reads(samples_per_unit, share(memory))),
+            cached,
+            memory_bytes: memory,
+            reads_per_epoch: 1.0,
             largest_bytes: facts.largest,
-        }
+        };
+        if cached { plan } else { plan.with_memory(memory, look_ahead) }
+    }
+
+    /// The same with another memory, where the caches do not hold all samples.
+    pub(crate) fn with_memory(self, memory: u64, look_ahead: u64) -> Self {
+        let kept = Units::kept_of(unit_memory(memory, look_ahead)) as f64;
+        let overhead = self.units as f64 * self.samples_per_unit * Units::OVERHEAD as f64;
+        let share = kept / (self.delivered_bytes as f64 + overhead).max(1.0);
+        let reads_per_epoch = unit_reads(self.samples_per_unit, share);
+        Self { memory_bytes: memory, reads_per_epoch, ..self }
     }
 
     /// The origin as the plan's samples see it: several reads of a unit for each of its samples,
@@ -150,11 +241,17 @@ impl UnitPlan {
 
     /// Whether the caches hold all samples after the first epoch.
     pub fn is_cached(&self) -> bool {
-        self.memory_bytes == 0
+        self.cached
     }
 
     /// The bytes that an epoch reads of units.
     pub fn bytes_per_epoch(&self) -> u64 {
         (self.stored_bytes as f64 * self.reads_per_epoch) as u64
     }
+}
+
+/// The memory of units in flight and of what they bring, where a plan has `memory` bytes for it. If
+/// the caches hold all samples, units are in flight only.
+pub(crate) fn unit_memory(memory: u64, look_ahead: u64) -> u64 {
+    memory.max(look_ahead / 2)
 }

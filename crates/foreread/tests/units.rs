@@ -3,12 +3,13 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use foreread::dataset::IndexOptions;
 use foreread::report::Report;
-use foreread::{Catalog, ErrorKind, Loader, Memory};
+use foreread::{Catalog, Deal, ErrorKind, Format, Loader, Memory, State};
 use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
 
 /// Those of `make_units.py`.
@@ -90,16 +91,127 @@ fn memory_for_a_tenth_reads_a_unit_a_few_times() {
 // semantics: FORMAT-6
 fn plan_says_how_often_units_are_read() {
     let plan = |memory| {
-        let builder = Loader::builder(target()).catalog(catalog()).batch_size(8).epochs(3);
+        let builder = Loader::builder(target()).catalog(catalog()).batch_size(8).epochs(3).look_ahead(20_000);
         let ready = builder.memory(Memory::Bytes(memory)).plan_only(true).prepare().unwrap();
         *ready.prepared().units().unwrap()
     };
     let all = plan(4 << 20);
     assert!(all.is_cached() && all.units == PAGES && (all.samples_per_unit - 25.0).abs() < 0.01, "{all:?}");
     assert_eq!((all.bytes_per_epoch(), all.delivered_bytes), (all.stored_bytes, ROWS * LENGTH));
-    let tenth = plan(ROWS * LENGTH / 10);
+    let tenth = plan(ROWS * (LENGTH + 256) * 4 / 3 / 10);
     assert!((4.0..6.0).contains(&tenth.reads_per_epoch), "{tenth:?}");
     assert!(tenth.bytes_per_epoch() > 4 * tenth.stored_bytes);
+}
+
+/// More memory was planned as a cache next to the memory of units.
+#[test]
+// semantics: FORMAT-6
+fn more_memory_saves_the_repeated_reads_of_units() {
+    let builder = Loader::builder(target()).catalog(catalog()).batch_size(8).epochs(3).look_ahead(20_000);
+    let ready = builder.memory(Memory::Bytes(60_000)).plan_only(true).prepare().unwrap();
+    let (planned, units) = (ready.prepared(), *ready.prepared().units().unwrap());
+    let now = (3.0 * (ROWS * LENGTH) as f64 * units.reads_per_epoch) as u64;
+    let gain = |more| planned.capacity_gain(more).unwrap()[0].origin_bytes;
+    assert_eq!(gain(1 << 30), now - ROWS * LENGTH);
+    assert!((1..now / 2).contains(&gain(60_000)), "{} of {now}", gain(60_000));
+    assert_eq!(planned.capacity_gain(1 << 30).unwrap()[1].origin_bytes, now - ROWS * LENGTH);
+}
+
+/// Loads `epochs` epochs of a fixture in memory for all, checks its rows, and returns the report.
+fn load_fixture(name: &str, memory: u64, epochs: u64, expected: impl Fn(u64) -> Vec<u8>) -> Report {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    let builder = Loader::builder(path.to_str().unwrap()).batch_size(4).epochs(epochs).seed(3);
+    let loader = builder.memory(Memory::Bytes(memory)).look_ahead(20_000).start().unwrap();
+    for batch in loader.batches() {
+        for (id, bytes) in batch.unwrap().iter() {
+            assert!(*bytes == expected(id.0), "{name} {id}");
+        }
+    }
+    loader.close().unwrap()
+}
+
+/// Empty samples once cut a unit in pieces, each of which was read with all of it.
+#[test]
+// semantics: FORMAT-6
+fn empty_samples_lie_between_those_of_a_unit() {
+    let expected = |id: u64| if id.is_multiple_of(3) { Vec::new() } else { row(id) };
+    let report = load_fixture("empty.parquet", 1 << 20, 2, expected);
+    assert_eq!((report.units.unwrap().read, report.origin_requests), (12, 12), "{report:?}");
+    // In memory for half of them.
+    let report = load_fixture("empty.parquet", 120 * 656 / 3 * 4 / 3, 4, expected);
+    let reads = report.units.unwrap().read;
+    assert!((24..=100).contains(&reads), "{reads} reads of 12 units in 4 epochs");
+}
+
+/// A dictionary whose values many rows share seemed to cost its bytes for each of them. The lower
+/// bound was above what was read.
+#[test]
+// semantics: FORMAT-5
+fn shares_of_a_dictionary_add_up_to_it() {
+    let report = load_fixture("dictionary.parquet", 1 << 20, 2, |id| row(id * 5 % 16));
+    assert_eq!((report.units.unwrap().read, report.origin_requests), (1, 1), "{report:?}");
+    let (read, planned) = (report.origin_bytes, report.planned_origin_bytes);
+    assert_eq!((planned, report.floor_origin_bytes), (read, read));
+    let report = load_fixture("dictionary.parquet", 20_000, 4, |id| row(id * 5 % 16));
+    assert!(report.floor_origin_bytes <= report.origin_bytes, "{report:?}");
+}
+
+/// Pages of one row took the memory tier away, and nothing was cached.
+#[test]
+// semantics: FORMAT-6
+fn rows_with_a_page_each_are_cached_as_any_samples() {
+    let report = load_fixture("single.parquet", 10 * 700, 5, row);
+    assert!(report.units.is_none() && report.origin_requests < 5 * 20 - 30, "{report:?}");
+}
+
+#[test]
+// semantics: FORMAT-6
+fn validation_data_in_units_are_read_once_too() {
+    let builder = Loader::builder(target()).validate(target()).batch_size(8).epochs(2).seed(3);
+    let loader = builder.memory(Memory::Bytes(4 << 20)).look_ahead(100_000).start().unwrap();
+    loader.batches().for_each(|batch| assert!(!batch.unwrap().is_empty()));
+    let report = loader.close().unwrap();
+    assert_eq!((report.units.unwrap().read, report.origin_requests), (2 * PAGES, 2 * PAGES));
+    assert_eq!(report.planned_origin_bytes, report.origin_bytes);
+}
+
+/// The memory that keeps what units bring is a cache, too. A plan that lets samples come and go does
+/// not hold all of them.
+#[test]
+// semantics: FORMAT-6
+fn bounds_and_plans_know_the_memory_of_units() {
+    for (memory, rank, ranks) in [(ROWS * LENGTH, 0, 1), (60_000, 1, 4), (0, 0, 1)] {
+        let builder = Loader::builder(target()).catalog(catalog()).batch_size(8).epochs(4).seed(3);
+        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(20_000).rank(rank, ranks, Deal::Torch);
+        let ready = builder.prepare().unwrap();
+        let plan = *ready.prepared().units().unwrap();
+        assert!(!plan.is_cached() && plan.memory_bytes == memory, "{plan:?}");
+        let loader = ready.start();
+        loader.batches().for_each(|batch| assert!(!batch.unwrap().is_empty()));
+        let report = loader.close().unwrap();
+        assert!(report.floor_origin_bytes <= report.origin_bytes, "{report:?}");
+        let error = report.origin_bytes as f64 / report.planned_origin_bytes as f64;
+        assert!((0.6..1.5).contains(&error), "{memory}: {error} of the plan");
+    }
+}
+
+/// Samples of an order that leaves some out.
+#[test]
+// semantics: FORMAT-6
+fn announced_part_of_a_dataset_reads_each_unit_once() {
+    let builder = Loader::builder(target()).catalog(catalog()).batch_size(8);
+    let source = builder.memory(Memory::Bytes(4 << 20)).look_ahead(20_000).source().unwrap();
+    let order: Vec<u64> = (0..ROWS / 2).map(|at| at * 389 % (ROWS / 2) * 2).collect();
+    source.announce(vec![order.clone(), order.clone()], true).unwrap();
+    for ids in order.repeat(2).chunks(8) {
+        let mut requested = source.request(ids);
+        while requested.remaining() > 0 {
+            let Some((at, bytes)) = requested.wait(Duration::from_secs(60)) else { panic!("{ids:?}") };
+            assert!(bytes.unwrap() == row(ids[at]), "{}", ids[at]);
+        }
+    }
+    let report = source.report();
+    assert_eq!(report.units.unwrap().read, PAGES, "{report:?}");
 }
 
 /// The shards of a tar dataset, compressed or not.
@@ -148,6 +260,43 @@ fn compressed_tar_shards_are_decompressed_once_into_caches() {
     let text = error.to_string();
     assert!(text.contains("3 shards are compressed as a whole") && text.contains("gunzip"), "{text}");
     assert!(!text.contains('\n'), "{text}");
+}
+
+/// A plan has no place for samples that are used once, so short runs and the last epoch of a resumed
+/// one were refused.
+#[test]
+// semantics: FORMAT-7
+fn short_and_resumed_runs_of_compressed_shards_use_their_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, disk) = (folder.path().join("data"), folder.path().join("disk"));
+    write_shards(&data, true);
+    let start = |epochs, state: Option<State>| {
+        let builder = Loader::builder(data.to_str().unwrap()).batch_size(8).seed(3).drop_last(true);
+        let builder = builder.memory(Memory::Bytes(0)).disk(&disk, 16 << 20).look_ahead(1 << 20);
+        let builder = builder.epochs(epochs);
+        let loader = state.into_iter().fold(builder, |builder, state| builder.resume(state)).start().unwrap();
+        let batches = loader.batches().take(if epochs == 1 { 15 } else { 20 });
+        batches.for_each(|batch| assert_eq!(batch.unwrap().len(), 8));
+        (loader.state(), loader.close().unwrap())
+    };
+    let (_, report) = start(1, None);
+    assert_eq!(report.origin_requests, 3);
+    let (state, report) = start(2, None);
+    assert_eq!(report.origin_requests, 0);
+    let (_, report) = start(2, Some(state));
+    assert_eq!(report.origin_requests, 0);
+}
+
+/// Chunks of LitData are whole objects as well, and have few samples.
+#[test]
+// semantics: FORMAT-6
+fn compressed_chunks_of_litdata_need_no_room_for_all() {
+    let chunks =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures/tables/litdata/zstd_chunk");
+    let builder = Loader::builder(chunks.to_str().unwrap()).format(Format::LitData).batch_size(4).epochs(2);
+    let loader = builder.memory(Memory::Bytes(0)).start().unwrap();
+    assert_eq!(loader.batches().map(|batch| batch.unwrap().len()).sum::<usize>(), 24);
+    assert!(loader.close().unwrap().units.unwrap().read >= 2);
 }
 
 #[test]

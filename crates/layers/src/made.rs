@@ -13,7 +13,9 @@
 //! kilobytes are decoded by the reading task, because handing them to a thread takes as long. The
 //! decoded bytes are copied into memory of the run's [`Buffers`] once. The copy is short against
 //! decoding. Budgets count delivered bytes. The stored bytes of reads in flight come on top, and
-//! the decoded bytes of as many samples as there are processors.
+//! the decoded bytes of as many samples as there are processors. A sample of parts of several units
+//! has each part copied as soon as its unit is decoded. So its bytes are in memory twice for a
+//! moment, but no read holds a unit while it waits for another one.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
-use foreread_tier::{Buffers, ErrorKind, ReadFuture, ReadRequest, Span, StoredPart, TierError};
+use foreread_tier::{Buffer, Buffers, ErrorKind, ReadFuture, ReadRequest, Span, StoredPart, TierError};
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
 use tokio::runtime::Handle;
@@ -76,7 +78,7 @@ impl MadeLayer {
     pub(crate) fn read(&self, request: &Arc<ReadRequest>, parts: &Arc<[StoredPart]>) -> ReadFuture {
         for part in &**parts {
             if let Err(why) = part.check(request.object.size) {
-                let error = TierError::invalid(&self.tier, &*request.object.path, why);
+                let error = TierError::invalid(&self.tier, &request.object.path, why);
                 return Box::pin(std::future::ready(Err(error)));
             }
         }
@@ -105,7 +107,7 @@ impl MadeLayer {
     ) -> Vec<BoxFuture<'static, Result<Piece, TierError>>> {
         let piece = |(number, part): (u32, &StoredPart)| {
             if part.is_shared() {
-                return self.unit(request, number, part);
+                return self.unit(request, number, part, parts.len() == 1);
             }
             let is_ready = part.recipe.decoders().is_empty();
             let read = self.stored.read(Arc::new(of_part(request, part)));
@@ -114,12 +116,13 @@ impl MadeLayer {
         (0..).zip(&**parts).map(piece).collect()
     }
 
-    /// Begins to read a part of a unit, unless it is kept.
+    /// Begins to read a part of a unit, unless it is kept. `is_alone`: the sample has no other part.
     fn unit(
         &self,
         request: &Arc<ReadRequest>,
         number: u32,
         part: &StoredPart,
+        is_alone: bool,
     ) -> BoxFuture<'static, Result<Piece, TierError>> {
         let wanted = UnitUse {
             object: Arc::clone(&request.object.path),
@@ -135,27 +138,35 @@ impl MadeLayer {
                 UnitPlace::Granted(_) => Some(layer.stored.read(Arc::new(request.clone()))),
                 UnitPlace::Queued { .. } => None,
             };
+            let guard = self.units.guard(number.clone());
             let reading = async move {
+                let _guard = guard;
                 let place = place.wait().await;
                 let stored = match early {
                     Some(early) => early.await,
                     None => layer.stored.read(Arc::new(request)).await,
                 };
-                let unit = match stored {
-                    Ok(stored) => layer.clone().decoded_unit(wanted, stored, place, number.clone()).await,
-                    Err(error) => Err(error),
-                };
-                if unit.is_err() {
-                    layer.units.failed(&number);
-                }
-                unit
+                layer.decoded_unit(wanted, stored?, place, number).await
             };
             reading.boxed()
         };
         match self.units.get(&wanted, begin) {
             UnitPart::Kept(bytes) => std::future::ready(Ok(Piece::Ready(bytes))).boxed(),
-            UnitPart::Unit(unit) => unit.map(|unit| unit.map(Piece::Unit)).boxed(),
+            UnitPart::Unit(unit) if is_alone => unit.map(|unit| unit.map(Piece::Unit)).boxed(),
+            // It must not hold this unit while it waits for others.
+            UnitPart::Unit(unit) => {
+                let layer = self.clone();
+                unit.map(move |unit| layer.part_of(&wanted, &unit?.bytes).map(Piece::Ready)).boxed()
+            }
         }
+    }
+
+    /// A copy of a part of a decoded unit.
+    fn part_of(&self, wanted: &UnitUse, unit: &Bytes) -> Result<Bytes, TierError> {
+        let delivered = self.delivered(&wanted.object, &wanted.part, unit)?;
+        let mut buffer = self.buffer(&wanted.object, delivered.len() as u64)?;
+        buffer.extend(delivered);
+        Ok(buffer.freeze())
     }
 
     /// Decodes a unit and keeps the samples that are used next.
@@ -207,12 +218,8 @@ impl MadeLayer {
         parts: &[StoredPart],
         pieces: &[Piece],
     ) -> Result<Bytes, TierError> {
-        let (object, length) = (&request.object.path, request.len());
-        let buffer = usize::try_from(length).ok().and_then(|length| self.buffers.allocate(length, 1));
-        let Some(mut buffer) = buffer else {
-            let why = format!("no memory for its {length} bytes");
-            return Err(self.error(ErrorKind::Full, object, why));
-        };
+        let object = &request.object.path;
+        let mut buffer = self.buffer(object, request.len())?;
         for (part, piece) in parts.iter().zip(pieces) {
             let decoded = match piece {
                 Piece::Ready(bytes) => {
@@ -222,11 +229,26 @@ impl MadeLayer {
                 Piece::Stored(stored) => &self.decoded(object, part, stored)?,
                 Piece::Unit(unit) => &unit.bytes,
             };
-            let range = part.delivered.start as usize..part.delivered.end as usize;
-            let delivered = decoded.get(range).ok_or_else(|| self.damaged(object, part, &"too few bytes"))?;
-            buffer.extend(delivered);
+            buffer.extend(self.delivered(object, part, decoded)?);
         }
         Ok(buffer.freeze())
+    }
+
+    /// Memory for a part or for all of a sample.
+    fn buffer(&self, object: &Arc<str>, length: u64) -> Result<Buffer, TierError> {
+        let buffer = usize::try_from(length).ok().and_then(|length| self.buffers.allocate(length, 1));
+        buffer.ok_or_else(|| self.error(ErrorKind::Full, object, format!("no memory for its {length} bytes")))
+    }
+
+    /// The bytes that a part delivers.
+    fn delivered<'a>(
+        &self,
+        object: &Arc<str>,
+        part: &StoredPart,
+        decoded: &'a Bytes,
+    ) -> Result<&'a [u8], TierError> {
+        let range = part.delivered.start as usize..part.delivered.end as usize;
+        decoded.get(range).ok_or_else(|| self.damaged(object, part, &"too few bytes"))
     }
 
     fn decoded(&self, object: &Arc<str>, part: &StoredPart, stored: &Bytes) -> Result<Bytes, TierError> {
@@ -262,6 +284,8 @@ impl MadeLayer {
         };
         let work = Arc::new(Mutex::new(Some(work)));
         let of_thread = Arc::clone(&work);
+        // Work that nobody waits for any more must not keep its place until a thread comes.
+        let _cancel = Cancel(Arc::clone(&work));
         let mut thread = runtime.spawn_blocking(move || take(&of_thread).map(|work| work()));
         let done = match timeout(START, &mut thread).await {
             Ok(done) => done,
@@ -285,6 +309,15 @@ impl MadeLayer {
 /// The read of a part's stored bytes.
 fn of_part(request: &ReadRequest, part: &StoredPart) -> ReadRequest {
     ReadRequest { span: Span::Range(part.stored.clone()), block: None, ..request.clone() }
+}
+
+/// Takes back work that has not begun, when it is dropped.
+struct Cancel<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Drop for Cancel<T> {
+    fn drop(&mut self) {
+        drop(take(&self.0));
+    }
 }
 
 /// The work, unless another task or thread has begun it.

@@ -28,7 +28,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::kept_parts::{KeptParts, PartKey};
+use crate::kept_parts::{KeptParts, OVERHEAD, PartKey};
 
 /// The part of the memory that units in flight may take, unless one unit alone takes more.
 const IN_FLIGHT: u64 = 4;
@@ -85,7 +85,9 @@ struct State {
     /// The permits of `places`.
     permits: u32,
     contents: Option<Arc<dyn UnitContents>>,
-    /// The uses that are being read, with their number.
+    /// Numbers runs, whose ticks have nothing to do with each other.
+    run: u64,
+    /// The uses of this run that are being read, with their number.
     due: BTreeMap<Tick, usize>,
     counts: UnitCounts,
 }
@@ -174,6 +176,14 @@ impl Default for Units {
 }
 
 impl Units {
+    /// The memory of a kept part beyond its bytes.
+    pub const OVERHEAD: u64 = OVERHEAD;
+
+    /// The most bytes of kept parts, with their overhead, in `bytes` bytes of memory.
+    pub fn kept_of(bytes: u64) -> u64 {
+        shares(bytes).0
+    }
+
     /// No units so far, in at most `bytes` bytes of memory.
     pub fn new(bytes: u64) -> Self {
         let threads = Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from)));
@@ -186,6 +196,7 @@ impl Units {
             places: Arc::new(Semaphore::new(permits as usize)),
             permits,
             contents: None,
+            run: 0,
             due: BTreeMap::new(),
             counts: UnitCounts::default(),
         };
@@ -204,6 +215,7 @@ impl Units {
     pub fn begin_run(&self, contents: Arc<dyn UnitContents>) {
         let mut state = self.lock();
         state.contents = Some(contents);
+        state.run += 1;
         state.kept.clear();
         state.due.clear();
         state.counts = UnitCounts::default();
@@ -219,6 +231,11 @@ impl Units {
         self.lock().kept.charged()
     }
 
+    /// The units that are being read or decoded.
+    pub fn in_flight(&self) -> usize {
+        self.lock().reads.len()
+    }
+
     /// Places for decoding, as many as processors.
     pub(crate) fn threads(&self) -> Arc<Semaphore> {
         Arc::clone(&self.0.threads)
@@ -231,8 +248,9 @@ impl Units {
 
     /// Notes that samples due at `due` are being read, until the guard is dropped.
     pub(crate) fn reading(&self, due: Tick) -> DueGuard {
-        *self.lock().due.entry(due).or_default() += 1;
-        DueGuard { units: Arc::downgrade(&self.0), due }
+        let mut state = self.lock();
+        *state.due.entry(due).or_default() += 1;
+        DueGuard { units: Arc::downgrade(&self.0), run: state.run, due }
     }
 
     /// The unit of a part. If it is neither kept nor in flight, `read` begins to read it in the
@@ -267,7 +285,8 @@ impl Units {
             Err(_) => UnitPlace::Queued { places, permits },
         };
         // Begun under the lock, so that a unit is not read twice. No layer below knows units.
-        let future = read(place, ReadNumber { key: key.clone(), number }).shared();
+        let ended = ReadNumber { key: key.clone(), number, run: state.run };
+        let future = read(place, ended).shared();
         if let Some(weak) = future.downgrade() {
             state.reads.insert(key, UnitRead { number, future: weak, waiting: HashSet::from([part]) });
         }
@@ -278,7 +297,7 @@ impl Units {
     /// read. `copy` makes the bytes of a part. Runs on a blocking thread.
     pub(crate) fn keep(
         &self,
-        ReadNumber { key, number }: &ReadNumber,
+        read: &ReadNumber,
         wanted: &UnitUse,
         unit: Bytes,
         place: Option<OwnedSemaphorePermit>,
@@ -290,44 +309,36 @@ impl Units {
         let mut used: Vec<(Tick, Neighbour)> =
             neighbours.filter_map(|part| Some((next(part.key)?, part))).collect();
         used.sort_unstable_by_key(|(tick, part)| (*tick, part.key, part.part));
-        // Copies are made without the lock. Few of them are in vain.
-        let mut room = {
+        {
             let mut state = self.lock();
             if let Some((&oldest, _)) = state.due.first_key_value() {
                 state.kept.forget_before(oldest);
             }
-            let waiting = state.reads.get(key).filter(|read| read.number == *number);
-            let waits =
-                |part: &Neighbour| waiting.is_some_and(|read| read.waiting.contains(&(part.key, part.part)));
-            used.retain(|(tick, part)| {
-                let length = part.delivered.end.saturating_sub(part.delivered.start);
-                !waits(part) && state.kept.takes(*tick, length, state.limit)
-            });
-            state.limit
-        };
-        let mut copies = Vec::new();
-        for (tick, Neighbour { key, part, delivered }) in used {
-            let range = usize::try_from(delivered.start).ok().zip(usize::try_from(delivered.end).ok());
-            let bytes = range.and_then(|(start, end)| unit.get(start..end));
-            let Some(bytes) = bytes.filter(|bytes| bytes.len() as u64 <= room).and_then(&copy) else {
-                break;
-            };
-            room -= bytes.len() as u64;
-            copies.push(((key, part), tick, bytes));
         }
-        let mut state = self.lock();
-        let ended = match state.reads.get(key) {
-            Some(read) if read.number == *number => state.reads.remove(key),
-            _ => None,
-        };
-        let waiting = ended.map(|read| read.waiting).unwrap_or_default();
-        let limit = state.limit;
-        for (part, tick, bytes) in copies {
-            if !waiting.contains(&part) {
+        // Copies are made without the lock, one after another: memory has one too many at most.
+        for (tick, Neighbour { key, part, delivered }) in used {
+            let part = (key, part);
+            let length = delivered.end.saturating_sub(delivered.start);
+            if !self.lock().takes(read, part, tick, length) {
+                continue;
+            }
+            let range = usize::try_from(delivered.start).ok().zip(usize::try_from(delivered.end).ok());
+            let bytes = range.and_then(|(start, end)| unit.get(start..end)).and_then(&copy);
+            let Some(bytes) = bytes else { break };
+            let mut state = self.lock();
+            if state.takes(read, part, tick, length) {
+                let limit = state.limit;
                 state.kept.insert(part, tick, bytes, limit);
             }
         }
+        let ended = self.lock().end(read);
+        drop(ended);
         Arc::new(DecodedUnit { bytes: unit, _place: place })
+    }
+
+    /// Forgets what was kept for uses before `tick`, which were delivered.
+    pub fn delivered(&self, tick: Tick) {
+        self.lock().kept.forget_before(tick);
     }
 
     /// Offers a sample of one part that no cache took, for its next use after `after`.
@@ -339,12 +350,25 @@ impl Units {
         state.kept.insert((key, 0), next, bytes, limit);
     }
 
-    /// Forgets a read that has failed.
-    pub(crate) fn failed(&self, ReadNumber { key, number }: &ReadNumber) {
-        let mut state = self.lock();
-        if state.reads.get(key).is_some_and(|read| read.number == *number) {
-            state.reads.remove(key);
-        }
+    /// Forgets a read at its end, whatever it is.
+    pub(crate) fn guard(&self, read: ReadNumber) -> ReadGuard {
+        ReadGuard { units: self.clone(), read }
+    }
+}
+
+impl State {
+    /// Whether a part of a read unit is kept until its use at `next`: not where a read of it waits
+    /// for the unit, or another run has begun.
+    fn takes(&self, read: &ReadNumber, part: PartKey, next: Tick, length: u64) -> bool {
+        let reading = self.reads.get(&read.key).filter(|reading| reading.number == read.number);
+        let waits = reading.is_some_and(|reading| reading.waiting.contains(&part));
+        self.run == read.run && !waits && self.kept.takes(next, length, self.limit)
+    }
+
+    /// Removes a read.
+    fn end(&mut self, read: &ReadNumber) -> Option<UnitRead> {
+        let is_it = self.reads.get(&read.key).is_some_and(|reading| reading.number == read.number);
+        if is_it { self.reads.remove(&read.key) } else { None }
     }
 }
 
@@ -360,12 +384,28 @@ fn shares(bytes: u64) -> (u64, u32) {
 pub(crate) struct ReadNumber {
     key: UnitKey,
     number: u64,
+    /// The run that began it.
+    run: u64,
+}
+
+/// Forgets a read when it is dropped: the read has failed, or nobody waits for it any more.
+#[derive(Debug)]
+pub(crate) struct ReadGuard {
+    units: Units,
+    read: ReadNumber,
+}
+
+impl Drop for ReadGuard {
+    fn drop(&mut self) {
+        drop(self.units.lock().end(&self.read));
+    }
 }
 
 /// Uses that are being read, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct DueGuard {
     units: Weak<Inner>,
+    run: u64,
     due: Tick,
 }
 
@@ -373,6 +413,9 @@ impl Drop for DueGuard {
     fn drop(&mut self) {
         let Some(inner) = self.units.upgrade() else { return };
         let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.run != self.run {
+            return;
+        }
         if let Some(uses) = state.due.get_mut(&self.due) {
             *uses = uses.saturating_sub(1);
             if *uses == 0 {

@@ -3,6 +3,7 @@
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -12,6 +13,7 @@ use foreread_tier::{ErrorKind, OriginTier, ReadRequest, Span, StoredPart};
 use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
 use foreread_types::{DatasetId, Decoder, Recipe, SampleId, SampleKey, SplitMix64, Tick};
 use futures::future::join_all;
+use tokio::time::timeout;
 
 /// The bytes of a sample.
 const LENGTH: u64 = 1000;
@@ -182,6 +184,68 @@ async fn failed_unit_is_read_again_by_the_next_use() {
     // Damaged on the way, and read once more.
     assert!(layered.read(data.request(2, 2)).await.unwrap() == sample(2));
     assert_eq!(data.reads(), 2);
+}
+
+/// A sample of several units held those that it had while it waited for the others.
+#[tokio::test(start_paused = true)]
+// semantics: FORMAT-6
+async fn samples_of_several_units_wait_for_no_other_unit() {
+    for memory in [1, 60_000, 10 << 20] {
+        let data = Data::of(8);
+        let units = Units::new(memory);
+        let layered = Stack::new(0).with_units(units).wrap(Arc::new(data.origin.clone()));
+        let reads = (0..PER_UNIT).map(|id| {
+            let parts: Vec<StoredPart> = (0..8).map(|unit| data.part(unit * PER_UNIT + id)).collect();
+            let object = data.origin.object(SampleId(0));
+            layered.read(Arc::new(ReadRequest::new(key(id), object, Span::Made(parts.into()), Tick(id))))
+        });
+        let answers = timeout(Duration::from_secs(60), join_all(reads)).await.expect("no deadlock");
+        for (id, answer) in (0..PER_UNIT).zip(answers) {
+            let expected: Vec<u8> = (0..8).flat_map(|unit| sample(unit * PER_UNIT + id)).collect();
+            assert!(answer.unwrap() == expected, "{id}");
+        }
+        assert!(data.reads() >= 8);
+    }
+}
+
+/// Dropped reads left one entry each, for the rest of the process.
+#[tokio::test]
+// semantics: FORMAT-6
+async fn reads_of_an_earlier_run_leave_nothing() {
+    let data = Data::of(4);
+    let units = Units::new(1 << 20);
+    let layered = Stack::new(0).with_units(units.clone()).wrap(Arc::new(data.origin.clone()));
+    let cycle = || Arc::new(Cycle { data: data.clone(), order: (0..data.samples()).collect() });
+    units.begin_run(cycle());
+    let (dropped, read) = (layered.read(data.request(0, 0)), layered.read(data.request(10, 30)));
+    assert_eq!(units.in_flight(), 2);
+    drop(dropped);
+    assert_eq!(units.in_flight(), 1);
+    // The ticks of its neighbours are those of another order now.
+    units.begin_run(cycle());
+    assert!(read.await.unwrap() == sample(10));
+    assert_eq!((units.in_flight(), units.kept_bytes()), (0, 0));
+}
+
+/// Dropped decodes kept their places until a thread came, which waited for another decode.
+#[test]
+// semantics: FORMAT-6
+fn dropped_decodes_free_their_places() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build();
+    let (runtime, (free, held)) = (runtime.unwrap(), std::sync::mpsc::channel::<()>());
+    let thread = runtime.spawn_blocking(move || held.recv().is_err());
+    runtime.block_on(async {
+        let data = Data::of(200);
+        let layered = Stack::new(0).with_units(Units::new(1 << 30)).wrap(Arc::new(data.origin.clone()));
+        for unit in 0..199 {
+            let read = layered.read(data.request(unit * PER_UNIT, 0));
+            assert!(timeout(Duration::from_millis(5), read).await.is_err(), "no thread decodes");
+        }
+        let read = timeout(Duration::from_secs(60), layered.read(data.request(1990, 0))).await;
+        assert!(read.expect("the reading task decodes").unwrap() == sample(1990));
+    });
+    drop(free);
+    assert!(runtime.block_on(thread).unwrap());
 }
 
 /// Units wait for memory, and none for ever.

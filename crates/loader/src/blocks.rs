@@ -18,8 +18,9 @@
 //! tenth of the read and doubles the sample's memory while it lasts. The bytes between samples are
 //! discarded, at most a fifth of a block.
 //!
-//! A stored unit that is decoded as a whole is a block, too. The reads of its samples meet in the
-//! layer that decodes it, so it is read and decoded once.
+//! Stored units that are decoded as a whole are a block, too: one unit, or those that the same
+//! samples share. The reads of its samples meet in the layer that decodes it, so it is read and
+//! decoded once.
 //!
 //! Blocks in flight have their own budget in addition to the look-ahead. While it is full, further
 //! blocks wait in order of need. Blocks that other ranks need are charged to a part of the budget
@@ -37,12 +38,12 @@ use std::sync::Arc;
 
 use foreread_dataset::{Catalog, DatasetError};
 use foreread_planner::{Amount, ClusterPlan, Plan};
-use foreread_tier::{Charge, Span, StorageServer};
+use foreread_tier::{Charge, Span, StorageServer, StoredPart};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
-use crate::run_units::shared_unit;
+use crate::run_units::is_same_unit;
 
 /// At most this fraction of a block lies between samples.
 const MAX_WASTE_PART: u64 = 5;
@@ -60,7 +61,7 @@ pub(crate) struct BlockExtent {
     pub(crate) bytes: Range<u64>,
     /// The bytes between its samples.
     waste: u64,
-    /// The bytes of its samples, if it is a unit that is decoded.
+    /// The bytes of its samples, if they are those of units that are decoded.
     decoded: Option<u64>,
 }
 
@@ -70,7 +71,7 @@ impl BlockExtent {
         (self.bytes.end - self.bytes.start).saturating_add(self.decoded.unwrap_or(0))
     }
 
-    /// Whether it is a unit that is decoded as a whole, however few of its samples are read.
+    /// Whether it is of units that are decoded as a whole, however few of its samples are read.
     pub(crate) fn is_unit(&self) -> bool {
         self.decoded.is_some()
     }
@@ -156,49 +157,57 @@ impl BlockTable {
         Ok(Self { blocks })
     }
 
-    /// The stored units of `dataset` that are decoded as a whole, as blocks. All samples of such a
-    /// block have a place in the plan. Reads every entry.
+    /// The stored units that are decoded as a whole, as blocks: the samples of a unit, or of the
+    /// same units if samples have parts of several. Whatever a plan does with them. Reads every
+    /// entry.
     ///
     /// # Errors
     /// A damaged entry.
-    pub fn of_units(catalog: &Catalog, dataset: DatasetId, plan: &Plan) -> Result<Self, DatasetError> {
-        let is_placed = |id| plan.placement().level(SampleKey::new(dataset, id)).is_some();
-        let mut table = Self::of_all_units(catalog)?;
-        table.blocks.retain(|block| block.samples.clone().map(SampleId).all(is_placed));
-        Ok(table)
-    }
-
-    /// The stored units of all samples, whatever a plan does with them. For ranks that share their
-    /// caches, as [`of_all`](Self::of_all).
-    ///
-    /// # Errors
-    /// A damaged entry.
-    pub fn of_all_units(catalog: &Catalog) -> Result<Self, DatasetError> {
-        let mut blocks: Vec<BlockExtent> = Vec::new();
-        let mut open: Option<Arc<str>> = None;
+    pub fn of_units(catalog: &Catalog) -> Result<Self, DatasetError> {
+        let (mut blocks, sizes): (Vec<BlockExtent>, _) = (Vec::new(), catalog.sizes());
+        let mut open: Option<(Arc<str>, Arc<[StoredPart]>)> = None;
         for id in (0..catalog.len()).map(SampleId) {
             let entry = catalog.entry(id)?;
-            let Some(unit) = shared_unit(&entry.span) else {
-                open = None;
-                continue;
+            let length = sizes.bytes(id);
+            let path = entry.object.path;
+            let parts = match entry.span {
+                Span::Made(parts) if parts.iter().any(StoredPart::is_shared) => parts,
+                // An empty sample needs no unit, and lies between others.
+                _ if length == 0 => continue,
+                _ => {
+                    open = None;
+                    continue;
+                }
             };
-            let length = catalog.sizes().bytes(id);
-            let last = blocks.last_mut().filter(|last| last.bytes == *unit);
-            match last.filter(|_| open.as_ref() == Some(&entry.object.path)) {
+            let joins = open.as_ref().is_some_and(|(of, units)| *of == path && are_same_units(units, &parts));
+            match blocks.last_mut().filter(|_| joins) {
                 Some(last) => {
-                    last.samples.end += 1;
+                    last.samples.end = id.0 + 1;
                     last.decoded = last.decoded.map(|decoded| decoded.saturating_add(length));
                 }
                 None => {
                     let samples = id.0..id.0 + 1;
-                    let bytes = unit.clone();
-                    blocks.push(BlockExtent { samples, bytes, waste: 0, decoded: Some(length) });
-                    open = Some(entry.object.path);
+                    blocks.push(BlockExtent {
+                        samples,
+                        bytes: stored(&parts),
+                        waste: 0,
+                        decoded: Some(length),
+                    });
+                    open = Some((path, parts));
                 }
             }
         }
         blocks.retain(|block| block.samples.end - block.samples.start > 1);
         Ok(Self { blocks })
+    }
+
+    /// The blocks of `dataset` with several samples that have a place in the plan. The others cost
+    /// nothing.
+    #[must_use]
+    pub fn placed(mut self, dataset: DatasetId, plan: &Plan) -> Self {
+        let is_placed = |id: &u64| plan.placement().level(SampleKey::new(dataset, SampleId(*id))).is_some();
+        self.blocks.retain(|block| block.samples.clone().filter(is_placed).nth(1).is_some());
+        self
     }
 
     /// The samples of each block.
@@ -256,6 +265,26 @@ impl BlockTable {
         let at = self.blocks.partition_point(|block| block.samples.end <= id.0);
         self.blocks.get(at).filter(|block| block.samples.contains(&id.0)).map(|_| at)
     }
+}
+
+/// Whether the shared parts of two samples are those of the same units.
+fn are_same_units(one: &[StoredPart], other: &[StoredPart]) -> bool {
+    let are_in = |one: &[StoredPart], other: &[StoredPart]| {
+        let mut shared = one.iter().filter(|part| part.is_shared());
+        shared.all(|part| other.iter().any(|of| of.is_shared() && is_same_unit(of, part)))
+    };
+    are_in(one, other) && are_in(other, one)
+}
+
+/// As many bytes as the shared units of a sample have in their object, from the first one on.
+fn stored(parts: &[StoredPart]) -> Range<u64> {
+    let mut ranges: Vec<&Range<u64>> =
+        parts.iter().filter(|part| part.is_shared()).map(|part| &part.stored).collect();
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    ranges.dedup();
+    let start = ranges.first().map_or(0, |range| range.start);
+    let bytes = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+    start..start.saturating_add(bytes)
 }
 
 /// A dataset and the index of a block in it.

@@ -6,8 +6,6 @@
 //! passes are computed a second time here. So a look beyond the trainer's pass never discards an
 //! order that the trainer needs.
 
-use std::ops::Range;
-
 use foreread_dataset::Catalog;
 use foreread_layers::{Neighbour, UnitContents};
 use foreread_oracle::Run;
@@ -19,7 +17,7 @@ use foreread_types::{SampleId, SampleKey, Tick};
 const MOST_NEIGHBOURS: u64 = 1 << 16;
 
 /// Uses count as soon within this part of a pass: 9 of 10. So two passes at a time are in use.
-const SOON: (u64, u64) = (9, 10);
+const SOON: (u128, u128) = (9, 10);
 
 /// What one run knows of stored units.
 #[derive(Debug)]
@@ -47,7 +45,10 @@ impl UnitContents for RunUnits {
         let Some((path, parts)) = made(catalog, key.id) else { return Vec::new() };
         let Some(unit) = parts.get(part as usize) else { return Vec::new() };
         let in_unit = |id: u64| -> Option<Vec<Neighbour>> {
-            let (of, parts) = made(catalog, SampleId(id))?;
+            let Some((of, parts)) = made(catalog, SampleId(id)) else {
+                // Empty samples need no unit, and lie between others.
+                return (catalog.sizes().bytes(SampleId(id)) == 0).then(Vec::new);
+            };
             if of != path {
                 return None;
             }
@@ -66,15 +67,18 @@ impl UnitContents for RunUnits {
     fn next_use(&self, key: SampleKey, after: Tick) -> Option<Tick> {
         let pass = self.run.pass_of(after)?;
         let from = after.0.checked_add(1)?;
-        // A cache has it from its first use on.
-        let end = if self.is_cached(key) {
-            if pass.index > 0 {
-                return None;
-            }
-            (pass.first_tick.0 + pass.samples).saturating_sub(1)
-        } else {
-            from.saturating_add(pass.samples / SOON.1 * SOON.0)
-        };
+        let soon = from.saturating_add((u128::from(pass.samples) * SOON.0 / SOON.1) as u64);
+        if !self.is_cached(key) {
+            return self.run.next_use_within(key, Tick(from), Tick(soon));
+        }
+        // A cache has it from its first use on: in the first pass over its dataset, or in the
+        // second one if the first was resumed within.
+        let resumed = usize::from(self.run.start().consumed > 0);
+        let is_used = || self.run.next_use_within(key, Tick(0), after).is_some();
+        if pass.index >= self.run.schedule().phases.len() + resumed || is_used() {
+            return None;
+        }
+        let end = soon.max((pass.first_tick.0 + pass.samples).saturating_sub(1));
         self.run.next_use_within(key, Tick(from), Tick(end))
     }
 }
@@ -89,14 +93,6 @@ fn made(catalog: &Catalog, id: SampleId) -> Option<(std::sync::Arc<str>, std::sy
 }
 
 /// Whether two parts are cut out of the same decoded bytes.
-fn is_same_unit(one: &StoredPart, other: &StoredPart) -> bool {
+pub(crate) fn is_same_unit(one: &StoredPart, other: &StoredPart) -> bool {
     one.stored == other.stored && one.recipe == other.recipe
-}
-
-/// The stored bytes of the unit that a sample shares with others. `None` if it shares none, or is
-/// made of several parts.
-pub(crate) fn shared_unit(span: &Span) -> Option<&Range<u64>> {
-    let Span::Made(parts) = span else { return None };
-    let [part] = &**parts else { return None };
-    part.is_shared().then_some(&part.stored)
 }

@@ -371,6 +371,24 @@ impl Plan {
         print.finish()
     }
 
+    /// The same demand with the samples that `other` keeps: a plan of the same caches for a longer
+    /// run, which keeps all of them. Then origin bytes are those of first uses.
+    #[must_use]
+    pub fn placed_as(self, other: &Self) -> Self {
+        let origins: Vec<u64> = self.datasets.iter().map(|dataset| dataset.distinct_bytes).collect();
+        let (placement, levels) = (other.placement.clone(), other.levels.clone());
+        let plan =
+            Self { placement, levels, retention: other.retention, kept: Arc::clone(&other.kept), ..self };
+        plan.with_origin_bytes(&origins)
+    }
+
+    /// Whether every sample has a place, and stays there.
+    pub fn is_for_all(&self) -> bool {
+        let sum = |of: fn(&DatasetPlan) -> u64| self.datasets.iter().map(of).fold(0, u64::saturating_add);
+        let placed = self.levels.iter().map(|level| level.samples).fold(0, u64::saturating_add);
+        self.retention == Retention::Keep && placed >= sum(|dataset| dataset.samples)
+    }
+
     /// The plan without its tables.
     pub fn summary(&self) -> Summary {
         let (retention, horizon) = match self.retention {

@@ -48,11 +48,12 @@ fn simulated(per_unit: usize, units: usize, most: usize) -> u64 {
     let samples = per_unit * units;
     let orders: Vec<Vec<usize>> = (0..=EPOCHS as u64).map(|epoch| shuffled(samples, epoch)).collect();
     let positions: Vec<Vec<usize>> = orders.iter().map(|order| inverse(order)).collect();
+    let use_in = |epoch: usize, sample: usize| epoch * samples + positions[epoch][sample];
     // The next use of each kept sample, and the kept samples by their next use.
     let (mut kept, mut by_use) = (BTreeMap::new(), BTreeSet::<(usize, usize)>::new());
     let mut reads = 0;
-    for epoch in 0..EPOCHS {
-        for (position, &sample) in orders[epoch].iter().enumerate() {
+    for (epoch, order) in orders.iter().enumerate().take(EPOCHS) {
+        for (position, &sample) in order.iter().enumerate() {
             let now = epoch * samples + position;
             if let Some(next) = kept.remove(&sample) {
                 by_use.remove(&(next, sample));
@@ -60,15 +61,12 @@ fn simulated(per_unit: usize, units: usize, most: usize) -> u64 {
             }
             reads += u64::from(epoch > 0);
             let first = sample / per_unit * per_unit;
-            let unit = first..first + per_unit;
-            let this_epoch = &positions[epoch][unit.clone()];
-            let next_epoch = &positions[epoch + 1][unit.clone()];
-            for ((other, this), next) in unit.zip(this_epoch).zip(next_epoch) {
+            for other in first..first + per_unit {
                 if other == sample || kept.contains_key(&other) {
                     continue;
                 }
-                let this = epoch * samples + this;
-                let next = if this > now { this } else { (epoch + 1) * samples + next };
+                let this_epoch = use_in(epoch, other);
+                let next = if this_epoch > now { this_epoch } else { use_in(epoch + 1, other) };
                 if kept.len() >= most {
                     match by_use.last().copied() {
                         Some(last) if last.0 > next => {

@@ -51,6 +51,19 @@ fn dataset_that_fits_is_kept_without_a_table() {
     assert_eq!((train.uses, train.uses_per_epoch, train.passes_per_epoch), (50_000, 10_000, 1));
 }
 
+/// A run that uses samples once has no place for them, and takes that of a longer run.
+#[test]
+fn short_run_takes_the_places_of_a_longer_one() {
+    let sizes = [Sizes::uniform(1000, 100)];
+    let planned =
+        |epochs, room| plan(&run(epochs, vec![shuffled(1000)]), &sizes, &cluster(vec![level(room)]));
+    let (short, longer) = (planned(1, 100_000).unwrap(), planned(4, 100_000).unwrap());
+    assert!(!short.is_for_all() && longer.is_for_all() && !planned(4, 99_000).unwrap().is_for_all());
+    let placed = short.placed_as(&longer);
+    assert!(placed.is_for_all() && placed.levels() == longer.levels());
+    assert_eq!((placed.datasets()[0].uses, placed.origin_bytes(), placed.floor()), (1000, 100_000, 100_000));
+}
+
 #[test]
 // semantics: CACHE-17
 fn level_that_is_slower_than_the_origin_stays_empty() {

@@ -93,17 +93,14 @@ pub struct StoredPart {
 }
 
 impl StoredPart {
-    /// Whether other samples may have parts of the same decoded bytes.
+    /// Whether other samples may have much of the same decoded bytes. A page with one value has a
+    /// few bytes that are not delivered.
     pub fn is_shared(&self) -> bool {
-        !self.recipe.decoders().is_empty() && self.delivered != (0..self.recipe.length())
-    }
-
-    /// The stored bytes that this part accounts for: those of a unit that is read once for all its
-    /// samples, by delivered bytes. At least 1.
-    pub fn stored_share(&self) -> u64 {
-        let stored = u128::from(length(&self.stored));
-        let share = stored * u128::from(length(&self.delivered)) / u128::from(self.recipe.length().max(1));
-        u64::try_from(share).unwrap_or(u64::MAX).max(1)
+        /// A part that delivers all but this fraction of the rest is alone.
+        const ALONE: u64 = 16;
+        let delivered = length(&self.delivered);
+        let rest = self.recipe.length().saturating_sub(delivered);
+        !self.recipe.decoders().is_empty() && rest.saturating_mul(ALONE) > delivered
     }
 
     /// The lengths after each step of the recipe.

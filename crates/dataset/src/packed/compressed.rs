@@ -130,7 +130,7 @@ impl Tier for DecodedShard {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let invalid = |why| TierError::invalid(self.name(), &*request.object.path, why);
+        let invalid = |why| TierError::invalid(self.name(), &request.object.path, why);
         let range = request.range().map_err(invalid);
         let bytes = range.and_then(|range| match usize::try_from(range.end) {
             Ok(end) if end <= self.bytes.len() => Ok(self.bytes.slice(range.start as usize..end)),

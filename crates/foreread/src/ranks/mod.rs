@@ -260,6 +260,7 @@ impl GroupRun<'_> {
         }
         shared.set_unit_memory(&planned);
         let caches = caches(&planned, disk.as_ref(), &*context.buffers);
+        let blocks = vec![blocks];
         Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group: None }, words))
     }
 

@@ -114,6 +114,8 @@ struct SourceInner {
     factors: Option<StoredFactors>,
     /// The stored units that samples share, if some do.
     units: Option<Units>,
+    /// These units, once an order is announced. Every entry is read for them.
+    unit_blocks: Mutex<Option<BlockTable>>,
     look_ahead: u64,
     kernel_cached: bool,
     direct: DirectReader,
@@ -193,15 +195,15 @@ impl Ready {
             caches.iter().filter(|(from, _)| *from == ReadSource::Memory).map(|(_, cache)| Arc::clone(cache));
         let memory = memory.collect();
         // An unreadable sample is an error of that request only.
-        let blocks = BlockTable::default();
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading = (config.retry_policy(), units.clone());
-        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, blocks, reading);
+        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             catalog,
             cluster,
             factors,
             units,
+            unit_blocks: Mutex::default(),
             look_ahead,
             kernel_cached,
             direct: assembly.direct(),
@@ -281,9 +283,9 @@ impl Source {
                 let sizes = [self.inner.catalog.sizes()];
                 let all: Vec<Vec<u64>> = orders.iter().cloned().chain(continues.then_some(last)).collect();
                 let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
-                if self.inner.lock().assembly.is_in_units() {
-                    let blocks = BlockTable::of_units(&self.inner.catalog, DATASET, &planned)?;
-                    self.inner.lock().assembly.set_blocks(blocks);
+                if self.inner.units.is_some() {
+                    let blocks = self.inner.unit_blocks()?.placed(DATASET, &planned);
+                    self.inner.lock().assembly.set_blocks(vec![blocks]);
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
@@ -421,6 +423,15 @@ impl SourceInner {
     /// Ignores poisoning: each change is a few assignments, which no panic interrupts.
     fn lock(&self) -> MutexGuard<'_, SourceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stored units that samples share, as blocks.
+    fn unit_blocks(&self) -> Result<BlockTable> {
+        let mut blocks = self.unit_blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(blocks) = &*blocks {
+            return Ok(blocks.clone());
+        }
+        Ok(blocks.insert(BlockTable::of_units(&self.catalog)?).clone())
     }
 
     /// The mean length of a sample in bytes, at least 1.

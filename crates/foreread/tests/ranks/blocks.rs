@@ -372,3 +372,19 @@ fn ranks_with_little_memory_read_units_a_few_times() {
         assert!((4 * PAGES..4 * PAGES * 6).contains(&requests), "{requests} requests");
     });
 }
+
+/// Every sample that is used twice has an owner if none is. So ranks seemed to hold all samples, and
+/// their memory was left unused.
+#[test]
+// semantics: FORMAT-6, PLAN-10
+fn ranks_use_little_memory_for_units_in_a_run_of_one_epoch() {
+    runtime().block_on(async {
+        let mut data = Sharded::new(2, pages()).await;
+        (data.job.config.look_ahead, data.job.config.epochs) = (4_000, 1);
+        data.job.memory = vec![data.catalog.total_bytes() / 5 * 2; 2];
+        let (delivered, _) = data.run(None).await;
+        assert_eq!(delivered.iter().map(Vec::len).sum::<usize>(), 600);
+        let requests = data.reads().0;
+        assert!((2 * PAGES..2 * PAGES * 4).contains(&requests), "{requests} requests");
+    });
+}

@@ -459,7 +459,7 @@ pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
 }
 
 /// The plan, if the caches hold all samples. A plan has no place for samples that the rest of the
-/// run uses at most once, so a short run is planned as if more epochs followed.
+/// run uses at most once. So a short run is planned as if more epochs followed.
 fn held(plan: Plan, config: &Config, sizes: &[Sizes], run: &Run, cluster: &Cluster) -> Result<Option<Plan>> {
     if plan.is_for_all() {
         return Ok(Some(plan));

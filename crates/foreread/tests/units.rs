@@ -175,8 +175,8 @@ fn validation_data_in_units_are_read_once_too() {
     assert_eq!(report.planned_origin_bytes, report.origin_bytes);
 }
 
-/// The memory that keeps what units bring is a cache, too. A plan that lets samples come and go does
-/// not hold all of them.
+/// The memory that keeps what units bring is a cache, too. A plan that lets samples come and go
+/// does not hold all of them.
 #[test]
 // semantics: FORMAT-6
 fn bounds_and_plans_know_the_memory_of_units() {
@@ -262,8 +262,8 @@ fn compressed_tar_shards_are_decompressed_once_into_caches() {
     assert!(!text.contains('\n'), "{text}");
 }
 
-/// A plan has no place for samples that are used once, so short runs and the last epoch of a resumed
-/// one were refused.
+/// A plan has no place for samples that are used once, so short runs and the last epoch of a
+/// resumed one were refused.
 #[test]
 // semantics: FORMAT-7
 fn short_and_resumed_runs_of_compressed_shards_use_their_disk() {

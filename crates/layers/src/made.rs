@@ -90,7 +90,8 @@ impl MadeLayer {
             let first = layer.clone().made(&request, &parts, pieces).await;
             match first {
                 Err(error) if error.kind() == ErrorKind::Corrupt => {
-                    tracing::debug!(key = %request.key, %error, "a sample cannot be decoded, reading it once more");
+                    let key = request.key;
+                    tracing::debug!(%key, %error, "a sample cannot be decoded, reading it once more");
                     let pieces = layer.pieces(&request, &parts);
                     layer.made(&request, &parts, pieces).await
                 }
@@ -116,7 +117,7 @@ impl MadeLayer {
         (0..).zip(&**parts).map(piece).collect()
     }
 
-    /// Begins to read a part of a unit, unless it is kept. `is_alone`: the sample has no other part.
+    /// Begins to read a part of a unit, unless it is kept. `is_alone`: it is the sample's only part.
     fn unit(
         &self,
         request: &Arc<ReadRequest>,
@@ -284,7 +285,7 @@ impl MadeLayer {
         };
         let work = Arc::new(Mutex::new(Some(work)));
         let of_thread = Arc::clone(&work);
-        // Work that nobody waits for any more must not keep its place until a thread comes.
+        // Work that no read waits for any more must not keep its place until a thread comes.
         let _cancel = Cancel(Arc::clone(&work));
         let mut thread = runtime.spawn_blocking(move || take(&of_thread).map(|work| work()));
         let done = match timeout(START, &mut thread).await {

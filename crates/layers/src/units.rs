@@ -6,9 +6,9 @@
 //!
 //! # Decision and price
 //!
-//! The units are here and not in a cache of the plan, because only a read of the origin brings more
-//! samples than the requested one. So caches, other ranks and the trainer see ordinary samples. The
-//! price is that a unit is read again where memory does not hold its samples until their next use.
+//! The units are here and not in a cache of the plan. Only a read of the origin brings more samples
+//! than the requested one. So caches, other ranks and the trainer see ordinary samples. The price
+//! is that a unit is read again where memory does not hold its samples until their next use.
 //! `foreread plan` says how often.
 //!
 //! Units in flight have a part of the memory. While it is used up, further units wait in the order
@@ -388,7 +388,7 @@ pub(crate) struct ReadNumber {
     run: u64,
 }
 
-/// Forgets a read when it is dropped: the read has failed, or nobody waits for it any more.
+/// Forgets a read when it is dropped: the read has failed, or no use waits for it any more.
 #[derive(Debug)]
 pub(crate) struct ReadGuard {
     units: Units,

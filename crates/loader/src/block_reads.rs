@@ -198,9 +198,9 @@ impl Driver {
         }
     }
 
-    /// Stores a sample that no use waits for. `due` is that of its block. If the cache cannot accept
-    /// it at once (a busy disk), or too many samples are in flight, it is dropped. Its first use
-    /// reads it. A sample of a unit is also kept for that use, if there is memory.
+    /// Stores a sample that no use waits for. `due` is that of its block. If the cache cannot
+    /// accept it at once (a busy disk), or too many samples are in flight, it is dropped. Its first
+    /// use reads it. A sample of a unit is also kept for that use, if there is memory.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample, due: Tick) {
         // An owned sample was stored when it arrived.
         let absent = self.cache_of(key).filter(|_| self.plan.owned(key).is_none() && self.is_absent(key));

@@ -373,8 +373,8 @@ fn ranks_with_little_memory_read_units_a_few_times() {
     });
 }
 
-/// Every sample that is used twice has an owner if none is. So ranks seemed to hold all samples, and
-/// their memory was left unused.
+/// Every sample that is used twice has an owner if none is. So ranks seemed to hold all samples,
+/// and their memory was left unused.
 #[test]
 // semantics: FORMAT-6, PLAN-10
 fn ranks_use_little_memory_for_units_in_a_run_of_one_epoch() {

@@ -117,7 +117,7 @@ impl MadeLayer {
         (0..).zip(&**parts).map(piece).collect()
     }
 
-    /// Begins to read a part of a unit, unless it is kept. `is_alone`: it is the sample's only part.
+    /// Begins to read a part of a unit, unless it is kept. `is_alone`: the sample has no other.
     fn unit(
         &self,
         request: &Arc<ReadRequest>,

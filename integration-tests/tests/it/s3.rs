@@ -122,14 +122,14 @@ fn object_as_prefix_and_compressed_shards_are_reported() {
     let store = upload(&Samples::awkward(20, 1_000));
     store.put("train", "one.jpg", "x");
     for number in 0..2 {
-        store.put("train", &format!("packed/{number}.tar.gz"), "x");
+        store.put("train", &format!("packed/{number}.tar.xz"), "x");
         store.put("train", &format!("records/{number}.tfrecord.gz"), "x");
     }
     for (target, parts) in [
         ("s3://train/one.jpg", &["one.jpg is an object and no prefix"][..]),
         ("s3://train/packed", &["compressed shard", "decompress it"]),
-        ("s3://train/packed/1.tar.gz", &["s3://train/packed", "1.tar.gz", "decompress it"]),
-        ("s3://train/records/{0..1}.tfrecord.gz", &["s3://train/records", "decompress it"]),
+        ("s3://train/packed/1.tar.xz", &["s3://train/packed", "1.tar.xz", "decompress it"]),
+        ("s3://train/records/{0..1}.tfrecord.gz", &["s3://train/records", "0.tfrecord.gz", "gzip"]),
         ("s3://train/nothing", &["no samples"]),
     ] {
         let line = run(&mut at(&store, &["load", target])).fails(1);

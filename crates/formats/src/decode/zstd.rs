@@ -1,11 +1,17 @@
 //! Frames of Zstandard.
 
-use ruzstd::decoding::FrameDecoder;
+use std::io::Read;
+
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::le;
 
 /// The window of writers that do not know the length, in bytes.
 const USUAL_WINDOW: u64 = 8 << 20;
+
+/// About as many bytes are decompressed before they are copied.
+const AT_ONCE: usize = 1 << 20;
 
 /// The bytes of a frame's head at most.
 pub(crate) const MOST_HEAD: u64 = 18;
@@ -36,15 +42,41 @@ pub(super) fn check(stored: &[u8], expected: usize) -> Result<(), String> {
     }
 }
 
-/// Decompresses all frames.
+/// Decompresses all frames, and compares the checksum of each. Other frames are skipped.
 pub(super) fn decompress(stored: &[u8], out: &mut [u8]) -> Result<(), String> {
     let mut decoder = FrameDecoder::new();
     // The window is memory, and its length comes from the frame.
     decoder.set_max_window_size(USUAL_WINDOW.max((out.len() as u64).saturating_mul(2)));
-    let damaged = |error| crate::error::one_line(format!("the frame is damaged ({error})"));
-    let written = decoder.decode_all(stored, out).map_err(damaged)?;
-    if written != out.len() {
-        return Err(format!("the frame has {written} bytes, expected {}", out.len()));
+    let (mut rest, mut written) = (stored, 0);
+    while !rest.is_empty() {
+        match decoder.init(&mut rest) {
+            Ok(()) => frame(&mut decoder, &mut rest, out, &mut written)?,
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length, ..
+            })) => rest = rest.get(length as usize..).ok_or("a frame is cut short")?,
+            Err(error) => return Err(damaged(&error)),
+        }
+    }
+    match written == out.len() {
+        true => Ok(()),
+        false => Err(format!("the frame has {written} bytes, expected {}", out.len())),
+    }
+}
+
+/// Decompresses the frame that `decoder` has begun to `out`, after the bytes that were written.
+fn frame(
+    decoder: &mut FrameDecoder,
+    stored: &mut &[u8],
+    out: &mut [u8],
+    written: &mut usize,
+) -> Result<(), String> {
+    while !decoder.is_finished() {
+        let at_once = BlockDecodingStrategy::UptoBytes(AT_ONCE);
+        decoder.decode_blocks(&mut *stored, at_once).map_err(|error| damaged(&error))?;
+        *written += decoder.read(&mut out[*written..]).map_err(|error| damaged(&error))?;
+        if decoder.can_collect() != 0 {
+            return Err(format!("the frame has more bytes than the expected {}", out.len()));
+        }
     }
     match (decoder.get_checksum_from_data(), decoder.get_calculated_checksum()) {
         (Some(expected), Some(found)) if expected != found => {
@@ -52,6 +84,10 @@ pub(super) fn decompress(stored: &[u8], out: &mut [u8]) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+fn damaged(error: &dyn std::fmt::Display) -> String {
+    crate::error::one_line(format!("the frame is damaged ({error})"))
 }
 
 #[cfg(test)]
@@ -75,6 +111,15 @@ mod tests {
         assert_eq!(&out, b"abcdef");
         assert!(decompress(&frame, &mut [0; 5]).is_err());
         assert!(decompress(&frame, &mut [0; 7]).unwrap_err().contains("expected 7"));
+        // Only the last of several frames had its checksum compared.
+        let skipped = [0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 1, 2];
+        let mut both = [&frame[..], &skipped, &frame].concat();
+        let mut out = [0; 12];
+        decompress(&both, &mut out).unwrap();
+        assert_eq!(&out, b"abcdefabcdef");
+        assert!(decompress(&both[..22], &mut out).is_err());
+        both[10] ^= 1;
+        assert!(decompress(&both, &mut out).unwrap_err().contains("checksum"));
     }
 
     #[test]

@@ -195,6 +195,34 @@ fn bounds_and_plans_know_the_memory_of_units() {
     }
 }
 
+/// Rows in several chunks that many rows share.
+#[test]
+// semantics: FORMAT-6
+fn rows_of_several_shared_chunks_read_each_chunk_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/fixtures/filters");
+    std::fs::copy(fixtures.join("filters_v110.h5"), folder.path().join("rows.h5")).unwrap();
+    let target = folder.path().to_str().unwrap();
+    let mut options = IndexOptions::default();
+    options.format_options.fields = vec!["all_grid".to_owned()];
+    let catalog = Loader::builder(target).index(options, |_| ()).unwrap();
+    let load = |memory, look_ahead| {
+        let builder = Loader::builder(target).catalog(catalog.clone()).batch_size(1).epochs(3).seed(3);
+        let ready = builder.memory(Memory::Bytes(memory)).look_ahead(look_ahead).prepare().unwrap();
+        let plan = *ready.prepared().units().unwrap();
+        let loader = ready.start();
+        assert_eq!(loader.batches().map(|batch| batch.unwrap().len()).sum::<usize>(), 15);
+        (plan, loader.close().unwrap())
+    };
+    // 2 x 3 of 4 x 5 numbers: two of two rows, and one of one.
+    let (plan, report) = load(1 << 20, 100_000);
+    assert_eq!((plan.units, plan.is_cached()), (6, true));
+    assert!((plan.samples_per_unit - 10.0 / 6.0).abs() < 0.01, "{plan:?}");
+    assert_eq!((report.units.unwrap().read, report.origin_bytes), (6, plan.stored_bytes));
+    let (_, report) = load(0, 1);
+    assert!(report.units.unwrap().read >= 6);
+}
+
 /// Samples of an order that leaves some out.
 #[test]
 // semantics: FORMAT-6
@@ -262,7 +290,7 @@ fn compressed_tar_shards_are_decompressed_once_into_caches() {
     assert!(!text.contains('\n'), "{text}");
 }
 
-/// A plan has no place for samples that are used once, so short runs and the last epoch of a
+/// A plan has no place for samples that are used once. So short runs and the last epoch of a
 /// resumed one were refused.
 #[test]
 // semantics: FORMAT-7
@@ -285,6 +313,21 @@ fn short_and_resumed_runs_of_compressed_shards_use_their_disk() {
     assert_eq!(report.origin_requests, 0);
     let (_, report) = start(2, Some(state));
     assert_eq!(report.origin_requests, 0);
+}
+
+/// A million samples of one unit in flight took two gigabytes.
+#[test]
+// semantics: FORMAT-6
+fn units_of_many_samples_are_several_blocks() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::new(NumberedObjects::named(70_000, 1, |id| format!("{id:06}.bin")));
+    let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+    writer.write_all(&archive.range(0..archive.size())).unwrap();
+    std::fs::write(folder.path().join("0.tar.gz"), writer.finish().unwrap()).unwrap();
+    let builder = Loader::builder(folder.path().to_str().unwrap()).batch_size(64).epochs(2);
+    let ready = builder.memory(Memory::Bytes(1 << 30)).plan_only(true).prepare().unwrap();
+    let blocks = ready.prepared().blocks().unwrap();
+    assert_eq!((blocks.len(), blocks.samples()), (2, 70_000));
 }
 
 /// Chunks of LitData are whole objects as well, and have few samples.

@@ -48,6 +48,13 @@ use crate::run_units::is_same_unit;
 /// At most this fraction of a block lies between samples.
 const MAX_WASTE_PART: u64 = 5;
 
+/// The most samples of a block that is a stored unit. The samples of a longer unit are several
+/// blocks, and it may be read for each.
+const MOST_OF_UNIT: u64 = 1 << 16;
+
+/// Memory of a sample in flight with its block, beyond its bytes: requests and futures.
+const IN_FLIGHT: u64 = 2 << 10;
+
 /// The samples of a dataset that are read together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct BlockTable {
@@ -68,7 +75,9 @@ pub(crate) struct BlockExtent {
 impl BlockExtent {
     /// The memory that it takes in flight: as it is stored, and its samples if they are decoded.
     pub(crate) fn cost(&self) -> u64 {
-        (self.bytes.end - self.bytes.start).saturating_add(self.decoded.unwrap_or(0))
+        let samples = (self.samples.end - self.samples.start).saturating_mul(IN_FLIGHT);
+        let decoded = self.decoded.map_or(0, |decoded| decoded.saturating_add(samples));
+        (self.bytes.end - self.bytes.start).saturating_add(decoded)
     }
 
     /// Whether it is of units that are decoded as a whole, however few of its samples are read.
@@ -180,7 +189,8 @@ impl BlockTable {
                 }
             };
             let joins = open.as_ref().is_some_and(|(of, units)| *of == path && are_same_units(units, &parts));
-            match blocks.last_mut().filter(|_| joins) {
+            let is_short = |last: &&mut BlockExtent| id.0 - last.samples.start < MOST_OF_UNIT;
+            match blocks.last_mut().filter(|_| joins).filter(is_short) {
                 Some(last) => {
                     last.samples.end = id.0 + 1;
                     last.decoded = last.decoded.map(|decoded| decoded.saturating_add(length));

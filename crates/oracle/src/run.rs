@@ -67,6 +67,8 @@ pub struct Run {
     passes: usize,
     total: u64,
     cache: Arc<Mutex<Vec<(usize, AccessStream)>>>,
+    /// The number of cached passes.
+    cached: usize,
 }
 
 impl Run {
@@ -168,6 +170,7 @@ impl Run {
             passes,
             total: 0,
             cache: Arc::default(),
+            cached: CACHED,
         };
         if passes > 0 {
             run.head = run.pass_at(0).samples;
@@ -206,10 +209,12 @@ impl Run {
         self.position_at(self.first, self.consumed)
     }
 
-    /// The same run with a cache of passes of its own, for a reader that looks at other passes.
+    /// The same run with a cache of passes of its own, for a reader that looks at other passes: as
+    /// many as an epoch has, and one more.
     #[must_use]
     pub fn separate(&self) -> Self {
-        Self { cache: Arc::default(), ..self.clone() }
+        let cached = CACHED.max(self.schedule.phases.len() + 1);
+        Self { cache: Arc::default(), cached, ..self.clone() }
     }
 
     /// The `index`-th pass of this run, or `None` after the last.
@@ -291,7 +296,7 @@ impl Run {
         let stream =
             AccessStream::new(order, self.dealing(pass), self.rank, self.consumed_before(pass.index))?;
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.truncate(CACHED - 1);
+        cache.truncate(self.cached - 1);
         cache.insert(0, (pass.index, stream.clone()));
         Ok(stream)
     }

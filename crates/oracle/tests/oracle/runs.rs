@@ -290,3 +290,19 @@ fn next_use_within_a_bound_computes_no_order_beyond_it() {
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(19)), Some(Tick(19)));
     assert_eq!(run.next_use_within(key(10), Tick(0), Tick(u64::MAX)), Some(Tick(19)));
 }
+
+/// Near the end of a pass over the training data, one reader looks at three passes in turn.
+#[test]
+// semantics: FORMAT-6
+fn separate_run_keeps_the_orders_of_an_epoch_and_one_more() {
+    let sampler = Arc::new(Counted(Sequential::new(10).unwrap(), Default::default()));
+    let part = |dataset| phase(dataset, Arc::clone(&sampler) as Arc<dyn Sampler>, Some(4), false);
+    let schedule = Arc::new(Schedule::new(100, vec![part(0), part(1)]).unwrap());
+    let run = Run::new(schedule, Deal::Torch, 1, Rank(0)).unwrap().separate();
+    let key = |dataset, id| SampleKey::new(DatasetId(dataset), SampleId(id));
+    for _ in 0..50 {
+        assert_eq!(run.next_use_within(key(0, 5), Tick(8), Tick(30)), Some(Tick(24)));
+        assert_eq!(run.next_use_within(key(1, 5), Tick(8), Tick(19)), Some(Tick(15)));
+    }
+    assert_eq!(sampler.1.load(std::sync::atomic::Ordering::Relaxed), 3);
+}

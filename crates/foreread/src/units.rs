@@ -104,7 +104,7 @@ impl UnitFacts {
             // Samples that share a unit follow one another. Empty ones may lie between.
             let is_in = |unit: &OpenUnit| {
                 unit.path == path
-                    && parts.iter().any(|part| part.is_shared() && is_same_unit(part, &unit.part))
+                    && parts.iter().any(|part| part.is_shared() && part.is_same_unit(&unit.part))
             };
             open.retain(|unit| {
                 let stays = is_in(unit);
@@ -121,7 +121,7 @@ impl UnitFacts {
                     count.ratios.add(stored, bytes);
                     continue;
                 }
-                let at = open.iter().position(|unit| unit.path == path && is_same_unit(part, &unit.part));
+                let at = open.iter().position(|unit| unit.path == path && part.is_same_unit(&unit.part));
                 let unit = match at {
                     Some(at) => &mut open[at],
                     None => {
@@ -172,11 +172,6 @@ impl UnitFacts {
             whole: self.whole + other.whole,
         }
     }
-}
-
-/// Whether two parts are cut out of the same decoded bytes.
-fn is_same_unit(one: &StoredPart, other: &StoredPart) -> bool {
-    one.stored == other.stored && one.recipe == other.recipe
 }
 
 /// Units that samples share, and how a run reads them.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod kit;
+mod mutations;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Cow;
@@ -17,9 +18,10 @@ use foreread_formats::hdf5::{self, Hdf5Options};
 use foreread_formats::{
     ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow, ReadError,
 };
-use foreread_types::Recipe;
+use foreread_types::{Recipe, SplitMix64};
 use futures::executor::block_on;
 use futures::future::BoxFuture;
+use mutations::mutated;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -377,46 +379,6 @@ impl FileSource for Counted {
     }
 }
 
-/// A generator of numbers that is enough for mutations (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((word ^ word >> 31) % limit.max(1) as u64) as usize
-    }
-}
-
-/// Bytes flipped, words set to extremes, parts copied over others, or the end cut off.
-fn mutated(bytes: &[u8], random: &mut Random) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    for _ in 0..1 + random.below(4) {
-        let length = bytes.len();
-        // Metadata is where structures lie: most bytes are not zero there.
-        let at = (0..8).map(|_| random.below(length)).find(|&at| bytes[at] != 0).unwrap_or(0);
-        match random.below(6) {
-            0 | 1 => bytes[at] ^= 1 << random.below(8),
-            2 => bytes[at] = random.below(256) as u8,
-            3 => {
-                let word = [0, 1, 255, 127][random.below(4)];
-                let end = (at + 1 + random.below(8)).min(length);
-                bytes[at..end].fill(word);
-            }
-            4 => {
-                let from = random.below(length);
-                let count = (1 + random.below(64)).min(length - from).min(length - at);
-                bytes.copy_within(from..from + count, at);
-            }
-            _ if random.below(4) == 0 => bytes.truncate(1 + random.below(length)),
-            _ => {}
-        }
-    }
-    bytes
-}
-
 /// Writes the right checksum where one is wrong, so that mutations reach the code after it.
 fn repaired(mut bytes: Vec<u8>, options: &Hdf5Options) -> Bytes {
     for _ in 0..32 {
@@ -477,7 +439,7 @@ fn damaged_chunks_with_checksums_are_errors() {
 // semantics: FORMAT-5
 fn mutated_streams_end_with_bytes_or_an_error() {
     let original = file("filters_earliest.h5");
-    let mut random = Random(11);
+    let mut random = SplitMix64(11);
     let (mut decoded, mut refused) = (0, 0);
     let kinds = ["gzip", "lzf", "zstd", "zstd_19", "lz4", "lz4_blocks", "lzf_shuffle", "all"];
     for path in kinds.iter().flat_map(|kind| [format!("{kind}i4"), format!("{kind}_noise")]) {
@@ -546,12 +508,12 @@ fn mutated_files_end_with_samples_or_an_error() {
     for case in expected.index.iter().chain(&expected.refused) {
         cases.entry(&case.file).or_default().push(case);
     }
-    let mut random = Random(7);
+    let mut random = SplitMix64(7);
     let (mut found, mut refused) = (0, 0);
     for (name, cases) in cases {
         let original = file(name);
         for _ in 0..kit::copies(MUTATIONS) {
-            let case = cases[random.below(cases.len())];
+            let case = cases[random.below(cases.len() as u64) as usize];
             let bytes = repaired(mutated(&original, &mut random), &case.options());
             let size = bytes.size();
             let source = Counted::new(bytes);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod kit;
+mod mutations;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,8 +15,9 @@ use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::hdf5::{self, Hdf5Options};
 use foreread_formats::megatron::{self, PackOptions};
 use foreread_formats::{ColumnValues, Extents, FormatErrorKind, FoundSamples, MadeRow};
-use foreread_types::Recipe;
+use foreread_types::{Recipe, SplitMix64};
 use futures::executor::block_on;
+use mutations::mutated;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -255,45 +257,11 @@ fn samples_of_too_many_documents_are_refused() {
     assert!(error.why().contains("5000 documents have 5000 tokens"), "{error}");
 }
 
-/// A generator of numbers that is enough for mutations (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((word ^ word >> 31) % limit.max(1) as u64) as usize
-    }
-
-    /// Bytes flipped, words set to extremes, or the end cut off.
-    fn mutated(&mut self, bytes: &[u8]) -> Bytes {
-        let mut bytes = bytes.to_vec();
-        for _ in 0..1 + self.below(4) {
-            let length = bytes.len();
-            let at = (0..8).map(|_| self.below(length)).find(|&at| bytes[at] != 0).unwrap_or(0);
-            match self.below(5) {
-                0 | 1 => bytes[at] ^= 1 << self.below(8),
-                2 => bytes[at] = self.below(256) as u8,
-                3 => {
-                    let word = [0, 1, 255, 127][self.below(4)];
-                    let end = (at + 1 + self.below(8)).min(length);
-                    bytes[at..end].fill(word);
-                }
-                _ if self.below(4) == 0 => bytes.truncate(1 + self.below(length)),
-                _ => {}
-            }
-        }
-        bytes.into()
-    }
-}
-
 #[test]
 // semantics: FORMAT-4
 fn mutated_files_end_with_samples_or_an_error() {
     let expected = expected();
-    let mut random = Random(17);
+    let mut random = SplitMix64(17);
     let (mut found, mut refused) = (0, 0);
     let mut check = |name: &str, size: usize, largest: usize, result: Result<(FoundSamples, Bytes), _>| {
         assert!(largest <= 64 * size + (1 << 20), "{name}: {largest} bytes for a file of {size}");
@@ -315,7 +283,7 @@ fn mutated_files_end_with_samples_or_an_error() {
     for case in &expected.hdf5 {
         let original = read(&case.file);
         for _ in 0..kit::copies(200) {
-            let bytes = random.mutated(&original);
+            let bytes = Bytes::from(mutated(&original, &mut random));
             LARGEST.set(0);
             let result = block_on(hdf5::index(&bytes, &case.options()));
             let largest = LARGEST.get();
@@ -327,7 +295,7 @@ fn mutated_files_end_with_samples_or_an_error() {
         let table = idx.len() - 16;
         for _ in 0..kit::copies(200) {
             // The tables, or the numbers before them.
-            let mut bytes = random.mutated(&idx);
+            let mut bytes = Bytes::from(mutated(&idx, &mut random));
             if bytes.len() > table && random.below(2) == 0 {
                 bytes = [&idx[..34], &bytes[34..]].concat().into();
             }

@@ -43,7 +43,6 @@ use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
-use crate::run_units::is_same_unit;
 
 /// At most this fraction of a block lies between samples.
 const MAX_WASTE_PART: u64 = 5;
@@ -281,7 +280,7 @@ impl BlockTable {
 fn are_same_units(one: &[StoredPart], other: &[StoredPart]) -> bool {
     let are_in = |one: &[StoredPart], other: &[StoredPart]| {
         let mut shared = one.iter().filter(|part| part.is_shared());
-        shared.all(|part| other.iter().any(|of| of.is_shared() && is_same_unit(of, part)))
+        shared.all(|part| other.iter().any(|of| of.is_shared() && of.is_same_unit(part)))
     };
     are_in(one, other) && are_in(other, one)
 }

@@ -52,7 +52,7 @@ impl UnitContents for RunUnits {
             if of != path {
                 return None;
             }
-            let found = (0..).zip(&*parts).filter(|(_, part)| is_same_unit(part, unit));
+            let found = (0..).zip(&*parts).filter(|(_, part)| part.is_same_unit(unit));
             let key = SampleKey { id: SampleId(id), ..key };
             let found: Vec<Neighbour> =
                 found.map(|(part, of)| Neighbour { key, part, delivered: of.delivered.clone() }).collect();
@@ -90,9 +90,4 @@ fn made(catalog: &Catalog, id: SampleId) -> Option<(std::sync::Arc<str>, std::sy
         Span::Made(parts) => Some((entry.object.path, parts)),
         Span::Whole | Span::Range(_) => None,
     }
-}
-
-/// Whether two parts are cut out of the same decoded bytes.
-pub(crate) fn is_same_unit(one: &StoredPart, other: &StoredPart) -> bool {
-    one.stored == other.stored && one.recipe == other.recipe
 }

@@ -103,6 +103,11 @@ impl StoredPart {
         !self.recipe.decoders().is_empty() && rest.saturating_mul(ALONE) > delivered
     }
 
+    /// Whether this part and another one of the same object are cut out of the same decoded bytes.
+    pub fn is_same_unit(&self, other: &Self) -> bool {
+        self.stored == other.stored && self.recipe == other.recipe
+    }
+
     /// The lengths after each step of the recipe.
     ///
     /// # Errors

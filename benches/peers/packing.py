@@ -20,7 +20,8 @@ def pack(samples):
         return samples
     parts = [torch.frombuffer(sample, dtype=torch.uint8) for sample in samples]
     lengths = [len(part) for part in parts]
-    storage = parts[0]._typed_storage()._new_shared(sum(lengths))
+    # PyTorch 1 has no private name for it, and later releases warn of the public one.
+    storage = getattr(parts[0], "_typed_storage", parts[0].storage)()._new_shared(sum(lengths))
     return torch.cat(parts, out=parts[0].new(storage)), lengths
 
 

@@ -1,4 +1,4 @@
-//! Finds the commit that `--version` shows.
+//! Finds the commit that `--version` shows, and leaves symbols out of release binaries.
 //!
 //! `FOREREAD_COMMIT` wins: packagers build from archives without a history. Without it and without
 //! git, or outside of this project's repository, there is no commit, and no error. The price of the
@@ -11,10 +11,20 @@ const VARIABLE: &str = "FOREREAD_COMMIT";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
+    strip();
     println!("cargo:rerun-if-env-changed={VARIABLE}");
     let set = std::env::var(VARIABLE).ok().filter(|commit| !commit.trim().is_empty());
     if let Some(commit) = set.map(|commit| commit.trim().to_owned()).or_else(from_git) {
         println!("cargo:rustc-env=BUILT_FROM_COMMIT={commit}");
+    }
+}
+
+/// Strips the binary of a build without debug information. `strip` in the workspace's profile has no
+/// effect: Cargo (1.95) drops it for packages with an optimisation level of their own.
+fn strip() {
+    let is = |variable, value: &str| std::env::var(variable).is_ok_and(|set| set == value);
+    if is("PROFILE", "release") && is("DEBUG", "false") && is("CARGO_CFG_TARGET_OS", "linux") {
+        println!("cargo:rustc-link-arg-bin=foreread=-Wl,--strip-all");
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads. Blocking calls
 //! cost a third of an asynchronous runtime's file API. A few more threads list the directory.
-//! [`LocalBackend`] opens an origin from a plain path or a `file` URL.
+//! [`LocalBackend`] opens an origin from a plain path or a `file` URL. [`PageCacheReader`] reads ahead
+//! for programs that open files themselves.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -31,6 +32,7 @@ mod file_reader;
 mod jobs;
 mod list_retry;
 mod lister;
+mod page_cache;
 mod place;
 mod pool;
 mod server_watch;
@@ -40,4 +42,5 @@ pub use config::{LocalConfig, directory_of};
 pub use core::LocalOrigin;
 pub use disk::{DiskConfig, DiskTier};
 pub use lister::ListThreads;
+pub use page_cache::{PageCacheCounts, PageCacheReader};
 pub use place::ChangeTimes;

@@ -184,8 +184,8 @@ pub mod backend {
 /// assert!(entries.is_err());
 /// ```
 pub mod cache {
-    pub use foreread_local::ChangeTimes;
     pub use foreread_local::disk::{CacheEntry, CleanRule, RemovedCache, clean, list};
+    pub use foreread_local::{ChangeTimes, PageCacheCounts, PageCacheReader};
 }
 
 /// One [`Source`] for several processes of a machine.

@@ -6,10 +6,11 @@
 //! about one generation of requests under one limit, of which it keeps the mean latency and the
 //! mean number in flight. Their quotient is the rate.
 //!
-//! * The next limit is `GAIN * in flight * base / latency` plus its square root. While the store is
-//!   not full, the latency is `base` and the limit grows. Once it is full, the number in flight and
-//!   the latency rise together, and the formula stays at `GAIN * rate * base`, independent of
-//!   earlier limits. A fifth of the requests queue, and nothing oscillates.
+//! * The next limit is `GAIN * in flight * base / latency`, plus up to its square root if latencies
+//!   vary or requests fail. While the store is not full, the latency is `base` and the limit grows.
+//!   Once it is full, the number in flight and the latency rise together, and the formula stays at
+//!   `GAIN * rate * base`, independent of earlier limits. An eighth of the requests queue, and nothing
+//!   oscillates. Where latencies are even, the limit is at most a fourth above what fills the store.
 //! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand
 //!   requests are reached in seven round trips, and never more than twice what fills the store.
 //! * `base` falls with every round of lower latency. It rises only on proof that the latency is not
@@ -35,8 +36,12 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-/// The number in flight relative to what just fills the store.
-const GAIN: f64 = 1.25;
+/// The number in flight relative to what just fills the store, where all latencies are the same.
+const GAIN: f64 = 1.15;
+/// The same where they vary.
+const UNEVEN_GAIN: f64 = 1.25;
+/// The limit relative to the demand, if the trainer is the bottleneck.
+const SPARE: f64 = 1.25;
 /// The same while starting.
 const START_GAIN: f64 = 2.0;
 /// The same at the very beginning, as long as latencies stay at those of the first answers.
@@ -45,8 +50,12 @@ const LEAP: f64 = 4.0;
 const EVEN: f64 = 0.98;
 /// Starting ends when the latency is above `base` by this factor.
 const FULL: f64 = 4.0 / 3.0;
-/// The least number of additional requests, for small limits.
+/// The least number of additional requests for small limits.
 const SLACK: f64 = 2.0;
+/// Latencies vary if their standard deviation is this part of their mean.
+const UNEVEN: f64 = 0.25;
+/// The part of earlier unevenness that remains after an even round.
+const REMEMBERED: f64 = 0.5;
 /// The number in flight, relative to what just fills the store, while testing `base`.
 const DRAIN: f64 = 0.85;
 /// A latency within these factors of `base` counts as the same.
@@ -168,6 +177,21 @@ struct MeasuredRound {
     in_flight: f64,
     /// The fraction of the round in which requests waited for a slot.
     queued: f64,
+    /// See [`Round::chance`].
+    chance: f64,
+}
+
+impl Round {
+    /// How much chance there is in latencies: 0 where all are equal, 1 where they vary or requests
+    /// fail.
+    fn chance(&self) -> f64 {
+        if self.failures > 0 || self.answers == 0 {
+            return 1.0;
+        }
+        let mean = self.latencies / f64::from(self.answers);
+        let variance = self.squares / f64::from(self.answers) - mean * mean;
+        (variance.max(0.0).sqrt() / (UNEVEN * mean)).min(1.0)
+    }
 }
 
 impl MeasuredRound {
@@ -186,6 +210,9 @@ struct Round {
     begun: Option<Duration>,
     answers: u32,
     latencies: f64,
+    /// The sum of their squares.
+    squares: f64,
+    failures: u32,
     /// The mean latency of the first few answers.
     early: f64,
     area: f64,
@@ -213,9 +240,10 @@ enum ControllerMode {
 }
 
 /// The number in flight for a store that `full` requests just fill. The square root covers chance,
-/// which is relatively larger for small numbers.
-fn wanted(full: f64) -> f64 {
-    GAIN * full + full.max(0.0).sqrt().max(SLACK)
+/// which is relatively larger for small numbers. `chance` is 0 to 1: see [`Round::chance`].
+fn wanted(full: f64, chance: f64) -> f64 {
+    let gain = GAIN + chance * (UNEVEN_GAIN - GAIN);
+    gain * full + chance * full.max(0.0).sqrt().max(SLACK)
 }
 
 /// The state machine. Times are those of one monotonic clock. A time that goes back counts as no
@@ -228,6 +256,8 @@ pub(crate) struct Controller {
     mode: ControllerMode,
     round: Round,
     before: Option<MeasuredRound>,
+    /// [`Round::chance`] of the last round without a queue.
+    chance: f64,
     /// Whether the last round ended early.
     alarmed: bool,
     /// Answers per second before the last drain. 0 before the first.
@@ -247,7 +277,7 @@ impl Controller {
     /// A controller without measurements.
     pub(crate) fn new(policy: AdaptivePolicy) -> Self {
         let limit = policy.first.min(policy.most).get();
-        Self { most: policy.most.get(), limit, ..Self::default() }
+        Self { most: policy.most.get(), limit, chance: 1.0, ..Self::default() }
     }
 
     /// The limit: at least 1, at most what the policy allows.
@@ -275,6 +305,7 @@ impl Controller {
     pub(crate) fn finished(&mut self, now: Duration, started: Duration, is_answered: bool) {
         self.pass(now);
         if !is_answered {
+            self.round.failures += 1;
             return;
         }
         self.window.answers += 1;
@@ -288,6 +319,7 @@ impl Controller {
         let latency = latency.min(OUTLIER * usual);
         self.round.answers += 1;
         self.round.latencies += latency;
+        self.round.squares += latency * latency;
         if self.round.answers as usize <= self.limit.div_ceil(16) {
             self.round.early = self.round.latencies / f64::from(self.round.answers);
         }
@@ -337,7 +369,14 @@ impl Controller {
         if length < SHORTEST_ROUND || !complete || latency <= 0.0 || area <= 0.0 {
             return;
         }
-        let measured = MeasuredRound { latency, in_flight: area / seconds, queued: queued / seconds };
+        // A queue makes latencies uneven, too. Rounds without one show those of the store.
+        let has_queue = self.base.is_none_or(|base| latency > base * ABOVE);
+        let chance = self.round.chance();
+        if !has_queue || self.round.failures > 0 {
+            self.chance = chance.max(self.chance * REMEMBERED);
+        }
+        let chance = self.chance;
+        let measured = MeasuredRound { latency, in_flight: area / seconds, queued: queued / seconds, chance };
         // A latency that rose while fewer were in flight shows a change in between, and nothing
         // else yet.
         let elasticity = self.before.and_then(|before| {
@@ -396,7 +435,7 @@ impl Controller {
         let full = measured.in_flight * ratio; // just fills the store, or is known to fit
         if let Some(needed) = self.demand(measured) {
             self.mode = ControllerMode::Cruising { linear: 0 };
-            let allowed = wanted(full);
+            let allowed = SPARE * full + full.sqrt().max(SLACK);
             return if needed <= allowed.max(self.limit as f64) {
                 (needed, LimitReason::Demand)
             } else {
@@ -424,7 +463,7 @@ impl Controller {
                     above if above > ABOVE && !found => {
                         self.mode = ControllerMode::Cruising { linear: 0 };
                         (self.base, self.confirmed) = (Some(measured.latency), self.now);
-                        return (wanted(measured.in_flight), LimitReason::Growing);
+                        return (wanted(measured.in_flight, measured.chance), LimitReason::Growing);
                     }
                     // It fell in step with the cut: `base` may be lower still.
                     _ if !found && self.in_step(measured) && self.limit > SMALL => {
@@ -434,14 +473,14 @@ impl Controller {
                     _ => {
                         self.mode = ControllerMode::Cruising { linear: 0 };
                         let full = if found { full } else { full.max(self.rate * base) };
-                        return (wanted(full), LimitReason::Growing);
+                        return (wanted(full, measured.chance), LimitReason::Growing);
                     }
                 }
             }
             ControllerMode::Cruising { .. } => {}
         }
         let ControllerMode::Cruising { linear } = &mut self.mode else {
-            return (wanted(full), LimitReason::Growing);
+            return (wanted(full, measured.chance), LimitReason::Growing);
         };
         let queued = measured.queued > 0.9;
         *linear = if queued && ratio * ABOVE >= 1.0 { linear.saturating_add(1) } else { 0 };
@@ -453,7 +492,7 @@ impl Controller {
         if queued && (self.now.saturating_sub(self.confirmed)).as_secs_f64() > believed {
             return self.drain(measured, full);
         }
-        let target = wanted(full);
+        let target = wanted(full, measured.chance);
         (target, if target > self.limit as f64 { LimitReason::Growing } else { LimitReason::Latency })
     }
 
@@ -500,7 +539,7 @@ impl Controller {
             return None;
         }
         let most = self.windows.iter().map(|window| window.answers).max()?;
-        Some(GAIN * f64::from(most) / DEMAND_WINDOW.as_secs_f64() * measured.latency + SLACK)
+        Some(SPARE * f64::from(most) / DEMAND_WINDOW.as_secs_f64() * measured.latency + SLACK)
     }
 
     fn change(&mut self, target: f64, why: LimitReason) {
@@ -563,9 +602,10 @@ mod tests {
 
         fn run(&mut self, until: Duration, mut each: impl FnMut(&Controller, Duration)) {
             self.fill();
-            while let Some(Reverse((at, started))) = self.ends.pop()
+            while let Some(&Reverse((at, started))) = self.ends.peek()
                 && at < until
             {
+                self.ends.pop();
                 self.now = at;
                 self.controller.finished(at, started, true);
                 each(&self.controller, at);
@@ -613,14 +653,15 @@ mod tests {
         }
     }
 
-    /// A run of a store from its fourth to its twelfth second: lowest and highest limit, number of
+    /// Eight seconds of a run of a store, from second `from` on: lowest and highest limit, number of
     /// changes, and mean number of used slots.
-    fn watched(places: usize, latency: Duration) -> (usize, usize, u32, f64) {
+    fn watched(places: usize, latency: Duration, from: u64) -> (usize, usize, u32, f64) {
         let mut store = Store::new(up_to(1024), places, latency);
-        store.run(Duration::from_secs(4), |_, _| {});
+        let begin = Duration::from_secs(from);
+        store.run(begin, |_, _| {});
         let (mut low, mut high, mut changes, mut last) = (usize::MAX, 0, 0, store.controller.limit());
-        let (mut area, mut before) = (0.0, Duration::from_secs(4));
-        store.run(Duration::from_secs(12), |controller, now| {
+        let (mut area, mut before) = (0.0, begin);
+        store.run(begin + Duration::from_secs(8), |controller, now| {
             let limit = controller.limit();
             (low, high) = (low.min(limit), high.max(limit));
             changes += u32::from(limit != last);
@@ -635,8 +676,21 @@ mod tests {
     #[test]
     fn drain_below_the_minimum_ends_at_once() {
         for (places, latency_us) in [(43, 519), (252, 531), (464, 600), (464, 690)] {
-            let (low, high, changes, _) = watched(places, Duration::from_micros(latency_us));
+            let (low, high, changes, _) = watched(places, Duration::from_micros(latency_us), 4);
             assert!(changes <= 8, "{changes} changes, {low}..{high} for {places} places, {latency_us} us");
+        }
+    }
+
+    /// More requests than fill the store only queue in it.
+    #[test]
+    fn requests_beyond_the_knee_are_few() {
+        for places in [8, 32, 128] {
+            for latency_ms in [2, 10, 40] {
+                let (low, high, _, used) = watched(places, Duration::from_millis(latency_ms), 10);
+                println!("knee {places} at {latency_ms} ms: {low} to {high}, {used:.1} used");
+                assert!(high as f64 <= 1.25 * places as f64, "{low}..{high} for {places}, {latency_ms} ms");
+                assert!(used >= 0.95 * places as f64, "{used} of {places} used, {latency_ms} ms");
+            }
         }
     }
 
@@ -648,7 +702,7 @@ mod tests {
             places in 1usize..500,
             latency_us in 500u64..60_000,
         ) {
-            let (low, high, changes, used) = watched(places, Duration::from_micros(latency_us));
+            let (low, high, changes, used) = watched(places, Duration::from_micros(latency_us), 4);
             // Never far from the knee, seldom changed, and hardly ever below it.
             let knee = places as f64;
             let finest = knee / (latency_us as f64 / 1e6) * FINEST.as_secs_f64();

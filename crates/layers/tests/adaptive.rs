@@ -158,7 +158,7 @@ async fn user_bandwidth_queues_nothing_at_the_store() {
     assert!(run.most_in_flight(0.0, 6.0) as f64 <= cell.allowed(), "{}", run.most_in_flight(0.0, 6.0));
 }
 
-/// A change in the middle and back, each followed within two seconds.
+/// A change in the middle and back, each followed within two seconds or eight latencies.
 async fn followed(usual: OriginModel, slow: OriginModel, change: impl Fn(&FakeOrigin, OriginModel)) {
     let origin = usual.origin();
     let (from, to, end) = (4.0, 12.0, 18.0);
@@ -171,7 +171,8 @@ async fn followed(usual: OriginModel, slow: OriginModel, change: impl Fn(&FakeOr
         }
     })
     .await;
-    for (cell, begin, finish) in [(usual, 1.0, from), (slow, from + 2.0, to), (usual, to + 2.0, end)] {
+    let patience = (8.0 * slow.latency.as_secs_f64()).max(2.0);
+    for (cell, begin, finish) in [(usual, 1.0, from), (slow, from + patience, to), (usual, to + 2.0, end)] {
         let rate = run.rate(begin, finish) + BATCH / (finish - begin);
         let most = run.most_in_flight(begin, finish);
         println!("{cell:?}: {rate:.0}/s of {:.0}, at most {most} in flight", cell.possible());

@@ -28,6 +28,7 @@ mod loader;
 mod logs;
 mod metrics;
 mod monitor;
+mod page_cache;
 mod planning;
 mod process_local;
 mod run;
@@ -40,6 +41,7 @@ mod values;
 pub use batch::PyBatch;
 pub use catalog::PyCatalog;
 pub use loader::PyLoader;
+pub use page_cache::PyPageCacheReader;
 pub use planning::Compared;
 pub use sample::{PyField, PySample};
 pub use share::{ShareClient, SharedSample};
@@ -64,7 +66,8 @@ mod _native {
     use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]
     use super::{
-        Compared, PyBatch, PyCatalog, PyField, PyLoader, PySample, PySource, ShareClient, SharedSample,
+        Compared, PyBatch, PyCatalog, PyField, PyLoader, PyPageCacheReader, PySample, PySource, ShareClient,
+        SharedSample,
     };
     use crate::{logs, run};
 

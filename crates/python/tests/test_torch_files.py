@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 
 import foreread
 from foreread._native import catalog_of
-from foreread.torch import Dataset, wrap
+from foreread.torch import Dataset
 from foreread.torch import DataLoader as Ours
 from torch.utils.data import ConcatDataset, DataLoader, Subset
-from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor, torchvision  # noqa: F401
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, served, to_tensor, torchvision  # noqa: F401
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def test_dangling_link_does_not_refuse_the_dataset(own: Path, caplog: Any) -> No
     (own / "elsewhere" / "link").symlink_to(own / "nothing")
     (own / "class0" / "loop.txt").symlink_to(own / "class0" / "loop.txt")
     data = image_folder_without_empty(own)
-    with wrap(DataLoader(data, 8)) as ours:
+    with served(DataLoader(data, 8)) as ours:
         assert_same(batches(ours), batches(DataLoader(data, 8)))
         assert read_ahead(ours) == SAMPLES
     assert not caplog.records
     (own / "class4" / "zzzzz.png").symlink_to(own / "nothing.png")
     drawn = Subset(image_folder_without_empty(own), range(SAMPLES + 1))
-    with wrap(DataLoader(drawn, 8)) as ours:
+    with served(DataLoader(drawn, 8)) as ours:
         batch = None
         with pytest.raises(FileNotFoundError):
             for batch in ours:
@@ -73,7 +73,7 @@ def test_names_outside_utf_8_are_read_as_usual(own: Path, caplog: Any) -> None:
     data = image_folder(own)
     assert len(data) == SAMPLES + 1
     for workers in (0, 2):
-        with wrap(DataLoader(data, 8, num_workers=workers)) as ours:
+        with served(DataLoader(data, 8, num_workers=workers)) as ours:
             assert_same(batches(ours), batches(DataLoader(data, 8)))
             assert read_ahead(ours) == SAMPLES
     assert "names that are not UTF-8" in caplog.text and "udcff" in caplog.text
@@ -83,7 +83,7 @@ def test_hidden_files_are_served_by_wrap(own: Path) -> None:
     shutil.copytree(own / "class0", own / ".class")
     shutil.copy(next((own / "class0").iterdir()), own / "class1" / ".h.png")
     data = image_folder(own)
-    with wrap(DataLoader(data, 8)) as ours:
+    with served(DataLoader(data, 8)) as ours:
         assert_same(batches(ours), batches(DataLoader(data, 8)))
         assert read_ahead(ours) == len(data) > SAMPLES
 
@@ -126,7 +126,7 @@ def test_file_rewritten_with_equal_size_is_read_again(own: Path, workers: int) -
 
     data = Raw()
     loader = DataLoader(data, 8, num_workers=workers, collate_fn=list)
-    with wrap(loader, memory="16MiB") as ours:
+    with served(loader, memory="16MiB") as ours:
         list(ours)
         changed = Path(data.samples[50])
         changed.write_bytes(bytes(reversed(changed.read_bytes())))
@@ -158,7 +158,7 @@ def test_concatenated_foreread_datasets_are_wrapped(tmp_path: Path, images: Path
     data = ConcatDataset([one, Subset(two, range(20, 3, -1)), one])
     make = lambda data: DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(2))  # noqa: E731
     plain = make(theirs)
-    with wrap(make(data)) as ours:
+    with served(make(data)) as ours:
         for _ in range(3):
             assert_same(batches(ours), batches(plain))
         assert [stats.samples for stats in ours.stats()] == [3 * 2 * SAMPLES, 3 * 17]
@@ -166,13 +166,13 @@ def test_concatenated_foreread_datasets_are_wrapped(tmp_path: Path, images: Path
             direct = dataset.engine.source.report()["direct"]
             assert not any(tier.get("samples") for tier in direct.values())
     with pytest.raises(foreread.ConfigError, match="use it for all of them"):
-        wrap(make(ConcatDataset([Dataset(images), image_folder(root)])))
+        served(make(ConcatDataset([Dataset(images), image_folder(root)])))
 
 
 def test_sibling_folders_are_wrapped_by_their_parent_directory(tmp_path: Path, images: Path) -> None:
     shutil.copytree(images, tmp_path / "one")
     shutil.copytree(images / "class0", tmp_path / "two" / "other")
     data = ConcatDataset([image_folder(tmp_path / "one"), image_folder(tmp_path / "two")])
-    with wrap(DataLoader(data, 8)) as ours:
+    with served(DataLoader(data, 8)) as ours:
         assert_same(batches(ours), batches(DataLoader(data, 8)))
         assert read_ahead(ours) == len(data)

@@ -21,7 +21,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import foreread
-from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, to_tensor, torchvision  # noqa: F401
+from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, served, to_tensor, torchvision  # noqa: F401
 from foreread.torch import DataLoader, Dataset, wrap
 from foreread.torch._files import _SampleFile
 from torch.utils.data import DataLoader as Plain
@@ -157,8 +157,8 @@ import sys
 sys.path[:0] = {sys.path!r}
 from functools import partial
 from pathlib import Path
-from foreread.torch import wrap
 from test_torch_odd import Plain, Reader, in_c
+from torch_images import served
 images = partial(Reader, Path({str(images)!r}))
 if __name__ == "__main__":
 {textwrap.indent(textwrap.dedent(body), "    ")}"""
@@ -169,7 +169,7 @@ if __name__ == "__main__":
 
 def test_iterator_dropped_at_exit_prints_nothing(images: Path, tmp_path: Path) -> None:
     body = """
-        left = iter(wrap(Plain(images(lambda path, _: len(open(path, "rb").read())), 8)))
+        left = iter(served(Plain(images(lambda path, _: len(open(path, "rb").read())), 8)))
         next(left)
     """
     assert output_of(tmp_path / "left.py", images, body) == ""
@@ -179,7 +179,7 @@ def test_iterator_dropped_at_exit_prints_nothing(images: Path, tmp_path: Path) -
 def test_time_between_epochs_does_not_count(own: Path, workers: int) -> None:
     samples = Reader(own, lambda path, _: Path(path).read_bytes())
     plain = Plain(samples, 4, shuffle=True, generator=torch.Generator().manual_seed(0), num_workers=workers, collate_fn=list)
-    loader, begun, slept = wrap(plain), time.monotonic(), 0.0
+    loader, begun, slept = served(plain), time.monotonic(), 0.0
     for epoch in range(3):
         for _ in loader:
             if epoch == 1:
@@ -231,7 +231,7 @@ def pieces(path: str, index: int) -> Any:
 def test_served_file_behaves_like_the_file(images: Path) -> None:
     data = Reader(images, pieces)
     theirs = list(Plain(data, 8, collate_fn=list))
-    with wrap(Plain(data, 8, collate_fn=list)) as ours:
+    with served(Plain(data, 8, collate_fn=list)) as ours:
         assert list(ours) == theirs
         assert ours.stats().samples > 0
 
@@ -240,7 +240,7 @@ def test_served_file_behaves_like_the_file(images: Path) -> None:
 def test_unreadable_served_file_is_named(own: Path) -> None:
     spoil(own, [5])
     data = torchvision.datasets.ImageFolder(str(own), to_tensor)
-    with wrap(Plain(data, 8)) as ours, pytest.raises(Exception) as caught:
+    with served(Plain(data, 8)) as ours, pytest.raises(Exception) as caught:
         list(ours)
     assert data.samples[5][0] in str(caught.value)
 
@@ -251,7 +251,7 @@ def test_file_opened_twice_by_a_sample_is_read_once(images: Path) -> None:
         with open(path, "rb") as one, open(path, "rb") as other:
             return one.read() == other.read()
 
-    with wrap(Plain(Reader(images, twice), 8)) as ours:
+    with served(Plain(Reader(images, twice), 8)) as ours:
         assert all(same.all() for same in ours)
         assert sum(ours.stats().report["direct"][tier].get("samples", 0) for tier in ("origin", "memory")) == 0
 
@@ -268,7 +268,7 @@ def test_large_file_of_many_samples_is_read_as_usual(tmp_path: Path, caplog: Any
             return file.read(1)[0]
 
     data = Reader(tmp_path, part, [str(video)] * 60 + [str(tmp_path / "small.bin")] * 4)
-    with wrap(Plain(data, 8)) as ours:
+    with served(Plain(data, 8)) as ours:
         assert [x.tolist() for x in ours] == [x.tolist() for x in Plain(data, 8)]
         # A small file that occurs several times is served, as lists may weight samples in this way.
         assert ours.stats().report["origin_bytes"] <= 100 * 2 * 4 * 9
@@ -285,7 +285,7 @@ def in_c(path: str, index: int) -> int:
 
 
 def test_reader_in_c_is_reported(images: Path, caplog: Any) -> None:
-    with wrap(Plain(Reader(images, in_c), 8)) as ours:
+    with served(Plain(Reader(images, in_c), 8)) as ours:
         list(ours)
     (message,) = [record.message for record in caplog.records]
     assert message.startswith("64 samples were made and none of their files was opened by Python's open")
@@ -294,7 +294,7 @@ def test_reader_in_c_is_reported(images: Path, caplog: Any) -> None:
 @pytest.mark.parametrize("how", ["fork", "spawn"])
 def test_workers_of_later_epochs_do_not_repeat_the_warning(images: Path, tmp_path: Path, how: str) -> None:
     body = f"""
-        with wrap(Plain(images(in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
+        with served(Plain(images(in_c), 8, num_workers=1, multiprocessing_context={how!r})) as ours:
             for _ in range(3):
                 list(ours)
     """

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import foreread
-from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, served, to_tensor  # noqa: F401
 from foreread.torch import Dataset, wrap
 from torch.utils.data import (
     BatchSampler,
@@ -90,10 +90,11 @@ def epochs(loader: Any, count: int) -> list[list[tuple[Any, Any]]]:
     return found
 
 
+@pytest.mark.parametrize("make", [served, wrap])
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("way", WAYS)
 # semantics: PY-3
-def test_batches_equal_the_plain_loaders(folder: Any, way: str, workers: int) -> None:
+def test_batches_equal_the_plain_loaders(folder: Any, way: str, workers: int, make: Any) -> None:
     def seeded(make: Callable[[], list[Any]]) -> list[Any]:
         torch.manual_seed(2)
         random.seed(2)
@@ -109,7 +110,7 @@ def test_batches_equal_the_plain_loaders(folder: Any, way: str, workers: int) ->
     theirs = seeded(lambda: epochs(loader(), 3))
 
     def wrapped() -> list[Any]:
-        with wrap(loader()) as ours:
+        with make(loader()) as ours:
             return epochs(ours, 3)
 
     for mine, other in zip(seeded(wrapped), theirs, strict=True):
@@ -128,20 +129,21 @@ def announced_shares(loader: Any, count: int) -> float:
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "own"])
 # semantics: PY-3
 def test_everything_is_read_ahead(folder: Any, way: str) -> None:
-    with wrap(WAYS[way](folder), memory="16MiB") as ours:
+    with served(WAYS[way](folder)) as ours:
         assert announced_shares(ours, 4) == 1.0
         report = ours._parts[0].engine.source.report()
         assert report["origin_requests"] <= SAMPLES, "memory holds what was read"
 
 
+@pytest.mark.parametrize("make", [served, wrap])
 # semantics: PY-3
-def test_uncopyable_sampler_costs_time_only(folder: Any, caplog: Any) -> None:
+def test_uncopyable_sampler_costs_time_only(folder: Any, caplog: Any, make: Any) -> None:
     class Stubborn(SequentialSampler):
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("not me")
 
     theirs = batches(DataLoader(folder, 8))
-    with wrap(DataLoader(folder, 8, sampler=Stubborn(folder))) as ours:
+    with make(DataLoader(folder, 8, sampler=Stubborn(folder))) as ours:
         assert_same(batches(ours), theirs)
         assert_same(batches(ours), theirs)
     assert "cannot be run ahead (TypeError: not me)" in caplog.text
@@ -157,14 +159,14 @@ def test_files_are_opened_by_foreread_alone(folder: Any, monkeypatch: pytest.Mon
         return plain(file, *args, **settings)
 
     monkeypatch.setattr(foreread.torch._files, "_open", spy)
-    with wrap(DataLoader(folder, 8)) as ours:
+    with served(DataLoader(folder, 8)) as ours:
         batches(ours)
     assert not [name for name in opened if name.endswith(".png")]
 
 
 # semantics: PY-14
 def test_open_is_unchanged_elsewhere(folder: Any, tmp_path: Path) -> None:
-    with wrap(DataLoader(folder, 8)) as ours:
+    with served(DataLoader(folder, 8)) as ours:
         batches(ours)
     path = tmp_path / "x"
     with builtins.open(path, "w", encoding="utf-8") as file:
@@ -176,7 +178,7 @@ def test_open_is_unchanged_elsewhere(folder: Any, tmp_path: Path) -> None:
 def test_subsets_and_concatenations_are_supported(folder: Any) -> None:
     data = ConcatDataset([Subset(folder, range(90, 10, -3)), folder])
     theirs = batches(DataLoader(data, 8))
-    with wrap(DataLoader(data, 8), root=folder.root) as ours:
+    with served(DataLoader(data, 8), root=folder.root) as ours:
         assert_same(batches(ours), theirs)
         report = ours._parts[0].engine.source.report()
         assert sum(epoch["samples"] for epoch in report["epochs"]) == len(data)
@@ -196,11 +198,11 @@ def test_paths_may_be_given(images: Path) -> None:
 
     data = Numbers()
     with pytest.raises(foreread.ConfigError, match="paths="):
-        wrap(DataLoader(data, 8), root=images)
+        served(DataLoader(data, 8), root=images)
     with pytest.raises(foreread.ConfigError, match="root="):
-        wrap(DataLoader(data, 8), paths=data.files)
+        served(DataLoader(data, 8), paths=data.files)
     for workers in (0, 2):
-        with wrap(DataLoader(data, 8, num_workers=workers), root=images, paths=data.files) as ours:
+        with served(DataLoader(data, 8, num_workers=workers), root=images, paths=data.files) as ours:
             assert_same(batches(ours), batches(DataLoader(data, 8)))
             report = ours._parts[0].engine.source.report()
             assert sum(epoch["samples"] for epoch in report["epochs"]) == SAMPLES
@@ -212,10 +214,10 @@ def test_unsupported_loaders_are_refused(folder: Any, tmp_path: Path) -> None:
             yield 1
 
     with pytest.raises(foreread.ConfigError, match="IterableDataset"):
-        wrap(DataLoader(Stream(), 8))
+        served(DataLoader(Stream(), 8))
     (tmp_path / "one").write_text("1")
     with pytest.raises(foreread.ConfigError, match="none of the dataset's"):
-        wrap(DataLoader(folder, 8), root=tmp_path)
+        served(DataLoader(folder, 8), root=tmp_path)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -226,7 +228,7 @@ def test_foreread_dataset_works_in_a_plain_loader(images: Path, folder: Any, wor
     theirs = epochs(make(folder), 2)
     for mine, other in zip(epochs(make(data), 2), theirs, strict=True):
         assert_same(mine, other)
-    with wrap(make(data)) as ours:
+    with served(make(data)) as ours:
         for mine, other in zip(epochs(ours, 2), theirs, strict=True):
             assert_same(mine, other)
 
@@ -234,7 +236,7 @@ def test_foreread_dataset_works_in_a_plain_loader(images: Path, folder: Any, wor
 def test_moved_samples_are_read_at_their_new_path(folder: Any) -> None:
     """Bytes of another file under a new path and label would be the worst error."""
     data = Subset(folder, list(range(40)))
-    with wrap(DataLoader(data, 8), root=folder.root) as ours:
+    with served(DataLoader(data, 8), root=folder.root) as ours:
         batches(ours)
         data.indices = list(range(40, 80))
         assert_same(batches(ours), batches(DataLoader(Subset(folder, range(40, 80)), 8)))
@@ -243,7 +245,7 @@ def test_moved_samples_are_read_at_their_new_path(folder: Any) -> None:
 
 
 def test_attributes_are_set_on_the_original_objects(folder: Any) -> None:
-    with wrap(DataLoader(folder, 8)) as ours:
+    with served(DataLoader(folder, 8)) as ours:
         assert isinstance(ours, DataLoader) and isinstance(ours.dataset, type(folder))
         ours.dataset.transform = lambda image: to_tensor(image)[:, :4]
         assert next(iter(ours))[0].shape == (8, 3, 4, 16)
@@ -270,7 +272,7 @@ def test_dataset_with_getitems_makes_batches(images: Path) -> None:
             return self.__getitems__([index])[0]
 
     data = Batched()
-    with wrap(DataLoader(data, 8), root=images, memory="16MiB") as ours:
+    with served(DataLoader(data, 8), root=images) as ours:
         assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
 
 
@@ -282,7 +284,7 @@ def test_descriptor_is_that_of_the_file(folder: Any) -> None:
             return int(numpy.fromfile(self.samples[index][0], numpy.uint8).sum())
 
     data = Raw(folder.root)
-    with wrap(DataLoader(data, 8)) as ours:
+    with served(DataLoader(data, 8)) as ours:
         assert [x.tolist() for x in ours] == [x.tolist() for x in DataLoader(data, 8)]
 
 
@@ -299,7 +301,7 @@ def test_endless_sampler_gives_its_first_batch(folder: Any, monkeypatch: pytest.
             return 1 << 30
 
     monkeypatch.setattr(foreread.torch._ahead, "MAX_INDICES", 5 * SAMPLES)
-    with wrap(DataLoader(folder, 8, sampler=Endless())) as ours:
+    with served(DataLoader(folder, 8, sampler=Endless())) as ours:
         for step, _ in enumerate(ours):
             if step == 100:
                 break
@@ -307,7 +309,7 @@ def test_endless_sampler_gives_its_first_batch(folder: Any, monkeypatch: pytest.
 
 def test_loader_continues_after_close(folder: Any) -> None:
     theirs = batches(DataLoader(folder, 8))
-    ours = wrap(DataLoader(folder, 8))
+    ours = served(DataLoader(folder, 8))
     assert_same(batches(ours), theirs)
     ours.close()
     ours.close()
@@ -319,7 +321,7 @@ def test_subset_of_a_foreread_dataset_is_supported(images: Path, folder: Any) ->
     data = Dataset(images, transform=to_tensor)
     part = Subset(Subset(data, range(100, 0, -2)), range(5, 45))
     theirs = batches(DataLoader(Subset(Subset(folder, range(100, 0, -2)), range(5, 45)), 8))
-    with wrap(DataLoader(part, 8)) as ours:
+    with served(DataLoader(part, 8)) as ours:
         assert_same(batches(ours), theirs)
         report = data.engine.source.report()
         assert sum(epoch["samples"] for epoch in report["epochs"]) == 40
@@ -378,7 +380,7 @@ def test_sampler_runs_once_per_predicted_epoch(
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(draw)
-    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+    with served(DataLoader(folder, 8, sampler=sampler)) as ours:
         runs = []
         for epoch in range(8):
             sampler.set_epoch(epoch)
@@ -392,7 +394,7 @@ def test_sampler_runs_once_per_predicted_epoch(
 def test_slow_sampler_does_not_delay_the_first_batch(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 0)
-    with wrap(DataLoader(folder, 8, sampler=Counted(own_shuffle))) as ours:
+    with served(DataLoader(folder, 8, sampler=Counted(own_shuffle))) as ours:
         next(iter(ours))
     assert Counted.runs == 3, "this epoch, the one after it, and the real one"
 
@@ -400,7 +402,7 @@ def test_slow_sampler_does_not_delay_the_first_batch(folder: Any, monkeypatch: p
 def test_unpredictable_sampler_is_predicted_less(folder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
-    with wrap(DataLoader(folder, 8, sampler=Counted(of_the_system))) as ours:
+    with served(DataLoader(folder, 8, sampler=Counted(of_the_system))) as ours:
         runs = []
         for _ in range(6):
             assert sorted(y for _, batch in ours for y in batch.tolist()) == sorted(folder.targets)
@@ -412,7 +414,7 @@ def test_epochs_left_early_are_not_predicted_again(folder: Any, monkeypatch: pyt
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(own_shuffle)
-    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+    with served(DataLoader(folder, 8, sampler=sampler)) as ours:
         for epoch in range(4):
             sampler.set_epoch(epoch)
             next(iter(ours))
@@ -425,7 +427,7 @@ def test_unused_iterator_keeps_the_prediction(folder: Any, monkeypatch: pytest.M
     monkeypatch.setattr(Counted, "runs", 0)
     monkeypatch.setattr(foreread.torch._ahead, "_COMPUTE_LIMIT", 1000)
     sampler = Counted(own_shuffle)
-    with wrap(DataLoader(folder, 8, sampler=sampler), memory="16MiB") as ours:
+    with served(DataLoader(folder, 8, sampler=sampler)) as ours:
         for epoch in range(6):
             sampler.set_epoch(epoch)
             iter(ours)
@@ -437,7 +439,7 @@ def test_unused_iterator_keeps_the_prediction(folder: Any, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
-    with wrap(DataLoader(folder, 8, num_workers=workers)) as ours:
+    with served(DataLoader(folder, 8, num_workers=workers)) as ours:
         iterator = iter(ours)
         assert iter(iterator) is iterator and len(iterator) == 13
         next(iterator)
@@ -448,12 +450,12 @@ def test_iterator_has_its_loaders_length(folder: Any, workers: int) -> None:
 def test_copies_in_one_process_have_one_engine(images: Path, folder: Any, ours: bool) -> None:
     data = Dataset(images, transform=to_tensor) if ours else folder
     theirs = batches(DataLoader(folder, 8))
-    wrapped = wrap(DataLoader(data, 8))
+    wrapped = served(DataLoader(data, 8))
     for made in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
         assert_same(batches(made), theirs)
         assert made.stats().samples > 0
     if ours:
-        with wrap(DataLoader(copy.deepcopy(data), 8)) as again:
+        with served(DataLoader(copy.deepcopy(data), 8)) as again:
             assert_same(batches(again), theirs)
         assert data.engine.closed, "one engine"
     else:

@@ -14,6 +14,8 @@ torchvision = pytest.importorskip("torchvision")
 np = pytest.importorskip("numpy")
 Image = pytest.importorskip("PIL.Image")
 
+from foreread.torch import wrap
+
 SAMPLES = 103
 
 
@@ -47,6 +49,11 @@ def generators() -> Iterator[None]:
     random.seed(5)
     np.random.seed(5)
     yield
+
+
+def served(loader: Any, root: Any = None, **settings: Any) -> Any:
+    """wrap() with a memory tier, so that foreread serves the files and does not leave them to the page cache."""
+    return wrap(loader, root, **{"memory": "16MiB", **settings})
 
 
 def batches(loader: Any) -> list[tuple[Any, Any]]:

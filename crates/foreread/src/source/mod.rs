@@ -334,6 +334,14 @@ impl Source {
         self.inner.kernel_cached
     }
 
+    /// Whether the kernel's page cache is the only cache: [the kernel caches the
+    /// origin](Self::is_kernel_cached), and there is neither a memory tier, nor a disk tier, nor a
+    /// limit of the origin.
+    pub fn uses_page_cache_alone(&self) -> bool {
+        let inner = &self.inner;
+        inner.kernel_cached && inner.memory.is_empty() && inner.disk.is_none() && inner.limit.is_none()
+    }
+
     /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch.
     /// The time of all requests, and the waiting time in it, are in `asked`.
     pub fn report(&self) -> Report {

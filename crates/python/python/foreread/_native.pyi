@@ -273,6 +273,23 @@ class Source:
         """The names of the classes, by index."""
 
 @final
+class PageCacheReader:
+    """Reads files of an announced order into the kernel's page cache, for a program that opens them itself."""
+
+    @staticmethod
+    def of(source: Source, root: Path) -> PageCacheReader | None:
+        """A reader of the files of a source below a directory. None if the source has caches or limits of its own, or the
+        kernel does not cache the files."""
+    def announce(self, order: Any) -> None:
+        """Replaces the order of future uses: a buffer of 64-bit integers. Negative ones are other files."""
+    def advance(self, position: int) -> None:
+        """Notes that the uses before this position have begun."""
+    def counts(self) -> dict[str, Any]:
+        """Files that were cached and that were read ahead, the bytes of the latter, and whether few are looked at now."""
+    def close(self) -> None:
+        """Ends its threads."""
+
+@final
 class ShareClient:
     """Samples of another process's Source, for workers. Source.share() returns the address.
 

@@ -108,6 +108,8 @@ class SamplerCopy:
         self._begun = begun
         #: Whether computing the last order used or changed the global generators.
         self.drew = False
+        #: The number of indices up to the end of each batch of the last order. None if a batch has one.
+        self.ends: array[int] | None = None
 
     def epoch(self, ahead: int) -> array[int]:
         """The indices of the next epoch. `ahead` counts from the epoch that begins now."""
@@ -129,8 +131,16 @@ class SamplerCopy:
         if first is None:
             return array("q")
         rest = chain([first], iterator)
-        numbers = chain.from_iterable(rest) if isinstance(first, (list, tuple)) else rest
-        return array("q", islice(numbers, MAX_INDICES))
+        if not isinstance(first, (list, tuple)):
+            self.ends = None
+            return array("q", islice(rest, MAX_INDICES))
+        order, self.ends = array("q"), array("q")
+        for batch in rest:
+            order.extend(batch)
+            self.ends.append(len(order))
+            if len(order) >= MAX_INDICES:
+                break
+        return order[:MAX_INDICES]
 
     def _advance(self) -> None:
         """Calls ``set_epoch`` with the next epoch, as scripts do."""
@@ -155,6 +165,8 @@ class Prediction:
         self._orders: list[array[int]] = []
         #: Whether the order depends on the global generators. None until tested.
         self._depends: bool | None = None
+        #: The number of indices up to the end of each batch of the current epoch. None if a batch has one.
+        self.ends: array[int] | None = None
 
     def begin(self, loader: Any, dataset: Any, begun: bool, again: bool) -> tuple[list[array[int]], bool]:
         """The orders of the epoch that begins now and of later ones, and whether all were predicted before. `again` means
@@ -166,6 +178,7 @@ class Prediction:
         with saved_generators():
             mine = SamplerCopy(loader, dataset, begun)
             orders = [mine.epoch(0)]
+        self.ends = mine.ends
         expected = self._orders if again else self._orders[1:]
         if expected and expected[0] == orders[0]:
             self._orders = expected

@@ -3,7 +3,8 @@
 ``wrap(loader)`` returns a loader that behaves like the original: same batches, workers, collation, generators. Before
 each epoch a copy of its sampler runs to predict the order (``_ahead``). foreread reads ahead in that order, caches
 samples, and serves the files that the dataset opens (``_files``). The original sampler still decides the batches, so a
-wrong prediction costs time only.
+wrong prediction costs time only. On a local file system, and without caches of foreread, the files are read into the
+kernel's page cache instead (``_page_cache``), and the dataset opens them as usual.
 
 Only the dataset's files are looked up. On a local file system, each is checked again when the dataset opens it, so that
 a rewritten file is read again. That costs 2 us per sample. On a file server it would cost a round trip per sample. So
@@ -28,13 +29,14 @@ import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from .._native import Catalog, Source, catalog_of, modified
+from .._native import Catalog, PageCacheReader, Source, catalog_of, modified
 from ..errors import ConfigError
 from ._ahead import Prediction
 from ._dataset import Dataset, Engine
 from ._epoch import Epoch
 from ._files import Serving
 from ._loader import DataLoader
+from ._page_cache import PageCachePart
 
 _log = logging.getLogger("foreread.torch")
 
@@ -208,22 +210,35 @@ class _EnginePart(NamedTuple):
     #: For each index of the dataset, the engine's id, or a negative number for samples of other engines.
     numbers: array[int]
 
-    def ids(self, order: array[int]) -> array[int]:
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine can read ahead."""
+        return self.engine.is_local and not self.engine.closed
+
+    def announce(self, orders: Sequence[array[int]]) -> None:
+        """Replaces the order of the current epoch and later ones."""
+        self.engine.source.announce([self._ids(order) for order in orders], continues=True)
+
+    def _ids(self, order: array[int]) -> array[int]:
         """The engine's part of an order, as ids."""
         if not order:
             return order
         ids = torch.frombuffer(self.numbers, dtype=torch.int64)[torch.frombuffer(order, dtype=torch.int64)]
         return array("q", ids[ids >= 0].tolist())
 
+    def next_epoch(self) -> None:
+        """The engine itself knows where announced epochs begin."""
 
 class Wrapped:
     """A DataLoader with read-ahead, created by ``wrap``. Other attributes are those of the loader."""
 
-    _OWN = frozenset({"_loader", "_parts", "_dataset", "_prediction", "_announced", "_used", "_epochs", "_unknown", "_waited"})
+    _OWN = frozenset({"_loader", "_parts", "_dataset", "_prediction", "_announced", "_used", "_epochs", "_unknown", "_waited", "_pages"})
 
-    def __init__(self, loader: Any, parts: Sequence[_EnginePart], dataset: Any) -> None:
+    def __init__(self, loader: Any, parts: Sequence[_EnginePart] | PageCachePart, dataset: Any) -> None:
         self._loader = loader
-        self._parts = parts
+        #: The engines that serve its files, or the reader of the page cache.
+        self._parts: Sequence[_EnginePart] = () if isinstance(parts, PageCachePart) else parts
+        self._pages = parts if isinstance(parts, PageCachePart) else None
         self._dataset = dataset
         self._prediction = Prediction(max(1, min(_EPOCHS, _INDICES // max(1, len(dataset)))))
         #: Whether the engines are at the beginning of an announced epoch.
@@ -246,17 +261,25 @@ class Wrapped:
         self._used = True
         # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
         waits = self._loader.num_workers > 0
+        ends = self._prediction.ends
+        ahead = self._loader.num_workers * (self._loader.prefetch_factor or 0)
         requested = time.monotonic()
         try:
-            for batch in batches:
-                self._waited += time.monotonic() - requested
+            for number, batch in enumerate(batches):
+                waited = time.monotonic() - requested
+                self._waited += waited
                 for part in self._parts:
                     part.engine.watch(self._waited if waits else None)
+                if self._pages is not None:
+                    end = _end(ends, number)
+                    self._pages.advance(end - _end(ends, number - 1), _end(ends, number + ahead), waited if waits else None)
                 yield batch
                 requested = time.monotonic()
         finally:
             for part in self._parts:
                 part.engine.pause()
+            if self._pages is not None:
+                self._pages.pause()
         self._announced = announced
 
     def __len__(self) -> int:
@@ -282,7 +305,7 @@ class Wrapped:
         self._loader.__class__ = other
 
     def __reduce__(self) -> Any:
-        return type(self), (self._loader, self._parts, self._dataset)
+        return type(self), (self._loader, self._pages or self._parts, self._dataset)
 
     def _look_ahead(self) -> None:
         """Announces the order of the epoch that begins now, unless it was announced before."""
@@ -292,13 +315,16 @@ class Wrapped:
         # isinstance() would see the user's dataset.
         if begun and self._loader.num_workers > 0 and issubclass(type(served), _Served):
             served.settle()
-        if self._unknown or not all(part.engine.is_local and not part.engine.closed for part in self._parts):
+        parts: Sequence[_EnginePart | PageCachePart] = self._parts if self._pages is None else [self._pages]
+        if self._unknown or not all(part.is_open for part in parts):
             return
         try:
             orders, held = self._prediction.begin(self._loader, self._dataset, begun, again)
-            if not (held and self._announced):
-                for part in self._parts:
-                    part.engine.source.announce([part.ids(order) for order in orders], continues=True)
+            for part in parts:
+                if not (held and self._announced):
+                    part.announce(orders)
+                elif not again:
+                    part.next_epoch()
         except Exception as error:
             self._unknown = True
             _log.warning(
@@ -312,6 +338,8 @@ class Wrapped:
 
     def stats(self) -> Any:
         """Statistics: see ``foreread.Stats``. A list for several datasets of foreread in one loader."""
+        if self._pages is not None:
+            return self._pages.stats()
         stats = [part.engine.stats() for part in self._parts]
         return stats[0] if len(stats) == 1 else stats
 
@@ -319,12 +347,21 @@ class Wrapped:
         """Ends read-ahead. A loader over files continues without it."""
         for part in self._parts:
             part.engine.close()
+        if self._pages is not None:
+            self._pages.close()
 
     def __enter__(self) -> Wrapped:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _end(ends: array[int] | None, batch: int) -> int:
+    """The number of indices up to the end of a batch, from 0."""
+    if ends is None or batch < 0:
+        return batch + 1
+    return ends[min(batch, len(ends) - 1)] if ends else 0
 
 
 def wrap(
@@ -370,6 +407,10 @@ def wrap(
             missing[0],
         )
     source = Source(catalog, look_ahead=look_ahead, **settings)
+    if (reader := PageCacheReader.of(source, where)) is not None:
+        pages = PageCachePart(reader, source, files.numbers)
+        source.close()
+        return Wrapped(loader, pages, dataset)
     if not source.is_kernel_cached:
         files = files._replace(times=None)
     engine = Engine(source)

@@ -118,6 +118,8 @@ struct SourceInner {
     unit_blocks: Mutex<Option<BlockTable>>,
     look_ahead: u64,
     kernel_cached: bool,
+    /// Whether the settings limit reads of the origin.
+    is_limited: bool,
     direct: DirectReader,
     /// The memory tiers, from which unused samples are removed.
     memory: Vec<Arc<dyn CacheTier>>,
@@ -206,6 +208,7 @@ impl Ready {
             unit_blocks: Mutex::default(),
             look_ahead,
             kernel_cached,
+            is_limited: config.origin_limit.is_some() || config.origin_parallelism.is_some(),
             direct: assembly.direct(),
             memory,
             origin: shared.meter,
@@ -339,7 +342,7 @@ impl Source {
     /// limit of the origin.
     pub fn uses_page_cache_alone(&self) -> bool {
         let inner = &self.inner;
-        inner.kernel_cached && inner.memory.is_empty() && inner.disk.is_none() && inner.limit.is_none()
+        inner.kernel_cached && inner.memory.is_empty() && inner.disk.is_none() && !inner.is_limited
     }
 
     /// The samples delivered and read so far. DirectReader reads are in `direct` and in no epoch.

@@ -18,6 +18,7 @@ __all__ = [
     "Compared",
     "Field",
     "Loader",
+    "PageCacheReader",
     "Sample",
     "ShareClient",
     "SharedSample",

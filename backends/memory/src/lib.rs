@@ -115,6 +115,10 @@ impl CacheTier for MemoryTier {
         FOOTPRINT
     }
 
+    fn keeps_memory(&self) -> bool {
+        true
+    }
+
     /// [`Lookup::Ready`] or [`Lookup::Absent`].
     fn lookup(&self, key: SampleKey) -> Lookup {
         match self.map.get(key) {

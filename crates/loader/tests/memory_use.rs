@@ -111,6 +111,7 @@ impl World {
             plan: LocalPlan::Private(plan),
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(blocks)],
             caches: caches.into_iter().map(|(source, cache, _)| (source, cache)).collect(),
+            buffers: Arc::new(HeapBuffers),
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,
             others: None,

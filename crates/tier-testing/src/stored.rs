@@ -157,6 +157,10 @@ impl CacheTier for StoredCache {
         self.footprint
     }
 
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
     fn lookup(&self, key: SampleKey) -> Lookup {
         if self.kept().contains_key(&key) { Lookup::Stored } else { Lookup::Absent }
     }

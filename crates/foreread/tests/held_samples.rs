@@ -12,7 +12,7 @@ const JOB: &str = "FOREREAD_TEST_HELD_SAMPLES";
 
 const MIB: u64 = 1 << 20;
 const SAMPLES: u64 = 300;
-const BATCH: usize = 4;
+const BATCH: u64 = 4;
 const EPOCHS: u64 = 4;
 const MEMORY: u64 = 24 * MIB;
 const LOOK_AHEAD: u64 = 8 * MIB;
@@ -49,9 +49,9 @@ fn work(directory: &str) {
         for (id, sample) in batch.iter() {
             assert!(sample.len() == length(id.0) && sample.iter().all(|&byte| byte == id.0 as u8), "{id}");
         }
-        let (id, sample) = batch.iter().nth(batch.index() as usize % BATCH).unwrap();
-        held.push((id, sample.clone()));
-        held_bytes += sample.len() as u64;
+        let place = (batch.index() % BATCH) as usize;
+        held.extend(batch.samples().skip(place).take(1).map(|sample| (sample.id(), sample.bytes())));
+        held_bytes += held.last().map_or(0, |(_, sample)| sample.len() as u64);
         drop(batch);
         let grown = resident().saturating_sub(before);
         let promised = MEMORY + LOOK_AHEAD.max(held_bytes + longest[0] + longest[1]);
@@ -61,7 +61,7 @@ fn work(directory: &str) {
     }
     let (samples, bytes) = (held.len(), held_bytes / MIB);
     println!("at most {} MiB with {samples} held samples of {bytes} MiB", most / MIB);
-    assert_eq!(samples as u64, EPOCHS * SAMPLES.div_ceil(BATCH as u64));
+    assert_eq!(samples as u64, EPOCHS * SAMPLES.div_ceil(BATCH));
     assert!(held.iter().all(|(id, sample)| sample.iter().all(|&byte| byte == id.0 as u8)));
     drop(held);
     drop(loader);

@@ -9,6 +9,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
@@ -33,6 +34,9 @@ const LENGTH: u64 = 110_000;
 /// Measured: 8 MiB, and less than 1 MiB of eight.
 const OVERHEAD: u64 = 16 << 20;
 const OVERHEAD_OF_EIGHT: u64 = 3 << 20;
+
+/// Memory that is not reused has gone back to the system by then.
+const IDLE: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct Fake;
@@ -95,6 +99,7 @@ fn work(job: &str) {
     }
     println!("\nfilled");
     print_and_wait();
+    std::thread::sleep(IDLE);
     println!("\nholds {granted} {}", pss().saturating_sub(before));
     print_and_wait();
     drop(live);

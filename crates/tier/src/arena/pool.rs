@@ -24,6 +24,9 @@ use crate::buffers::CACHE_LINE;
 /// The length of a region. Longer buffers have a region each.
 pub(super) const REGION: usize = 32 << 20;
 
+/// So much of a pool has small pages. A pool that needs no more would lose up to a huge page.
+const SMALL_PAGES: usize = 16 << 20;
+
 /// The size of the kernel's pages is a divisor of this.
 const PAGE: usize = 64 << 10;
 
@@ -93,7 +96,8 @@ impl Pool {
             Some(address) => address,
             None => {
                 let length = size.max(REGION);
-                let region = Region::map(length)?;
+                let small = if space.is_empty() && length == REGION { SMALL_PAGES } else { 0 };
+                let region = Region::map(length, small)?;
                 let start = region.start().as_ptr().expose_provenance();
                 space.add(region, start, length);
                 space.take(size, align)?

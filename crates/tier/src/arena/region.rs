@@ -8,8 +8,6 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use super::space::HUGE_PAGE;
 
 /// Anonymous private memory, aligned to huge pages. Dropping it unmaps it.
-///
-/// The kernel is asked for huge pages. Where it has none, the memory consists of small ones.
 #[derive(Debug)]
 pub(super) struct Region {
     start: NonNull<u8>,
@@ -20,9 +18,9 @@ pub(super) struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Maps `length` bytes, a multiple of the page size and not zero. `None` if memory or address
-    /// space is short.
-    pub(super) fn map(length: usize) -> Option<Self> {
+    /// Maps `length` bytes, a multiple of the page size and not zero. All but the first `small` bytes
+    /// get huge pages, where the kernel has them. `None` if memory or address space is short.
+    pub(super) fn map(length: usize, small: usize) -> Option<Self> {
         let mapped = length.checked_add(HUGE_PAGE)?;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
         let mapping = unsafe {
@@ -49,9 +47,10 @@ impl Region {
             }
             start
         };
+        let small = small.min(length);
         // SAFETY: the advice changes the size of the pages of this mapping and not its contents.
         // Kernels without huge pages refuse it.
-        let _ = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
+        let _ = unsafe { madvise(start.add(small).as_ptr().cast(), length - small, Advice::LinuxHugepage) };
         Some(Self { start, length })
     }
 

@@ -81,6 +81,11 @@ impl<M> RegionPages<M> {
 }
 
 impl<M> Space<M> {
+    /// Whether there is no region.
+    pub(super) fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
     /// Bytes of buffers.
     pub(super) fn in_use(&self) -> usize {
         self.in_use

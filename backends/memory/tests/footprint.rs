@@ -25,7 +25,7 @@ fn footprint_covers_the_real_cost() {
     runtime.block_on(conformance::reads_take_their_footprint(&memory, || ALLOCATOR.live()));
 }
 
-/// Keeps samples in memory of `buffers`, which have `more` bytes of it besides those of the allocator.
+/// Keeps samples in memory of `buffers`, which have `more` bytes in addition to the allocator's.
 fn keep(buffers: &dyn Buffers, more: impl Fn() -> u64, length: usize, samples: u64) {
     let look_ahead = Budget::new(u64::MAX);
     let memory = MemoryTier::new(u64::MAX);

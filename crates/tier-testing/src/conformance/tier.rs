@@ -97,8 +97,7 @@ async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known
     }
 }
 
-/// The kernel copies three to five times slower to 16 bytes after a page, and no consumer of vectors
-/// likes an odd address.
+/// The kernel copies three to five times slower to 16 bytes after a page.
 async fn answers_begin_at_cache_lines<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     for bytes in read("addresses", tier, wholes(known)).await.values().flatten() {
         let is_aligned = bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(64);

@@ -6,7 +6,8 @@
 //! buffers one by one, and its holes grow from epoch to epoch where threads have a heap each.
 //!
 //! So samples lie in regions of 32 MiB that the kernel backs with huge pages. Longer ones have a
-//! region each.
+//! region each. The first 16 MiB of a pool have small pages, because a small memory tier would lose
+//! up to a huge page.
 //!
 //! * *Lifetimes are never mixed.* Samples that are kept, samples that pass and blocks have a
 //!   [pool](pool) of regions each. Otherwise one kept sample would hold 2 MiB of passed ones.

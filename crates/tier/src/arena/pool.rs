@@ -1,7 +1,7 @@
 //! The memory of one lifetime.
 //!
-//! One lock per pool protects its tables. It is held for a system call where memory goes to the
-//! kernel, one huge page at a time (20 to 100 us), or comes from it, one region at a time.
+//! One lock per pool protects its tables. It is held while the kernel maps a region or takes a huge
+//! page back. The latter takes 20 to 100 us.
 //!
 //! A forked child never takes the lock, because a thread of its parent may hold it. There a dropped
 //! buffer stays allocated, until the child ends, and so does the pool. The price is memory that the

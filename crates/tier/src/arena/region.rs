@@ -18,8 +18,8 @@ pub(super) struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Maps `length` bytes, a multiple of the page size and not zero. All but the first `small` bytes
-    /// get huge pages, where the kernel has them. `None` if memory or address space is short.
+    /// Maps `length` bytes, a multiple of the page size and not zero. All but the first `small`
+    /// bytes get huge pages, where the kernel has them. `None` if memory or address space is short.
     pub(super) fn map(length: usize, small: usize) -> Option<Self> {
         let mapped = length.checked_add(HUGE_PAGE)?;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.

@@ -290,8 +290,8 @@ impl Model {
 }
 
 proptest! {
-    /// Compared with a table of cells: an allocation overlaps nothing and fails only if no gap is
-    /// large enough, pages are idle when they are free and were used, the oldest goes first, and a
+    /// Compared with a table of cells. An allocation overlaps nothing and fails only if no gap is
+    /// large enough. Pages are idle when they are free and were used, and the oldest goes first. A
     /// region goes when it is free and holds no memory.
     #[test]
     fn space_behaves_like_a_table_of_cells(steps in proptest::collection::vec(step(), 0..300)) {

@@ -66,8 +66,8 @@ impl Region {
 /// The bytes lie in a living [`Region`], are whole pages, and belong to no buffer.
 pub(super) unsafe fn discard(bytes: Range<usize>) {
     let start = std::ptr::with_exposed_provenance_mut(bytes.start);
-    // SAFETY: the caller guarantees that the bytes are mapped by this module, private and anonymous,
-    // and that nothing refers to their contents. A failure leaves them as they are.
+    // SAFETY: the caller guarantees that the bytes are mapped by this module, so they are private
+    // and anonymous, and that nothing refers to their contents. A failure leaves them as they are.
     let _ = unsafe { madvise(start, bytes.len(), Advice::LinuxDontNeed) };
 }
 

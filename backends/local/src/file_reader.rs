@@ -121,7 +121,7 @@ impl FileReader {
         if length >= CHECK_FIRST {
             check(request, file, steps)?;
         }
-        let mut buffer = self.buffers.allocate(length, 1).ok_or_else(|| {
+        let mut buffer = self.buffers.allocate_for(request.lifetime, length, 1).ok_or_else(|| {
             let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
             error.with_detail(format!("there is no memory for its {length} bytes"))
         })?;

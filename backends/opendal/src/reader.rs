@@ -41,7 +41,7 @@ impl ObjectReader {
         check_path(self.name, path)?;
         let failed = |error: opendal::Error| from_opendal(self.name, path, &error);
         let (range, wanted) = self.extent(request)?;
-        let mut buffer = self.buffers.allocate(wanted, 1).ok_or_else(|| {
+        let mut buffer = self.buffers.allocate_for(request.lifetime, wanted, 1).ok_or_else(|| {
             let error = TierError::new(ErrorKind::Other, self.name).with_object(path);
             error.with_detail(format!("cannot allocate {wanted} bytes"))
         })?;

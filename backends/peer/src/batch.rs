@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{ErrorKind, ReadRequest, TierError};
+use foreread_tier::{ErrorKind, Lifetime, ReadRequest, TierError};
 use foreread_types::Rank;
 use tokio::sync::oneshot;
 
@@ -46,6 +46,11 @@ impl RequestBatch {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.left == 0
+    }
+
+    /// How long the memory of a sample will be in use.
+    pub(crate) fn lifetime(&self, tag: u32) -> Lifetime {
+        self.samples.get(tag as usize).map_or(Lifetime::Passing, |sample| sample.request.lifetime)
     }
 
     /// Completes a sample, unless it is complete.

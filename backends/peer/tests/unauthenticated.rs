@@ -12,7 +12,7 @@ use foreread_peer::{
     Address, Identity, Nonce, PeerClientFactory, PeerCounters, PeerServer, RunId, Settings, SystemTransport,
     Token, Transport, handshake,
 };
-use foreread_tier::{OpenContext, PeerService, RecycledBuffers};
+use foreread_tier::{ArenaBuffers, OpenContext, PeerService};
 use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::Rank;
 use futures::StreamExt;
@@ -43,7 +43,7 @@ impl Rig {
         let run = RunId::new(Nonce::default(), &[]);
         server.enter(run);
         server.serve(Arc::downgrade(&source));
-        let buffers = Arc::new(RecycledBuffers::default());
+        let buffers = Arc::new(ArenaBuffers::default());
         let context = OpenContext { buffers, runtime, seed: 1 };
         let requester = PeerClientFactory::new(
             identity(1),

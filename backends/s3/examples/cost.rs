@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_s3::{Environment, S3Backend};
-use foreread_tier::{Backend, Object, OpenContext, OpenOptions, ReadRequest, RecycledBuffers, Span};
+use foreread_tier::{ArenaBuffers, Backend, Object, OpenContext, OpenOptions, ReadRequest, Span};
 use foreread_tier_testing::ReadAll;
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use foreread_types::{SampleId, SampleKey, Tick};
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("AWS_ACCESS_KEY_ID", "key"),
         ("AWS_SECRET_ACCESS_KEY", "secret"),
     ]);
-    let buffers = Arc::new(RecycledBuffers::default());
+    let buffers = Arc::new(ArenaBuffers::default());
     let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: 0 };
     let mut options = OpenOptions::default();
     options.parallelism = Some(PARALLELISM);

@@ -140,7 +140,8 @@ impl ObjectReader {
         };
         self.compare(request, &answer)?;
         let length = usize::try_from(request.len()).ok();
-        let Some(mut buffer) = length.and_then(|length| self.buffers.allocate(length, 1)) else {
+        let memory = |length| self.buffers.allocate_for(request.lifetime, length, 1);
+        let Some(mut buffer) = length.and_then(memory) else {
             let why = format!("there is no memory for its {} bytes", request.len());
             return Err(self.error(request, ErrorKind::Other, why));
         };

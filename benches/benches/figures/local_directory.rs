@@ -15,7 +15,7 @@ use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_oracle::{Sampler, Shuffle};
-use foreread_tier::{HeapBuffers, Object, ReadRequest, RecycledBuffers, Span};
+use foreread_tier::{ArenaBuffers, HeapBuffers, Object, ReadRequest, Span};
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
@@ -282,7 +282,7 @@ fn origin(directory: &Path) -> Result<Measurement> {
     let start = Instant::now();
     let plan = ReadPlan::new(directory)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-    let origin = LocalOrigin::open(directory, LocalConfig::default(), Arc::new(RecycledBuffers::default()))?;
+    let origin = LocalOrigin::open(directory, LocalConfig::default(), Arc::new(ArenaBuffers::default()))?;
     let mut objects = Vec::new();
     for (path, size) in &plan.files {
         let path = path.strip_prefix(directory)?.to_str().context("the file's name is not UTF-8")?;

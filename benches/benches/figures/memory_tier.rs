@@ -12,7 +12,7 @@ use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_loader::{Dataset, Loader, LoaderParts, ReadSource};
 use foreread_memory::MemoryTier;
-use foreread_tier::{CacheTier, Lookup, Object, ReadFuture, ReadRequest, Tier, TierProfile};
+use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadFuture, ReadRequest, Tier, TierProfile};
 use foreread_types::SampleKey;
 
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,7 @@ pub fn part() -> Result<()> {
         warm: false,
         datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],
         caches: vec![(ReadSource::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],
+        buffers: Arc::new(HeapBuffers),
         look_ahead,
         on_error: OnError::Fail,
     };

@@ -12,7 +12,7 @@ use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
 use foreread_s3::S3Backend;
-use foreread_tier::{Backend, OpenContext, OpenOptions, RecycledBuffers};
+use foreread_tier::{ArenaBuffers, Backend, OpenContext, OpenOptions};
 use foreread_tier_testing::store::{HttpStore, NumberedObjects, RequestCounts};
 use futures::{StreamExt, stream};
 use object_store::aws::AmazonS3Builder;
@@ -204,7 +204,7 @@ fn bare(parallelism: usize) -> Result<Vec<Measurement>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // Opening the backend selects the TLS library, which every client needs.
     let context = OpenContext {
-        buffers: Arc::new(RecycledBuffers::default()),
+        buffers: Arc::new(ArenaBuffers::default()),
         runtime: runtime.handle().clone(),
         seed: 0,
     };

@@ -18,8 +18,8 @@ use foreread_peer::{
     Token, Transport, WireProtection,
 };
 use foreread_tier::{
-    Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService, ReadRequest,
-    RecycledBuffers, Sample, Span,
+    ArenaBuffers, Object, OpenContext as TierContext, PeerReplies, PeerReply, PeerRequest, PeerService,
+    ReadRequest, Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
@@ -242,7 +242,7 @@ fn wire(kind: &str, wire: WireProtection) -> Result<()> {
         let weak: Weak<dyn PeerService> = Arc::downgrade(&source);
         server.serve(weak);
         let context = TierContext {
-            buffers: Arc::new(RecycledBuffers::default()),
+            buffers: Arc::new(ArenaBuffers::default()),
             runtime: runtime.handle().clone(),
             seed: 1,
         };

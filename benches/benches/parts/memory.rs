@@ -4,7 +4,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion};
 use foreread_memory::MemoryTier;
-use foreread_tier::{Buffer, Buffers, CacheTier, HeapBuffers, RecycledBuffers, Sample};
+use foreread_tier::{ArenaBuffers, Buffer, Buffers, CacheTier, HeapBuffers, Sample};
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::FutureExt;
 
@@ -44,8 +44,7 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     group.finish();
 
     let mut group = criterion.benchmark_group("buffer of 100 kB, allocated and dropped");
-    let buffers: [(&str, &dyn Buffers); 2] =
-        [("heap", &HeapBuffers), ("recycled", &RecycledBuffers::default())];
+    let buffers: [(&str, &dyn Buffers); 2] = [("heap", &HeapBuffers), ("arena", &ArenaBuffers::default())];
     for (name, buffers) in buffers {
         group.bench_function(name, |bencher| {
             bencher.iter(|| buffers.allocate(100_000, 1).map(Buffer::freeze))

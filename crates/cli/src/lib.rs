@@ -6,7 +6,6 @@
 //! --state`), 141 (SIGPIPE) when the reader of standard output has gone before the work was done.
 //! `--help` and the README list the same.
 
-mod allocator;
 mod arguments;
 mod commands;
 mod output;
@@ -48,7 +47,6 @@ pub fn run_with(registry: Registry) -> ExitCode {
 /// [`run_with`] with these words as the command line, the program's name first: for a process whose
 /// own arguments are not the command's.
 pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-    allocator::set_up();
     let words: Vec<OsString> = words.into_iter().collect();
     let parsed = command(&registry).try_get_matches_from(&words);
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {

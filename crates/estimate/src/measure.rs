@@ -9,7 +9,7 @@ use foreread::dataset::IndexProgress;
 use foreread::order::sampler;
 use foreread::{Catalog, Config, Error, ErrorKind, Format, Loader, Registry, Result, SamplerKind};
 use foreread_planner::MAX_BLOCK_BYTES;
-use foreread_tier::{Buffers, OpenContext, OriginTier, ReadRequest, RecycledBuffers, Span};
+use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Builder;
 
@@ -97,7 +97,7 @@ pub fn calibrate(
     let runtime = Builder::new_multi_thread().thread_name("foreread").enable_all().build();
     let runtime =
         runtime.map_err(|error| Error::new(ErrorKind::System, format!("no threads to run on: {error}")))?;
-    let buffers: Arc<dyn Buffers> = Arc::new(RecycledBuffers::default());
+    let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
     let context = OpenContext { buffers, runtime: runtime.handle().clone(), seed: options.config.seed };
     // `block_on` would panic on the thread of another runtime.
     let (sender, receiver) = mpsc::sync_channel(1);

@@ -7,7 +7,7 @@ use foreread_layers::{RetryPolicy, Units};
 use foreread_loader::{BlockTable, Dataset, DirectReader, LoaderParts, OnError, PeerGroup, ReadSource};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
-use foreread_tier::{CacheTier, Tier};
+use foreread_tier::{Buffers, CacheTier, Tier};
 use tokio::runtime::Handle;
 
 use crate::origin::OpenDataset;
@@ -24,6 +24,16 @@ pub(crate) struct Assembly {
     in_units: bool,
     /// Whether a run has started before.
     warm: bool,
+    buffers: Arc<dyn Buffers>,
+}
+
+/// How the samples of all runs are read.
+#[derive(Debug)]
+pub(crate) struct ReadParts {
+    pub(crate) retry: RetryPolicy,
+    /// The stored units, if samples share some.
+    pub(crate) units: Option<Units>,
+    pub(crate) buffers: Arc<dyn Buffers>,
 }
 
 impl Assembly {
@@ -34,7 +44,7 @@ impl Assembly {
         look_ahead: u64,
         on_error: OnError,
         blocks: Vec<BlockTable>,
-        (retry, units): (RetryPolicy, Option<Units>),
+        ReadParts { retry, units, buffers }: ReadParts,
     ) -> Self {
         let in_units = units.is_some();
         let datasets = opened.into_iter().map(|dataset| {
@@ -45,7 +55,7 @@ impl Assembly {
             }
         });
         let datasets = datasets.collect();
-        Self { datasets, caches, others, look_ahead, on_error, blocks, in_units, warm: false }
+        Self { datasets, caches, others, look_ahead, on_error, blocks, in_units, warm: false, buffers }
     }
 
     /// Sets the blocks of the next run.
@@ -66,6 +76,7 @@ impl Assembly {
             plan,
             datasets,
             caches: self.caches.clone(),
+            buffers: Arc::clone(&self.buffers),
             look_ahead: self.look_ahead,
             on_error: self.on_error,
             others: self.others.clone(),

@@ -12,7 +12,7 @@ use foreread_dataset::{Catalog, Format, IndexOptions, IndexProgress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
-use foreread_tier::{Buffers, OpenContext, OriginTier, RecycledBuffers};
+use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
 use tokio::runtime::Handle;
 
 use crate::calibration::Calibration;
@@ -68,7 +68,7 @@ impl Builder {
             config,
             registry: Registry::with_defaults(),
             runtime: None,
-            buffers: Arc::new(RecycledBuffers::default()),
+            buffers: Arc::new(ArenaBuffers::default()),
             resume: None,
             meeting: None,
         }
@@ -455,6 +455,7 @@ impl Builder {
     }
 
     fn context(&self, runtime: &Handle) -> OpenContext {
+        self.buffers.return_unused_on(runtime);
         OpenContext { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
 

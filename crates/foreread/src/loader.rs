@@ -14,7 +14,7 @@ use foreread_planner::LocalPlan;
 use futures::Stream;
 use tokio::task::JoinSet;
 
-use crate::assembly::Assembly;
+use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
@@ -58,7 +58,7 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks, released, group } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers } = prepared;
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
@@ -83,7 +83,7 @@ impl Ready {
         let others = group.as_ref().map(|group| group.others());
         let Config { look_ahead, on_error, .. } = config;
         let units = units.as_ref().map(|_| shared.units().clone());
-        let reading = (config.retry_policy(), units.clone());
+        let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
         let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, reading);
         let mut recalls = JoinSet::new();
         for files in released {

@@ -41,6 +41,8 @@ pub struct Prepared {
     pub(crate) released: Vec<ReleasedFiles>,
     /// The group, if ranks share their caches.
     pub(crate) group: Option<Box<dyn GroupMember>>,
+    /// Memory for samples.
+    pub(crate) buffers: Arc<dyn Buffers>,
 }
 
 impl Prepared {
@@ -101,8 +103,8 @@ impl Prepared {
         let planned = planning.await.map_err(ended)??;
         let blocks = blocks(&planned, &opened, context).await?;
         shared.set_unit_memory(&planned);
-        let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None })
+        let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
+        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None, buffers })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.
@@ -147,17 +149,12 @@ async fn blocks(planned: &Planned, opened: &[OpenDataset], context: &OpenContext
     making.await.map_err(ended)?
 }
 
-/// The caches of the plan's levels, in the same order. `buffers` are informed if no cache keeps
-/// samples in memory.
+/// The caches of the plan's levels, in the same order.
 ///
 /// A restarted rank has the levels that its predecessor offered. Its memory grant may be smaller
 /// and its disk missing. Such levels become caches without capacity, so their samples are read from
 /// the origin.
-pub(crate) fn caches(
-    planned: &Planned,
-    disk: Option<&Disk>,
-    buffers: &dyn Buffers,
-) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
+pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource, Arc<dyn CacheTier>)> {
     let mut caches: Vec<(ReadSource, Arc<dyn CacheTier>)> = Vec::new();
     let disk = disk.map(|disk| (disk.cache(), disk.capacity));
     let own = match planned.plan() {
@@ -183,9 +180,6 @@ pub(crate) fn caches(
     let is_there = caches.iter().any(|(source, _)| *source == ReadSource::Disk);
     if let Some((tier, 0)) = disk.filter(|_| !is_there) {
         caches.push((ReadSource::Disk, tier));
-    }
-    if caches.iter().all(|(source, _)| *source != ReadSource::Memory) {
-        buffers.allow_longer_buffers();
     }
     caches
 }

@@ -330,6 +330,10 @@ impl<T: CacheTier + ?Sized> CacheTier for Breaker<T> {
         self.inner.footprint()
     }
 
+    fn keeps_memory(&self) -> bool {
+        self.inner.keeps_memory()
+    }
+
     fn lookup(&self, key: SampleKey) -> Lookup {
         self.inner.lookup(key)
     }

@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Buffers, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Span, TierError, Version,
+    Buffers, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Span, TierError, Version,
 };
 use metrics::Counter;
 
@@ -275,7 +275,12 @@ impl JoinLayer {
             return;
         }
         self.joined.increment(members.len() as u64);
-        let whole = ReadRequest { span: Span::Range(range.clone()), block: None, ..(*first.request).clone() };
+        let whole = ReadRequest {
+            span: Span::Range(range.clone()),
+            block: None,
+            lifetime: Lifetime::Block,
+            ..(*first.request).clone()
+        };
         let layers = Arc::clone(&self.layers);
         let panicked = move |text: &str| {
             let detail = format!("the tier panicked: {text}");
@@ -298,7 +303,8 @@ impl JoinLayer {
         let bytes =
             bytes.ok_or_else(|| error(ErrorKind::Transient, "a joined read ended too early".to_owned()))?;
         let no_memory = || error(ErrorKind::Full, format!("no memory for its {} bytes", bytes.len()));
-        let mut buffer = self.buffers.allocate(bytes.len(), 1).ok_or_else(no_memory)?;
+        let buffer = self.buffers.allocate_for(request.lifetime, bytes.len(), 1);
+        let mut buffer = buffer.ok_or_else(no_memory)?;
         buffer.extend(bytes);
         Ok(buffer.freeze())
     }

@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_formats::decode::decode;
-use foreread_tier::{Buffer, Buffers, ErrorKind, ReadFuture, ReadRequest, Span, StoredPart, TierError};
+use foreread_tier::{
+    Buffer, Buffers, ErrorKind, Lifetime, ReadFuture, ReadRequest, Span, StoredPart, TierError,
+};
 use futures::FutureExt;
 use futures::future::{BoxFuture, try_join_all};
 use tokio::runtime::Handle;
@@ -111,7 +113,10 @@ impl MadeLayer {
                 return self.unit(request, number, part, parts.len() == 1);
             }
             let is_ready = part.recipe.decoders().is_empty();
-            let read = self.stored.read(Arc::new(of_part(request, part)));
+            // Other bytes are copied once more.
+            let is_sample = is_ready && parts.len() == 1;
+            let lifetime = if is_sample { request.lifetime } else { Lifetime::Block };
+            let read = self.stored.read(Arc::new(of_part(request, part, lifetime)));
             read.map(move |bytes| bytes.map(if is_ready { Piece::Ready } else { Piece::Stored })).boxed()
         };
         (0..).zip(&**parts).map(piece).collect()
@@ -133,7 +138,8 @@ impl MadeLayer {
             due: request.due,
         };
         let begin = |place: UnitPlace, number: ReadNumber| {
-            let (layer, request, wanted) = (self.clone(), of_part(request, part), wanted.clone());
+            let (layer, wanted, lifetime) = (self.clone(), wanted.clone(), request.lifetime);
+            let request = of_part(request, part, Lifetime::Block);
             // The read is queued now if the unit has its place.
             let early = match &place {
                 UnitPlace::Granted(_) => Some(layer.stored.read(Arc::new(request.clone()))),
@@ -147,7 +153,7 @@ impl MadeLayer {
                     Some(early) => early.await,
                     None => layer.stored.read(Arc::new(request)).await,
                 };
-                layer.decoded_unit(wanted, stored?, place, number).await
+                layer.decoded_unit((wanted, lifetime), stored?, place, number).await
             };
             reading.boxed()
         };
@@ -165,7 +171,7 @@ impl MadeLayer {
     /// A copy of a part of a decoded unit.
     fn part_of(&self, wanted: &UnitUse, unit: &Bytes) -> Result<Bytes, TierError> {
         let delivered = self.delivered(&wanted.object, &wanted.part, unit)?;
-        let mut buffer = self.buffer(&wanted.object, delivered.len() as u64)?;
+        let mut buffer = self.buffer(Lifetime::Block, &wanted.object, delivered.len() as u64)?;
         buffer.extend(delivered);
         Ok(buffer.freeze())
     }
@@ -173,7 +179,7 @@ impl MadeLayer {
     /// Decodes a unit and keeps the samples that are used next.
     async fn decoded_unit(
         self,
-        wanted: UnitUse,
+        (wanted, lifetime): (UnitUse, Lifetime),
         stored: Bytes,
         place: Option<OwnedSemaphorePermit>,
         number: ReadNumber,
@@ -182,7 +188,7 @@ impl MadeLayer {
         let work = move || {
             let decoded = layer.decoded(&object, &wanted.part, &stored)?;
             let copy = |bytes: &[u8]| {
-                let mut buffer = layer.buffers.allocate(bytes.len(), 1)?;
+                let mut buffer = layer.buffers.allocate_for(lifetime, bytes.len(), 1)?;
                 buffer.extend(bytes);
                 Some(buffer.freeze())
             };
@@ -220,7 +226,7 @@ impl MadeLayer {
         pieces: &[Piece],
     ) -> Result<Bytes, TierError> {
         let object = &request.object.path;
-        let mut buffer = self.buffer(object, request.len())?;
+        let mut buffer = self.buffer(request.lifetime, object, request.len())?;
         for (part, piece) in parts.iter().zip(pieces) {
             let decoded = match piece {
                 Piece::Ready(bytes) => {
@@ -236,8 +242,9 @@ impl MadeLayer {
     }
 
     /// Memory for a part or for all of a sample.
-    fn buffer(&self, object: &Arc<str>, length: u64) -> Result<Buffer, TierError> {
-        let buffer = usize::try_from(length).ok().and_then(|length| self.buffers.allocate(length, 1));
+    fn buffer(&self, lifetime: Lifetime, object: &Arc<str>, length: u64) -> Result<Buffer, TierError> {
+        let memory = |length| self.buffers.allocate_for(lifetime, length, 1);
+        let buffer = usize::try_from(length).ok().and_then(memory);
         buffer.ok_or_else(|| self.error(ErrorKind::Full, object, format!("no memory for its {length} bytes")))
     }
 
@@ -308,8 +315,8 @@ impl MadeLayer {
 }
 
 /// The read of a part's stored bytes.
-fn of_part(request: &ReadRequest, part: &StoredPart) -> ReadRequest {
-    ReadRequest { span: Span::Range(part.stored.clone()), block: None, ..request.clone() }
+fn of_part(request: &ReadRequest, part: &StoredPart, lifetime: Lifetime) -> ReadRequest {
+    ReadRequest { span: Span::Range(part.stored.clone()), block: None, lifetime, ..request.clone() }
 }
 
 /// Takes back work that has not begun, when it is dropped.

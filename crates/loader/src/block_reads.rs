@@ -4,13 +4,13 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lookup, ReadBlock, Sample, TierError};
+use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::blocks::{BlockId, BlockReader, Blocks};
 use crate::core::CoreEvent;
-use crate::driver::{Driver, Turn, count_skip, spawn_store, store_sample};
+use crate::driver::{Driver, Turn, count_skip, lifetime_in, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
 
 /// A request for the block of a sample that this rank owns, by another rank.
@@ -82,7 +82,8 @@ impl Driver {
     pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> PendingRead {
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         let read = PendingRead::new(due, key, self.bytes(key), charge);
-        read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id))
+        let read = read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id));
+        read.with_lifetime(self.lifetime(key))
     }
 
     /// Reads the next blocks while their budgets have room. One block of each reader is always
@@ -162,6 +163,11 @@ impl Driver {
     /// The cache that the plan assigns to a sample.
     fn cache_of(&self, key: SampleKey) -> Option<&Arc<dyn CacheTier>> {
         self.caches.get(usize::from(self.plan.level(key)?.0))
+    }
+
+    /// How long a sample will be in memory, once it is read.
+    pub(crate) fn lifetime(&self, key: SampleKey) -> Lifetime {
+        lifetime_in(self.cache_of(key))
     }
 
     /// Handles one sample of a block. A waiting use gets the sample, or is read alone.

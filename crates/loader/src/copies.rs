@@ -9,18 +9,22 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foreread_tier::{CacheTier, Charge, Sample};
+use bytes::Bytes;
+use foreread_tier::{Buffers, CacheTier, Charge, Lifetime, Sample};
 use foreread_types::SampleKey;
 use futures::FutureExt;
 
-use crate::driver::{count_skip, own_copy, store_sample};
+use crate::driver::{count_skip, lifetime_in, store_sample};
 
 /// The sample and the level of the cache.
 type CopyKey = (SampleKey, usize);
 
 /// The copies in flight. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PendingCopies(Arc<Mutex<CopyTable>>);
+#[derive(Clone, Debug)]
+pub(crate) struct PendingCopies {
+    table: Arc<Mutex<CopyTable>>,
+    buffers: Arc<dyn Buffers>,
+}
 
 #[derive(Debug, Default)]
 struct CopyTable {
@@ -39,9 +43,21 @@ struct CopyGuard {
 }
 
 impl PendingCopies {
+    /// No copies yet. Their memory comes from `buffers`.
+    pub(crate) fn new(buffers: Arc<dyn Buffers>) -> Self {
+        Self { table: Arc::default(), buffers }
+    }
+
+    /// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
+    fn copy(&self, bytes: &[u8], lifetime: Lifetime) -> Option<Bytes> {
+        let mut copy = self.buffers.allocate_for(lifetime, bytes.len(), 1)?;
+        copy.extend(bytes);
+        Some(copy.freeze())
+    }
+
     /// Every change is made in one step, so a poisoned lock is usable.
     fn table(&self) -> MutexGuard<'_, CopyTable> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies `sample` and stores it in the cache at `level`. Must be called within a runtime.
@@ -55,7 +71,8 @@ impl PendingCopies {
         let guard = self.guard((key, level), sample.clone());
         // The sample holds the disk's buffer until then, and is charged for it.
         tokio::spawn(async move {
-            let Some(bytes) = own_copy(&sample) else { return count_skip(&*cache, key) };
+            let copied = guard.copies.copy(&sample, lifetime_in(Some(&cache)));
+            let Some(bytes) = copied else { return count_skip(&*cache, key) };
             drop(sample);
             let store = async move { store_sample(&*cache, room, key, Sample::uncharged(bytes)).await };
             guard.store_unless_cancelled(store).await;
@@ -118,7 +135,7 @@ impl Drop for CopyGuard {
 #[cfg(test)]
 mod tests {
     use foreread_memory::MemoryTier;
-    use foreread_tier::{Budget, Lookup};
+    use foreread_tier::{Budget, HeapBuffers, Lookup};
     use foreread_types::{DatasetId, SampleId};
 
     use super::*;
@@ -128,7 +145,7 @@ mod tests {
     async fn copy_of_a_removed_sample_is_not_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
         let cache = || (0, Arc::clone(&memory) as Arc<dyn CacheTier>);
-        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(10_000));
         let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
         let begin = |id| {
             let room = memory.reserve(memory.footprint().of(100)).unwrap();
@@ -155,7 +172,7 @@ mod tests {
     // semantics: DISK-7
     async fn sample_is_available_until_its_copy_is_stored() {
         let memory = Arc::new(MemoryTier::new(10_000));
-        let (copies, staging) = (PendingCopies::default(), Budget::new(10_000));
+        let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(10_000));
         let key = SampleKey::new(DatasetId(0), SampleId(7));
         let room = memory.reserve(memory.footprint().of(100)).unwrap();
         let sample = Sample::new(vec![7; 100].into(), staging.charge(512));

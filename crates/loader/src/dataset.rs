@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{RetryPolicy, Units};
-use foreread_tier::{ErrorKind, ReadRequest, Span, Tier, TierError};
+use foreread_tier::{ErrorKind, Lifetime, ReadRequest, Span, Tier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::time::timeout;
 
@@ -83,10 +83,15 @@ impl Dataset {
 
     /// Reads a sample from the origin, without its block. The bytes are not
     /// [checked](Self::checked).
-    pub(crate) async fn read(&self, key: SampleKey, due: Tick) -> Result<Bytes, TierError> {
+    pub(crate) async fn read(
+        &self,
+        key: SampleKey,
+        due: Tick,
+        lifetime: Lifetime,
+    ) -> Result<Bytes, TierError> {
         let (object, span) = self.located(key).await?;
         let server = self.catalog.server(key.id);
-        let request = ReadRequest { server, ..ReadRequest::new(key, object, span, due) };
+        let request = ReadRequest { server, lifetime, ..ReadRequest::new(key, object, span, due) };
         match request.span {
             // An empty range needs no request.
             Span::Range(_) if request.is_empty() => Ok(Bytes::new()),

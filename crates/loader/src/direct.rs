@@ -10,7 +10,7 @@ use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
 use crate::dataset::Dataset;
-use crate::driver::log_store_error;
+use crate::driver::{lifetime_in, log_store_error};
 use crate::read_results::catch_panic;
 use crate::report::ReadSource;
 use crate::sample_server::fetch;
@@ -57,7 +57,8 @@ impl DirectReader {
                 },
             }
         }
-        let received = of.read(key, Tick(0)).await;
+        let lifetime = lifetime_in(self.caches.first().map(|(_, cache)| cache).filter(|_| keep));
+        let received = of.read(key, Tick(0), lifetime).await;
         let bytes = match received.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),

@@ -19,9 +19,7 @@ use bytes::Bytes;
 use foreread_dataset::DatasetError;
 use foreread_oracle::{AccessStream, OracleError, Run};
 use foreread_planner::{LocalPlan, Retention};
-use foreread_tier::{
-    Budget, Buffers, CacheTier, Charge, ErrorKind, HeapBuffers, Lookup, Sample, Tier, TierError,
-};
+use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, Sample, Tier, TierError};
 use foreread_types::{DatasetId, SampleKey, Tick};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::watch;
@@ -463,7 +461,8 @@ impl Driver {
     /// Reads a sample from the origin although its owner has a request for it.
     fn hedge(&mut self, tick: Tick, key: SampleKey) {
         let charge = self.staging.charge(self.bytes(key));
-        self.hedges.begin(self.datasets[key.dataset.0 as usize].clone(), tick, key, charge);
+        let (dataset, lifetime) = (self.datasets[key.dataset.0 as usize].clone(), self.lifetime(key));
+        self.hedges.begin(dataset, tick, (key, lifetime), charge);
     }
 
     fn is_packed(&self, key: SampleKey) -> bool {
@@ -514,11 +513,12 @@ impl Driver {
     }
 }
 
-/// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
-pub(crate) fn own_copy(bytes: &[u8]) -> Option<Bytes> {
-    let mut own = HeapBuffers.allocate(bytes.len(), 1)?;
-    own.extend(bytes);
-    Some(own.freeze())
+/// How long the memory of a sample is in use that will be stored in `cache`.
+pub(crate) fn lifetime_in(cache: Option<&Arc<dyn CacheTier>>) -> Lifetime {
+    match cache {
+        Some(cache) if cache.keeps_memory() => Lifetime::Kept,
+        _ => Lifetime::Passing,
+    }
 }
 
 /// Stores a sample in a cache, using its reserved `room`.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use foreread_tier::{Charge, Sample, TierError};
+use foreread_tier::{Charge, Lifetime, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::{AbortHandle, Abortable, BoxFuture};
@@ -37,12 +37,19 @@ impl Hedges {
     }
 
     /// Starts a hedge, whose bytes are counted by `charge`.
-    pub(crate) fn begin(&mut self, dataset: Dataset, tick: Tick, key: SampleKey, charge: Charge) {
+    pub(crate) fn begin(
+        &mut self,
+        dataset: Dataset,
+        tick: Tick,
+        (key, lifetime): (SampleKey, Lifetime),
+        charge: Charge,
+    ) {
         tracing::debug!(%key, "hedging a read whose owner is slow");
         self.read_begins(tick);
         let (abort, aborted) = AbortHandle::new_pair();
         let read = async move {
-            let received = dataset.read(key, tick).await.and_then(|bytes| dataset.checked(key, bytes));
+            let received = dataset.read(key, tick, lifetime).await;
+            let received = received.and_then(|bytes| dataset.checked(key, bytes));
             (tick, key, received.map(|bytes| Sample::new(bytes, charge)))
         };
         let read = Abortable::new(read, aborted);

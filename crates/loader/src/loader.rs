@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
-use foreread_tier::{Budget, CacheTier, PeerService, Tier};
+use foreread_tier::{Budget, Buffers, CacheTier, PeerService, Tier};
 use foreread_types::{Footprint, Tick};
 use futures::Stream;
 use tokio::runtime::Handle;
@@ -56,6 +56,8 @@ pub struct LoaderParts {
     pub datasets: Vec<Dataset>,
     /// The caches, numbered as the plan's levels, with their names in the report.
     pub caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
+    /// Memory for copies of samples.
+    pub buffers: Arc<dyn Buffers>,
     /// How far reads may run ahead of the trainer at most, in bytes. Less is used where the
     /// trainer's pace needs less.
     pub look_ahead: u64,
@@ -91,7 +93,8 @@ impl Loader {
     /// The run and the plan must have been made from these datasets. Otherwise the run ends with
     /// [`LoadErrorKind::Stopped`].
     pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
-        let LoaderParts { run, plan, mut datasets, caches, look_ahead, on_error, others, warm } = parts;
+        let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, warm } =
+            parts;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let budget = |limit, on_release: fn(&Handover, u64)| {
@@ -153,7 +156,7 @@ impl Loader {
             reads: ActiveReads::default(),
             dealing: None,
             block_reads,
-            copies: PendingCopies::default(),
+            copies: PendingCopies::new(buffers),
             retry_single: Vec::new(),
             wait_timer: WaitTimer::default(),
             failure: None,

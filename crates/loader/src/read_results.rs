@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use foreread_tier::{
-    Charge, ErrorKind, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, StorageServer, Tier,
-    TierError,
+    Charge, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, StorageServer,
+    Tier, TierError,
 };
 use foreread_types::{SampleKey, Tick};
 use futures::FutureExt;
@@ -36,6 +36,8 @@ pub(crate) struct PendingRead {
     pub(crate) check: Option<Checksum>,
     /// The storage server of the sample, if the catalog knows it.
     pub(crate) server: Option<StorageServer>,
+    /// How long the sample will be in memory.
+    pub(crate) lifetime: Lifetime,
     /// Whether a checksum mismatch is an error. Otherwise the sample is read once more.
     pub(crate) is_last_try: bool,
 }
@@ -43,7 +45,8 @@ pub(crate) struct PendingRead {
 impl PendingRead {
     /// A read of a sample of `bytes` bytes.
     pub(crate) fn new(tick: Tick, key: SampleKey, bytes: u64, charge: Charge) -> Self {
-        Self { tick, key, block: None, bytes, charge, check: None, server: None, is_last_try: true }
+        let (lifetime, check, server) = (Lifetime::Passing, None, None);
+        Self { tick, key, block: None, bytes, charge, check, server, lifetime, is_last_try: true }
     }
 
     /// Adds the expected checksum.
@@ -56,19 +59,29 @@ impl PendingRead {
         Self { server, ..self }
     }
 
+    /// Sets how long the sample will be in memory.
+    pub(crate) fn with_lifetime(self, lifetime: Lifetime) -> Self {
+        Self { lifetime, ..self }
+    }
+
     /// The request for the bytes of `object` at the sample's `span`.
     fn request(&mut self, object: Object, span: Span) -> Arc<ReadRequest> {
         if let (Some(check), Span::Range(range)) = (&mut self.check, &span) {
             check.at = range.start;
         }
         let block = self.block.as_ref().map(|(_, block)| Arc::clone(block));
-        let server = self.server;
-        Arc::new(ReadRequest { block, server, ..ReadRequest::new(self.key, object, span, self.tick) })
+        let (server, lifetime) = (self.server, self.lifetime);
+        Arc::new(ReadRequest {
+            block,
+            server,
+            lifetime,
+            ..ReadRequest::new(self.key, object, span, self.tick)
+        })
     }
 
     /// Checks the tier's result against the request.
     fn finish(self, tier: &str, received: Result<Bytes, TierError>) -> ReadResult {
-        let Self { tick, key, block, bytes, charge, check, server: _, is_last_try } = self;
+        let Self { tick, key, block, bytes, charge, check, is_last_try, .. } = self;
         let data = match received {
             Ok(data) if data.len() as u64 == bytes => match check {
                 Some(check) => check.passed(tier, &data).map(|()| data),
@@ -287,6 +300,7 @@ mod tests {
             charge: budget.charge(2),
             check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
             server: None,
+            lifetime: Lifetime::Passing,
             is_last_try: false,
         };
         let odd = Odd([(Tick(10), &b"abc"[..]), (Tick(11), b"ab")].into());
@@ -320,6 +334,7 @@ mod tests {
                 charge: budget.charge(2),
                 check,
                 server: None,
+                lifetime: Lifetime::Passing,
                 is_last_try,
             };
             let locate_reads = locate_reads([pending], |_| {

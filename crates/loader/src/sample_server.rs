@@ -34,6 +34,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use crate::dataset::Dataset;
+use crate::driver::lifetime_in;
 use crate::locate::location_by_key;
 use crate::read_results::read_alone;
 use crate::single_flight::{FlightResult, SingleFlight, Start, joined_result};
@@ -212,7 +213,8 @@ async fn read_one(flights: &Arc<SingleFlight>, key: SampleKey, due: Tick) -> Fli
         Start::Join(result) => joined_result(result.await),
         Start::Lead(guard) => {
             let (of, _) = Dataset::find(&flights.datasets, key).ok_or_else(|| absent(key))?;
-            guard.complete(of.read(key, due).await)
+            let lifetime = lifetime_in(flights.cache_of(key));
+            guard.complete(of.read(key, due, lifetime).await)
         }
     }
 }

@@ -16,7 +16,7 @@ use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
-use foreread_tier::{CacheTier, HeapBuffers};
+use foreread_tier::{ArenaBuffers, CacheTier};
 use foreread_tier_testing::CountingAllocator;
 use foreread_types::{DatasetId, Rank, StoreId};
 use tokio::runtime::Runtime;
@@ -47,6 +47,7 @@ struct World {
     directory: tempfile::TempDir,
     catalog: Catalog,
     origin: Arc<LocalOrigin>,
+    buffers: ArenaBuffers,
 }
 
 impl World {
@@ -62,13 +63,14 @@ impl World {
                 std::fs::write(data.join(format!("{id:06}")), content(id, length)).unwrap();
             }),
         }
-        let origin = LocalOrigin::open(&data, LocalConfig::default(), Arc::new(HeapBuffers)).unwrap();
+        let buffers = ArenaBuffers::default();
+        let origin = LocalOrigin::open(&data, LocalConfig::default(), Arc::new(buffers.clone())).unwrap();
         let format = if in_shards { Format::TfRecord } else { Format::Files };
         let options = IndexOptions::default().with_format(format);
         let url = data.display().to_string();
         let catalog = runtime.block_on(Catalog::index(&origin, &url, &options, |_| ())).unwrap();
         assert_eq!(catalog.len(), samples as u64);
-        Self { runtime, directory, catalog, origin: Arc::new(origin) }
+        Self { runtime, directory, catalog, origin: Arc::new(origin), buffers }
     }
 
     fn disk(&self) -> (Arc<DiskTier>, u64) {
@@ -77,9 +79,14 @@ impl World {
         let (identity, samples) = (self.catalog.identity("fake"), self.catalog.len());
         let dataset = DatasetOnDisk { identity, samples, bytes: self.catalog.total_bytes() };
         let config = DiskConfig::new([(path, 1 << 30)]);
-        let tier = DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap();
+        let tier = DiskTier::open(config, &[dataset], Arc::new(self.buffers.clone())).unwrap();
         let room = tier.capacity();
         (Arc::new(tier), room)
+    }
+
+    /// Bytes in use, in the program's allocator and in the arena of samples.
+    fn live(&self) -> u64 {
+        ALLOCATOR.live() + self.buffers.in_use() as u64
     }
 
     /// Two epochs with a slow trainer. `look` gets the staged bytes after each batch.
@@ -111,6 +118,7 @@ impl World {
             plan: LocalPlan::Private(plan),
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(blocks)],
             caches: caches.into_iter().map(|(source, cache, _)| (source, cache)).collect(),
+            buffers: Arc::new(self.buffers.clone()),
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,
             others: None,
@@ -165,7 +173,7 @@ fn keeps_what_it_counts(
     disk: Option<(Arc<DiskTier>, u64)>,
     in_blocks: bool,
 ) {
-    let (before, resident) = (ALLOCATOR.live(), Resident::now());
+    let (before, resident) = (world.live(), Resident::now());
     let mut caches: Caches = vec![(ReadSource::Memory, Arc::clone(&memory) as _, room)];
     caches.extend(disk.clone().map(|(disk, room)| (ReadSource::Disk, disk as _, room)));
     world.train(caches, in_blocks, |_| ());
@@ -174,7 +182,7 @@ fn keeps_what_it_counts(
         world.runtime.block_on(disk.flush());
     }
     assert_eq!(memory.len() as u64, world.catalog.len(), "{what}");
-    let (taken, counted) = (ALLOCATOR.live().saturating_sub(before), memory.budget().used());
+    let (taken, counted) = (world.live().saturating_sub(before), memory.budget().used());
     assert!(taken <= counted + OVERHEAD, "{what}: {taken} bytes are taken, {counted} are counted");
     let now = Resident::now();
     for (name, now, before) in [("RSS", now.rss, resident.rss), ("Pss", now.pss, resident.pss)] {
@@ -248,10 +256,10 @@ fn samples_moved_from_disk_take_their_counted_size() {
 
 /// Samples read ahead from a disk take at most the look-ahead.
 fn look_ahead_is_what_is_counted(length: usize, world: &World, caches: Caches) {
-    let before = ALLOCATOR.live();
+    let before = world.live();
     let mut most = 0;
     world.train(caches, false, |staged| {
-        most = most.max(ALLOCATOR.live().saturating_sub(before));
+        most = most.max(world.live().saturating_sub(before));
         let batches = 2 * 32 * (length as u64 + 8192);
         assert!(staged <= LOOK_AHEAD.max(batches), "{staged} bytes are staged");
     });

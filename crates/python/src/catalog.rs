@@ -13,7 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
-use crate::{allocator, files, interrupt, loader, logs, process_local, settings, values};
+use crate::{files, interrupt, loader, logs, process_local, settings, values};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
@@ -282,7 +282,6 @@ pub(crate) fn index(
     pack_samples: Option<u64>,
     pack_split: Option<String>,
 ) -> PyResult<PyCatalog> {
-    allocator::set_up();
     process_local::count_forks();
     logs::set_up(py)?;
     let mut options = IndexOptions::default();

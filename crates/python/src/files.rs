@@ -24,7 +24,7 @@ use pyo3::types::PyBytes;
 
 use crate::catalog::PyCatalog;
 use crate::errors;
-use crate::{allocator, interrupt, logs, process_local, settings};
+use crate::{interrupt, logs, process_local, settings};
 
 /// Threads that look up files. File servers do not benefit from more.
 const THREADS: usize = 16;
@@ -51,7 +51,6 @@ pub(crate) fn catalog_of<'py>(
     base: &Bound<'py, PyAny>,
     paths: Vec<PathBuf>,
 ) -> PyResult<(Option<PyCatalog>, Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
-    allocator::set_up();
     process_local::count_forks();
     logs::set_up(py)?;
     let base = settings::path("root", base)?;

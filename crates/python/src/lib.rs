@@ -16,7 +16,6 @@
 //!
 //! Code that needs no Rust is in `python/foreread`.
 
-mod allocator;
 mod batch;
 mod catalog;
 mod command;

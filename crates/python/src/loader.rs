@@ -20,7 +20,7 @@ use crate::monitor::Monitor;
 use crate::process_local::ProcessLocal;
 use crate::run::{Closable, INTERRUPT_TIMEOUT, RunHandle, SHUTDOWN_TIMEOUT};
 use crate::settings::{self, PythonSettings};
-use crate::{allocator, json, logs, process_local, values};
+use crate::{json, logs, process_local, values};
 
 /// Numbers the rendezvous of this process, so that the n-th loaders of all ranks meet.
 static MEETINGS: Meetings = Meetings::new();
@@ -201,7 +201,6 @@ impl PyLoader {
         target: &Bound<'_, PyAny>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        allocator::set_up();
         process_local::count_forks();
         logs::set_up(py)?;
         let settings = PythonSettings::of("Loader", settings)?;

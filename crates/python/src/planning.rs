@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::errors::{self, ExceptionClass};
 use crate::settings::{self, PythonSettings};
-use crate::{allocator, interrupt, json, loader, logs, process_local};
+use crate::{interrupt, json, loader, logs, process_local};
 
 /// The plan of this rank alone, as JSON and text.
 #[pyfunction]
@@ -21,7 +21,6 @@ pub(crate) fn plan_of(
     target: &Bound<'_, PyAny>,
     settings: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<(String, String)> {
-    allocator::set_up();
     process_local::count_forks();
     logs::set_up(py)?;
     let mut settings = PythonSettings::of("plan", settings)?;
@@ -49,7 +48,6 @@ pub(crate) fn calibrate<'py>(
     seconds: f64,
     output: Option<PathBuf>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    allocator::set_up();
     process_local::count_forks();
     logs::set_up(py)?;
     let mut wanted = CalibrateOptions::default();

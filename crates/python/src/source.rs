@@ -22,7 +22,7 @@ use crate::run::{self, Closable};
 use crate::sample::PySample;
 use crate::settings::PythonSettings;
 use crate::share;
-use crate::{allocator, json, logs, process_local, values};
+use crate::{json, logs, process_local, values};
 
 /// A source, empty after closing.
 #[derive(Debug)]
@@ -115,7 +115,6 @@ impl PySource {
         target: &Bound<'_, PyAny>,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        allocator::set_up();
         process_local::count_forks();
         logs::set_up(py)?;
         // Each process has its own order, which others do not know.

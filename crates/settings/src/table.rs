@@ -353,10 +353,6 @@ pub const OTHER_VARIABLES: &[Variable] = &[
         "The log's level and filter, e.g. `debug` or `foreread_peer=trace`; wins over `-v` and `-q`",
     ),
     ("NO_COLOR", "Any value: no colours"),
-    (
-        "MALLOC_ARENA_MAX",
-        "The number of the allocator's arenas (glibc). Unset: the command and the Python package use 1",
-    ),
     ("AWS_ACCESS_KEY_ID", "The access key of S3"),
     ("AWS_SECRET_ACCESS_KEY", "Its secret"),
     ("AWS_SESSION_TOKEN", "Its token, if it is temporary"),

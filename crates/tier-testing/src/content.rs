@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use foreread_tier::{Object, ReadRequest, Span};
+use foreread_tier::{Buffer, Buffers, HeapBuffers, Object, ReadRequest, Span};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 
 /// The content of the object `path` of `size` bytes. A pure function of its arguments, different
@@ -19,16 +19,32 @@ pub fn content(seed: u64, path: &str, size: u64) -> Bytes {
 pub fn content_range(seed: u64, path: &str, size: u64, range: Range<u64>) -> Bytes {
     assert!(range.start <= range.end && range.end <= size, "{range:?} of {size} bytes of {path}");
     let name = path.bytes().fold(mix(seed ^ size), |hash, byte| mix(hash ^ u64::from(byte)));
-    let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+    let mut bytes = memory((range.end - range.start) as usize);
     let mut at = range.start;
     while at < range.end {
         let word = mix(name ^ (at / 8)).to_le_bytes();
         let part = &word[(at % 8) as usize..];
         let part = &part[..part.len().min((range.end - at) as usize)];
-        bytes.extend_from_slice(part);
+        bytes.extend(part);
         at += part.len() as u64;
     }
-    Bytes::from(bytes)
+    bytes.freeze()
+}
+
+/// Memory as all samples have it.
+///
+/// # Panics
+/// If there is none.
+fn memory(length: usize) -> Buffer {
+    let Some(memory) = HeapBuffers.allocate(length, 1) else { panic!("no memory for {length} bytes") };
+    memory
+}
+
+/// A copy in memory as all samples have it.
+pub(crate) fn copied(bytes: &[u8]) -> Bytes {
+    let mut copy = memory(bytes.len());
+    copy.extend(bytes);
+    copy.freeze()
 }
 
 /// A number in `0.0..1.0`.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_tier::{
-    ErrorKind, ListRange, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
-    Version, check_path,
+    Buffers, ErrorKind, ListRange, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError,
+    TierProfile, Version, check_path,
 };
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick, mix};
 use futures::future::BoxFuture;
@@ -51,6 +51,7 @@ struct FakeServer {
     refuses_above: u64,
     ceilings: Vec<RateCeiling>,
     zeroes: Option<Bytes>,
+    buffers: Option<Arc<dyn Buffers>>,
     contents: BTreeMap<Arc<str>, Bytes>,
     pipe_free: Mutex<Option<Instant>>,
     objects: Mutex<BTreeMap<Arc<str>, (u64, u64)>>, // path -> (size, generation)
@@ -77,6 +78,7 @@ impl FakeOrigin {
                 refuses_above: u64::MAX,
                 ceilings: Vec::new(),
                 zeroes: None,
+                buffers: None,
                 contents: BTreeMap::new(),
                 pipe_free: Mutex::new(None),
                 objects: Mutex::new(objects.into_iter().map(|(path, size)| (path, (size, 0))).collect()),
@@ -215,6 +217,12 @@ impl FakeOrigin {
     pub fn with_zeroes(self) -> Self {
         let largest = self.server.objects().values().map(|&(size, _)| size).max().unwrap_or(0);
         self.configure(|server| server.zeroes = Some(Bytes::from(vec![0; largest as usize])))
+    }
+
+    /// The same with answers in memory of `buffers`.
+    #[must_use]
+    pub fn with_buffers(self, buffers: Arc<dyn Buffers>) -> Self {
+        self.configure(|server| server.buffers = Some(buffers))
     }
 
     /// The same with another profile. The number of reads served at once stays.
@@ -358,7 +366,12 @@ impl FakeServer {
             return Err(error(ErrorKind::Changed).with_detail(format!("{size} bytes, state {generation}")));
         }
         let range = request.range().map_err(|why| error(ErrorKind::Invalid).with_detail(why))?;
-        Ok(self.content(&object.path, size, range))
+        let content = self.content(&object.path, size, range);
+        let Some(buffers) = &self.buffers else { return Ok(content) };
+        let buffer = buffers.allocate_for(request.lifetime, content.len(), 1);
+        let mut buffer = buffer.ok_or_else(|| error(ErrorKind::Other).with_detail("no memory"))?;
+        buffer.extend(&content);
+        Ok(buffer.freeze())
     }
 
     /// Waits until the link has sent `bytes` after everything before.

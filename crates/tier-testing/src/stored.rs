@@ -16,6 +16,7 @@ use futures::FutureExt;
 use tokio::time::sleep;
 
 use crate::ReadCounter;
+use crate::content::copied;
 
 /// A cache whose lookup returns [`Lookup::Stored`] and which is then read, like a disk. A store
 /// copies, so the sample's own charge ends with the sample. A read takes time and returns a copy.
@@ -127,7 +128,7 @@ impl StoredCache {
         let result = match kept {
             None => Err(error(ErrorKind::Absent)),
             Some(kept) if kept.bytes.len() as u64 != request.len() => Err(error(ErrorKind::Changed)),
-            Some(kept) => Ok(Bytes::copy_from_slice(&kept.bytes)),
+            Some(kept) => Ok(copied(&kept.bytes)),
         };
         flight.end(&result);
         result
@@ -157,6 +158,10 @@ impl CacheTier for StoredCache {
         self.footprint
     }
 
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
     fn lookup(&self, key: SampleKey) -> Lookup {
         if self.kept().contains_key(&key) { Lookup::Stored } else { Lookup::Absent }
     }
@@ -174,7 +179,7 @@ impl CacheTier for StoredCache {
             if !self.write_latency.is_zero() {
                 sleep(self.write_latency).await;
             }
-            let bytes = Bytes::copy_from_slice(&sample);
+            let bytes = copied(&sample);
             self.kept().entry(key).or_insert_with(|| Arc::new(CachedSample { bytes, _room: room }));
             return Ok(());
         };
@@ -182,7 +187,7 @@ impl CacheTier for StoredCache {
             write_behind.refused.fetch_add(1, Relaxed);
             return Err(error(ErrorKind::Full));
         };
-        let bytes = Bytes::copy_from_slice(&sample);
+        let bytes = copied(&sample);
         drop(sample);
         let _writing = write_behind.writing.lock().await;
         if write_behind.hangs {

@@ -12,16 +12,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    Backend, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier, ReadFuture,
-    ReadRequest, Tier, TierError, TierProfile, check_path,
+    Backend, Buffers, ErrorKind, HeapBuffers, ListRange, Object, OpenContext, OpenOptions, OriginTier,
+    ReadFuture, ReadRequest, Tier, TierError, TierProfile, check_path,
 };
 use foreread_tier_testing::{KnownSample, conformance};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
 
+/// Objects by their paths, and memory for samples.
 #[derive(Clone, Debug)]
-struct Map(BTreeMap<String, (Object, Bytes)>);
+struct Map(BTreeMap<String, (Object, Bytes)>, Arc<dyn Buffers>);
 
 #[async_trait::async_trait]
 impl Backend for Map {
@@ -33,9 +34,9 @@ impl Backend for Map {
         &self,
         _: &str,
         _: &OpenOptions,
-        _: &OpenContext,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
-        Ok(Arc::new(self.clone()))
+        Ok(Arc::new(Self(self.0.clone(), Arc::clone(&context.buffers))))
     }
 }
 
@@ -54,7 +55,11 @@ impl Map {
         }
         let range = request.range().map_err(|why| TierError::invalid("map", path, why))?;
         // A copy: a slice would keep the whole object in memory.
-        Ok(Bytes::copy_from_slice(&bytes[range.start as usize..range.end as usize]))
+        let part = &bytes[range.start as usize..range.end as usize];
+        let buffer = self.1.allocate_for(request.lifetime, part.len(), 1);
+        let mut buffer = buffer.ok_or_else(|| TierError::new(ErrorKind::Other, "map").with_object(path))?;
+        buffer.extend(part);
+        Ok(buffer.freeze())
     }
 }
 
@@ -100,7 +105,7 @@ async fn main() -> Result<(), TierError> {
     let samples = conformance::samples(7);
     let entry =
         |known: &KnownSample| (known.object.path.to_string(), (known.object.clone(), known.content.clone()));
-    let map = Map(samples.iter().map(entry).collect());
+    let map = Map(samples.iter().map(entry).collect(), Arc::new(HeapBuffers));
     let runtime = tokio::runtime::Handle::current();
     let context = OpenContext { buffers: Arc::new(HeapBuffers), runtime, seed: 7 };
     let origin = map.open("map://", &OpenOptions::default(), &context).await?;

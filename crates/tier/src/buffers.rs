@@ -6,14 +6,14 @@
 
 use std::alloc::Layout;
 use std::fmt::Debug;
-use std::mem::{ManuallyDrop, MaybeUninit};
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::Arc;
 
 use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
+use tokio::runtime::Handle;
 
-use crate::recycled::FreeLists;
+use crate::arena::ArenaMemory;
 
 /// The alignment of all memory for samples, in bytes: a cache line.
 ///
@@ -29,10 +29,30 @@ pub trait Buffers: Debug + Send + Sync + 'static {
     /// terabytes must cost an error and not the process.
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer>;
 
-    /// Allows buffers that are a little longer than their contents, where that makes recycling
-    /// easier. Call it before the first read, and only where samples are dropped soon. The excess
-    /// of all buffers together is bounded.
-    fn allow_longer_buffers(&self) {}
+    /// The same, with the time that the memory will be in use. Allocators use that to keep memory
+    /// apart that is freed together.
+    fn allocate_for(&self, lifetime: Lifetime, length: usize, align: usize) -> Option<Buffer> {
+        let _ = lifetime;
+        self.allocate(length, align)
+    }
+
+    /// Gives unused memory back to the system from time to time, by a task on `runtime`. Called
+    /// when a run begins.
+    fn return_unused_on(&self, runtime: &Handle) {
+        let _ = runtime;
+    }
+}
+
+/// How long memory will be in use, as far as its reader knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Lifetime {
+    /// Until the trainer drops the sample.
+    #[default]
+    Passing,
+    /// As long as the plan keeps the sample in memory.
+    Kept,
+    /// Until the samples are copied out of a block.
+    Block,
 }
 
 /// Memory from the program's allocator.
@@ -48,37 +68,51 @@ impl Buffers for HeapBuffers {
 /// Memory that is being filled.
 #[derive(Debug)]
 pub struct Buffer {
-    memory: Heap,
+    memory: Memory,
     /// The usable length of the memory.
     length: usize,
     filled: usize,
-    /// Receives the memory when the buffer is dropped. The allocator does if this is `None`.
-    free_lists: Option<Arc<FreeLists>>,
+}
+
+/// The owner of a buffer's memory.
+#[derive(Debug)]
+enum Memory {
+    Heap(Heap),
+    Arena(ArenaMemory),
+}
+
+impl Memory {
+    fn pointer(&self) -> NonNull<u8> {
+        match self {
+            Self::Heap(heap) => heap.pointer,
+            Self::Arena(memory) => memory.pointer(),
+        }
+    }
+
+    fn size(&self) -> usize {
+        match self {
+            Self::Heap(heap) => heap.layout.size(),
+            Self::Arena(memory) => memory.size(),
+        }
+    }
 }
 
 impl Buffer {
     /// `length` bytes from the program's allocator, aligned to `align` and to 64 bytes. `None` if
     /// memory is short or `align` is not a power of two.
     pub fn heap(length: usize, align: usize) -> Option<Self> {
-        Some(Self { memory: Heap::new(length, align)?, length, filled: 0, free_lists: None })
+        Some(Self { memory: Memory::Heap(Heap::new(length, align)?), length, filled: 0 })
     }
 
-    /// The first `length` bytes of `memory`, which goes to `free_lists` afterwards.
-    pub(crate) fn recycled(memory: Heap, length: usize, free_lists: Arc<FreeLists>) -> Self {
-        debug_assert!(length <= memory.size() && memory.layout.align() == free_lists.align());
-        free_lists.add_spare(memory.size() - length);
-        Self { memory, length, filled: 0, free_lists: Some(free_lists) }
+    /// The first `length` bytes of `memory`.
+    pub(crate) fn of_arena(memory: ArenaMemory, length: usize) -> Self {
+        debug_assert!(length <= memory.size());
+        Self { memory: Memory::Arena(memory), length, filled: 0 }
     }
 
     /// The length of the full buffer.
     pub fn capacity(&self) -> usize {
         self.length
-    }
-
-    /// The length of its memory.
-    #[cfg(test)]
-    pub(crate) fn size(&self) -> usize {
-        self.memory.size()
     }
 
     /// The number of filled bytes.
@@ -98,7 +132,7 @@ impl Buffer {
         &mut self,
         read: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
     ) -> Result<usize, E> {
-        let empty = &mut self.memory.as_uninit()[self.filled..self.length];
+        let empty = self.empty();
         let (start, room) = (empty.as_ptr().cast::<u8>(), empty.len());
         let done = read(empty)?;
         // A `&mut [u8]` is initialised memory. It remains to check that it is *this* memory.
@@ -116,36 +150,29 @@ impl Buffer {
     /// # Panics
     /// If they do not fit.
     pub fn extend(&mut self, bytes: &[u8]) {
-        let empty = &mut self.memory.as_uninit()[self.filled..self.length][..bytes.len()];
+        let empty = &mut self.empty()[..bytes.len()];
         empty.write_copy_of_slice(bytes);
         self.filled += bytes.len();
     }
 
     /// The filled part as shared bytes. The allocation lives until the last handle is dropped.
-    pub fn freeze(mut self) -> Bytes {
-        let (length, filled, memory) = (self.length, self.filled, self.take());
-        match self.free_lists.take() {
-            None => Bytes::from_owner(HeapBytes { memory, filled }),
-            Some(free_lists) => {
-                // The returned memory remembers the filled length only, not the requested one.
-                free_lists.add_spare(length - filled);
-                let memory = ManuallyDrop::new(memory);
-                let (pointer, size) = (memory.pointer, memory.size());
-                Bytes::from_owner(RecycledBytes { pointer, size, filled, free_lists })
-            }
+    pub fn freeze(self) -> Bytes {
+        let filled = self.filled;
+        match self.memory {
+            Memory::Heap(memory) => Bytes::from_owner(HeapBytes { memory, filled }),
+            Memory::Arena(memory) => Bytes::from_owner(ArenaBytes { memory, filled }),
         }
     }
 
-    fn take(&mut self) -> Heap {
-        (self.length, self.filled) = (0, 0);
-        std::mem::replace(&mut self.memory, Heap::EMPTY)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if let Some(free_lists) = self.free_lists.take() {
-            free_lists.put(self.length, self.take());
+    /// The part that is not filled.
+    fn empty(&mut self) -> &mut [MaybeUninit<u8>] {
+        assert!(self.filled <= self.length && self.length <= self.memory.size());
+        // SAFETY: the pointer is valid for `size` bytes (if zero: dangling and aligned), which the
+        // part does not exceed. The memory is owned by this value and borrowed mutably.
+        // `MaybeUninit` needs no initialisation.
+        unsafe {
+            let start = self.memory.pointer().add(self.filled);
+            std::slice::from_raw_parts_mut(start.as_ptr().cast(), self.length - self.filled)
         }
     }
 }
@@ -164,7 +191,7 @@ unsafe impl BufMut for Buffer {
     }
 
     fn chunk_mut(&mut self) -> &mut UninitSlice {
-        UninitSlice::uninit(&mut self.memory.as_uninit()[self.filled..self.length])
+        UninitSlice::uninit(self.empty())
     }
 }
 
@@ -181,32 +208,19 @@ impl AsRef<[u8]> for HeapBytes {
     }
 }
 
-/// Filled memory that returns to the free lists. One exists per sample in memory, so it must not
-/// exceed [`HeapBytes`]. The free lists know the alignment of their memory.
-struct RecycledBytes {
-    pointer: NonNull<u8>,
-    size: usize,
+/// Filled memory that goes back to its arena. One exists per sample in memory, so it must not exceed
+/// [`HeapBytes`].
+struct ArenaBytes {
+    memory: ArenaMemory,
     filled: usize,
-    free_lists: Arc<FreeLists>,
 }
 
-// SAFETY: the memory is owned by this value alone and is plain bytes.
-unsafe impl Send for RecycledBytes {}
-// SAFETY: shared references only read (`as_ref`).
-unsafe impl Sync for RecycledBytes {}
+const _: () = assert!(size_of::<ArenaBytes>() <= size_of::<HeapBytes>());
 
-impl AsRef<[u8]> for RecycledBytes {
+impl AsRef<[u8]> for ArenaBytes {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: as in `Buffer::as_ref`; nothing is ever written here.
-        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.filled) }
-    }
-}
-
-impl Drop for RecycledBytes {
-    fn drop(&mut self) {
-        // It was a layout in `Heap::new`, so it is one here.
-        let Ok(layout) = Layout::from_size_align(self.size, self.free_lists.align()) else { return };
-        self.free_lists.put(self.filled, Heap { pointer: self.pointer, layout });
+        unsafe { std::slice::from_raw_parts(self.memory.pointer().as_ptr(), self.filled) }
     }
 }
 
@@ -214,7 +228,7 @@ impl AsRef<[u8]> for Buffer {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: the first `filled` bytes were initialised through `fill` or `extend`. The memory
         // is ours, at least `filled` bytes long, and nothing writes to it while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.memory.pointer.as_ptr(), self.filled) }
+        unsafe { std::slice::from_raw_parts(self.memory.pointer().as_ptr(), self.filled) }
     }
 }
 
@@ -225,7 +239,7 @@ impl AsRef<[u8]> for Buffer {
 /// [`CACHE_LINE`] bytes longer, which is used from the first cache line at least 16 bytes in. The
 /// byte before that line stores the offset.
 #[derive(Debug)]
-pub(crate) struct Heap {
+struct Heap {
     pointer: NonNull<u8>,
     layout: Layout,
 }
@@ -244,10 +258,7 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// No memory at all.
-    const EMPTY: Self = Self { pointer: NonNull::dangling(), layout: Layout::new::<()>() };
-
-    pub(crate) fn new(length: usize, align: usize) -> Option<Self> {
+    fn new(length: usize, align: usize) -> Option<Self> {
         // No power of two stays none: 64 does not hide it.
         let align = if align.is_power_of_two() { align.max(CACHE_LINE) } else { return None };
         let layout = Layout::from_size_align(length, align).ok()?;
@@ -270,17 +281,6 @@ impl Heap {
             pointer
         };
         Some(Self { pointer, layout })
-    }
-
-    /// The length in bytes.
-    pub(crate) fn size(&self) -> usize {
-        self.layout.size()
-    }
-
-    fn as_uninit(&mut self) -> &mut [MaybeUninit<u8>] {
-        // SAFETY: the pointer is valid for `size` bytes (if zero: dangling and aligned), owned by
-        // this value and borrowed mutably. `MaybeUninit` needs no initialisation.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr().cast(), self.layout.size()) }
     }
 }
 
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn buffer_accepts_parts_up_to_its_length() {
-        let mut buffer = crate::RecycledBuffers::default().allocate(10_000, 1).unwrap();
+        let mut buffer = crate::ArenaBuffers::default().allocate(10_000, 1).unwrap();
         let address = buffer.as_ref().as_ptr();
         buffer.put_slice(&[1; 3]);
         buffer.put_bytes(2, 9_997);
@@ -351,8 +351,8 @@ mod tests {
 
     #[test]
     fn alignment_must_be_a_power_of_two() {
-        let recycled = crate::RecycledBuffers::default();
-        let buffers: [&dyn Buffers; 2] = [&HeapBuffers, &recycled];
+        let arena = crate::ArenaBuffers::default();
+        let buffers: [&dyn Buffers; 2] = [&HeapBuffers, &arena];
         for buffers in buffers {
             for align in [0, 3, 48, 96, 4097] {
                 for length in [0, 100, 100_000, 16 << 20] {
@@ -366,9 +366,8 @@ mod tests {
     /// slow.
     #[test]
     fn buffers_of_any_length_begin_at_a_cache_line() {
-        let (recycled, is_roomy) = (crate::RecycledBuffers::default(), crate::RecycledBuffers::default());
-        is_roomy.allow_longer_buffers();
-        let buffers: [&dyn Buffers; 3] = [&HeapBuffers, &recycled, &is_roomy];
+        let arena = crate::ArenaBuffers::default();
+        let buffers: [&dyn Buffers; 2] = [&HeapBuffers, &arena];
         for buffers in buffers {
             for _ in 0..2 {
                 let lengths = [1, 100, 1000, 8192, 10_000, 110_000, 131_072, 300_000, 4 << 20, 9 << 20];

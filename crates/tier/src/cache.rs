@@ -24,6 +24,9 @@ pub trait CacheTier: Tier {
     /// allocates at most as much.
     fn footprint(&self) -> Footprint;
 
+    /// Whether stored samples stay in the memory in which they came. Other caches copy them.
+    fn keeps_memory(&self) -> bool;
+
     /// Looks a sample up. Never blocks.
     fn lookup(&self, key: SampleKey) -> Lookup;
 

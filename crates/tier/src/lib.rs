@@ -25,6 +25,7 @@
 //! The price of a future per read is one boxed future for the layers and one for the tier. A
 //! busy consumer is woken rarely, because tiers call the wakers of several answers in a row.
 
+mod arena;
 mod backend;
 mod budget;
 mod buffers;
@@ -33,20 +34,19 @@ mod error;
 mod layout;
 mod path;
 mod peers;
-mod recycled;
 mod request;
 mod sample;
 mod tier;
 
+pub use arena::ArenaBuffers;
 pub use backend::{Backend, OpenContext, OpenOptions};
 pub use budget::{Budget, Charge};
-pub use buffers::{Buffer, Buffers, HeapBuffers};
+pub use buffers::{Buffer, Buffers, HeapBuffers, Lifetime};
 pub use cache::{CacheTier, Lookup};
 pub use error::{BoxError, ErrorKind, TierError};
 pub use layout::{LayoutsFuture, ObjectLayout, StorageServer, UnknownServer};
 pub use path::{ListRange, check_path};
 pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerService, Peers};
-pub use recycled::RecycledBuffers;
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, StoredPart, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};

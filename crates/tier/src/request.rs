@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foreread_types::{Recipe, SampleKey, Tick};
 
-use crate::StorageServer;
+use crate::{Lifetime, StorageServer};
 
 /// Identifies one state of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -150,6 +150,8 @@ pub struct ReadRequest {
     pub block: Option<Arc<ReadBlock>>,
     /// The server of the storage that holds the first byte, if the catalog knows it. A hint.
     pub server: Option<StorageServer>,
+    /// How long the memory of the answer will be in use. A hint.
+    pub lifetime: Lifetime,
 }
 
 /// A part of an object that the caller reads in one request, by several reads in one burst. A layer
@@ -163,9 +165,9 @@ pub struct ReadBlock {
 }
 
 impl ReadRequest {
-    /// A read without a block, from an unknown server.
+    /// A read without a block, from an unknown server, of a sample that passes.
     pub const fn new(key: SampleKey, object: Object, span: Span, due: Tick) -> Self {
-        Self { key, object, span, due, block: None, server: None }
+        Self { key, object, span, due, block: None, server: None, lifetime: Lifetime::Passing }
     }
 
     /// The length of the answer, in bytes.

@@ -88,8 +88,8 @@
 //! * Context switches: 2.0 per sample with threads, 0.4 to 0.9 with a ring. The checksum takes 5 us
 //!   from the cores' caches and 10 from memory. Touching the bytes at all is 7.5 of these, which
 //!   the next reader of the bytes saves.
-//! * Reused memory ([`RecycledBuffers`](foreread_tier::RecycledBuffers)) saves threads 4 to 8 us
-//!   per sample. With a ring the difference is lost in the noise.
+//! * Reused memory ([`ArenaBuffers`](foreread_tier::ArenaBuffers)) saves threads 4 to 8 us per
+//!   sample. With a ring the difference is lost in the noise.
 //! * Opening 5,000 samples again: 1.5 ms, for 110 KB and for 16 KB each. Page cache after 28
 //!   passes: 12 of 135,003 pages, which are the segments' headers.
 

@@ -390,6 +390,10 @@ impl CacheTier for DiskTier {
         FOOTPRINT
     }
 
+    fn keeps_memory(&self) -> bool {
+        false
+    }
+
     /// [`Lookup::Stored`] once a sample is written and listed, otherwise [`Lookup::Absent`]. One
     /// load from memory.
     fn lookup(&self, key: SampleKey) -> Lookup {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::buf::Limit;
 use bytes::{BufMut, BytesMut};
-use foreread_tier::{Buffer, ErrorKind, TierError};
+use foreread_tier::{Buffer, ErrorKind, Lifetime, TierError};
 use foreread_types::SampleKey;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -248,7 +248,7 @@ impl<'a> ClientTask<'a> {
         Ok(match expected {
             ExpectedPayload::Skipped => skipped,
             ExpectedPayload::Small => Body::Small(header, BytesMut::with_capacity(length).limit(length)),
-            ExpectedPayload::Sample(key) => match self.remote.requester.buffers.allocate(length, 1) {
+            ExpectedPayload::Sample(key) => match self.memory(&header, length) {
                 Some(buffer) => Body::Sample(header, key, buffer),
                 None => {
                     let error = TierError::new(ErrorKind::Other, NAME)
@@ -258,6 +258,13 @@ impl<'a> ClientTask<'a> {
                 }
             },
         })
+    }
+
+    /// Memory for the sample that follows `header`.
+    fn memory(&self, header: &FrameHeader, length: usize) -> Option<Buffer> {
+        let batch = self.open.batches.get(&header.request);
+        let lifetime = batch.map_or(Lifetime::Passing, |batch| batch.lifetime(header.tag));
+        self.remote.requester.buffers.allocate_for(lifetime, length, 1)
     }
 
     /// When to check the timeouts next.

@@ -12,8 +12,7 @@ use foreread_peer::{
     RawFrames, RunId, SampleOffer, Settings, Token, Transport, TransportListener, WireProtection, handshake,
 };
 use foreread_tier::{
-    ErrorKind, OpenContext, PeerReplies, PeerReply, PeerRequest, PeerService, RecycledBuffers, Tier,
-    TierError,
+    ArenaBuffers, ErrorKind, OpenContext, PeerReplies, PeerReply, PeerRequest, PeerService, Tier, TierError,
 };
 use foreread_tier_testing::{KnownSample, ReadAll};
 use foreread_types::{Rank, SampleKey};
@@ -146,7 +145,7 @@ pub struct Node {
 }
 
 pub fn context() -> OpenContext {
-    let buffers = Arc::new(RecycledBuffers::default());
+    let buffers = Arc::new(ArenaBuffers::default());
     OpenContext { buffers, runtime: Handle::current(), seed: 7 }
 }
 

@@ -20,7 +20,7 @@ use foreread_benches::{median, subprocess};
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_oracle::{Sampler, Shuffle};
 use foreread_tier::{
-    Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, RecycledBuffers, Sample, Span,
+    ArenaBuffers, Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, Sample, Span,
 };
 use foreread_tier_testing::ReadAll;
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
@@ -155,7 +155,7 @@ pub fn part(args: &[String]) -> Result<()> {
         _ => {
             let (reader, buffers): (&str, Arc<dyn Buffers>) = match name.strip_suffix("-heap") {
                 Some(reader) => (reader, Arc::new(HeapBuffers)),
-                None => (name, Arc::new(RecycledBuffers::default())),
+                None => (name, Arc::new(ArenaBuffers::default())),
             };
             let reader = match reader {
                 "threads" => DiskReader::Threads,

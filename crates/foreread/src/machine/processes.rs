@@ -9,6 +9,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use foreread_tier::{Backend, OpenContext, OpenOptions, OriginTier, TierError};
@@ -34,8 +35,11 @@ const LENGTH: u64 = 110_000;
 const OVERHEAD: u64 = 16 << 20;
 const OVERHEAD_OF_EIGHT: u64 = 3 << 20;
 
+/// Memory that is not reused has gone back to the system by then.
+const IDLE: Duration = Duration::from_secs(2);
+
 #[derive(Debug)]
-struct Fake(FakeOrigin);
+struct Fake;
 
 #[async_trait]
 impl Backend for Fake {
@@ -47,9 +51,10 @@ impl Backend for Fake {
         &self,
         _: &str,
         _: &OpenOptions,
-        _: &OpenContext,
+        context: &OpenContext,
     ) -> Result<Arc<dyn OriginTier>, TierError> {
-        Ok(Arc::new(self.0.clone()))
+        let origin = FakeOrigin::uniform(SAMPLES, LENGTH).with_buffers(Arc::clone(&context.buffers));
+        Ok(Arc::new(origin))
     }
 }
 
@@ -70,7 +75,7 @@ fn loader(machine: &Machine, rank: u32, ranks: u32) -> (u64, Loader) {
     // A rank reads the same samples in each epoch.
     (config.epochs, config.batch_size, config.sampler) = (2, 8, SamplerKind::Sequential);
     let builder = Loader::builder_with("fake://data", config).rank(rank, ranks, Deal::Torch);
-    let registry = Registry::empty().register(Fake(FakeOrigin::uniform(SAMPLES, LENGTH)));
+    let registry = Registry::empty().register(Fake);
     let ready = builder.registry(registry).prepare().unwrap();
     (memory(&ready) + LOOK_AHEAD, ready.start())
 }
@@ -94,6 +99,7 @@ fn work(job: &str) {
     }
     println!("\nfilled");
     print_and_wait();
+    std::thread::sleep(IDLE);
     println!("\nholds {granted} {}", pss().saturating_sub(before));
     print_and_wait();
     drop(live);
@@ -112,8 +118,7 @@ fn hold(test: &str, ranks: u32, loaders: u32) -> (u64, u64) {
     let start = |rank: u32| {
         let mut command = Command::new(&program);
         command.args(["--exact", &format!("machine::processes::{test}"), "--nocapture"]);
-        // The documentation recommends this for programs that use the library with this allocator.
-        command.env(JOB, format!("{rank} {ranks} {loaders}")).env("MALLOC_ARENA_MAX", "1");
+        command.env(JOB, format!("{rank} {ranks} {loaders}"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
     let mut processes: Vec<Child> = (0..ranks).map(start).collect();

@@ -259,9 +259,9 @@ impl GroupRun<'_> {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
         shared.set_unit_memory(&planned);
-        let caches = caches(&planned, disk.as_ref(), &*context.buffers);
-        let blocks = vec![blocks];
-        Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group: None }, words))
+        let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
+        let (blocks, group) = (vec![blocks], None);
+        Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers }, words))
     }
 
     /// The datasets. Rank 0 lists them for all.

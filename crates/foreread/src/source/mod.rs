@@ -29,7 +29,7 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
 use self::wait_time::WaitTime;
-use crate::assembly::Assembly;
+use crate::assembly::{Assembly, ReadParts};
 use crate::error::{Error, Result};
 use crate::loader::Ready;
 use crate::memory::Grant;
@@ -182,7 +182,7 @@ impl Ready {
     /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
-        let Prepared { planned, opened, caches, disk, shared, group, .. } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, group, buffers, .. } = prepared;
         let Planned { config, cluster, memory: granted, units, factors, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
@@ -198,7 +198,7 @@ impl Ready {
         let memory = memory.collect();
         // An unreadable sample is an error of that request only.
         let units = units.as_ref().map(|_| shared.units().clone());
-        let reading = (config.retry_policy(), units.clone());
+        let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             catalog,

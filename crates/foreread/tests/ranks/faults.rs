@@ -475,13 +475,14 @@ impl std::fmt::Display for Ran<'_> {
 /// Runs a case. Returns whether it passed.
 fn run(number: u64) -> bool {
     let case = Case::new(number);
-    let ran = std::panic::catch_unwind(|| {
+    // The case is only printed after a panic.
+    let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         runtime().block_on(async {
             let ran = case.run().await;
             println!("case {number}: {ran}");
             ran.check();
         });
-    });
+    }));
     if ran.is_err() {
         println!(
             "case {number} failed: {:?} at a pace of {:?}: {:#?}",

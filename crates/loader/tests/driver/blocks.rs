@@ -221,6 +221,7 @@ impl Rig {
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],
             caches: self.caches.clone(),
+            buffers: Arc::new(HeapBuffers),
             look_ahead,
             on_error: OnError::Fail,
         };

@@ -10,8 +10,8 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, Ranks, plan_cluster};
 use foreread_tier::{
-    CacheTier, ErrorKind, PeerReply, PeerRequest, PeerService, Peers, ReadFuture, ReadRequest, Tier,
-    TierError, TierProfile,
+    CacheTier, ErrorKind, HeapBuffers, PeerReply, PeerRequest, PeerService, Peers, ReadFuture, ReadRequest,
+    Tier, TierError, TierProfile,
 };
 use foreread_tier_testing::{FakeOrigin, StoredCache};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
@@ -190,6 +190,7 @@ impl ClusterJob {
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],
             caches: vec![(source, memory)],
+            buffers: Arc::new(HeapBuffers),
             look_ahead: 20_000,
             on_error: OnError::Fail,
         };

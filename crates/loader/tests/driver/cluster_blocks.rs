@@ -12,7 +12,7 @@ use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Schedule, Shuffle};
 use foreread_planner::{
     BlockRanges, CacheStore, Cluster, ClusterPlan, Level, LocalPlan, Ranks, plan_cluster_in_blocks,
 };
-use foreread_tier::{CacheTier, PeerRequest};
+use foreread_tier::{CacheTier, HeapBuffers, PeerRequest};
 use foreread_tier_testing::StoredCache;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 use futures::StreamExt;
@@ -103,6 +103,7 @@ impl BlockJob {
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(owned)],
             caches: vec![(source, cache)],
+            buffers: Arc::new(HeapBuffers),
             look_ahead: self.look_ahead,
             on_error: OnError::Fail,
         };

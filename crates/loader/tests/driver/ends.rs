@@ -117,6 +117,10 @@ impl CacheTier for PanickingCache {
         self.inner.footprint()
     }
 
+    fn keeps_memory(&self) -> bool {
+        self.inner.keeps_memory()
+    }
+
     fn lookup(&self, key: SampleKey) -> Lookup {
         self.at("lookup");
         self.inner.lookup(key)

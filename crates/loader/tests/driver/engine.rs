@@ -61,6 +61,10 @@ impl CacheTier for TaskRecordingCache {
         self.memory.footprint()
     }
 
+    fn keeps_memory(&self) -> bool {
+        self.memory.keeps_memory()
+    }
+
     fn lookup(&self, key: SampleKey) -> Lookup {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner).push(tokio::task::id());
         self.memory.lookup(key)

@@ -11,7 +11,8 @@ use foreread_loader::{Dataset, LoadErrorKind, Loader, LoaderParts, OnError};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_tier::{
-    CacheTier, ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
+    CacheTier, ErrorKind, HeapBuffers, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError,
+    TierProfile,
 };
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::StreamExt;
@@ -108,6 +109,7 @@ async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) ->
         warm: false,
         datasets: vec![Dataset::new(catalog.clone(), Arc::new(origin))],
         caches: vec![(foreread_loader::ReadSource::Memory, memory)],
+        buffers: Arc::new(HeapBuffers),
         look_ahead: 1 << 20,
         on_error,
     };

@@ -9,7 +9,7 @@ use foreread_dataset::Catalog;
 use foreread_loader::{Batch, Dataset, LoadError, Loader, LoaderParts, OnError, ReadSource};
 use foreread_oracle::{Deal, Phase, PhaseKind, Position, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
-use foreread_tier::{CacheTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
+use foreread_tier::{CacheTier, HeapBuffers, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
 use foreread_tier_testing::FakeOrigin;
 use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 use futures::{FutureExt, StreamExt};
@@ -100,6 +100,7 @@ impl Rig {
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],
             caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),
+            buffers: Arc::new(HeapBuffers),
             look_ahead: self.look_ahead,
             on_error: self.on_error,
         };

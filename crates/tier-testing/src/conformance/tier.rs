@@ -22,6 +22,7 @@ pub async fn tier<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
     all_at_once_and_one_by_one(tier, known).await;
     one_sample_many_times(tier, known).await;
     answers_have_allocations_of_their_own(tier, known).await;
+    answers_begin_at_cache_lines(tier, known).await;
     dropped_half_way(tier, known).await;
     batches_side_by_side(tier, known).await;
 }
@@ -93,6 +94,14 @@ async fn answers_have_allocations_of_their_own<T: Tier + ?Sized>(tier: &T, known
         let apart = (second.as_ptr() as usize).wrapping_sub(first.as_ptr() as usize);
         let touching = apart == first.len() && !first.len().is_multiple_of(8);
         assert!(!touching, "two answers lie end to end in one allocation");
+    }
+}
+
+/// The kernel copies three to five times slower to 16 bytes after a page.
+async fn answers_begin_at_cache_lines<T: Tier + ?Sized>(tier: &T, known: &[KnownSample]) {
+    for bytes in read("addresses", tier, wholes(known)).await.values().flatten() {
+        let is_aligned = bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(64);
+        assert!(is_aligned, "{} bytes begin at {:p}: not at a cache line", bytes.len(), bytes.as_ptr());
     }
 }
 

@@ -1,0 +1,151 @@
+//! Memory for samples, in large regions with huge pages.
+//!
+//! A sample is read into memory, the trainer drops it some milliseconds or some epochs later, and a
+//! sample of about that size follows. Fresh memory costs more than the read: for 110 KB in pages of
+//! 4 KiB, 70 to 100 us of faults, and 16 us in pages of 2 MiB. A general allocator maps large
+//! buffers one by one, and its holes grow from epoch to epoch where threads have a heap each.
+//!
+//! So samples lie in regions of 32 MiB that the kernel backs with huge pages. Longer ones have a
+//! region each. The first 16 MiB of a pool have small pages, because a small memory tier would lose
+//! up to a huge page.
+//!
+//! * *Lifetimes are never mixed.* Samples that are kept, samples that pass and blocks have a
+//!   [pool](pool) of regions each. Otherwise one kept sample would hold 2 MiB of passed ones.
+//! * *Best fit.* Freed memory is joined with its free neighbours, and the smallest sufficient part
+//!   is reused first. Buffers begin at a cache line and are rounded up to one, which is the price:
+//!   at most 63 bytes.
+//! * *Unused memory goes back.* A huge page without a buffer goes to the kernel after a second, and
+//!   a region without buffers is unmapped. A run's [timer](timer) does that. Where there is none,
+//!   the next buffer that is dropped does. Idle pages of all pools together are bounded as well.
+//!   The price is the fault of a page that is used again later.
+//! * *A held buffer holds its huge page.* A trainer that keeps single samples for ever keeps up to
+//!   2 MiB with each.
+//! * Short samples that pass come from the program's allocator, which handles them well. Kept ones
+//!   come from here whatever their length, because there the allocator's holes would stay.
+//!
+//! A forked child may read and drop buffers of its parent. It gets its own buffers from the
+//! program's allocator, or from an arena of its own.
+
+mod extents;
+mod forks;
+mod pool;
+mod region;
+mod space;
+mod timer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+pub(crate) use self::pool::ArenaMemory;
+use self::pool::{IDLE, IdleMemory, Pool};
+use self::space::HUGE_PAGE;
+use crate::buffers::{Buffer, Buffers, Lifetime};
+
+/// Default bound on idle memory, in bytes.
+const DEFAULT_LIMIT: usize = 32 << 20;
+
+/// Shorter buffers that pass come from the program's allocator.
+const SHORT: usize = 8 << 10;
+
+/// Memory in large regions. Clones share it.
+#[derive(Clone, Debug)]
+pub struct ArenaBuffers(Arc<Pools>);
+
+/// One pool for each lifetime.
+#[derive(Debug)]
+struct Pools {
+    passing: Arc<Pool>,
+    kept: Arc<Pool>,
+    block: Arc<Pool>,
+    idle: Arc<IdleMemory>,
+    /// Whether a forked child can be detected. Otherwise all memory is the program's allocator's.
+    is_usable: bool,
+}
+
+impl Default for ArenaBuffers {
+    fn default() -> Self {
+        Self::new(DEFAULT_LIMIT)
+    }
+}
+
+impl ArenaBuffers {
+    /// Keeps at most `limit` bytes of idle memory.
+    pub fn new(limit: usize) -> Self {
+        let is_usable = forks::begin_counting();
+        let idle = Arc::new(IdleMemory { limit, bytes: AtomicUsize::new(0), wake: Notify::new() });
+        let pool = || Pool::new(Arc::clone(&idle));
+        Self(Arc::new(Pools { passing: pool(), kept: pool(), block: pool(), idle, is_usable }))
+    }
+
+    /// Bytes of its buffers, without those of the program's allocator. Zero in a forked child.
+    pub fn in_use(&self) -> usize {
+        self.0.all().iter().map(|pool| pool.in_use()).sum()
+    }
+
+    /// Bytes of huge pages that hold memory and no buffer.
+    pub fn idle(&self) -> usize {
+        self.0.idle.bytes.load(Ordering::Relaxed)
+    }
+}
+
+impl Pools {
+    fn all(&self) -> [&Arc<Pool>; 3] {
+        [&self.passing, &self.kept, &self.block]
+    }
+
+    /// Gives back at most `pages` pages that are idle for a second. Returns whether more may be.
+    fn give_back_due(&self, pages: usize) -> bool {
+        let mut given = 0;
+        for pool in self.all() {
+            while given < pages && pool.give_back(|since| since.elapsed() >= IDLE) {
+                given += 1;
+            }
+        }
+        given == pages
+    }
+
+    fn have_idle(&self) -> bool {
+        self.all().iter().any(|pool| pool.has_idle())
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        // In a forked child no timer exists, and its thread may hold the lock.
+        if self.passing.is_own() {
+            self.idle.wake.notify_one();
+        }
+    }
+}
+
+impl Buffers for ArenaBuffers {
+    fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
+        self.allocate_for(Lifetime::Passing, length, align)
+    }
+
+    fn allocate_for(&self, lifetime: Lifetime, length: usize, align: usize) -> Option<Buffer> {
+        let pool = match lifetime {
+            Lifetime::Passing => &self.0.passing,
+            Lifetime::Kept => &self.0.kept,
+            Lifetime::Block => &self.0.block,
+        };
+        let is_heap = length == 0
+            || lifetime == Lifetime::Passing && length < SHORT
+            || !align.is_power_of_two()
+            || align > HUGE_PAGE;
+        if is_heap || !self.0.is_usable || !pool.is_own() {
+            return Buffer::heap(length, align);
+        }
+        Some(Buffer::of_arena(pool.allocate(length, align)?, length))
+    }
+
+    fn return_unused_on(&self, runtime: &Handle) {
+        runtime.spawn(timer::run(Arc::downgrade(&self.0), Arc::clone(&self.0.idle)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! The memory of one lifetime.
+//!
+//! One lock per pool protects its tables. It is held while the kernel maps a region or takes a huge
+//! page back. The latter takes 20 to 100 us.
+//!
+//! A forked child never takes the lock, because a thread of its parent may hold it. There a dropped
+//! buffer stays allocated, until the child ends, and so does the pool. The price is memory that the
+//! child does not reuse.
+
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::forks;
+use super::region::{Region, discard};
+use super::space::{HUGE_PAGE, Space, Unused};
+use crate::buffers::CACHE_LINE;
+
+/// The length of a region. Longer buffers have a region each.
+pub(super) const REGION: usize = 32 << 20;
+
+/// So much of a pool has small pages. A pool that needs no more would lose up to a huge page.
+const SMALL_PAGES: usize = 16 << 20;
+
+/// The size of the kernel's pages is a divisor of this.
+const PAGE: usize = 64 << 10;
+
+/// Memory that is not reused for this long goes back to the kernel.
+pub(super) const IDLE: Duration = Duration::from_secs(1);
+
+/// Without a timer, idle memory goes back this late.
+const OVERDUE: Duration = Duration::from_secs(2);
+
+/// What the pools of an arena share.
+#[derive(Debug)]
+pub(super) struct IdleMemory {
+    /// The most idle bytes.
+    pub(super) limit: usize,
+    /// Idle bytes of all pools.
+    pub(super) bytes: AtomicUsize,
+    /// Wakes the timer when memory becomes idle.
+    pub(super) wake: Notify,
+}
+
+/// The memory of one lifetime.
+pub(crate) struct Pool {
+    forks: u32,
+    idle: Arc<IdleMemory>,
+    space: ManuallyDrop<Mutex<Space<Region>>>,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("idle", &self.idle).finish_non_exhaustive()
+    }
+}
+
+/// The bytes that a buffer takes. `None` if there cannot be as many.
+fn taken(length: usize) -> Option<usize> {
+    length.checked_next_multiple_of(if length > REGION { PAGE } else { CACHE_LINE })
+}
+
+impl Pool {
+    pub(super) fn new(idle: Arc<IdleMemory>) -> Arc<Self> {
+        Arc::new(Self { forks: forks::count(), idle, space: ManuallyDrop::default() })
+    }
+
+    /// Whether the process that made the pool is the current one, and not its parent.
+    pub(super) fn is_own(&self) -> bool {
+        self.forks == forks::count()
+    }
+
+    /// Every change of the tables is complete when the lock is released, even after a panic.
+    fn space(&self) -> MutexGuard<'_, Space<Region>> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of buffers.
+    pub(super) fn in_use(&self) -> usize {
+        if self.is_own() { self.space().in_use() } else { 0 }
+    }
+
+    /// Memory of at least `length` bytes, which must not be zero, at a multiple of `align`: at most
+    /// [`HUGE_PAGE`]. `None` if memory is short. The pool must be this process's.
+    pub(super) fn allocate(self: &Arc<Self>, length: usize, align: usize) -> Option<ArenaMemory> {
+        debug_assert!(length > 0 && align.is_power_of_two() && align <= HUGE_PAGE && self.is_own());
+        let (size, align) = (taken(length)?, align.max(CACHE_LINE));
+        let mut space = self.space();
+        let idle = space.idle_bytes();
+        let address = match space.take(size, align) {
+            Some(address) => address,
+            None => {
+                let length = size.max(REGION);
+                let small = if space.is_empty() && length == REGION { SMALL_PAGES } else { 0 };
+                let region = Region::map(length, small)?;
+                let start = region.start().as_ptr().expose_provenance();
+                space.add(region, start, length);
+                space.take(size, align)?
+            }
+        };
+        let reused = idle - space.idle_bytes();
+        if reused > 0 {
+            self.idle.bytes.fetch_sub(reused, Ordering::Relaxed);
+        }
+        drop(space);
+        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+        Some(ArenaMemory { pointer, size, pool: Arc::clone(self) })
+    }
+
+    fn put(&self, address: usize, size: usize) {
+        if !self.is_own() {
+            return;
+        }
+        let mut space = self.space();
+        let idle = space.idle_bytes();
+        if !space.put(address, size, Instant::now) {
+            return;
+        }
+        let is_first = idle == 0;
+        let more = space.idle_bytes() - idle;
+        let is_overdue = space.oldest_idle().is_some_and(|since| since.elapsed() > OVERDUE);
+        let all = self.idle.bytes.fetch_add(more, Ordering::Relaxed) + more;
+        drop(space);
+        if is_first {
+            self.idle.wake.notify_one();
+        }
+        if is_overdue {
+            while self.give_back(|since| since.elapsed() > IDLE) {}
+        }
+        if all > self.idle.limit {
+            while self.idle.bytes.load(Ordering::Relaxed) > self.idle.limit && self.give_back(|_| true) {}
+        }
+    }
+
+    /// Whether a page is idle.
+    pub(super) fn has_idle(&self) -> bool {
+        self.is_own() && self.space().oldest_idle().is_some()
+    }
+
+    /// Gives one idle page to the kernel, if it is idle since a time that `is_due`. Returns whether
+    /// there was one.
+    pub(super) fn give_back(&self, is_due: impl Fn(Instant) -> bool) -> bool {
+        if !self.is_own() {
+            return false;
+        }
+        let mut space = self.space();
+        if !space.oldest_idle().is_some_and(is_due) {
+            return false;
+        }
+        let idle = space.idle_bytes();
+        let unused = space.give_back();
+        let less = idle - space.idle_bytes();
+        if let Some(Unused::Page(bytes)) = &unused {
+            // SAFETY: the bytes are a page of a region of this pool, which lives as long as it is
+            // in the tables. No buffer lies in the page, and none is allocated under the lock.
+            unsafe { discard(bytes.clone()) };
+        }
+        self.idle.bytes.fetch_sub(less, Ordering::Relaxed);
+        drop(space);
+        // A region is unmapped here, without the lock.
+        unused.is_some()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if self.is_own() {
+            // SAFETY: dropped once, here, and not used after. In a forked child the tables may be
+            // in the middle of a change, so there they are left alone. Buffers hold the pool, so
+            // none lies in its regions any more.
+            unsafe { ManuallyDrop::drop(&mut self.space) };
+        }
+    }
+}
+
+/// Memory of a pool, which returns there when it is dropped.
+#[derive(Debug)]
+pub(crate) struct ArenaMemory {
+    pointer: NonNull<u8>,
+    size: usize,
+    pool: Arc<Pool>,
+}
+
+// SAFETY: the memory is owned by this value alone and is plain bytes.
+unsafe impl Send for ArenaMemory {}
+// SAFETY: shared references only read.
+unsafe impl Sync for ArenaMemory {}
+
+impl ArenaMemory {
+    /// The first byte. The memory is valid for reads and writes as long as this value lives.
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+
+    /// The length in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+}
+
+impl Drop for ArenaMemory {
+    fn drop(&mut self) {
+        self.pool.put(self.pointer.as_ptr().expose_provenance(), self.size);
+    }
+}

@@ -6,18 +6,20 @@
 //! buffers one by one, and its holes grow from epoch to epoch where threads have a heap each.
 //!
 //! So samples lie in regions of 32 MiB that the kernel backs with huge pages. Longer ones have a
-//! region each. The first 16 MiB of a pool have small pages, because a small memory tier would lose
-//! up to a huge page.
+//! region each. The first region of a pool has small pages, because a small memory tier would lose
+//! up to a huge page. So have regions where a huge page comes slowly: a host that has to provide it
+//! to a virtual machine takes longer than for small ones.
 //!
 //! * *Lifetimes are never mixed.* Samples that are kept, samples that pass and blocks have a
 //!   [pool](pool) of regions each. Otherwise one kept sample would hold 2 MiB of passed ones.
 //! * *Best fit.* Freed memory is joined with its free neighbours, and the smallest sufficient part
-//!   is reused first. Buffers begin at a cache line and are rounded up to one, which is the price:
+//!   is reused first. Buffers that pass reuse the [last](recent) ones of about their length, which
+//!   are still in the processor's caches. Buffers begin at a cache line and are rounded up to one, which is the price:
 //!   at most 63 bytes.
 //! * *Unused memory goes back.* A huge page without a buffer goes to the kernel after a second, and
 //!   a region without buffers is unmapped. A run's [timer](timer) does that. Where there is none,
-//!   the next buffer that is dropped does. Idle pages of all pools together are bounded as well.
-//!   The price is the fault of a page that is used again later.
+//!   the next buffer that is dropped does. Idle memory and buffers together take little more than
+//!   buffers did before. The price is the fault of a page that is used again later.
 //! * *A held buffer holds its huge page.* A trainer that keeps single samples for ever keeps up to
 //!   2 MiB with each.
 //! * Short samples that pass come from the program's allocator, which handles them well. Kept ones
@@ -29,22 +31,22 @@
 mod extents;
 mod forks;
 mod pool;
+mod recent;
 mod region;
 mod space;
 mod timer;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 
 pub(crate) use self::pool::ArenaMemory;
 use self::pool::{IDLE, IdleMemory, Pool};
 use self::space::HUGE_PAGE;
 use crate::buffers::{Buffer, Buffers, Lifetime};
 
-/// Default bound on idle memory, in bytes.
+/// The default of [`ArenaBuffers::new`], in bytes.
 const DEFAULT_LIMIT: usize = 32 << 20;
 
 /// Shorter buffers that pass come from the program's allocator.
@@ -72,12 +74,12 @@ impl Default for ArenaBuffers {
 }
 
 impl ArenaBuffers {
-    /// Keeps at most `limit` bytes of idle memory.
+    /// Idle memory and buffers together may exceed the most buffers so far by `limit` bytes.
     pub fn new(limit: usize) -> Self {
         let is_usable = forks::begin_counting();
-        let idle = Arc::new(IdleMemory { limit, bytes: AtomicUsize::new(0), wake: Notify::new() });
-        let pool = || Pool::new(Arc::clone(&idle));
-        Self(Arc::new(Pools { passing: pool(), kept: pool(), block: pool(), idle, is_usable }))
+        let idle = Arc::new(IdleMemory::new(limit));
+        let pool = |has_recent| Pool::new(Arc::clone(&idle), has_recent);
+        Self(Arc::new(Pools { passing: pool(true), kept: pool(false), block: pool(true), idle, is_usable }))
     }
 
     /// Bytes of its buffers, without those of the program's allocator. Zero in a forked child.

@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 use super::forks;
-use super::region::{Region, discard};
+use super::recent::RecentBuffers;
+use super::region::{PageSize, Region, discard};
 use super::space::{HUGE_PAGE, Space, Unused};
 use crate::buffers::CACHE_LINE;
 
 /// The length of a region. Longer buffers have a region each.
 pub(super) const REGION: usize = 32 << 20;
 
-/// So much of a pool has small pages. A pool that needs no more would lose up to a huge page.
-const SMALL_PAGES: usize = 16 << 20;
+/// After a huge page that took long, so many regions get small pages.
+const SLOW_PAUSE: usize = 8;
 
 /// The size of the kernel's pages is a divisor of this.
 const PAGE: usize = 64 << 10;
@@ -37,21 +38,64 @@ pub(super) const IDLE: Duration = Duration::from_secs(1);
 const OVERDUE: Duration = Duration::from_secs(2);
 
 /// What the pools of an arena share.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct IdleMemory {
-    /// The most idle bytes.
+    /// How much idle memory and buffers may exceed the most buffers so far, in bytes.
     pub(super) limit: usize,
     /// Idle bytes of all pools.
     pub(super) bytes: AtomicUsize,
+    /// Bytes of buffers of all pools, and the most so far.
+    in_use: AtomicUsize,
+    most: AtomicUsize,
+    /// The number of next regions that get small pages.
+    pause: AtomicUsize,
     /// Wakes the timer when memory becomes idle.
     pub(super) wake: Notify,
+}
+
+impl IdleMemory {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    fn taken(&self, bytes: usize) {
+        let now = self.in_use.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn returned(&self, bytes: usize) {
+        self.in_use.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// The pages of a new region. Where the host of a virtual machine has to provide a huge page, it
+    /// takes milliseconds, and twice as long as its parts one by one.
+    fn page_size(&self) -> PageSize {
+        let paused =
+            self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        if paused.is_ok() { PageSize::Small } else { PageSize::Huge }
+    }
+
+    /// Whether more memory is idle than buffers had before. Buffers that come and go reuse it.
+    fn is_too_much(&self) -> bool {
+        let spare = self.most.load(Ordering::Relaxed).saturating_sub(self.in_use.load(Ordering::Relaxed));
+        self.bytes.load(Ordering::Relaxed) > self.limit.saturating_add(spare)
+    }
 }
 
 /// The memory of one lifetime.
 pub(crate) struct Pool {
     forks: u32,
     idle: Arc<IdleMemory>,
-    space: ManuallyDrop<Mutex<Space<Region>>>,
+    /// Whether buffers that were dropped last are reused first.
+    has_recent: bool,
+    tables: ManuallyDrop<Mutex<Tables>>,
+}
+
+#[derive(Default)]
+struct Tables {
+    space: Space<Region>,
+    /// They count as used in the space.
+    recent: RecentBuffers,
 }
 
 impl fmt::Debug for Pool {
@@ -66,8 +110,8 @@ fn taken(length: usize) -> Option<usize> {
 }
 
 impl Pool {
-    pub(super) fn new(idle: Arc<IdleMemory>) -> Arc<Self> {
-        Arc::new(Self { forks: forks::count(), idle, space: ManuallyDrop::default() })
+    pub(super) fn new(idle: Arc<IdleMemory>, has_recent: bool) -> Arc<Self> {
+        Arc::new(Self { forks: forks::count(), idle, has_recent, tables: ManuallyDrop::default() })
     }
 
     /// Whether the process that made the pool is the current one, and not its parent.
@@ -76,13 +120,17 @@ impl Pool {
     }
 
     /// Every change of the tables is complete when the lock is released, even after a panic.
-    fn space(&self) -> MutexGuard<'_, Space<Region>> {
-        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes of buffers.
     pub(super) fn in_use(&self) -> usize {
-        if self.is_own() { self.space().in_use() } else { 0 }
+        if !self.is_own() {
+            return 0;
+        }
+        let tables = self.tables();
+        tables.space.in_use() - tables.recent.bytes()
     }
 
     /// Memory of at least `length` bytes, which must not be zero, at a multiple of `align`: at most
@@ -90,24 +138,41 @@ impl Pool {
     pub(super) fn allocate(self: &Arc<Self>, length: usize, align: usize) -> Option<ArenaMemory> {
         debug_assert!(length > 0 && align.is_power_of_two() && align <= HUGE_PAGE && self.is_own());
         let (size, align) = (taken(length)?, align.max(CACHE_LINE));
-        let mut space = self.space();
+        let mut tables = self.tables();
+        if let Some((address, size)) = tables.recent.take(size, align) {
+            drop(tables);
+            return self.memory(address, size);
+        }
+        let space = &mut tables.space;
         let idle = space.idle_bytes();
         let address = match space.take(size, align) {
             Some(address) => address,
             None => {
                 let length = size.max(REGION);
-                let small = if space.is_empty() && length == REGION { SMALL_PAGES } else { 0 };
-                let region = Region::map(length, small)?;
+                // A small memory tier would lose up to a huge page.
+                let is_first = space.is_empty() && length == REGION;
+                let pages = if is_first { PageSize::Small } else { self.idle.page_size() };
+                let region = Region::map(length, pages)?;
                 let start = region.start().as_ptr().expose_provenance();
                 space.add(region, start, length);
                 space.take(size, align)?
             }
         };
+        if let Some((start, region)) = space.region_of(address)
+            && region.reach(address + size - start)
+        {
+            self.idle.pause.store(SLOW_PAUSE, Ordering::Relaxed);
+        }
         let reused = idle - space.idle_bytes();
         if reused > 0 {
             self.idle.bytes.fetch_sub(reused, Ordering::Relaxed);
         }
-        drop(space);
+        drop(tables);
+        self.memory(address, size)
+    }
+
+    fn memory(self: &Arc<Self>, address: usize, size: usize) -> Option<ArenaMemory> {
+        self.idle.taken(size);
         let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
         Some(ArenaMemory { pointer, size, pool: Arc::clone(self) })
     }
@@ -116,30 +181,57 @@ impl Pool {
         if !self.is_own() {
             return;
         }
-        let mut space = self.space();
+        self.idle.returned(size);
+        let mut tables = self.tables();
+        let Tables { space, recent } = &mut *tables;
         let idle = space.idle_bytes();
-        if !space.put(address, size, Instant::now) {
-            return;
+        let mut is_first = false;
+        if self.has_recent {
+            is_first = recent.is_empty();
+            recent.add(address, size, |address, size| {
+                space.put(address, size, Instant::now);
+            });
+        } else {
+            space.put(address, size, Instant::now);
         }
-        let is_first = idle == 0;
         let more = space.idle_bytes() - idle;
-        let is_overdue = space.oldest_idle().is_some_and(|since| since.elapsed() > OVERDUE);
-        let all = self.idle.bytes.fetch_add(more, Ordering::Relaxed) + more;
-        drop(space);
+        is_first |= idle == 0 && more > 0;
+        let is_overdue = more > 0 && space.oldest_idle().is_some_and(|since| since.elapsed() > OVERDUE);
+        drop(tables);
         if is_first {
             self.idle.wake.notify_one();
         }
+        if more == 0 {
+            return;
+        }
+        self.idle.bytes.fetch_add(more, Ordering::Relaxed);
         if is_overdue {
             while self.give_back(|since| since.elapsed() > IDLE) {}
         }
-        if all > self.idle.limit {
-            while self.idle.bytes.load(Ordering::Relaxed) > self.idle.limit && self.give_back(|_| true) {}
-        }
+        while self.idle.is_too_much() && self.give_back(|_| true) {}
     }
 
-    /// Whether a page is idle.
+    /// Puts buffers that were dropped long ago into the tables.
+    pub(super) fn tick(&self) {
+        if !self.is_own() {
+            return;
+        }
+        let mut tables = self.tables();
+        let Tables { space, recent } = &mut *tables;
+        let idle = space.idle_bytes();
+        for (address, size) in recent.tick() {
+            space.put(address, size, Instant::now);
+        }
+        self.idle.bytes.fetch_add(space.idle_bytes() - idle, Ordering::Relaxed);
+    }
+
+    /// Whether a page is idle, or a buffer that was dropped waits for the next one.
     pub(super) fn has_idle(&self) -> bool {
-        self.is_own() && self.space().oldest_idle().is_some()
+        if !self.is_own() {
+            return false;
+        }
+        let mut tables = self.tables();
+        !tables.recent.is_empty() || tables.space.oldest_idle().is_some()
     }
 
     /// Gives one idle page to the kernel, if it is idle since a time that `is_due`. Returns whether
@@ -148,7 +240,8 @@ impl Pool {
         if !self.is_own() {
             return false;
         }
-        let mut space = self.space();
+        let mut tables = self.tables();
+        let space = &mut tables.space;
         if !space.oldest_idle().is_some_and(is_due) {
             return false;
         }
@@ -161,7 +254,7 @@ impl Pool {
             unsafe { discard(bytes.clone()) };
         }
         self.idle.bytes.fetch_sub(less, Ordering::Relaxed);
-        drop(space);
+        drop(tables);
         // A region is unmapped here, without the lock.
         unused.is_some()
     }
@@ -173,7 +266,7 @@ impl Drop for Pool {
             // SAFETY: dropped once, here, and not used after. In a forked child the tables may be
             // in the middle of a change, so there they are left alone. Buffers hold the pool, so
             // none lies in its regions any more.
-            unsafe { ManuallyDrop::drop(&mut self.space) };
+            unsafe { ManuallyDrop::drop(&mut self.tables) };
         }
     }
 }

@@ -2,25 +2,40 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::space::HUGE_PAGE;
+
+/// A huge page that takes longer is provided by the host of a virtual machine. The kernel clears one
+/// in 40 to 200 us.
+const SLOW: Duration = Duration::from_micros(700);
+
+/// The pages of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PageSize {
+    Small,
+    /// Where the kernel has them.
+    Huge,
+}
 
 /// Anonymous private memory, aligned to huge pages. Dropping it unmaps it.
 #[derive(Debug)]
 pub(super) struct Region {
     start: NonNull<u8>,
     length: usize,
+    /// The bytes whose pages were [looked at](Self::reach), from the start.
+    looked_at: usize,
 }
 
 // SAFETY: the mapping is owned by this value alone and is plain bytes.
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Maps `length` bytes, a multiple of the page size and not zero. All but the first `small`
-    /// bytes get huge pages, where the kernel has them. `None` if memory or address space is short.
-    pub(super) fn map(length: usize, small: usize) -> Option<Self> {
+    /// Maps `length` bytes, a multiple of the page size and not zero. `None` if memory or address
+    /// space is short.
+    pub(super) fn map(length: usize, pages: PageSize) -> Option<Self> {
         let mapped = length.checked_add(HUGE_PAGE)?;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
         let mapping = unsafe {
@@ -47,11 +62,41 @@ impl Region {
             }
             start
         };
-        let small = small.min(length);
-        // SAFETY: the advice changes the size of the pages of this mapping and not its contents.
-        // Kernels without huge pages refuse it.
-        let _ = unsafe { madvise(start.add(small).as_ptr().cast(), length - small, Advice::LinuxHugepage) };
-        Some(Self { start, length })
+        let mut region = Self { start, length, looked_at: length };
+        // SAFETY: the advice changes the size of this mapping's pages and not its contents. Kernels
+        // without huge pages refuse it.
+        if pages == PageSize::Huge
+            && unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) }.is_ok()
+        {
+            region.looked_at = 0;
+        }
+        Some(region)
+    }
+
+    /// Gets the huge pages of all bytes before `end`, unless that was done before. If one comes
+    /// slowly, the rest gets small pages. Returns whether one did.
+    ///
+    /// Buffers are taken from the beginning of a new region, so the pages are needed now.
+    pub(super) fn reach(&mut self, end: usize) -> bool {
+        while self.looked_at < end.min(self.length) {
+            let (at, left) = (self.looked_at, self.length - self.looked_at);
+            self.looked_at += HUGE_PAGE.min(left);
+            let begun = Instant::now();
+            // SAFETY: `at` is below the length, so the bytes are this mapping's. Those that hold
+            // something keep it. Kernels before 5.14 refuse it.
+            let start = unsafe {
+                let start = self.start.add(at).as_ptr();
+                let _ = madvise(start.cast(), HUGE_PAGE.min(left), Advice::LinuxPopulateWrite);
+                start
+            };
+            if begun.elapsed() >= SLOW {
+                // SAFETY: as for the opposite advice in `map`.
+                let _ = unsafe { madvise(start.cast(), left, Advice::LinuxNoHugepage) };
+                self.looked_at = self.length;
+                return true;
+            }
+        }
+        false
     }
 
     /// The address of the first byte.

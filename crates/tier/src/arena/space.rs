@@ -123,6 +123,12 @@ impl<M> Space<M> {
         Some(address)
     }
 
+    /// The region of `address`, and where it begins.
+    pub(super) fn region_of(&mut self, address: usize) -> Option<(usize, &mut M)> {
+        let (start, region) = self.regions.range_mut(..=address).next_back()?;
+        Some((*start, &mut region.memory))
+    }
+
     /// Frees bytes that were taken. Returns whether a page became idle.
     pub(super) fn put(&mut self, address: usize, length: usize, now: impl Fn() -> Instant) -> bool {
         let Some((_, region)) = self.regions.range_mut(..=address).next_back() else { return false };

@@ -21,6 +21,7 @@ pub(super) async fn run(pools: Weak<Pools>, idle: Arc<IdleMemory>) {
         loop {
             tokio::time::sleep(IDLE / 2).await;
             let Some(pools) = pools.upgrade() else { return };
+            pools.all().iter().for_each(|pool| pool.tick());
             while pools.give_back_due(PAGES_PER_TURN) {
                 tokio::task::yield_now().await;
             }

@@ -19,8 +19,8 @@ fn main() {
     }
 }
 
-/// Strips the binary of a build without debug information. `strip` in the workspace's profile has no
-/// effect: Cargo (1.95) drops it for packages with an optimisation level of their own.
+/// Strips the binary of a build without debug information. `strip` in the workspace's profile has
+/// no effect: Cargo (1.95) drops it for packages with an optimisation level of their own.
 fn strip() {
     let is = |variable, value: &str| std::env::var(variable).is_ok_and(|set| set == value);
     if is("PROFILE", "release") && is("DEBUG", "false") && is("CARGO_CFG_TARGET_OS", "linux") {

@@ -3,8 +3,8 @@
 //!
 //! [`LocalOrigin`] reads files below a directory on a bounded pool of plain threads. Blocking calls
 //! cost a third of an asynchronous runtime's file API. A few more threads list the directory.
-//! [`LocalBackend`] opens an origin from a plain path or a `file` URL. [`PageCacheReader`] reads ahead
-//! for programs that open files themselves.
+//! [`LocalBackend`] opens an origin from a plain path or a `file` URL. [`PageCacheReader`] reads
+//! ahead for programs that open files themselves.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -9,8 +9,9 @@
 //! * The next limit is `GAIN * in flight * base / latency`, plus up to its square root if latencies
 //!   vary or requests fail. While the store is not full, the latency is `base` and the limit grows.
 //!   Once it is full, the number in flight and the latency rise together, and the formula stays at
-//!   `GAIN * rate * base`, independent of earlier limits. An eighth of the requests queue, and nothing
-//!   oscillates. Where latencies are even, the limit is at most a fourth above what fills the store.
+//!   `GAIN * rate * base`, independent of earlier limits. An eighth of the requests queue, and
+//!   nothing oscillates. Where latencies are even, the limit is at most a fourth above what fills
+//!   the store.
 //! * *Starting*: the gain is 2 until a round's latency shows that the store is full. So a thousand
 //!   requests are reached in seven round trips, and never more than twice what fills the store.
 //! * `base` falls with every round of lower latency. It rises only on proof that the latency is not
@@ -653,8 +654,8 @@ mod tests {
         }
     }
 
-    /// Eight seconds of a run of a store, from second `from` on: lowest and highest limit, number of
-    /// changes, and mean number of used slots.
+    /// Eight seconds of a run of a store, from second `from` on: lowest and highest limit, number
+    /// of changes, and mean number of used slots.
     fn watched(places: usize, latency: Duration, from: u64) -> (usize, usize, u32, f64) {
         let mut store = Store::new(up_to(1024), places, latency);
         let begin = Duration::from_secs(from);

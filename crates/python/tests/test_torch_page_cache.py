@@ -59,6 +59,7 @@ def until(what: str, is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+# semantics: PY-4
 def test_dataset_and_its_files_are_left_alone(folder: Any) -> None:
     with wrap(DataLoader(folder, 8)) as ours:
         assert ours.dataset is folder and not ours._parts
@@ -134,6 +135,7 @@ def test_reader_in_c_is_not_reported(images: Path, caplog: Any) -> None:
     assert not caplog.records
 
 
+# semantics: PY-4
 def test_cached_files_are_looked_at_rarely(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.bin" for number in range(3000)]
     for path in files:
@@ -149,6 +151,7 @@ def test_cached_files_are_looked_at_rarely(tmp_path: Path) -> None:
     assert "page cache 100%" in str(stats)
 
 
+# semantics: PY-4
 def test_files_that_left_the_page_cache_are_read_ahead(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}.bin" for number in range(1000)]
     for path in files:

@@ -208,8 +208,8 @@ impl AsRef<[u8]> for HeapBytes {
     }
 }
 
-/// Filled memory that goes back to its arena. One exists per sample in memory, so it must not exceed
-/// [`HeapBytes`].
+/// Filled memory that goes back to its arena. One exists per sample in memory, so it must not
+/// exceed [`HeapBytes`].
 struct ArenaBytes {
     memory: ArenaMemory,
     filled: usize,

@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use crate::{LayoutsFuture, Object, ReadRequest, TierError};
 
 /// A read in flight. It resolves to exactly the requested bytes in a separate allocation, so that
-/// keeping them keeps nothing else in memory. They begin at a cache line (64 bytes), as the memory of
-/// all [`Buffers`](crate::Buffers) does.
+/// keeping them keeps nothing else in memory. They begin at a cache line (64 bytes), as the memory
+/// of all [`Buffers`](crate::Buffers) does.
 ///
 /// A cache's answer may be a part of an allocation as long as the sample's
 /// [`footprint`](crate::CacheTier::footprint), and is charged as that. A caller that keeps such a

@@ -14,8 +14,8 @@
 //!   [pool](pool) of regions each. Otherwise one kept sample would hold 2 MiB of passed ones.
 //! * *Best fit.* Freed memory is joined with its free neighbours, and the smallest sufficient part
 //!   is reused first. Buffers that pass reuse the [last](recent) ones of about their length, which
-//!   are still in the processor's caches. Buffers begin at a cache line and are rounded up to one, which is the price:
-//!   at most 63 bytes.
+//!   are still in the processor's caches. Buffers begin at a cache line and are rounded up to one,
+//!   which is the price: at most 63 bytes.
 //! * *Unused memory goes back.* A huge page without a buffer goes to the kernel after a second, and
 //!   a region without buffers is unmapped. A run's [timer](timer) does that. Where there is none,
 //!   the next buffer that is dropped does. Idle memory and buffers together take little more than

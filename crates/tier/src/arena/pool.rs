@@ -67,8 +67,8 @@ impl IdleMemory {
         self.in_use.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The pages of a new region. Where the host of a virtual machine has to provide a huge page, it
-    /// takes milliseconds, and twice as long as its parts one by one.
+    /// The pages of a new region. The host of a virtual machine may have to provide the memory. For
+    /// a huge page it then takes milliseconds, twice as long as for its parts one by one.
     fn page_size(&self) -> PageSize {
         let paused =
             self.pause.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));

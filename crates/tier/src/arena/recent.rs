@@ -1,8 +1,8 @@
 //! Buffers that were dropped last, for the next ones of about their length.
 //!
-//! Their memory is still in the processor's caches, so a read into it costs a fifth less than one
-//! into the best-fitting part of the arena. They are not joined with free neighbours. So they are
-//! few, and those that stay unused go back into the tables.
+//! Their memory is still in the processor's caches. A read into other parts of the arena costs a
+//! fifth more. They are not joined with free neighbours. So they are few, and those that stay
+//! unused go back into the tables.
 
 /// The most buffers.
 const MOST: usize = 64;

@@ -8,8 +8,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::space::HUGE_PAGE;
 
-/// A huge page that takes longer is provided by the host of a virtual machine. The kernel clears one
-/// in 40 to 200 us.
+/// A huge page that takes longer is provided by the host of a virtual machine. The kernel clears
+/// one in 40 to 200 us.
 const SLOW: Duration = Duration::from_micros(700);
 
 /// The pages of a region.

@@ -292,6 +292,11 @@ impl Model {
     }
 }
 
+/// The model that has these cells.
+fn model_of(models: &mut [Model], address: usize, cells: usize) -> &mut Model {
+    models.iter_mut().find(|model| model.cells(address, cells).is_some()).unwrap()
+}
+
 proptest! {
     /// Compared with a table of cells. An allocation overlaps nothing and fails only if no gap is
     /// large enough. Pages are idle when they are free and were used, and the oldest goes first. A
@@ -306,7 +311,8 @@ proptest! {
             match step {
                 Step::Take { cells, align } => {
                     let fits = |model: &Model| {
-                        let starts = (0..model.in_use.len()).filter(|at| (model.start / CELL + at).is_multiple_of(align));
+                        let first = model.start / CELL;
+                        let starts = (0..model.in_use.len()).filter(|at| (first + at).is_multiple_of(align));
                         starts.map(|at| at..at + cells).any(|range| {
                             model.in_use.get(range).is_some_and(|cells| cells.iter().all(|used| !used))
                         })
@@ -330,7 +336,7 @@ proptest! {
                     }
                     let address = address.unwrap();
                     prop_assert!(address.is_multiple_of(align * CELL));
-                    let model = models.iter_mut().find(|model| model.cells(address, cells).is_some()).unwrap();
+                    let model = model_of(&mut models, address, cells);
                     let range = model.cells(address, cells).unwrap();
                     prop_assert!(model.in_use[range.clone()].iter().all(|used| !used));
                     model.in_use[range.clone()].fill(true);
@@ -341,7 +347,7 @@ proptest! {
                 }
                 Step::Put(which) if !taken.is_empty() => {
                     let (address, cells) = taken.swap_remove(which % taken.len());
-                    let model = models.iter_mut().find(|model| model.cells(address, cells).is_some()).unwrap();
+                    let model = model_of(&mut models, address, cells);
                     let range = model.cells(address, cells).unwrap();
                     model.in_use[range.clone()].fill(false);
                     let mut is_idle = false;
@@ -351,16 +357,18 @@ proptest! {
                             is_idle = true;
                         }
                     }
-                    prop_assert_eq!(space.put(address, cells * CELL, || zero + Duration::from_secs(clock)), is_idle);
+                    let now = zero + Duration::from_secs(clock);
+                    prop_assert_eq!(space.put(address, cells * CELL, || now), is_idle);
                 }
                 Step::Put(_) => {}
                 Step::GiveBack => {
                     let oldest = models.iter().flat_map(|model| model.idle.iter().flatten()).min().copied();
-                    prop_assert_eq!(space.oldest_idle(), oldest.map(|oldest| zero + Duration::from_secs(oldest)));
+                    let since = oldest.map(|oldest| zero + Duration::from_secs(oldest));
+                    prop_assert_eq!(space.oldest_idle(), since);
                     match space.give_back() {
                         None => prop_assert!(oldest.is_none()),
                         Some(Unused::Page(bytes)) => {
-                            let model = models.iter_mut().find(|model| model.cells(bytes.start, 1).is_some()).unwrap();
+                            let model = model_of(&mut models, bytes.start, 1);
                             let page = (bytes.start - model.start) / HUGE_PAGE;
                             prop_assert_eq!(model.page(page).len() * CELL, bytes.len());
                             prop_assert_eq!(model.idle[page].take(), oldest);

@@ -15,6 +15,9 @@
 //! thread of a worker gets the client's whole share of the file system. The simulator compares
 //! policies and predicts no real machine.
 //!
+//! A [`JobsScenario`] describes several jobs that share a cache instead. A [`JobsComparison`] gives
+//! what each [`JobsPolicy`] reads from the origin.
+//!
 //! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature
 //! `plot`, plots.
 //!
@@ -47,6 +50,7 @@ mod plot;
 mod policies;
 mod scenario;
 mod scenario_fields;
+mod several_jobs;
 mod simulation;
 mod staging;
 mod threads;
@@ -60,4 +64,5 @@ pub use model::{Curve, Model};
 pub use outcome::{Figures, SimulationOutcome};
 pub use policies::Policy;
 pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};
+pub use several_jobs::{JobsComparison, JobsOutcome, JobsPolicy, JobsScenario};
 pub use simulation::Simulation;

@@ -204,9 +204,7 @@ mod tests {
     #[test]
     fn residents_without_a_time_follow_their_rank() {
         let mut calendar = Calendar::new(BUCKETS * 10, 0);
-        for (sample, time) in
-            [(1, NextUseTime::At(100)), (2, NextUseTime::Epoch), (3, NextUseTime::Never)]
-        {
+        for (sample, time) in [(1, NextUseTime::At(100)), (2, NextUseTime::Epoch), (3, NextUseTime::Never)] {
             let list = calendar.list(time);
             calendar.push(list, sample);
         }

@@ -37,8 +37,8 @@ mod pace;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
 pub use self::announced_uses::AnnouncedUses;
-pub use self::cached_dataset::DatasetCosts;
 use self::cached_dataset::CachedDataset;
+pub use self::cached_dataset::DatasetCosts;
 use self::calendar::NextUseTime;
 use self::epoch_uses::{EpochUses, OrderFault};
 use self::job_uses::JobUses;

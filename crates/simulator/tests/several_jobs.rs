@@ -52,7 +52,8 @@ fn several_jobs_read_as_tabulated() {
                 continue;
             }
             let what = |policy: JobsPolicy| format!("{policy}, {jobs} jobs, cache for {cache}");
-            let scenario = scenario(samples, &vec![1.0; jobs], cache);
+            let scenario =
+                JobsScenario { starts: vec![0.0; jobs], ..scenario(samples, &vec![1.0; jobs], cache) };
             let (bound, all) = reads(&scenario, JobsPolicy::ALL);
             println!("{jobs} jobs, {cache}: bound {bound:.4}, policies {all:.4?}");
             let [min, next_use, announced, lru, never_evict, private] = all;
@@ -65,7 +66,7 @@ fn several_jobs_read_as_tabulated() {
             }
             let most = if jobs == 2 { 0.022 } else { 0.006 };
             assert!((bound - 0.002..=bound + most).contains(&min), "{jobs} jobs: {min}, bound {bound}");
-            let most = if jobs == 2 { 0.035 } else { 0.01 };
+            let most = if jobs == 2 { 0.04 } else { 0.015 };
             assert!(announced <= min + most, "{jobs} jobs: {announced} is far from {min}");
         }
     }

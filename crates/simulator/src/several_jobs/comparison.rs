@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::merged_uses::MergedUses;
 use super::policies::JobsPolicy;
-use super::scenario::{JobsScenario, WARM_UP};
+use super::scenario::{JobsScenario, MARGIN};
 use crate::comparison::StepProgress;
 use crate::error::SimulateError;
 
@@ -76,9 +76,9 @@ impl JobsComparison {
         let (mut done, total) = (0, seeds * policies.len() as u64);
         for seed in 0..seeds {
             let merged = MergedUses::new(&scenario, scenario.seed.wrapping_add(seed))?;
-            let uses = (merged.uses.len() - merged.warm_up) as f64 * seeds as f64;
             for outcome in &mut outcomes {
-                let run = outcome.policy.run(&scenario, &merged)?;
+                let (run, uses) = outcome.policy.run(&scenario, &merged)?;
+                let uses = uses as f64 * seeds as f64;
                 outcome.origin_reads += 1.0 / seeds as f64 - run.hits as f64 / uses;
                 outcome.writes += run.writes as f64 / uses;
                 done += 1;
@@ -133,7 +133,7 @@ impl fmt::Display for JobsComparison {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let JobsScenario { name, samples, cache, paces, epochs, .. } = &self.scenario;
         write!(out, "{name}: {} jobs, {samples} samples, a cache for {cache} of them, ", paces.len())?;
-        write!(out, "{epochs} epochs after {WARM_UP}")?;
+        write!(out, "{epochs} epochs after {MARGIN}")?;
         if self.seeds > 1 {
             write!(out, ", means of {} seeds", self.seeds)?;
         }

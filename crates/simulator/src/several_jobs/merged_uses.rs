@@ -1,5 +1,7 @@
 //! The uses of all jobs in the order of time.
 
+use std::ops::Range;
+
 use foreread_oracle::{Order, Sampler as _, Shuffle};
 use foreread_types::SampleId;
 
@@ -18,19 +20,20 @@ const TURNS_PER_EPOCH: f64 = 4.0;
 pub(super) struct MergedUse {
     pub ns: u64,
     pub sample: u32,
-    /// The position in the job's epoch.
-    pub position: u32,
     pub job: u32,
+    pub epoch: u32,
+    /// The position in the epoch.
+    pub position: u32,
 }
 
-/// All uses until the end of the measured part.
+/// All uses of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct MergedUses {
     pub uses: Vec<MergedUse>,
-    /// Uses before the measured part.
-    pub warm_up: usize,
     /// The sampler of each job.
     pub samplers: Vec<Shuffle>,
+    /// The epochs of each job that lie within the measured time as a whole.
+    measured: Vec<Range<u32>>,
 }
 
 impl MergedUses {
@@ -38,7 +41,8 @@ impl MergedUses {
         let scenario = JobsScenario { seed, ..scenario.clone() };
         let samples = u64::from(scenario.samples);
         let ns = |epochs: f64| (epochs * f64::from(scenario.samples) * NS_PER_SAMPLE) as u64;
-        let (begin, end) = (ns(scenario.begin()), ns(scenario.end()));
+        let measured = ns(scenario.begin())..ns(scenario.end());
+        let after = ns(scenario.after());
         let mut samplers = Vec::new();
         for job in 0..scenario.paces.len() {
             samplers.push(Shuffle::new(samples, scenario.job_seed(job))?);
@@ -48,20 +52,31 @@ impl MergedUses {
             jobs.push(RunningJob::new(&scenario, job, sampler)?);
         }
         let mut uses = Vec::new();
-        let mut warm_up = 0;
+        let mut epochs = vec![u32::MAX..0; jobs.len()];
         while let Some((job, next)) = (0..).zip(&mut jobs).min_by_key(|(_, job)| job.next_ns())
-            && next.next_ns() < end
+            && next.next_ns() < after
         {
-            warm_up += usize::from(next.next_ns() < begin);
-            uses.push(next.advance(job)?);
+            let it = next.advance(job)?;
+            let epochs = &mut epochs[job as usize];
+            if it.position == 0 && it.ns >= measured.start {
+                epochs.start = epochs.start.min(it.epoch);
+            }
+            if u64::from(it.position) + 1 == samples && it.ns < measured.end {
+                epochs.end = it.epoch + 1;
+            }
+            uses.push(it);
         }
-        Ok(Self { uses, warm_up, samplers })
+        Ok(Self { uses, samplers, measured: epochs })
     }
 
-    /// The ids of the uses of all jobs, or of one.
-    pub(super) fn ids(uses: &[MergedUse], job: Option<u32>) -> Vec<SampleId> {
-        let chosen = uses.iter().filter(|it| job.is_none_or(|job| it.job == job));
-        chosen.map(|it| SampleId(u64::from(it.sample))).collect()
+    /// The samples of some of the uses.
+    pub(super) fn ids(&self, chosen: &[usize]) -> Vec<SampleId> {
+        chosen.iter().map(|&at| SampleId(u64::from(self.uses[at].sample))).collect()
+    }
+
+    /// Whether a use counts.
+    pub(super) fn is_measured(&self, it: &MergedUse) -> bool {
+        self.measured[it.job as usize].contains(&it.epoch)
     }
 }
 
@@ -112,9 +127,9 @@ impl<'a> RunningJob<'a> {
     fn advance(&mut self, job: u32) -> Result<MergedUse, SimulateError> {
         let ns = self.next_ns();
         let sample = self.cursor.next()?.0 as u32;
-        let position = (self.cursor.position - 1) as u32;
+        let (epoch, position) = (self.cursor.epoch as u32, (self.cursor.position - 1) as u32);
         self.time += NS_PER_SAMPLE / self.pace.next();
-        Ok(MergedUse { ns, sample, position, job })
+        Ok(MergedUse { ns, sample, job, epoch, position })
     }
 }
 

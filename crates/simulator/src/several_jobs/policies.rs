@@ -9,7 +9,7 @@ use foreread_planner::{AnnouncedUses, CacheUse, DatasetCosts, JobStart, NextUse,
 use foreread_types::{SampleId, Sizes};
 use serde::{Serialize, Serializer};
 
-use super::merged_uses::{MergedUse, MergedUses, NS_PER_SAMPLE, OrderCursor};
+use super::merged_uses::{MergedUses, NS_PER_SAMPLE, OrderCursor};
 use super::scenario::JobsScenario;
 use crate::error::{SimulateError, SimulateReason};
 
@@ -47,23 +47,51 @@ impl JobsPolicy {
         }
     }
 
-    /// The hits and writes of the measured part.
+    /// The hits and writes of the measured epochs, and the number of their uses.
     pub(super) fn run(
         self,
         scenario: &JobsScenario,
         merged: &MergedUses,
-    ) -> Result<CacheOutcome, SimulateError> {
+    ) -> Result<(CacheOutcome, u64), SimulateError> {
         let capacity = scenario.capacity();
-        let shared = |policy: fn(&[SampleId], u64) -> CacheOutcome| {
-            measured(policy, &MergedUses::ids(&merged.uses, None), merged.warm_up, capacity)
-        };
+        let mut counter = MeasuredUses { merged, outcome: CacheOutcome::default(), uses: 0 };
+        let all: Vec<usize> = (0..merged.uses.len()).collect();
         match self {
-            Self::Min => Ok(shared(policies::min)),
-            Self::Lru => Ok(shared(policies::lru)),
-            Self::NeverEvict => Ok(shared(policies::never_evict)),
-            Self::Private => Ok(private(scenario, merged)),
-            Self::NextUse => next_use(scenario, merged),
-            Self::AnnouncedUse => announced_use(scenario, merged),
+            Self::Min => policies::min_each(&merged.ids(&all), capacity, |at, it| counter.count(at, it)),
+            Self::Lru => policies::lru_each(&merged.ids(&all), capacity, |at, it| counter.count(at, it)),
+            Self::NeverEvict => {
+                policies::never_evict_each(&merged.ids(&all), capacity, |at, it| counter.count(at, it));
+            }
+            Self::Private => {
+                let jobs = scenario.paces.len();
+                for job in 0..jobs as u32 {
+                    let own: Vec<usize> =
+                        all.iter().copied().filter(|&at| merged.uses[at].job == job).collect();
+                    let capacity = capacity / jobs as u64;
+                    policies::never_evict_each(&merged.ids(&own), capacity, |at, it| {
+                        counter.count(own[at], it);
+                    });
+                }
+            }
+            Self::NextUse => next_use(scenario, merged, &mut counter)?,
+            Self::AnnouncedUse => announced_use(scenario, merged, &mut counter)?,
+        }
+        Ok((counter.outcome, counter.uses))
+    }
+}
+
+/// Counts the uses of the measured epochs.
+struct MeasuredUses<'a> {
+    merged: &'a MergedUses,
+    outcome: CacheOutcome,
+    uses: u64,
+}
+
+impl MeasuredUses<'_> {
+    fn count(&mut self, at: usize, it: CacheUse) {
+        if self.merged.is_measured(&self.merged.uses[at]) {
+            self.outcome.count(it);
+            self.uses += 1;
         }
     }
 }
@@ -90,87 +118,50 @@ impl FromStr for JobsPolicy {
     }
 }
 
-/// The outcome after the first `warm_up` uses.
-fn measured(
-    policy: fn(&[SampleId], u64) -> CacheOutcome,
-    ids: &[SampleId],
-    warm_up: usize,
-    capacity: u64,
-) -> CacheOutcome {
-    let (all, before) = (policy(ids, capacity), policy(&ids[..warm_up], capacity));
-    // MIN knows in both runs when the uses end, so the last ones of both are alike.
-    CacheOutcome {
-        hits: all.hits.saturating_sub(before.hits),
-        writes: all.writes.saturating_sub(before.writes),
-    }
-}
-
-fn private(scenario: &JobsScenario, merged: &MergedUses) -> CacheOutcome {
-    let jobs = scenario.paces.len() as u64;
-    let mut sum = CacheOutcome::default();
-    for job in 0..jobs {
-        let ids = MergedUses::ids(&merged.uses, Some(job as u32));
-        let warm_up = MergedUses::ids(&merged.uses[..merged.warm_up], Some(job as u32)).len();
-        let outcome = measured(policies::never_evict, &ids, warm_up, scenario.capacity() / jobs);
-        sum.hits += outcome.hits;
-        sum.writes += outcome.writes;
-    }
-    sum
-}
-
-/// Counts the uses of the measured part.
-fn count(
-    merged: &MergedUses,
-    mut each: impl FnMut(&MergedUse) -> Result<CacheUse, SimulateError>,
-) -> Result<CacheOutcome, SimulateError> {
-    let mut sum = CacheOutcome::default();
-    for (at, it) in merged.uses.iter().enumerate() {
-        let CacheUse { hit, kept } = each(it)?;
-        if at >= merged.warm_up {
-            sum.hits += u64::from(hit);
-            sum.writes += u64::from(kept && !hit);
-        }
-    }
-    Ok(sum)
-}
-
 /// All ids of an order.
-fn ids(order: &Order, samples: u32) -> impl Iterator<Item = SampleId> + '_ {
-    (0..u64::from(samples)).map(|at| order.at(at))
+fn ids(order: &Order) -> impl Iterator<Item = SampleId> + '_ {
+    (0..order.len()).map(|at| order.at(at))
 }
 
-fn next_use(scenario: &JobsScenario, merged: &MergedUses) -> Result<CacheOutcome, SimulateError> {
+fn next_use(
+    scenario: &JobsScenario,
+    merged: &MergedUses,
+    counter: &mut MeasuredUses<'_>,
+) -> Result<(), SimulateError> {
     let mut cache = NextUse::new(scenario.capacity());
     let sizes = Sizes::uniform(u64::from(scenario.samples), 1);
     let dataset = cache.add_dataset(DatasetCosts::new(sizes))?;
     let mut jobs = vec![None; scenario.paces.len()];
-    let mut epochs = vec![0; scenario.paces.len()];
     let mut evicted = Vec::new();
-    count(merged, |it| {
+    for (at, it) in merged.uses.iter().enumerate() {
         let index = it.job as usize;
-        let order = |epoch| merged.samplers[index].order(epoch);
+        let order = |epoch: u32| merged.samplers[index].order(u64::from(epoch));
         let job = match jobs[index] {
             Some(job) if it.position > 0 => job,
             Some(job) => {
-                epochs[index] += 1;
-                cache.begin_epoch(job, Some(ids(&order(epochs[index] + 1)?, scenario.samples)))?;
+                cache.begin_epoch(job, Some(ids(&order(it.epoch + 1)?)))?;
                 job
             }
             None => {
                 let ns_per_sample = (NS_PER_SAMPLE / scenario.paces[index]) as u64;
                 let start = JobStart { now_ns: it.ns, position: 0, ns_per_sample };
                 let (first, second) = (order(0)?, order(1)?);
-                let (first, second) = (ids(&first, scenario.samples), ids(&second, scenario.samples));
-                *jobs[index].insert(cache.add_job(dataset, start, first, Some(second))?)
+                *jobs[index].insert(cache.add_job(dataset, start, ids(&first), Some(ids(&second)))?)
             }
         };
         evicted.clear();
-        Ok(cache.used(job, it.position, SampleId(u64::from(it.sample)), it.ns, &mut evicted))
-    })
+        let sample = SampleId(u64::from(it.sample));
+        counter.count(at, cache.used(job, it.position, sample, it.ns, &mut evicted));
+    }
+    Ok(())
 }
 
 /// Each job announces as many uses as it expects within the horizon.
-fn announced_use(scenario: &JobsScenario, merged: &MergedUses) -> Result<CacheOutcome, SimulateError> {
+fn announced_use(
+    scenario: &JobsScenario,
+    merged: &MergedUses,
+    counter: &mut MeasuredUses<'_>,
+) -> Result<(), SimulateError> {
     let samples = u64::from(scenario.samples);
     let horizon = SharedMiss::of(&scenario.paces, scenario.cache).horizon;
     let mut cache = AnnouncedUses::new(samples, scenario.capacity())?;
@@ -183,8 +174,9 @@ fn announced_use(scenario: &JobsScenario, merged: &MergedUses) -> Result<CacheOu
         }
         ahead.push(cursor);
     }
-    count(merged, |it| {
+    for (at, it) in merged.uses.iter().enumerate() {
         cache.announce(ahead[it.job as usize].next()?);
-        Ok(cache.used(SampleId(u64::from(it.sample)), 1))
-    })
+        counter.count(at, cache.used(SampleId(u64::from(it.sample)), 1));
+    }
+    Ok(())
 }

@@ -14,8 +14,9 @@ const MAX_USES: f64 = (1 << 26) as f64;
 /// The latest start of a job, in epochs of the fastest one.
 const LATEST_START: f64 = 100.0;
 
-/// Epochs of the slowest job before the measured ones. They fill the cache.
-pub(super) const WARM_UP: f64 = 2.0;
+/// Epochs of the slowest job before the measured time and after it. The first fill the cache. The
+/// last are there so that MIN does not know an end of the uses.
+pub(super) const MARGIN: f64 = 2.0;
 
 /// A validated scenario of several jobs that use one dataset.
 ///
@@ -43,7 +44,7 @@ pub struct JobsScenario {
     pub starts: Vec<f64>,
     /// The part by which paces wander up and down, from 0 to below 1.
     pub wander: f64,
-    /// Measured epochs of the slowest job, after two that fill the cache.
+    /// Measured epochs of the slowest job, after two that fill the cache. Faster jobs have more.
     pub epochs: u32,
 }
 
@@ -82,7 +83,7 @@ impl JobsScenario {
         fields.reject_unknown()?;
         file.reject_unknown()?;
         let scenario = Self { name, seed, samples, cache, paces, starts, wander, epochs };
-        let uses = scenario.paces.iter().sum::<f64>() * scenario.end() * f64::from(samples);
+        let uses = scenario.paces.iter().sum::<f64>() * scenario.after() * f64::from(samples);
         if uses > MAX_USES {
             let problem = format!("jobs use {uses:.0} samples in all, must be at most {MAX_USES:.0}");
             return Err(fields.error("epochs", problem));
@@ -95,14 +96,19 @@ impl JobsScenario {
         (self.cache * f64::from(self.samples)).round() as u64
     }
 
-    /// When the measured part begins, in epochs of a job of pace 1.
+    /// When the measured time begins, in epochs of a job of pace 1.
     pub(super) fn begin(&self) -> f64 {
-        self.starts.iter().copied().fold(0.0, f64::max) + WARM_UP / self.slowest()
+        self.starts.iter().copied().fold(0.0, f64::max) + MARGIN / self.slowest()
     }
 
-    /// When the measured part ends.
+    /// When the measured time ends. It has room for an epoch that began before it.
     pub(super) fn end(&self) -> f64 {
-        self.begin() + f64::from(self.epochs) / self.slowest()
+        self.begin() + (f64::from(self.epochs) + 1.0) / (self.slowest() * (1.0 - self.wander))
+    }
+
+    /// When all uses end.
+    pub(super) fn after(&self) -> f64 {
+        self.end() + MARGIN / self.slowest()
     }
 
     fn slowest(&self) -> f64 {

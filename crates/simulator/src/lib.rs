@@ -35,6 +35,7 @@
 //! # }
 //! ```
 
+mod any_scenario;
 mod comparison;
 mod copies;
 mod engine;
@@ -56,6 +57,7 @@ mod staging;
 mod threads;
 mod workload;
 
+pub use any_scenario::AnyScenario;
 pub use comparison::{Comparison, Sweep};
 pub use error::{SimulateError, SimulateErrorKind};
 #[cfg(feature = "plot")]

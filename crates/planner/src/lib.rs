@@ -27,7 +27,7 @@
 //! the ranks that hold their samples. For private caches (a rank that may not use its peers), call
 //! [`plan`], because it plans retention.
 //!
-//! [`NextUse`] decides during the runs of several jobs which samples their shared cache keeps.
+//! [`NextUseCache`] decides during the runs of several jobs which samples their shared cache keeps.
 //! [`SharedMiss`] is the part of their uses that no such cache can serve.
 
 mod assign;
@@ -79,7 +79,7 @@ pub use forecast::{Amount, EpochForecast, Resource};
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};
-pub use next_use::{AnnouncedUses, CacheJob, CacheUse, DatasetCosts, JobStart, NextUse};
+pub use next_use::{AnnouncedUses, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache};
 pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;

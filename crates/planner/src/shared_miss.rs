@@ -5,9 +5,9 @@
 //! gives the fewest misses of all caches whose occupancy *on average* is the capacity (Little's
 //! law). A real cache never exceeds its capacity, so it misses at least as often.
 //!
-//! For one job, that bound lies below the known one, that a cache of a part c of the dataset serves
-//! at most c of an epoch. The fastest job alone gives the same bound for its part of all uses. The
-//! result is the larger one. Belady's MIN lies at most .006 above it with four jobs or more, and
+//! For one job a higher bound is known. A cache of a part c of the dataset serves at most c of an
+//! epoch. The fastest job alone gives this bound for its part of all uses. The result is the larger
+//! one. Belady's MIN lies at most .006 above it with four jobs or more, and
 //! .022 with two.
 
 /// Steps of numeric integration. The integrands are polynomials, in pieces.

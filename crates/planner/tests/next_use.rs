@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use foreread_oracle::{Sampler, Shuffle};
-use foreread_planner::{CacheJob, CacheUse, DatasetCosts, JobStart, NextUse, PlanErrorKind, policies};
+use foreread_planner::{CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache, PlanErrorKind, policies};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes, SplitMix64};
 use proptest::prelude::*;
 
@@ -48,8 +48,8 @@ impl Jobs {
         capacity: u64,
         ns: u64,
         mut check: impl FnMut(usize, usize, u64, CacheUse, &[SampleKey]),
-    ) -> NextUse {
-        let mut cache = NextUse::new(capacity);
+    ) -> NextUseCache {
+        let mut cache = NextUseCache::new(capacity);
         let sizes = Sizes::uniform(self.samples as u64, 1);
         let dataset = cache.add_dataset(DatasetCosts::new(sizes)).unwrap();
         let add = |job: usize| {
@@ -116,7 +116,8 @@ proptest! {
             let next = next.min().unwrap_or(u64::MAX);
             let furthest = residents.values().max().copied();
             let has_room = (residents.len() as u64) < capacity;
-            assert_eq!(found.kept, capacity > 0 && (has_room || furthest > Some(next)), "{next} {furthest:?}");
+            let is_kept = capacity > 0 && (has_room || furthest > Some(next));
+            assert_eq!(found.kept, is_kept, "{next} {furthest:?}");
             for key in evicted {
                 assert_eq!(residents.remove(&key.id.0), furthest);
             }
@@ -166,7 +167,7 @@ proptest! {
     #[test]
     fn residents_are_counted_under_any_calls(seed in any::<u64>(), steps in 1..2000usize) {
         let mut random = SplitMix64(seed);
-        let mut cache = NextUse::new(random.below(2000));
+        let mut cache = NextUseCache::new(random.below(2000));
         let mut capacity = u64::MAX;
         let mut residents = BTreeSet::new();
         let mut sizes = Vec::new();
@@ -224,7 +225,8 @@ proptest! {
             for key in evicted.drain(..) {
                 prop_assert!(residents.remove(&key) && !cache.contains(key));
             }
-            let held: u64 = residents.iter().map(|key| sizes[key.dataset.0 as usize][key.id.0 as usize]).sum();
+            let bytes = |key: &SampleKey| sizes[key.dataset.0 as usize][key.id.0 as usize];
+            let held: u64 = residents.iter().map(bytes).sum();
             prop_assert!(cache.held_bytes() == held && held <= capacity);
             prop_assert!(residents.iter().all(|&key| cache.contains(key)));
         }
@@ -234,13 +236,13 @@ proptest! {
 /// A cache of 100 samples, with a job on each of some datasets of 100 samples. By dataset, the
 /// costs and nanoseconds per sample.
 struct OneJobEach {
-    cache: NextUse,
+    cache: NextUseCache,
     jobs: Vec<(CacheJob, Shuffle, u64)>,
 }
 
 impl OneJobEach {
     fn new(datasets: Vec<(DatasetCosts, u64)>) -> Self {
-        let mut cache = NextUse::new(1000);
+        let mut cache = NextUseCache::new(1000);
         let jobs = datasets.into_iter().enumerate().map(|(seed, (costs, ns_per_sample))| {
             let dataset = cache.add_dataset(costs).unwrap();
             let shuffle = Shuffle::new(100, seed as u64).unwrap();
@@ -352,7 +354,7 @@ fn last_job_rewrites_nothing() {
 
 #[test]
 fn unknown_datasets_and_samples_are_errors() {
-    let mut cache = NextUse::new(10);
+    let mut cache = NextUseCache::new(10);
     let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1 };
     let order = || [SampleId(3)];
     let error = cache.add_job(DatasetId(0), start, order(), Some(order())).unwrap_err();

@@ -92,9 +92,10 @@ fn next_use_is_close_to_min_for_equal_jobs() {
 }
 
 proptest! {
+    // A case takes as long as sixteen of other tests.
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        cases: if is_soak() { 256 } else { 16 },
+        cases: ProptestConfig::default().cases.div_ceil(16),
         ..ProptestConfig::default()
     })]
 
@@ -111,7 +112,8 @@ proptest! {
         let seed = u64::from(seed);
         let scenario = JobsScenario { wander, starts, seed, epochs: 2, ..scenario(2000, &paces, cache) };
         let (_, [min, next_use]) = reads(&scenario, [JobsPolicy::Min, JobsPolicy::NextUse]);
-        prop_assert!(next_use <= min + if wander > 0.0 { 0.03 } else { 0.01 }, "{} against {}", next_use, min);
+        let most = if wander > 0.0 { 0.03 } else { 0.01 };
+        prop_assert!(next_use <= min + most, "{next_use} against {min}");
     }
 }
 

@@ -51,7 +51,7 @@ fn machines(knobs: &Knobs, mut scenario: Scenario, seeds: u64) -> Result<()> {
     }
 
     let name = scenario.name.clone();
-    let compared = WorkProgress::watch(show, format!("simulating {name}"), |tell| {
+    let compared = WorkProgress::watch(show, format!("simulating {name}"), "batches", |tell| {
         Comparison::run(scenario, &policies, seeds, tell)
     })?;
     for outcome in compared.outcomes() {
@@ -90,7 +90,7 @@ fn several_jobs(knobs: &Knobs, scenario: JobsScenario, seeds: u64) -> Result<()>
     if knobs.get("plot").is_some() {
         return Err(knobs.refuse("plot", "a scenario of several jobs has no plot").into());
     }
-    let compared = WorkProgress::watch(show, format!("simulating {}", scenario.name), |tell| {
+    let compared = WorkProgress::watch(show, format!("simulating {}", scenario.name), "policies", |tell| {
         JobsComparison::run(scenario, &policies, seeds, tell)
     })?;
     let mut out = output::stdout();

@@ -25,12 +25,13 @@ impl JobUses {
         Self { dataset, current, following, position, pace }
     }
 
-    /// Begins the epoch that follows, whose own successor is `following`.
+    /// Begins the epoch that follows, whose own successor is `following`. Without a known order,
+    /// the job has no uses in it.
     pub(crate) fn begin_epoch(&mut self, following: Option<EpochUses>) {
-        if let Some(next) = std::mem::replace(&mut self.following, following) {
-            self.current = next;
+        match std::mem::replace(&mut self.following, following) {
+            Some(next) => (self.current, self.position) = (next, 0),
+            None => self.position = self.current.length(),
         }
-        self.position = 0;
     }
 
     /// Counts a use at a position. Uses out of order change nothing but the sample's own table.

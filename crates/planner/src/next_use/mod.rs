@@ -28,8 +28,8 @@
 //! All results are functions of the calls. There is no clock. The caller passes the time.
 
 mod announced_uses;
-mod cached_dataset;
 mod calendar;
+mod dataset_residents;
 mod epoch_uses;
 mod job_uses;
 mod pace;
@@ -37,15 +37,15 @@ mod pace;
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
 pub use self::announced_uses::AnnouncedUses;
-use self::cached_dataset::CachedDataset;
-pub use self::cached_dataset::DatasetCosts;
 use self::calendar::NextUseTime;
+pub use self::dataset_residents::DatasetCosts;
+use self::dataset_residents::DatasetResidents;
 use self::epoch_uses::{EpochUses, OrderFault};
 use self::job_uses::JobUses;
 use self::pace::Pace;
 use crate::error::{PlanError, PlanReason};
 
-/// The number of a job in a [`NextUse`].
+/// The number of a job in a [`NextUseCache`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheJob(usize);
 
@@ -74,12 +74,12 @@ pub struct CacheUse {
 /// Invariant: the residents' bytes are at most the capacity.
 ///
 /// ```
-/// use foreread_planner::{CacheUse, DatasetCosts, JobStart, NextUse};
+/// use foreread_planner::{CacheUse, DatasetCosts, JobStart, NextUseCache};
 /// use foreread_types::{SampleId, Sizes};
 ///
 /// # fn main() -> Result<(), foreread_planner::PlanError> {
 /// // Room for one of three samples of 10 bytes.
-/// let mut cache = NextUse::new(10);
+/// let mut cache = NextUseCache::new(10);
 /// let dataset = cache.add_dataset(DatasetCosts::new(Sizes::uniform(3, 10)))?;
 /// let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1000 };
 /// let order = |ids: [u64; 3]| ids.map(SampleId);
@@ -97,11 +97,11 @@ pub struct CacheUse {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct NextUse {
+pub struct NextUseCache {
     capacity: u64,
     /// Bytes of all residents.
     held: u64,
-    datasets: Vec<CachedDataset>,
+    datasets: Vec<DatasetResidents>,
     jobs: Vec<Option<JobUses>>,
     /// The latest time of any call.
     now: u64,
@@ -109,7 +109,7 @@ pub struct NextUse {
     moved: Vec<u32>,
 }
 
-impl NextUse {
+impl NextUseCache {
     /// An empty cache of `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         Self { capacity, held: 0, datasets: Vec::new(), jobs: Vec::new(), now: 0, moved: Vec::new() }
@@ -122,7 +122,7 @@ impl NextUse {
     pub fn add_dataset(&mut self, costs: DatasetCosts) -> Result<DatasetId, PlanError> {
         let (dataset, samples) = (DatasetId(self.datasets.len() as u32), costs.sizes.len());
         let small = samples < u64::from(u32::MAX);
-        let cached = small.then(|| CachedDataset::new(costs)).flatten();
+        let cached = small.then(|| DatasetResidents::new(costs)).flatten();
         self.datasets.push(cached.ok_or(PlanReason::Memory { dataset, samples })?);
         Ok(dataset)
     }
@@ -215,7 +215,7 @@ impl NextUse {
 
     /// Whether a sample is resident.
     pub fn contains(&self, key: SampleKey) -> bool {
-        let known = |dataset: &&CachedDataset| key.id.0 < dataset.samples();
+        let known = |dataset: &&DatasetResidents| key.id.0 < dataset.samples();
         let dataset = self.datasets.get(key.dataset.0 as usize).filter(known);
         dataset.is_some_and(|dataset| dataset.is_resident(key.id.0 as u32))
     }
@@ -327,7 +327,7 @@ impl NextUse {
     }
 
     /// The predicted next use of a sample by any job.
-    fn next_use(&self, dataset: &CachedDataset, id: u32) -> NextUseTime {
+    fn next_use(&self, dataset: &DatasetResidents, id: u32) -> NextUseTime {
         if let [only] = dataset.jobs[..]
             && let Some(job) = self.jobs[only].as_ref().filter(|job| job.uses_permutations())
         {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use foreread_oracle::{Order, Sampler as _};
 use foreread_planner::policies::{self, CacheOutcome};
-use foreread_planner::{AnnouncedUses, CacheUse, DatasetCosts, JobStart, NextUse, SharedMiss};
+use foreread_planner::{AnnouncedUses, CacheUse, DatasetCosts, JobStart, NextUseCache, SharedMiss};
 use foreread_types::{SampleId, Sizes};
 use serde::{Serialize, Serializer};
 
@@ -128,7 +128,7 @@ fn next_use(
     merged: &MergedUses,
     counter: &mut MeasuredUses<'_>,
 ) -> Result<(), SimulateError> {
-    let mut cache = NextUse::new(scenario.capacity());
+    let mut cache = NextUseCache::new(scenario.capacity());
     let sizes = Sizes::uniform(u64::from(scenario.samples), 1);
     let dataset = cache.add_dataset(DatasetCosts::new(sizes))?;
     let mut jobs = vec![None; scenario.paces.len()];

@@ -69,7 +69,7 @@ impl Default for ResidentSlot {
 
 /// One dataset with its residents.
 #[derive(Clone, Debug)]
-pub(crate) struct CachedDataset {
+pub(crate) struct DatasetResidents {
     costs: DatasetCosts,
     slots: Vec<ResidentSlot>,
     pub(crate) classes: Vec<CostClass>,
@@ -77,7 +77,7 @@ pub(crate) struct CachedDataset {
     pub(crate) jobs: Vec<usize>,
 }
 
-impl CachedDataset {
+impl DatasetResidents {
     /// A dataset without residents. `None` if its table of 12 bytes per sample does not fit in
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {

@@ -75,7 +75,7 @@ pub struct CacheUse {
 ///
 /// ```
 /// use foreread_planner::{CacheUse, DatasetCosts, JobStart, NextUseCache};
-/// use foreread_types::{SampleId, Sizes};
+/// use foreread_types::{SampleId, SampleKey, Sizes};
 ///
 /// # fn main() -> Result<(), foreread_planner::PlanError> {
 /// // Room for one of three samples of 10 bytes.
@@ -84,15 +84,15 @@ pub struct CacheUse {
 /// let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1000 };
 /// let order = |ids: [u64; 3]| ids.map(SampleId);
 /// let first = cache.add_job(dataset, start, order([0, 1, 2]), Some(order([2, 1, 0])))?;
-/// let _second = cache.add_job(dataset, start, order([2, 1, 0]), None)?;
+/// let second = cache.add_job(dataset, start, order([2, 1, 0]), Some(order([0, 1, 2])))?;
 ///
 /// let mut evicted = Vec::new();
 /// let kept = cache.used(first, 0, SampleId(0), 1000, &mut evicted);
 /// assert_eq!(kept, CacheUse { hit: false, kept: true });
-/// // The second job needs sample 1 before any job needs sample 0.
-/// let kept = cache.used(first, 1, SampleId(1), 2000, &mut evicted);
+/// // The first job needs sample 2 before any job needs sample 0.
+/// let kept = cache.used(second, 0, SampleId(2), 1000, &mut evicted);
 /// assert_eq!(kept, CacheUse { hit: false, kept: true });
-/// assert_eq!(evicted.len(), 1);
+/// assert_eq!(evicted, [SampleKey::new(dataset, SampleId(0))]);
 /// # Ok(())
 /// # }
 /// ```

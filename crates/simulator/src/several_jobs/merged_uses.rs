@@ -52,21 +52,24 @@ impl MergedUses {
             jobs.push(RunningJob::new(&scenario, job, sampler)?);
         }
         let mut uses = Vec::new();
-        let mut epochs = vec![u32::MAX..0; jobs.len()];
+        // The first measured epoch of each job, and the one after the last.
+        let mut first = vec![u32::MAX; jobs.len()];
+        let mut end = vec![0; jobs.len()];
         while let Some((job, next)) = (0..).zip(&mut jobs).min_by_key(|(_, job)| job.next_ns())
             && next.next_ns() < after
         {
             let it = next.advance(job)?;
-            let epochs = &mut epochs[job as usize];
+            let job = job as usize;
             if it.position == 0 && it.ns >= measured.start {
-                epochs.start = epochs.start.min(it.epoch);
+                first[job] = first[job].min(it.epoch);
             }
             if u64::from(it.position) + 1 == samples && it.ns < measured.end {
-                epochs.end = it.epoch + 1;
+                end[job] = it.epoch + 1;
             }
             uses.push(it);
         }
-        Ok(Self { uses, samplers, measured: epochs })
+        let measured = first.into_iter().zip(end).map(|(first, end)| first..end).collect();
+        Ok(Self { uses, samplers, measured })
     }
 
     /// The samples of some of the uses.

@@ -41,8 +41,8 @@ pub struct Args {
 struct Long {
     /// The long version's work.
     name: &'static str,
-    /// Its file: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs`. For a module of the library
-    /// `.../tests/MODULE/mod.rs` or `.../src/MODULE.rs`.
+    /// Its file: `PACKAGE'S FOLDER/tests/TARGET/MODULE.rs` or `.../tests/TARGET.rs`. For a module
+    /// of the library `.../tests/MODULE/mod.rs` or `.../src/MODULE.rs`.
     file: &'static str,
     test: &'static str,
 }
@@ -139,6 +139,16 @@ const LONG: &[Long] = &[
         file: "crates/simulator/tests/properties.rs",
         test: "foreread_reads_the_lower_bound_at_scale",
     },
+    Long {
+        name: "the table of several jobs with one cache",
+        file: "crates/simulator/tests/several_jobs.rs",
+        test: "several_jobs_read_as_tabulated",
+    },
+    Long {
+        name: "equal jobs against MIN, 48 cases of 20,000 samples",
+        file: "crates/simulator/tests/several_jobs.rs",
+        test: "next_use_is_close_to_min_for_equal_jobs",
+    },
 ];
 
 impl Long {
@@ -159,6 +169,7 @@ impl Long {
             }
             "main" => (vec!["--test", target], self.test.to_owned()),
             "mod" => (vec!["--lib"], format!("{target}::{}", self.test)),
+            module if !place.contains('/') => (vec!["--test", module], self.test.to_owned()),
             module => (vec!["--test", target], format!("{module}::{}", self.test)),
         };
         let end = ["--", "--nocapture", "--exact", &test];
@@ -296,6 +307,11 @@ mod tests {
         assert!(
             shown(&long.command(&workspace))
                 .contains("--package foreread --test a -- --nocapture --exact it")
+        );
+        let long = Long { name: "x", file: "crates/a/tests/b.rs", test: "it" };
+        assert!(
+            shown(&long.command(&workspace))
+                .contains("--package foreread-a --test b -- --nocapture --exact it")
         );
         let long = Long { name: "x", file: "crates/a/src/b/tests/mod.rs", test: "it" };
         assert!(

@@ -82,15 +82,16 @@ impl WorkProgress {
         Self { show, bar, label, total, done: 0, part: now, began: now, timer: LineTimer::new() }
     }
 
-    /// Shows the progress of `work`, which reports the batches that are done and their total.
+    /// Shows the progress of `work`, which reports the units that are done and their total.
     pub fn watch<T>(
         show: ProgressMode,
         label: String,
+        unit: &str,
         work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T,
     ) -> T {
         let mut shown: Option<Self> = None;
         work(&mut |done, total| {
-            shown.get_or_insert_with(|| Self::new(show, label.clone(), total, "batches")).at(done);
+            shown.get_or_insert_with(|| Self::new(show, label.clone(), total, unit)).at(done);
         })
     }
 

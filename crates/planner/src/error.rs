@@ -5,7 +5,7 @@
 //! contract.
 
 use foreread_oracle::OracleError;
-use foreread_types::{DatasetId, Rank, StoreId};
+use foreread_types::{DatasetId, Rank, SampleId, StoreId};
 
 /// An invalid run, sizes or cluster description.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,8 @@ impl PlanError {
             | PlanReason::Population { .. }
             | PlanReason::RankTable { .. }
             | PlanReason::NoStore { .. }
-            | PlanReason::OtherStores { .. } => PlanErrorKind::Mismatch,
+            | PlanReason::OtherStores { .. }
+            | PlanReason::OrderSample { .. } => PlanErrorKind::Mismatch,
             PlanReason::Memory { .. } | PlanReason::Samples { .. } => PlanErrorKind::TooLarge,
             PlanReason::Oracle(_) => PlanErrorKind::Oracle,
         }
@@ -88,6 +89,8 @@ pub(crate) enum PlanReason {
          must be those of the run's dataset"
     )]
     Population { dataset: DatasetId, found: u64, expected: u64 },
+    #[error("an order of dataset {dataset} has sample {sample}: must be below {samples}")]
+    OrderSample { dataset: DatasetId, sample: SampleId, samples: u64 },
     #[error(
         "dataset {dataset} has {samples} samples: a table with an entry per sample does not fit in memory"
     )]

@@ -26,6 +26,9 @@
 //! each sample one owner before any sample gets a second copy. [`Locality`] deals global batches to
 //! the ranks that hold their samples. For private caches (a rank that may not use its peers), call
 //! [`plan`], because it plans retention.
+//!
+//! [`NextUseCache`] decides during the runs of several jobs which samples their shared cache keeps.
+//! [`SharedMiss`] is the part of their uses that no such cache can serve.
 
 mod assign;
 mod block_owners;
@@ -45,6 +48,7 @@ mod knapsack;
 mod local_plan;
 mod locality;
 mod lower_bound;
+mod next_use;
 mod origin;
 mod owners;
 mod placement;
@@ -56,6 +60,7 @@ mod retention;
 mod rule;
 mod server_times;
 mod servers;
+mod shared_miss;
 mod slow_levels;
 mod unit_reads;
 
@@ -74,6 +79,7 @@ pub use forecast::{Amount, EpochForecast, Resource};
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};
+pub use next_use::{AnnouncedUses, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache};
 pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;
@@ -82,4 +88,5 @@ pub use predict::predict;
 pub use retention::Retention;
 pub use server_times::ServerGain;
 pub use servers::{OriginServers, ServerSpeed};
+pub use shared_miss::SharedMiss;
 pub use unit_reads::unit_reads;

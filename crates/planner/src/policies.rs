@@ -15,6 +15,8 @@ use std::num::NonZeroUsize;
 use foreread_types::SampleId;
 use lru::LruCache;
 
+use crate::next_use::CacheUse;
+
 /// The result of a policy on a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheOutcome {
@@ -22,6 +24,14 @@ pub struct CacheOutcome {
     pub hits: u64,
     /// Samples that were written to the cache.
     pub writes: u64,
+}
+
+impl CacheOutcome {
+    /// Adds one use.
+    pub fn count(&mut self, CacheUse { hit, kept }: CacheUse) {
+        self.hits += u64::from(hit);
+        self.writes += u64::from(kept && !hit);
+    }
 }
 
 /// For each position of a stream, the position of the next use of the same sample. `u64::MAX` if
@@ -37,18 +47,22 @@ fn next_uses(stream: &[SampleId]) -> Vec<u64> {
 
 /// Keeps the first `capacity` samples permanently.
 pub fn never_evict(stream: &[SampleId], capacity: u64) -> CacheOutcome {
-    let mut kept = vec![false; samples(stream)];
     let mut outcome = CacheOutcome::default();
-    for id in stream {
-        let kept = &mut kept[id.0 as usize];
-        if *kept {
-            outcome.hits += 1;
-        } else if outcome.writes < capacity {
-            *kept = true;
-            outcome.writes += 1;
-        }
-    }
+    never_evict_each(stream, capacity, |_, it| outcome.count(it));
     outcome
+}
+
+/// As [`never_evict`], with a call for each use and its position.
+pub fn never_evict_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
+    let mut is_kept = vec![false; samples(stream)];
+    let mut resident = 0;
+    for (at, id) in stream.iter().enumerate() {
+        let hit = is_kept[id.0 as usize];
+        let kept = hit || resident < capacity;
+        resident += u64::from(kept && !hit);
+        is_kept[id.0 as usize] = kept;
+        each(at, CacheUse { hit, kept });
+    }
 }
 
 /// Evicts the sample that was inserted first.
@@ -76,51 +90,52 @@ pub fn fifo(stream: &[SampleId], capacity: u64) -> CacheOutcome {
 /// Evicts the least recently used sample.
 pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     let mut outcome = CacheOutcome::default();
+    lru_each(stream, capacity, |_, it| outcome.count(it));
+    outcome
+}
+
+/// As [`lru`], with a call for each use and its position.
+pub fn lru_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     // The cache allocates its capacity at the start.
     let capacity = capacity.min(samples(stream) as u64);
-    let Some(capacity) = NonZeroUsize::new(capacity as usize) else { return outcome };
-    let mut kept = LruCache::new(capacity);
-    for id in stream {
-        if kept.get(id).is_some() {
-            outcome.hits += 1;
-        } else {
-            kept.put(*id, ());
-            outcome.writes += 1;
-        }
+    let mut residents = NonZeroUsize::new(capacity as usize).map(LruCache::new);
+    for (at, id) in stream.iter().enumerate() {
+        let hit = residents.as_mut().is_some_and(|residents| residents.put(*id, ()).is_some());
+        each(at, CacheUse { hit, kept: residents.is_some() });
     }
-    outcome
 }
 
 /// Belady's MIN with bypass: the most hits that are possible on demand.
 pub fn min(stream: &[SampleId], capacity: u64) -> CacheOutcome {
+    let mut outcome = CacheOutcome::default();
+    min_each(stream, capacity, |_, it| outcome.count(it));
+    outcome
+}
+
+/// As [`min`], with a call for each use and its position.
+pub fn min_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     let next = next_uses(stream);
     // Residents are identified by the position of their next use, which is unique. The heap also
     // holds past uses. They are smaller than all others, and `resident` does not count them.
     let mut kept = vec![false; stream.len()];
     let mut heap = BinaryHeap::new();
     let mut resident = 0;
-    let mut outcome = CacheOutcome::default();
     for (at, &next) in next.iter().enumerate() {
         let hit = kept[at];
-        if hit {
-            outcome.hits += 1;
-            resident -= 1;
+        resident -= u64::from(hit);
+        if next != u64::MAX {
+            heap.push(next);
+            kept[next as usize] = true;
+            resident += 1;
+            if resident > capacity
+                && let Some(farthest) = heap.pop()
+            {
+                kept[farthest as usize] = false;
+                resident -= 1;
+            }
         }
-        if next == u64::MAX {
-            continue;
-        }
-        heap.push(next);
-        kept[next as usize] = true;
-        resident += 1;
-        if resident > capacity
-            && let Some(farthest) = heap.pop()
-        {
-            kept[farthest as usize] = false;
-            resident -= 1;
-        }
-        outcome.writes += u64::from(!hit && kept[next as usize]);
+        each(at, CacheUse { hit, kept: next != u64::MAX && kept[next as usize] });
     }
-    outcome
 }
 
 /// Keeps a sample after its use if its next use is at most `horizon` positions away and space is

@@ -1,11 +1,12 @@
 //! Plans, calibrations and simulations, passed to Python as JSON and text (`_outlook.py`).
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use foreread::Registry;
 use foreread_estimate::{CalibrateOptions, PlanReport};
-use foreread_simulator::{Comparison, Policy, Scenario};
+use foreread_simulator::{AnyScenario, Comparison, JobsComparison, JobsPolicy, Policy, SimulateError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -74,33 +75,58 @@ fn text(value: &impl serde::Serialize) -> PyResult<String> {
 /// A comparison of policies, held by Python's Simulation.
 #[pyclass(frozen, module = "foreread")]
 #[derive(Debug)]
-pub struct Compared(Comparison);
+pub struct Compared(ComparedPolicies);
+
+/// Policies on machines, or for several jobs.
+#[derive(Debug)]
+enum ComparedPolicies {
+    Machines(Comparison),
+    SeveralJobs(JobsComparison),
+}
+
+impl Compared {
+    /// The comparison on machines. Several jobs have no plots.
+    fn machines(&self) -> PyResult<&Comparison> {
+        match &self.0 {
+            ComparedPolicies::Machines(compared) => Ok(compared),
+            ComparedPolicies::SeveralJobs(_) => {
+                Err(ExceptionClass::Config.with("plot: a scenario of several jobs has no plot"))
+            }
+        }
+    }
+}
 
 #[pymethods]
 impl Compared {
     /// The results as JSON.
     fn json(&self) -> PyResult<String> {
-        text(&self.0.report())
+        match &self.0 {
+            ComparedPolicies::Machines(compared) => text(&compared.report()),
+            ComparedPolicies::SeveralJobs(compared) => text(&compared.report()),
+        }
     }
 
     fn __str__(&self) -> String {
-        self.0.to_string()
+        match &self.0 {
+            ComparedPolicies::Machines(compared) => compared.to_string(),
+            ComparedPolicies::SeveralJobs(compared) => compared.to_string(),
+        }
     }
 
     /// A bar chart with one bar per policy, as SVG.
     fn bars(&self) -> PyResult<String> {
-        self.0.bars().map_err(|error| ExceptionClass::Error.with(error.to_string()))
+        self.machines()?.bars().map_err(|error| ExceptionClass::Error.with(error.to_string()))
     }
 
     /// Seconds against cache size, as SVG. None for a scenario without a cache. Simulates each
     /// policy ten more times.
     fn against_cache(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let compared = self.0.clone();
+        let compared = self.machines()?.clone();
         let swept =
             interrupt::run_interruptible(py, Duration::ZERO, move |_| compared.sweep(&mut |_, _| ()))?;
         let swept = swept.map_err(|error| ExceptionClass::Config.with(error.to_string()))?;
         let Some((bound, sweeps)) = swept else { return Ok(None) };
-        self.0
+        self.machines()?
             .against_cache(bound, &sweeps)
             .map(Some)
             .map_err(|error| ExceptionClass::Error.with(error.to_string()))
@@ -117,27 +143,40 @@ pub(crate) fn compare(
     seeds: u64,
 ) -> PyResult<Compared> {
     let scenario = read(&scenario)?;
-    let policies = match policies {
-        None => Policy::ALL.to_vec(),
-        Some(names) => {
-            let parsed: Result<Vec<Policy>, _> = names.iter().map(|name| name.parse::<Policy>()).collect();
-            parsed.map_err(|error| ExceptionClass::Config.with(format!("policies: {error}")))?
-        }
-    };
-    if policies.is_empty() || !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
+    let is_empty = policies.as_ref().is_some_and(Vec::is_empty);
+    if is_empty || !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
         let most = Comparison::MAX_SEEDS;
         return Err(
             ExceptionClass::Config.with(format!("expected at least one policy, and from 1 to {most} seeds"))
         );
     }
-    let compared = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
-        Comparison::run(scenario, &policies, seeds, &mut |_, _| ())
-    })?;
+    let compared = match scenario {
+        AnyScenario::Machines(scenario) => {
+            let policies = parsed(policies, &Policy::ALL)?;
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+                Comparison::run(*scenario, &policies, seeds, &mut |_, _| ()).map(ComparedPolicies::Machines)
+            })?
+        }
+        AnyScenario::SeveralJobs(scenario) => {
+            let policies = parsed(policies, &JobsPolicy::ALL)?;
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+                let compared = JobsComparison::run(scenario, &policies, seeds, &mut |_, _| ());
+                compared.map(ComparedPolicies::SeveralJobs)
+            })?
+        }
+    };
     compared.map(Compared).map_err(|error| ExceptionClass::Config.with(error.to_string()))
 }
 
+/// The policies with these names, or all.
+fn parsed<P: Copy + FromStr<Err = SimulateError>>(names: Option<Vec<String>>, all: &[P]) -> PyResult<Vec<P>> {
+    let Some(names) = names else { return Ok(all.to_vec()) };
+    let parsed: Result<Vec<P>, _> = names.iter().map(|name| name.parse()).collect();
+    parsed.map_err(|error| ExceptionClass::Config.with(format!("policies: {error}")))
+}
+
 /// Reads a scenario. Text with line breaks is the scenario, other text is a file's path.
-fn read(scenario: &Path) -> PyResult<Scenario> {
+fn read(scenario: &Path) -> PyResult<AnyScenario> {
     let given = scenario.to_string_lossy();
     let (name, text) = if given.contains('\n') {
         ("the scenario".to_owned(), given.into_owned())
@@ -152,5 +191,5 @@ fn read(scenario: &Path) -> PyResult<Scenario> {
         });
         (given.clone().into_owned(), read?)
     };
-    Scenario::from_toml(&text).map_err(|error| ExceptionClass::Config.with(format!("{name}: {error}")))
+    AnyScenario::from_toml(&text).map_err(|error| ExceptionClass::Config.with(format!("{name}: {error}")))
 }

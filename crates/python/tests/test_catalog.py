@@ -119,6 +119,16 @@ def test_simulation_has_rows_tables_and_plots(tmp_path: Path) -> None:
     assert foreread.simulate(SCENARIO, "naive").rows[0]["policy"] == "naive"
 
 
+def test_simulation_of_several_jobs_has_rows_and_no_plots() -> None:
+    jobs = "[several-jobs]\nsamples = 2000\ncache = 0.2\npaces = [1, 1, 1, 1]\nepochs = 2"
+    simulation = foreread.simulate(jobs, ["next-use", "never-evict"])
+    assert [row["policy"] for row in simulation] == ["next-use", "never-evict"]
+    assert simulation[0]["origin_reads"] < 0.52 and simulation[1]["origin_reads"] == pytest.approx(0.8)
+    assert simulation.scenario["jobs"] == 4 and "next-use" in str(simulation)
+    with pytest.raises(foreread.ConfigError, match="several jobs"):
+        simulation.plot()
+
+
 def test_mistakes_are_named(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(foreread.ConfigError, match="(?i)nosuch"):
         foreread.simulate(SCENARIO, "nosuch")

@@ -58,10 +58,11 @@ def test_failing_command_is_found(images: Path, tmp_path: Path) -> None:
     assert commands.run(broken, images, tmp_path / "scratch").returncode == 2
 
 
-def test_simulation_prints_what_the_guide_shows() -> None:
+@pytest.mark.parametrize("name", ["thesis-s3", "four-jobs"])
+def test_simulation_prints_what_the_guide_shows(name: str) -> None:
     text = (ROOT / "docs" / "planning.md").read_text()
-    (shown,) = re.findall(r"^```text\n(thesis.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    scenario = ROOT / "crates" / "simulator" / "scenarios" / "thesis-s3.toml"
+    (shown,) = re.findall(rf"^```text\n({name}.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    scenario = ROOT / "crates" / "simulator" / "scenarios" / f"{name}.toml"
     done = subprocess.run([str(commands.command()), "simulate", scenario], capture_output=True, text=True, check=True)
     assert done.stdout.startswith(shown)
 

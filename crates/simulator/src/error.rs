@@ -30,7 +30,7 @@ impl SimulateError {
             SimulateReason::Syntax { .. } => SimulateErrorKind::Syntax,
             SimulateReason::Field { .. } => SimulateErrorKind::Field,
             SimulateReason::Policy { .. } => SimulateErrorKind::Policy,
-            SimulateReason::Order(_) => SimulateErrorKind::TooLarge,
+            SimulateReason::Order(_) | SimulateReason::Plan(_) => SimulateErrorKind::TooLarge,
         }
     }
 
@@ -46,6 +46,12 @@ impl From<foreread_oracle::OracleError> for SimulateError {
     }
 }
 
+impl From<foreread_planner::PlanError> for SimulateError {
+    fn from(error: foreread_planner::PlanError) -> Self {
+        Self(SimulateReason::Plan(error))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SimulateReason {
     #[error("line {line} is not valid TOML: {problem}")]
@@ -56,4 +62,6 @@ pub(crate) enum SimulateReason {
     Policy { name: String, known: String },
     #[error(transparent)]
     Order(foreread_oracle::OracleError),
+    #[error(transparent)]
+    Plan(foreread_planner::PlanError),
 }

@@ -15,6 +15,9 @@
 //! thread of a worker gets the client's whole share of the file system. The simulator compares
 //! policies and predicts no real machine.
 //!
+//! A [`JobsScenario`] describes several jobs that share a cache instead. A [`JobsComparison`] gives
+//! what each [`JobsPolicy`] reads from the origin.
+//!
 //! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature
 //! `plot`, plots.
 //!
@@ -32,6 +35,7 @@
 //! # }
 //! ```
 
+mod any_scenario;
 mod comparison;
 mod copies;
 mod engine;
@@ -47,11 +51,13 @@ mod plot;
 mod policies;
 mod scenario;
 mod scenario_fields;
+mod several_jobs;
 mod simulation;
 mod staging;
 mod threads;
 mod workload;
 
+pub use any_scenario::AnyScenario;
 pub use comparison::{Comparison, Sweep};
 pub use error::{SimulateError, SimulateErrorKind};
 #[cfg(feature = "plot")]
@@ -60,4 +66,5 @@ pub use model::{Curve, Model};
 pub use outcome::{Figures, SimulationOutcome};
 pub use policies::Policy;
 pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};
+pub use several_jobs::{JobsComparison, JobsOutcome, JobsPolicy, JobsScenario};
 pub use simulation::Simulation;

@@ -200,17 +200,42 @@ impl<'a> ScenarioFields<'a> {
         what: &str,
         most: usize,
     ) -> Result<Vec<f64>, SimulateError> {
+        let shares = self.numbers(key, what, most, false)?;
+        for (index, &share) in shares.iter().enumerate() {
+            self.at_most_1(&format!("{key}[{index}]"), share)?;
+        }
+        Ok(shares)
+    }
+
+    /// A list of at most `most` quantities of at least 0. Empty if the field is missing.
+    pub(crate) fn numbers_or_none(
+        &self,
+        key: &str,
+        what: &str,
+        most: usize,
+    ) -> Result<Vec<f64>, SimulateError> {
+        self.numbers(key, what, most, true)
+    }
+
+    fn numbers(&self, key: &str, what: &str, most: usize, zero: bool) -> Result<Vec<f64>, SimulateError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let list = value.as_array().filter(|list| (1..=most).contains(&list.len()));
         let list = list.ok_or_else(|| self.error(key, format!("expected {what}, 1 to {most} numbers")))?;
-        let each = list.iter().enumerate().map(|(index, value)| {
-            let key = format!("{key}[{index}]");
-            match self.quantity(&key, value, what, false)? {
-                share if share > 1.0 => Err(self.error(&key, format!("must be at most 1, found {share}"))),
-                share => Ok(share),
-            }
-        });
-        each.collect()
+        let each = list.iter().enumerate();
+        each.map(|(index, value)| self.quantity(&format!("{key}[{index}]"), value, what, zero)).collect()
+    }
+
+    /// A quantity that was read, if it is at most 1.
+    pub(crate) fn at_most_1(&self, key: &str, share: f64) -> Result<f64, SimulateError> {
+        if share > 1.0 {
+            return Err(self.error(key, format!("must be at most 1, found {share}")));
+        }
+        Ok(share)
+    }
+
+    /// Whether a field is there.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
     }
 
     /// Returns an error for the first unknown field.

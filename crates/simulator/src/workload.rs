@@ -181,7 +181,7 @@ impl Streams {
 pub(crate) struct Draws(ChaCha8Rng);
 
 impl Draws {
-    fn new(label: &[u8; 25], seed: u64) -> Self {
+    pub(crate) fn new(label: &[u8; 25], seed: u64) -> Self {
         let mut key = [0; 32];
         key[..7].copy_from_slice(&seed.to_le_bytes()[..7]);
         key[7..].copy_from_slice(label);
@@ -193,6 +193,11 @@ impl Draws {
     /// A nearly uniform number below `bound`. The bias is below `bound` / 2^64.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.0.next_u64()) * bound as u128) >> 64) as usize
+    }
+
+    /// A uniform number from `1 - by` to `1 + by`.
+    pub(crate) fn around_1(&mut self, by: f64) -> f64 {
+        1.0 + by * ((self.0.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0)
     }
 
     /// A number from the normal distribution of mean 0 and deviation 1, by Marsaglia's polar

@@ -150,6 +150,25 @@ fn wrong_usage_is_one_line_too() {
 }
 
 #[test]
+fn several_jobs_have_figures_in_every_form() {
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/simulator/scenarios/four-jobs.toml");
+    let table = simulate(&scenario, &[]).ok();
+    assert!(table.starts_with("four-jobs: 4 jobs, 20000 samples, a cache for 0.2 of them, "), "{table}");
+    for name in ["bound", "min", "next-use", "announced-use", "lru", "never-evict", "private"] {
+        assert!(table.lines().any(|line| line.starts_with(name)), "{name}: {table}");
+    }
+    let report: Value = simulate(&scenario, &["--report", "json", "--policy", "next-use"]).json();
+    let reads = report["policies"][0]["origin_reads"].as_f64().unwrap();
+    assert!((reads - 0.489).abs() < 0.01 && report["bound"].as_f64().unwrap() <= reads, "{report}");
+    let rows = simulate(&scenario, &["--report", "csv", "--seeds", "2"]).ok();
+    assert!(rows.starts_with("policy,origin_reads,writes\nmin,0.4"), "{rows}");
+    for (option, value) in [("--plot", "jobs.svg"), ("--calibration", "/nowhere"), ("--policy", "nopfs")] {
+        let line = simulate(&scenario, &[option, value]).fails(2);
+        assert!(line.contains(option.trim_start_matches('-')), "{line}");
+    }
+}
+
+#[test]
 fn settings_may_come_from_the_environment() {
     let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--policy", "naive"]);
     let output = run(command.env("FOREREAD_REPORT", "csv")).ok();

@@ -77,7 +77,8 @@ pub enum Command {
     /// Measure storage, disks and memory, for plans with predicted times
     #[command(after_help = texts::CALIBRATE)]
     Calibrate(Calibrate),
-    /// Simulate a run on described machines, under one caching policy or all
+    /// Simulate a run on described machines, or several jobs with one cache, under one caching
+    /// policy or all
     #[command(after_help = texts::SIMULATE)]
     Simulate(Simulate),
     /// Print a new random token, the secret that the ranks of one job share
@@ -223,7 +224,7 @@ pub struct Calibrate {
 
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// The scenario file: workers, storage, file system, dataset and training
+    /// The scenario file: workers, storage, file system, dataset and training, or several jobs
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
     #[command(flatten)]

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use foreread_settings::{Knob, KnobKind, find_knob};
-use foreread_simulator::Policy;
+use foreread_simulator::{JobsPolicy, Policy};
 
 /// The settings of one command.
 pub trait KnobSet: fmt::Debug + Send + Sync + 'static {
@@ -222,7 +222,8 @@ knob_set!(
     &["policy", "seeds", "calibration", "report", "plot", "progress"],
     |option| match option.get_id().as_str() {
         "policy" => {
-            let names = Policy::ALL.iter().map(|policy| policy.name()).chain(["all"]);
+            let jobs = JobsPolicy::ALL.iter().map(|policy| policy.name());
+            let names = Policy::ALL.iter().map(|policy| policy.name()).chain(jobs).chain(["all"]);
             option.value_parser(PossibleValuesParser::new(names))
         }
         "calibration" => option.value_name("FILE").help(

@@ -51,6 +51,7 @@ pub(super) const CALIBRATE: &str = help![
 pub(super) const SIMULATE: &str = help![
     "foreread simulate crates/simulator/scenarios/thesis-s1.toml",
     "foreread simulate scenario.toml --policy foreread --plot policies.svg --report csv",
+    "foreread simulate crates/simulator/scenarios/four-jobs.toml",
 ];
 #[cfg(feature = "peer")]
 pub(super) const TOKEN: &str = help![

@@ -1,4 +1,4 @@
-//! `foreread simulate`: simulates a run on described machines.
+//! `foreread simulate`: simulates a run on described machines, or several jobs with one cache.
 //!
 //! Figures go to standard output as a table, JSON or CSV. Refusals of policies go to standard
 //! error. Plots follow the figures: bars from them, and the curve of time against cache size from
@@ -6,12 +6,16 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::str::FromStr;
 
 use anyhow::{Context, Result};
 use foreread::calibration::Calibration;
 use foreread::{Error, ErrorKind};
 use foreread_settings::Knobs;
-use foreread_simulator::{Comparison, Curve as Rates, Policy, Scenario, SimulationOutcome};
+use foreread_simulator::{
+    AnyScenario, Comparison, Curve as Rates, JobsComparison, JobsPolicy, JobsScenario, Policy, Scenario,
+    SimulateError, SimulationOutcome,
+};
 
 use crate::arguments::Simulate;
 use crate::progress::{ProgressMode, WorkProgress};
@@ -27,23 +31,27 @@ enum ReportFormat {
 
 pub fn run(options: &Simulate) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
-    let (figures, show) = (figures(&knobs), ProgressMode::of(&knobs, 0));
-    let policies = policies(&knobs)?;
     let seeds: u64 = knobs.parse("seeds")?.unwrap_or(1);
     if !(1..=Comparison::MAX_SEEDS).contains(&seeds) {
         return Err(knobs.refuse("seeds", format!("must be from 1 to {}", Comparison::MAX_SEEDS)).into());
     }
-    let plot = plots::file(&knobs)?;
-    let mut scenario = read(&options.scenario)?;
-    // A file that was only found would change the machines that the scenario describes.
-    let calibration = knobs.get("calibration").map(|(path, _)| path);
-    if let Some(path) = calibration.filter(|path| !matches!(*path, "auto" | "off")) {
+    match read(&options.scenario)? {
+        AnyScenario::Machines(scenario) => machines(&knobs, *scenario, seeds),
+        AnyScenario::SeveralJobs(scenario) => several_jobs(&knobs, scenario, seeds),
+    }
+}
+
+fn machines(knobs: &Knobs, mut scenario: Scenario, seeds: u64) -> Result<()> {
+    let (figures, show) = (figures(knobs), ProgressMode::of(knobs, 0));
+    let policies = policies(knobs, &Policy::ALL)?;
+    let plot = plots::file(knobs)?;
+    if let Some(path) = calibration(knobs) {
         let measured = foreread_settings::calibration::read(Path::new(path));
         speed(&mut scenario, &measured.map_err(|error| knobs.refuse("calibration", error))?)?;
     }
 
     let name = scenario.name.clone();
-    let compared = WorkProgress::watch(show, format!("simulating {name}"), |tell| {
+    let compared = WorkProgress::watch(show, format!("simulating {name}"), "batches", |tell| {
         Comparison::run(scenario, &policies, seeds, tell)
     })?;
     for outcome in compared.outcomes() {
@@ -72,6 +80,38 @@ pub fn run(options: &Simulate) -> Result<()> {
     Ok(())
 }
 
+/// Several jobs have no machines, so speeds and plots of time do not apply.
+fn several_jobs(knobs: &Knobs, scenario: JobsScenario, seeds: u64) -> Result<()> {
+    let show = ProgressMode::of(knobs, 0);
+    let policies: Vec<JobsPolicy> = policies(knobs, &JobsPolicy::ALL)?;
+    if calibration(knobs).is_some() {
+        return Err(knobs.refuse("calibration", "does not apply to a scenario of several jobs").into());
+    }
+    if knobs.get("plot").is_some() {
+        return Err(knobs.refuse("plot", "a scenario of several jobs has no plot").into());
+    }
+    let compared = WorkProgress::watch(show, format!("simulating {}", scenario.name), "policies", |tell| {
+        JobsComparison::run(scenario, &policies, seeds, tell)
+    })?;
+    let mut out = output::stdout();
+    match figures(knobs) {
+        ReportFormat::Text => write!(out, "{compared}")?,
+        ReportFormat::Json => {
+            serde_json::to_writer(&mut out, &compared.report())?;
+            writeln!(out)?;
+        }
+        ReportFormat::Csv => write!(out, "{}", compared.csv())?,
+    }
+    Ok(out.flush()?)
+}
+
+/// The calibration that was named. A file that was only found would change the machines that the
+/// scenario describes.
+fn calibration(knobs: &Knobs) -> Option<&str> {
+    let calibration = knobs.get("calibration").map(|(path, _)| path);
+    calibration.filter(|path| !matches!(*path, "auto" | "off"))
+}
+
 fn figures(knobs: &Knobs) -> ReportFormat {
     match knobs.get("report") {
         Some(("json", _)) => ReportFormat::Json,
@@ -80,9 +120,9 @@ fn figures(knobs: &Knobs) -> ReportFormat {
     }
 }
 
-fn policies(knobs: &Knobs) -> Result<Vec<Policy>> {
+fn policies<P: Copy + FromStr<Err = SimulateError>>(knobs: &Knobs, all: &[P]) -> Result<Vec<P>> {
     match knobs.get("policy").map_or("all", |(value, _)| value) {
-        "all" => Ok(Policy::ALL.to_vec()),
+        "all" => Ok(all.to_vec()),
         name => match name.parse() {
             Ok(policy) => Ok(vec![policy]),
             Err(error) => Err(Error::new(ErrorKind::Usage, format!("{error} (or all)")).into()),
@@ -112,7 +152,7 @@ fn speed(scenario: &mut Scenario, measured: &Calibration) -> Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<Scenario> {
+fn read(path: &Path) -> Result<AnyScenario> {
     let usage = |problem: String| Error::new(ErrorKind::Usage, format!("{}: {problem}", path.display()));
     let text = match foreread::read_text(path) {
         Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
@@ -120,5 +160,5 @@ fn read(path: &Path) -> Result<Scenario> {
         }
         text => text.with_context(|| format!("{} cannot be read", path.display()))?,
     };
-    Ok(Scenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
+    Ok(AnyScenario::from_toml(&text).map_err(|error| usage(error.to_string()))?)
 }

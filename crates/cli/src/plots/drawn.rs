@@ -20,7 +20,8 @@ pub fn run(path: &Path, title: &str, report: &Report, history: &History) -> Resu
 pub fn comparison(path: &Path, compared: &Comparison, show: ProgressMode) -> Result<()> {
     write(path, &compared.bars()?)?;
     let label = format!("cache sizes of {}", compared.scenario().name);
-    let Some((bound, sweeps)) = WorkProgress::watch(show, label, |tell| compared.sweep(tell))? else {
+    let Some((bound, sweeps)) = WorkProgress::watch(show, label, "batches", |tell| compared.sweep(tell))?
+    else {
         output::complain("the scenario has no cache class, so there is no plot of time against cache size");
         return Ok(());
     };

@@ -97,7 +97,10 @@ class Plan(Mapping[str, Any]):
 
 
 class Simulation(Sequence[dict[str, Any]]):
-    """A comparison of policies on a scenario: a row (a dict) per policy. ``print(simulation)`` prints the command's table."""
+    """A comparison of policies on a scenario: a row (a dict) per policy. ``print(simulation)`` prints the command's table.
+
+    Scenarios of several jobs have reads in their rows and no plots.
+    """
 
     def __init__(self, compared: _native.Compared) -> None:
         self._compared = compared
@@ -149,7 +152,7 @@ def simulate(
     seeds: int = 1,
     plot: str | os.PathLike[str] | None = None,
 ) -> Simulation:
-    """Simulates policies on the machines of a scenario.
+    """Simulates policies on the machines of a scenario, or for several jobs with one cache.
 
     Args:
         scenario: the path of a scenario file, or its text (TOML).

@@ -1,0 +1,129 @@
+//! The residents of one dataset, in one calendar for each class of cost per second.
+
+use std::num::NonZeroU32;
+
+use foreread_types::{SampleId, Sizes};
+
+use crate::demand::table;
+use crate::next_use::calendar::{Calendar, CalendarSlot};
+
+/// What a hit of a dataset's samples is worth, and what they occupy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatasetCosts {
+    /// The bytes that each sample occupies in the cache, with all overhead.
+    pub sizes: Sizes,
+    /// How much a second of this dataset's reads counts, relative to other datasets.
+    pub weight: NonZeroU32,
+    /// Nanoseconds until a read from the origin brings its first byte.
+    pub origin_latency_ns: u64,
+    /// Bytes per second of a read from the origin.
+    pub origin_bytes_per_second: u64,
+}
+
+impl DatasetCosts {
+    /// The costs of a dataset of weight 1 whose reads from the origin take one second each.
+    pub const fn new(sizes: Sizes) -> Self {
+        let weight = NonZeroU32::MIN;
+        Self { sizes, weight, origin_latency_ns: 1_000_000_000, origin_bytes_per_second: u64::MAX }
+    }
+
+    /// Bytes per nanosecond that a hit saves: the cost of a resident per second to its next use.
+    fn slope(&self, bytes: u64) -> f64 {
+        let transfer = bytes as f64 * 1e9 / self.origin_bytes_per_second.max(1) as f64;
+        let saved = (self.origin_latency_ns as f64 + transfer).max(1.0);
+        bytes as f64 / (f64::from(self.weight.get()) * saved)
+    }
+}
+
+/// Residents whose cost grows equally fast with the time to their next use.
+#[derive(Clone, Debug)]
+pub(crate) struct CostClass {
+    /// The leading bits of the slope. All slopes of a class lie within a fourth of each other.
+    key: u64,
+    slope: f64,
+    pub(crate) calendar: Calendar,
+}
+
+impl CostClass {
+    /// The cost of a hit on a sample in a list of the calendar.
+    pub(crate) fn cost(&self, list: u16, now: u64, epoch_ns: f64) -> f64 {
+        let distance = self.calendar.distance_ns(list, now, epoch_ns);
+        if distance.is_finite() { self.slope * distance } else { distance }
+    }
+}
+
+/// Where a sample is: in no class unless it is resident.
+#[derive(Clone, Copy, Debug)]
+struct ResidentSlot {
+    class: u16,
+    calendar: CalendarSlot,
+}
+
+const ABSENT: u16 = u16::MAX;
+
+impl Default for ResidentSlot {
+    fn default() -> Self {
+        Self { class: ABSENT, calendar: CalendarSlot { list: 0, index: 0 } }
+    }
+}
+
+/// One dataset with its residents.
+#[derive(Clone, Debug)]
+pub(crate) struct DatasetResidents {
+    costs: DatasetCosts,
+    slots: Vec<ResidentSlot>,
+    pub(crate) classes: Vec<CostClass>,
+    /// Indices of the jobs that use it.
+    pub(crate) jobs: Vec<usize>,
+}
+
+impl DatasetResidents {
+    /// A dataset without residents. `None` if its table of 12 bytes per sample does not fit in
+    /// memory.
+    pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
+        let slots = table(costs.sizes.len())?;
+        Some(Self { costs, slots, classes: Vec::new(), jobs: Vec::new() })
+    }
+
+    pub(crate) fn samples(&self) -> u64 {
+        self.costs.sizes.len()
+    }
+
+    pub(crate) fn bytes(&self, sample: u32) -> u64 {
+        self.costs.sizes.bytes(SampleId(u64::from(sample)))
+    }
+
+    pub(crate) fn is_resident(&self, sample: u32) -> bool {
+        self.slots[sample as usize].class != ABSENT
+    }
+
+    /// The class of a sample, which is made if it is new. `span` is the time in nanoseconds that
+    /// its calendar covers at first.
+    pub(crate) fn class(&mut self, sample: u32, span: u64, now: u64) -> u16 {
+        let slope = self.costs.slope(self.bytes(sample));
+        // The sign, the exponent and two bits of the mantissa.
+        let key = if self.costs.sizes.is_uniform() { 0 } else { slope.to_bits() >> 50 };
+        if let Some(known) = self.classes.iter().position(|class| class.key == key) {
+            return known as u16;
+        }
+        let middle = f64::from_bits(key << 50 | 1 << 49);
+        let slope = if self.costs.sizes.is_uniform() { slope } else { middle };
+        self.classes.push(CostClass { key, slope, calendar: Calendar::new(span, now) });
+        (self.classes.len() - 1) as u16
+    }
+
+    /// Makes an absent sample resident.
+    pub(crate) fn insert(&mut self, sample: u32, class: u16, list: u16) {
+        let calendar = self.classes[usize::from(class)].calendar.push(list, sample);
+        self.slots[sample as usize] = ResidentSlot { class, calendar };
+    }
+
+    /// Removes a resident.
+    pub(crate) fn remove(&mut self, sample: u32) {
+        let slot = std::mem::take(&mut self.slots[sample as usize]);
+        let moved = self.classes[usize::from(slot.class)].calendar.remove(slot.calendar);
+        if let Some(moved) = moved {
+            self.slots[moved as usize].calendar = slot.calendar;
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where a job uses each sample in one epoch: the inverse of its order.
+//!
+//! A table has 4 bytes per sample. With the epoch after it a job needs 8 bytes per sample. Orders
+//! that repeat samples need 4 more bytes per use.
+
+use foreread_types::SampleId;
+
+use crate::demand::table;
+
+/// No position.
+const NONE: u32 = u32::MAX;
+
+/// The positions of all samples in one epoch of one job.
+#[derive(Clone, Debug)]
+pub(crate) struct EpochUses {
+    /// By sample, its first position that is not yet passed.
+    first: Vec<u32>,
+    /// By position, the next position of the same sample. `None` if no sample is repeated.
+    again: Option<Vec<u32>>,
+    length: u32,
+}
+
+/// Why an order is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OrderFault {
+    /// The order has a sample that the dataset does not have.
+    Unknown(SampleId),
+    /// The tables do not fit in memory, or positions do not fit in 32 bits.
+    TooLarge,
+}
+
+impl EpochUses {
+    /// The table of an order over a dataset of `samples` samples.
+    pub(crate) fn new(samples: u64, order: impl IntoIterator<Item = SampleId>) -> Result<Self, OrderFault> {
+        let mut ids = Vec::new();
+        for id in order {
+            if id.0 >= samples {
+                return Err(OrderFault::Unknown(id));
+            }
+            ids.push(id.0 as u32);
+        }
+        let length = u32::try_from(ids.len()).ok().filter(|&length| length < NONE);
+        let length = length.ok_or(OrderFault::TooLarge)?;
+        let mut first: Vec<u32> = table(samples).ok_or(OrderFault::TooLarge)?;
+        first.fill(NONE);
+        let mut is_repeating = false;
+        // In place: each position becomes the next position of its sample.
+        for (at, id) in (0..length).zip(&mut ids).rev() {
+            let later = std::mem::replace(&mut first[*id as usize], at);
+            is_repeating |= later != NONE;
+            *id = later;
+        }
+        Ok(Self { first, again: is_repeating.then_some(ids), length })
+    }
+
+    /// The number of uses.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
+    /// Whether the epoch uses each sample of the dataset exactly once.
+    pub(crate) fn is_permutation(&self) -> bool {
+        self.again.is_none() && self.length as usize == self.first.len()
+    }
+
+    /// The first use of a sample at or after position `from`.
+    pub(crate) fn position(&self, sample: u32, from: u32) -> Option<u32> {
+        let mut at = self.first[sample as usize];
+        while at < from {
+            at = self.again.as_ref().map_or(NONE, |again| again[at as usize]);
+        }
+        (at != NONE).then_some(at)
+    }
+
+    /// Forgets the uses of a sample before position `from`, so that searches stay short.
+    pub(crate) fn pass(&mut self, sample: u32, from: u32) {
+        if self.again.is_some() {
+            self.first[sample as usize] = self.position(sample, from).unwrap_or(NONE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uses(samples: u64, order: &[u64]) -> Result<EpochUses, OrderFault> {
+        EpochUses::new(samples, order.iter().copied().map(SampleId))
+    }
+
+    #[test]
+    fn positions_are_those_of_the_order() {
+        let once = uses(4, &[2, 0, 3, 1]).unwrap();
+        assert!(once.is_permutation() && once.length() == 4);
+        assert_eq!([0, 1, 2, 3].map(|sample| once.position(sample, 1)), [Some(1), Some(3), None, Some(2)]);
+
+        let mut repeated = uses(4, &[2, 0, 2, 2]).unwrap();
+        assert!(!repeated.is_permutation() && !uses(4, &[2, 0]).unwrap().is_permutation());
+        for passed in [false, true] {
+            if passed {
+                repeated.pass(2, 1);
+            }
+            assert_eq!([1, 3, 4].map(|from| repeated.position(2, from)), [Some(2), Some(3), None]);
+        }
+        assert_eq!(repeated.position(1, 0), None);
+        assert_eq!(uses(4, &[1, 4]).unwrap_err(), OrderFault::Unknown(SampleId(4)));
+    }
+}

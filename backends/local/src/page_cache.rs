@@ -18,7 +18,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -171,15 +172,16 @@ impl FileOpener {
             return None;
         }
         let length = u64::try_from(stat.st_size).unwrap_or_default().min(most);
-        let mut is_cached = true;
-        for start in (0..length).step_by(usize::try_from(self.piece).unwrap_or(usize::MAX)) {
-            let piece = self.piece.min(length - start);
-            if is_read(file.as_fd(), start) && is_read(file.as_fd(), start + piece - 1) {
-                continue;
+        let is_cached = match cached_bytes(file.as_fd(), length) {
+            Some(cached) => cached >= length,
+            None => length == 0 || has_byte(file.as_fd(), 0) && has_byte(file.as_fd(), length - 1),
+        };
+        if !is_cached {
+            for start in (0..length).step_by(usize::try_from(self.piece).unwrap_or(usize::MAX)) {
+                let piece = NonZeroU64::new(self.piece.min(length - start));
+                // If the kernel refuses, it reads the file when the program does.
+                let _ = rustix::fs::fadvise(&file, start, piece, Advice::WillNeed);
             }
-            is_cached = false;
-            // A device that refuses reads the file when the program does.
-            let _ = rustix::fs::fadvise(&file, start, std::num::NonZeroU64::new(piece), Advice::WillNeed);
         }
         Some(SeenFile { bytes: length, is_cached })
     }
@@ -193,9 +195,38 @@ struct SeenFile {
     is_cached: bool,
 }
 
-/// Whether the byte at `offset` is in the page cache. A file system that does not tell may have
-/// none.
-fn is_read(file: BorrowedFd<'_>, offset: u64) -> bool {
+/// How many of the first `length` bytes are in the page cache, rounded up to pages. `None` on
+/// kernels before 6.5, or if the kernel tells only the file's owner.
+fn cached_bytes(file: BorrowedFd<'_>, length: u64) -> Option<u64> {
+    /// `cachestat`, which has this number on all architectures that Rust's standard library
+    /// supports.
+    const CACHESTAT: libc::c_long = 451;
+    /// The kernel's `struct cachestat_range`.
+    #[repr(C)]
+    struct FileRange {
+        offset: u64,
+        length: u64,
+    }
+    /// The kernel's `struct cachestat`, in pages.
+    #[repr(C)]
+    #[derive(Default)]
+    struct CachedPages {
+        cached: u64,
+        others: [u64; 4],
+    }
+    if length == 0 {
+        return Some(0);
+    }
+    let (range, mut pages) = (FileRange { offset: 0, length }, CachedPages::default());
+    // SAFETY: both structures have the layout of the kernel's and live until the call returns. The
+    // kernel reads the first and writes the second.
+    let done = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut pages, 0) };
+    (done == 0).then(|| pages.cached.saturating_mul(rustix::param::page_size() as u64))
+}
+
+/// Whether the byte at `offset` is in the page cache, for kernels without a call that tells. Newer
+/// ones would begin to read it.
+fn has_byte(file: BorrowedFd<'_>, offset: u64) -> bool {
     let mut byte = [0];
     let mut buffers = [io::IoSliceMut::new(&mut byte)];
     loop {

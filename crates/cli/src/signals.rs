@@ -1,29 +1,49 @@
 //! Signals that end a run: recorded, and checked between steps.
+//!
+//! A launcher may send a signal to a process and to its group, so it comes twice. Signals within
+//! [`TOGETHER`] of the first one count as one. A later one kills the process at once.
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
+use signal_hook::iterator;
+use signal_hook::low_level::emulate_default_handler;
+
+/// Signals that come within this time are the same.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 /// The signal that was received, if any.
 #[derive(Debug, Default)]
 pub struct Signals(Arc<AtomicUsize>);
 
 impl Signals {
-    /// Records SIGTERM and SIGINT from now on. A second signal kills the process at once.
+    /// Records SIGTERM and SIGINT from now on. A second signal, a second later or more, kills the
+    /// process at once.
     pub fn watch() -> Result<Self> {
-        let (again, received) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        for signal in [SIGTERM, SIGINT] {
-            // The order matters: the first signal finds the flag unset and sets it, the second
-            // finds it set.
-            flag::register_conditional_default(signal, Arc::clone(&again))
-                .and_then(|_| flag::register(signal, Arc::clone(&again)))
-                .and_then(|_| flag::register_usize(signal, Arc::clone(&received), signal as usize))
-                .context("cannot register signal handlers")?;
-        }
+        let received = Arc::new(AtomicUsize::new(0));
+        let mut incoming =
+            iterator::Signals::new([SIGTERM, SIGINT]).context("cannot register signal handlers")?;
+        let seen = Arc::clone(&received);
+        let watch = move || {
+            let mut first: Option<Instant> = None;
+            for signal in incoming.forever() {
+                match first {
+                    None => {
+                        first = Some(Instant::now());
+                        seen.store(signal as usize, Ordering::Relaxed);
+                    }
+                    Some(first) if first.elapsed() < TOGETHER => {}
+                    // It ends the process.
+                    Some(_) => drop(emulate_default_handler(signal)),
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("foreread-signals".to_owned());
+        thread.spawn(watch).context("cannot start a thread")?;
         Ok(Self(received))
     }
 

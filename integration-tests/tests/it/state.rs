@@ -130,14 +130,16 @@ fn second_run_with_a_state_file_is_refused() {
     assert_eq!(names, 2, "a lock file was left");
 }
 
-/// Sends SIGTERM after the first state.
+/// Sends SIGTERM after the first state, twice at once, as launchers do that signal a process and its
+/// group. The second one ended the run without its state.
 fn terminated(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Finished {
     let mut is_sent = false;
     let mut command = command(samples, validation, state, &["--compute-ms=20"]);
     let finished = watch(command.args(more), Duration::from_secs(60), |process| {
         if !is_sent && state.exists() {
             std::thread::sleep(Duration::from_millis(200));
-            is_sent = Command::new("kill").args(["-TERM", &process.to_string()]).status().unwrap().success();
+            let process = process.to_string();
+            is_sent = Command::new("kill").args(["-TERM", &process, &process]).status().unwrap().success();
         }
     });
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);

@@ -63,12 +63,11 @@ impl Region {
             start
         };
         let mut region = Self { start, length, looked_at: length };
-        // SAFETY: the advice changes the size of this mapping's pages and not its contents. Kernels
-        // without huge pages refuse it.
-        if pages == PageSize::Huge
-            && unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) }.is_ok()
-        {
-            region.looked_at = 0;
+        if pages == PageSize::Huge {
+            // SAFETY: the advice changes the size of this mapping's pages and not its contents.
+            // Kernels without huge pages refuse it.
+            let advised = unsafe { madvise(start.as_ptr().cast(), length, Advice::LinuxHugepage) };
+            region.looked_at = if advised.is_ok() { 0 } else { length };
         }
         Some(region)
     }

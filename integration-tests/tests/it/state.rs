@@ -130,8 +130,8 @@ fn second_run_with_a_state_file_is_refused() {
     assert_eq!(names, 2, "a lock file was left");
 }
 
-/// Sends SIGTERM after the first state, twice at once, as launchers do that signal a process and its
-/// group. The second one ended the run without its state.
+/// Sends SIGTERM after the first state, twice at once, as launchers do that signal a process and
+/// its group. The second one ended the run without its state.
 fn terminated(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Finished {
     let mut is_sent = false;
     let mut command = command(samples, validation, state, &["--compute-ms=20"]);

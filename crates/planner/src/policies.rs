@@ -94,7 +94,7 @@ pub fn lru(stream: &[SampleId], capacity: u64) -> CacheOutcome {
     outcome
 }
 
-/// As [`lru`], with a call for each use and its position.
+/// As [`lru`](fn@lru), with a call for each use and its position.
 pub fn lru_each(stream: &[SampleId], capacity: u64, mut each: impl FnMut(usize, CacheUse)) {
     // The cache allocates its capacity at the start.
     let capacity = capacity.min(samples(stream) as u64);

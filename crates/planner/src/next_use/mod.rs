@@ -72,7 +72,7 @@ pub struct CacheUse {
     pub kept: bool,
 }
 
-/// The rule, with its residents. See the [module's head](self).
+/// The rule, with its residents.
 ///
 /// Invariant: the residents' bytes are at most the capacity.
 ///

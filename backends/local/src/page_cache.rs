@@ -28,7 +28,7 @@ use std::{fs, io};
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-/// Threads that open files. Opening may wait for a directory's blocks, reading does not.
+/// Threads, each of which waits for one file.
 const THREADS: usize = 8;
 
 /// The number of files whose state decides whether all are looked at.
@@ -182,6 +182,9 @@ impl FileOpener {
                 // If the kernel refuses, it reads the file when the program does.
                 let _ = rustix::fs::fadvise(&file, start, piece, Advice::WillNeed);
             }
+            // A device gets few requests at a time. With a longer queue, the files that are needed
+            // first would come late. An error is the program's to see.
+            let _ = rustix::io::pread(&file, &mut [0], length - 1);
         }
         Some(SeenFile { bytes: length, is_cached })
     }

@@ -260,7 +260,6 @@ class Wrapped:
         # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
         waits = self._loader.num_workers > 0
         ends = self._prediction.ends
-        ahead = self._loader.num_workers * (self._loader.prefetch_factor or 0)
         requested = time.monotonic()
         try:
             for number, batch in enumerate(batches):
@@ -270,7 +269,7 @@ class Wrapped:
                     part.engine.watch(self._waited if waits else None)
                 if self._pages is not None:
                     end = _end(ends, number)
-                    self._pages.advance(end - _end(ends, number - 1), _end(ends, number + ahead), waited if waits else None)
+                    self._pages.advance(end - _end(ends, number - 1), end, waited if waits else None)
                 yield batch
                 requested = time.monotonic()
         finally:
@@ -318,7 +317,9 @@ class Wrapped:
             return
         try:
             orders, held = self._prediction.begin(self._loader, self._dataset, begun, again)
-            for part in parts:
+            # Workers read ahead of the trainer themselves. Further reads of the same disk would delay theirs.
+            is_left_alone = self._pages is not None and self._loader.num_workers > 0
+            for part in () if is_left_alone else parts:
                 if not (held and self._announced):
                     part.announce(orders)
                 elif not again:

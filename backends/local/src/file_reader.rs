@@ -210,7 +210,7 @@ fn check(request: &ReadRequest, file: BorrowedFd<'_>, steps: &mut impl ReadSteps
 /// Reads the bytes at `offset` that are in the page cache.
 ///
 /// `rustix` has this call only for initialised memory. Clearing 100 KB costs a third of reading it.
-fn read_cached<'a>(
+pub(crate) fn read_cached<'a>(
     file: BorrowedFd<'_>,
     empty: &'a mut [MaybeUninit<u8>],
     offset: u64,

@@ -18,15 +18,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::{fs, io};
 
 use rustix::fs::{Advice, FileType, Mode, OFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::file_reader::read_cached;
 
 /// Threads, each of which waits for one file.
 const THREADS: usize = 8;
@@ -79,7 +80,8 @@ pub struct PageCacheCounts {
 #[derive(Debug)]
 pub struct PageCacheReader {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    /// Whether the files are in memory anyway. Then there are no threads.
+    is_memory: bool,
 }
 
 impl PageCacheReader {
@@ -100,12 +102,11 @@ impl PageCacheReader {
         let state = Mutex::new(Ahead::new(look_ahead));
         let files = FileOpener { root, piece, path: Box::new(path) };
         let shared = Arc::new(Shared { files, state, changed: Condvar::new() });
-        let count = if is_memory { 0 } else { THREADS };
-        let mut reader = Self { shared, threads: Vec::new() };
-        for _ in 0..count {
+        let reader = Self { shared, is_memory };
+        for _ in 0..if is_memory { 0 } else { THREADS } {
             let shared = Arc::clone(&reader.shared);
             let thread = std::thread::Builder::new().name("foreread-pages".to_owned());
-            reader.threads.push(thread.spawn(move || shared.work())?);
+            thread.spawn(move || shared.work())?;
         }
         Ok(reader)
     }
@@ -132,19 +133,15 @@ impl PageCacheReader {
     /// What it has done so far.
     pub fn counts(&self) -> PageCacheCounts {
         let state = self.shared.lock();
-        PageCacheCounts { is_aside: state.recent.is_cached() || self.threads.is_empty(), ..state.counts }
+        PageCacheCounts { is_aside: state.recent.is_cached() || self.is_memory, ..state.counts }
     }
 }
 
-/// Ends the threads. Waits for a file that is being opened.
+/// Ends the threads without waiting for them: a hung disk may hold one for ever.
 impl Drop for PageCacheReader {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
         self.shared.changed.notify_all();
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has reported it.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -230,14 +227,7 @@ fn cached_bytes(file: BorrowedFd<'_>, length: u64) -> Option<u64> {
 /// Whether the byte at `offset` is in the page cache, for kernels without a call that tells. Newer
 /// ones would begin to read it.
 fn has_byte(file: BorrowedFd<'_>, offset: u64) -> bool {
-    let mut byte = [0];
-    let mut buffers = [io::IoSliceMut::new(&mut byte)];
-    loop {
-        match rustix::io::preadv2(file, &mut buffers, offset, ReadWriteFlags::NOWAIT) {
-            Err(Errno::INTR) => {}
-            result => return result.is_ok(),
-        }
-    }
+    read_cached(file, &mut [MaybeUninit::uninit()], offset).is_ok()
 }
 
 /// The bytes that the kernel reads ahead at once on the device of a directory.

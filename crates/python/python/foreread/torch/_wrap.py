@@ -238,7 +238,9 @@ class Wrapped:
         self._parts: Sequence[_EnginePart] = () if isinstance(parts, PageCachePart) else parts
         self._pages = parts if isinstance(parts, PageCachePart) else None
         self._dataset = dataset
-        self._prediction = Prediction(max(1, min(_EPOCHS, _INDICES // max(1, len(dataset)))))
+        # Where workers read ahead, an order tells only how many samples a batch has.
+        most = 1 if self._pages is not None and loader.num_workers > 0 else _INDICES // max(1, len(dataset))
+        self._prediction = Prediction(max(1, min(_EPOCHS, most)))
         #: Whether the engines are at the beginning of an announced epoch.
         self._announced = False
         #: Whether the last iterator was used.

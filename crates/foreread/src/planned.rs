@@ -26,7 +26,7 @@ use crate::config::{Config, Memory, SamplerKind};
 use crate::error::Result;
 use crate::memory::{Grant, MemoryNeed};
 use crate::stored::{StoredFactors, StoredSizes};
-use crate::units::{UnitFacts, UnitPlan, unit_memory};
+use crate::units::{RoomForAll, UnitFacts, UnitPlan, unit_memory};
 
 /// An endless run is planned for at most this many uses and epochs, and for at least
 /// [`ENDLESS_MIN_EPOCHS`] epochs.
@@ -161,7 +161,8 @@ impl Planned {
             plan = match held {
                 Some(held) => held,
                 None => {
-                    facts.check(memory.tier(), place.disk, place.url.as_deref())?;
+                    let room = RoomForAll::new(&config, sizes, [memory.tier(), place.disk], 1);
+                    facts.check(memory.tier(), &room, place.url.as_deref())?;
                     cluster = cluster::describe(&config, 0, &place, sizes.first());
                     foreread_planner::plan(&counted, sizes, &cluster)?
                 }

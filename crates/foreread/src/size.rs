@@ -15,6 +15,27 @@ use std::str::FromStr;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
+impl ByteSize {
+    /// The next size that prints without a loss, so that a user who writes the printed text gets no
+    /// less than this.
+    pub(crate) fn rounded_up(self) -> Self {
+        let scale = u128::from(printed_unit(self.0).map_or(10, |(_, scale)| scale));
+        let tenths = (u128::from(self.0) * 10).div_ceil(scale);
+        Self(u64::try_from((tenths * scale).div_ceil(10)).unwrap_or(u64::MAX))
+    }
+}
+
+/// The binary unit in which so many bytes are printed. `None` for bytes.
+const fn printed_unit(bytes: u64) -> Option<(&'static str, u64)> {
+    Some(match bytes {
+        0..1024 => return None,
+        0x400..0x10_0000 => ("KiB", 1u64 << 10),
+        0x10_0000..0x4000_0000 => ("MiB", 1 << 20),
+        0x4000_0000..0x100_0000_0000 => ("GiB", 1 << 30),
+        _ => ("TiB", 1 << 40),
+    })
+}
+
 const UNITS: [(&str, u64); 9] = [
     ("", 1),
     ("b", 1),
@@ -66,14 +87,10 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     /// Binary units, one decimal: `256.0 MiB`. Bytes below one KiB.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, scale) = match self.0 {
-            0..1024 => return write!(f, "{} B", self.0),
-            0x400..0x10_0000 => ("KiB", 1u64 << 10),
-            0x10_0000..0x4000_0000 => ("MiB", 1 << 20),
-            0x4000_0000..0x100_0000_0000 => ("GiB", 1 << 30),
-            _ => ("TiB", 1 << 40),
-        };
-        write!(f, "{:.1} {name}", self.0 as f64 / scale as f64)
+        match printed_unit(self.0) {
+            None => write!(f, "{} B", self.0),
+            Some((name, scale)) => write!(f, "{:.1} {name}", self.0 as f64 / scale as f64),
+        }
     }
 }
 
@@ -143,6 +160,15 @@ mod tests {
             assert!(text.parse::<ByteRate>().is_err(), "{text}");
         }
         assert!("1MB/h".parse::<ByteRate>().is_err());
+    }
+
+    #[test]
+    fn sizes_rounded_up_are_read_back() {
+        for bytes in (0..5000).chain([(1 << 20) - 1, (1 << 30) + 1, 123_456_789_012, u64::MAX >> 3]) {
+            let rounded = ByteSize(bytes).rounded_up();
+            let read: ByteSize = rounded.to_string().parse().unwrap();
+            assert!(read.0 >= bytes && read.0 <= bytes + bytes / 10 + 1, "{bytes}: {rounded}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! and keeps what units bring until its next use ([`Units`](foreread_layers::Units)). A tier whose
 //! content is fixed would leave nearly every unit to be read for nearly every sample.
 
+use std::fmt;
 use std::sync::Arc;
 
 use foreread_dataset::{Catalog, Format};
@@ -15,6 +16,8 @@ use foreread_tier::{Span, StoredPart};
 use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
 
+use crate::cluster;
+use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::size::ByteSize;
 use crate::stored::Ratios;
@@ -141,23 +144,21 @@ impl UnitFacts {
         (count.facts.units > 0).then(|| (count.facts, Sizes::table(&count.shares), count.ratios))
     }
 
-    /// Checks that `memory` bytes hold all samples if units are whole shards. Otherwise each sample
-    /// would decompress a shard of thousands.
+    /// Checks that no units are whole shards, or that `memory` keeps all that they bring. Otherwise
+    /// each sample would decompress a shard of thousands. For caches that do not hold all samples.
     ///
     /// # Errors
     /// What the caches need, and the other way.
-    pub(crate) fn check(&self, memory: u64, disk: u64, url: Option<&str>) -> Result<()> {
-        // A part of the memory is for units in flight.
-        if self.whole == 0 || memory / 4 * 3 >= self.delivered {
+    pub(crate) fn check(&self, memory: u64, room: &RoomForAll, url: Option<&str>) -> Result<()> {
+        let kept = self.delivered.saturating_add(self.samples.saturating_mul(Units::OVERHEAD));
+        if self.whole == 0 || Units::kept_of(memory) >= kept {
             return Ok(());
         }
         let (url, shards) = (url.unwrap_or("the dataset"), self.whole);
-        let needed = ByteSize(self.delivered.saturating_add(self.delivered / 3));
-        let (memory, disk, data) = (ByteSize(memory), ByteSize(disk), ByteSize(self.delivered));
+        let data = ByteSize(self.delivered);
         Err(Error::usage(format!(
             "{url}: its {shards} shards are compressed as a whole, so memory and disk must hold all samples: \
-             {data}, and there are {memory} of memory and {disk} of disk; set --memory or --disk to \
-             {needed}, or unpack the shards (gunzip, unzstd) into {data} and index them again"
+             {room}, or unpack the shards (gunzip, unzstd) into {data} and index them again"
         )))
     }
 
@@ -171,6 +172,43 @@ impl UnitFacts {
             largest: self.largest.max(other.largest),
             whole: self.whole + other.whole,
         }
+    }
+}
+
+/// What caches need to hold all samples of a run.
+pub(crate) struct RoomForAll {
+    ranks: u32,
+    /// The capacity of memory and disk on each rank.
+    has: [u64; 2],
+    /// The space of all samples in memory alone and on disks alone.
+    needs: [u64; 2],
+}
+
+impl RoomForAll {
+    /// For samples of these sizes on `ranks` ranks that have `memory` and `disk` each.
+    pub(crate) fn new(config: &Config, sizes: &[Sizes], [memory, disk]: [u64; 2], ranks: u32) -> Self {
+        let kinds = cluster::kinds(config);
+        let need = |kind: usize| {
+            let all = sizes.iter().map(|sizes| kinds[kind].footprint.most(sizes.len(), sizes.total()));
+            all.fold(0, u64::saturating_add)
+        };
+        Self { ranks: ranks.max(1), has: [memory, disk], needs: [need(0), need(1)] }
+    }
+
+    /// Whether the caches of all ranks hold all samples.
+    pub(crate) fn is_enough(&self) -> bool {
+        let share = |kind: usize| self.has[kind] as f64 / self.needs[kind].max(1) as f64;
+        (share(0) + share(1)) * f64::from(self.ranks) >= 1.0
+    }
+}
+
+impl fmt::Display for RoomForAll {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [memory, disk] = self.needs.map(|all| ByteSize(all.div_ceil(self.ranks.into())).rounded_up());
+        let each = if self.ranks > 1 { " on each rank" } else { "" };
+        let [own_memory, own_disk] = self.has.map(ByteSize);
+        write!(f, "{memory} of memory or {disk} of disk{each}, and there are {own_memory} and {own_disk}; ")?;
+        f.write_str("set --memory or --disk")
     }
 }
 

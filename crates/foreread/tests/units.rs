@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use foreread::dataset::IndexOptions;
 use foreread::report::Report;
+use foreread::size::ByteSize;
 use foreread::{Catalog, Deal, ErrorKind, Format, Loader, Memory, State};
 use foreread_tier_testing::store::{Archive, Content, NumberedObjects};
 
@@ -288,6 +289,43 @@ fn compressed_tar_shards_are_decompressed_once_into_caches() {
     let text = error.to_string();
     assert!(text.contains("3 shards are compressed as a whole") && text.contains("gunzip"), "{text}");
     assert!(!text.contains('\n'), "{text}");
+}
+
+/// The room that a refusal asks for must be enough: small records take more than their bytes. With
+/// just less, units were read several times.
+#[test]
+// semantics: FORMAT-7
+fn room_of_a_refusal_is_enough_for_one_read_of_each_shard() {
+    let folder = tempfile::tempdir().unwrap();
+    for shard in 0..10 {
+        let archive = Archive::new(NumberedObjects::named(200, 11, |id| format!("{id:04}.cls")));
+        let mut writer = GzEncoder::new(Vec::new(), Compression::fast());
+        writer.write_all(&archive.range(0..archive.size())).unwrap();
+        std::fs::write(folder.path().join(format!("{shard}.tar.gz")), writer.finish().unwrap()).unwrap();
+    }
+    let disk = tempfile::tempdir().unwrap();
+    let load = |memory, on_disk| {
+        let builder = Loader::builder(folder.path().to_str().unwrap()).batch_size(8).epochs(3).seed(3);
+        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(1 << 10);
+        let builder = if on_disk > 0 { builder.disk(disk.path(), on_disk) } else { builder };
+        let loader = builder.start()?;
+        assert_eq!(loader.batches().map(|batch| batch.unwrap().len()).sum::<usize>(), 6000);
+        Ok::<_, foreread::Error>(loader.close().unwrap().units.unwrap().read)
+    };
+    let text = load(0, 0).unwrap_err().to_string();
+    let (_, needs) = text.split_once("must hold all samples: ").unwrap();
+    let (memory, needs) = needs.split_once(" of memory or ").unwrap();
+    let (on_disk, _) = needs.split_once(" of disk, and there are").unwrap();
+    let [memory, on_disk] = [memory, on_disk].map(|text| text.parse::<ByteSize>().unwrap().0);
+    assert!(memory > 200 * 11 * 10 && on_disk >= 2000 * 4096, "{text}");
+    assert_eq!(load(memory, 0).unwrap(), 10);
+    assert_eq!(load(0, on_disk).unwrap(), 10);
+    for less in [memory / 4, memory / 2, memory * 3 / 4, memory * 9 / 10] {
+        assert!(
+            load(less, 0).is_err_and(|error| error.kind() == ErrorKind::Usage)
+                || load(less, 0).unwrap() == 10
+        );
+    }
 }
 
 /// A plan has no place for samples that are used once. So short runs and the last epoch of a

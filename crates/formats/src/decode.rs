@@ -23,6 +23,7 @@ pub use whole::decompress;
 pub(crate) use zstd::{MOST_HEAD, content_size};
 
 use crate::found::MOST_DECODED;
+use crate::parquet;
 
 /// Decoded bytes that every parser may have in memory.
 const LEAST_LIMIT: u64 = 64 << 20;
@@ -67,7 +68,7 @@ pub fn decode<'a>(recipe: &Recipe, stored: &'a [u8]) -> Result<Cow<'a, [u8]>, De
     Ok(bytes)
 }
 
-/// One step, whose result has `length` bytes.
+/// One step, whose result has `length` bytes, or at most so many after a page's header.
 fn step(decoder: Decoder, bytes: Cow<'_, [u8]>, length: u64) -> Result<Cow<'_, [u8]>, String> {
     let length = usize::try_from(length).map_err(|_| no_memory(length))?;
     let decompressed = |decompress: fn(&[u8], &mut [u8]) -> Result<(), String>| {
@@ -99,6 +100,13 @@ fn step(decoder: Decoder, bytes: Cow<'_, [u8]>, length: u64) -> Result<Cow<'_, [
                     bytes.truncate(length);
                     Cow::Owned(bytes)
                 }
+            })
+        }
+        Decoder::ParquetPage => {
+            let values = parquet::checked_values(&bytes)?;
+            Ok(match bytes {
+                Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[values..]),
+                Cow::Owned(bytes) => Cow::Owned(bytes[values..].to_vec()),
             })
         }
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use foreread_formats::decode::decode;
 use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow};
-use foreread_types::Recipe;
+use foreread_types::{Decoder, Recipe};
 
 use columnar::{Counted, Random, fixture, run};
 
@@ -106,6 +106,73 @@ fn parquet_pages_that_stay_longer_are_extents() {
         plain > 0 && plain < made.rows.len()
     };
     assert!(["snappy", "gzip", "zstd", "lz4", "brotli"].iter().any(is_mixed));
+}
+
+/// A flipped bit of a page with a checksum never gives other bytes, when it is read nor when it is
+/// indexed. Of the header, only what decoding needs is compared.
+#[test]
+// semantics: FORMAT-5
+fn flipped_bit_of_a_page_with_a_checksum_gives_no_other_bytes() {
+    for (codec, version) in [("snappy", 1), ("snappy", 2), ("lz4", 1), ("lz4", 2)] {
+        let (bytes, mut checked) = (fixture(&format!("crc_{codec}_v{version}.parquet")), 0);
+        for field in ["plain", "few", "zeros", "lengths", "fixed"] {
+            let found = parse(&bytes, Some(field.to_owned())).unwrap();
+            // In version 2, pages that would become longer are not compressed.
+            let Some(made) = found.made.as_ref() else { continue };
+            let extents = columnar::extents(&found);
+            let units = extents.iter().zip(&made.rows).filter(|(_, row)| row.recipe.is_some());
+            let mut units: Vec<_> =
+                units.map(|(&(at, _), &unit)| (at, MadeRow { slice: 0, ..unit })).collect();
+            units.dedup();
+            checked += units.len();
+            for (at, unit) in units {
+                let recipe =
+                    Recipe::new(&made.recipes[unit.recipe.unwrap() as usize][..], unit.decoded).unwrap();
+                assert_eq!(recipe.decoders()[0], Decoder::ParquetPage);
+                let stored = &bytes[at as usize..(at + unit.stored) as usize];
+                let expected = decode(&recipe, stored).unwrap();
+                let mut refused = 0;
+                for bit in 0..stored.len() * 8 {
+                    let mut damaged = stored.to_vec();
+                    damaged[bit / 8] ^= 1 << (bit % 8);
+                    match decode(&recipe, &damaged) {
+                        Ok(found) => assert_eq!(found, expected, "{codec} {version} {field} bit {bit}"),
+                        Err(_) => refused += 1,
+                    }
+                }
+                assert!(refused >= (stored.len() - 40) * 8, "{refused} of {} bytes", stored.len());
+                let mut damaged = bytes.to_vec();
+                damaged[(at + unit.stored) as usize - 1] ^= 1;
+                let error = parse(&Bytes::from(damaged), Some(field.to_owned())).unwrap_err();
+                assert_eq!(error.kind(), FormatErrorKind::Damaged);
+                assert!(error.why().contains("is damaged: the checksum of its"), "{error}");
+            }
+        }
+        assert!(checked > 3, "{codec} {version}: {checked}");
+    }
+}
+
+/// Pages of labels are read in whole, compressed or not.
+#[test]
+// semantics: FORMAT-2
+fn flipped_bit_of_labels_with_a_checksum_is_an_error() {
+    for name in ["crc_none_v1.parquet", "crc_none_v2.parquet", "crc_snappy_v1.parquet"] {
+        let bytes = fixture(name);
+        let found = parse(&bytes, Some("plain".to_owned())).unwrap();
+        let length = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
+        // Labels are the last column, before the metadata.
+        let mut refused = 0;
+        for at in bytes.len() - 8 - length - 60..bytes.len() - 8 - length {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 0x10;
+            match parse(&Bytes::from(damaged), Some("plain".to_owned())) {
+                // A damaged header may have an unknown encoding: then there are no labels.
+                Ok(same) => assert!(same.columns.is_empty() || same.columns == found.columns, "{name} {at}"),
+                Err(error) => refused += usize::from(error.why().contains("labels is damaged: the checksum")),
+            }
+        }
+        assert!(refused > 5, "{name}: {refused}");
+    }
 }
 
 #[test]

@@ -13,6 +13,9 @@
 //! Counting stops after [`Demand::BUDGET`] positions of computed orders. Later passes are
 //! estimated. A pass needs as much as the dataset's last counted epoch, or its share of the
 //! dataset's bytes if none was counted. Then [`is_exact`](Demand::is_exact) is false.
+//!
+//! Passes over millions of samples of one size in an order without a table (`feistel`) are
+//! estimated, too. Their bytes are known without counting, and the run has no other table.
 
 use foreread_oracle::{Pass, Phase, Run};
 use foreread_types::{DatasetId, SampleId, Sizes};
@@ -22,6 +25,10 @@ use crate::forecast::narrow;
 
 /// Passes over larger datasets are estimated. Counting takes 8 bytes per sample, here 2 GiB.
 const MAX_COUNTED_SAMPLES: u64 = 1 << 28;
+
+/// As [`MAX_COUNTED_SAMPLES`], for samples of one size in orders that are computed. Counting takes
+/// 32 MiB here, and some tenths of a second per epoch.
+const MAX_COUNTED_COMPUTED: u64 = 1 << 22;
 
 /// The ranks whose reads are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +131,9 @@ impl Demand {
             let part = PassReads::of(run, &pass, phase, scope);
             if part.is_whole(phase) {
                 counter.count_whole();
-            } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.cost(phase))) {
+            } else if let Some(left) =
+                budget.and_then(|left| left.checked_sub(part.cost(phase, counter.sizes)))
+            {
                 budget = Some(left);
                 counter.count(run, &pass, phase, &part)?;
             } else {
@@ -201,8 +210,10 @@ impl PassReads {
 
     /// The cost of counting, in positions. Of a computed order only the rank's own places are
     /// computed. A dataset whose tables would be too large takes the whole budget.
-    fn cost(&self, phase: &Phase) -> u64 {
-        if phase.sampler.population() > MAX_COUNTED_SAMPLES {
+    fn cost(&self, phase: &Phase, sizes: &Sizes) -> u64 {
+        let sampler = &phase.sampler;
+        let is_known = sampler.is_computed() && sampler.is_distinct() && sizes.is_uniform();
+        if sampler.population() > if is_known { MAX_COUNTED_COMPUTED } else { MAX_COUNTED_SAMPLES } {
             u64::MAX
         } else if self.strided && phase.sampler.is_computed() {
             self.reads
@@ -232,6 +243,8 @@ struct DatasetCounter<'a> {
     /// Whether a single phase reads the dataset.
     single_phase: bool,
     every: u64,
+    /// Uses in estimated passes.
+    estimated: u128,
     /// By sample, allocated at the first use. `last` is the last epoch (from 1) that used the
     /// sample, 0 for none.
     extra: Vec<i32>,
@@ -260,6 +273,7 @@ impl<'a> DatasetCounter<'a> {
             sizes,
             single_phase,
             every: 0,
+            estimated: 0,
             extra: Vec::new(),
             last: Vec::new(),
             reads: 0,
@@ -362,10 +376,9 @@ impl<'a> DatasetCounter<'a> {
     /// Estimates a pass that is not counted.
     fn estimate(&mut self, part: &PassReads) {
         let total = self.sizes.total();
-        // The nearest integer number of uses per sample.
         let samples = self.sizes.len().max(1);
         let share = narrow(u128::from(total) * u128::from(part.reads) / u128::from(samples));
-        self.every += part.reads / samples + u64::from(part.reads % samples > samples / 2);
+        self.estimated += u128::from(part.reads);
         self.reads += u128::from(part.reads);
         self.bytes += u128::from(share);
         let known = self.counted.unwrap_or(share);
@@ -389,10 +402,13 @@ impl<'a> DatasetCounter<'a> {
     }
 
     fn finish(self) -> DatasetDemand {
+        // The nearest integer number of uses per sample, over all estimated passes.
+        let samples = u128::from(self.sizes.len().max(1));
+        let every = self.every.saturating_add(narrow((self.estimated + samples / 2) / samples));
         let uses = if self.extra.is_empty() {
-            UseCounts::Same(self.every)
+            UseCounts::Same(every)
         } else {
-            UseCounts::Each { every: self.every, extra: self.extra }
+            UseCounts::Each { every, extra: self.extra }
         };
         DatasetDemand { uses, reads: self.reads, bytes: self.bytes, distinct: self.seen }
     }
@@ -479,6 +495,23 @@ mod tests {
         assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(100)));
         let found = floor(demand.epochs(), 4 * samples) as f64;
         assert!((found / (10 * samples + 99 * 6 * samples) as f64 - 1.0).abs() < 1e-6, "{found}");
+    }
+
+    /// Guards against this fault: two ranks and resumed runs over a hundred million windows took
+    /// seconds and 800 MB before the first batch.
+    #[test]
+    fn orders_without_a_table_are_not_counted() {
+        let (samples, sizes) = (1 << 23, [Sizes::uniform(1 << 23, 10)]);
+        let halves = run(3, Feistel::new(samples, 0).unwrap(), false, 2);
+        let mut resumed = run(3, Feistel::new(samples, 0).unwrap(), false, 1).start();
+        resumed.consumed = samples / 4;
+        let rest = Run::resume(Arc::clone(halves.schedule()), Deal::Torch, 1, Rank(0), &resumed).unwrap();
+        for (run, first, uses) in [(halves, samples / 2, 2), (rest, samples / 4 * 3, 3)] {
+            let demand = Demand::of(&run, &sizes, Scope::Rank).unwrap();
+            assert_eq!(demand.uses(DatasetId(0)), Some(&UseCounts::Same(uses)));
+            assert_eq!(demand.epochs()[0], EpochDemand { distinct: 10 * first, seen: 0 });
+            assert_eq!(demand.epochs().len(), 3);
+        }
     }
 
     #[test]

@@ -159,7 +159,8 @@ impl RunPlot {
         Ok(())
     }
 
-    /// Lines at the starts of epochs. Labels that would overlap are left out.
+    /// Lines at the starts of epochs. Labels stand right of them, at the right edge left of them.
+    /// Labels that would overlap are left out.
     fn boundaries(&self, canvas: &Canvas<'_>, time: Axis) -> Result<()> {
         let mut free = LEFT - 1;
         for epoch in &self.epochs {
@@ -167,10 +168,15 @@ impl RunPlot {
             if x > LEFT {
                 canvas.dashed(vec![(x, TOP - 4), (x, STALL_BOTTOM)], (4, 4), INK, 1)?;
             }
-            if x > free && x + LABEL_WIDTH <= RIGHT {
+            let (from, at, across) = if x + LABEL_WIDTH <= RIGHT {
+                (x, x + 2, Across::Left)
+            } else {
+                (x - LABEL_WIDTH, x - 2, Across::Right)
+            };
+            if from > free {
                 let label = format!("epoch {}", epoch.number);
-                canvas.text(&label, (x + 2, TOP - 4), 13, INK, (Across::Left, Down::Bottom))?;
-                free = x + LABEL_WIDTH;
+                canvas.text(&label, (at, TOP - 4), 13, INK, (across, Down::Bottom))?;
+                free = from + LABEL_WIDTH;
             }
         }
         Ok(())
@@ -344,6 +350,15 @@ mod tests {
         assert!(texts.iter().any(|text| text == "seconds"), "{texts:?}");
         let (texts, _) = read(&RunPlot { slots: vec![Slot::default()], ..RunPlot::default() }.svg().unwrap());
         assert!(texts.iter().any(|text| text == "stalled 0.0 s (0 %)"), "{texts:?}");
+    }
+
+    #[test]
+    fn epoch_that_starts_late_in_a_run_has_a_label() {
+        let mut run = run();
+        run.epochs.retain(|epoch| epoch.number == 0);
+        run.epochs[0].at = 0.98 * run.seconds;
+        let (texts, _) = read(&run.svg().unwrap());
+        assert!(texts.iter().any(|text| text == "epoch 0"), "{texts:?}");
     }
 
     #[test]

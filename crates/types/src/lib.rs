@@ -20,5 +20,5 @@ pub use identity::{DatasetIdentity, ParseIdentityError};
 pub use ids::{DatasetId, Rank, SampleId, SampleKey, StoreId, Tick};
 pub use map::{KeyHasher, KeyMap};
 pub use mix::{SplitMix64, finalize, mix};
-pub use recipe::{Decoder, ParseDecoderError, Recipe};
+pub use recipe::{Decoder, MOST_PAGE_HEAD, ParseDecoderError, Recipe};
 pub use sizes::Sizes;

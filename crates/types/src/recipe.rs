@@ -11,6 +11,9 @@ use std::sync::Arc;
 /// The most bytes that a compressor adds to bytes that do not become shorter, beyond a sixth.
 const MOST_OVERHEAD: u64 = 64 << 10;
 
+/// The most bytes of a page's header and levels in a recipe with [`Decoder::ParquetPage`].
+pub const MOST_PAGE_HEAD: u64 = 1 << 20;
+
 /// The most steps of a recipe.
 const MOST_STEPS: usize = 8;
 
@@ -40,6 +43,9 @@ pub enum Decoder {
     Shuffle(u32),
     /// A checksum of 4 bytes at the end.
     Fletcher32,
+    /// A page of a Parquet file, whose header has a checksum. The values are left, which are
+    /// compressed. The header stands in the file, so no catalog needs a checksum per page.
+    ParquetPage,
 }
 
 impl Decoder {
@@ -55,12 +61,12 @@ impl Decoder {
             Self::Brotli => Some(4 << 20),
             // A block of 128 KiB takes four bytes.
             Self::Zstd => Some(32 * 1024),
-            Self::Shuffle(_) | Self::Fletcher32 => None,
+            Self::Shuffle(_) | Self::Fletcher32 | Self::ParquetPage => None,
         }
     }
 
     /// All decoders without parameters.
-    const PLAIN: [Self; 10] = [
+    const PLAIN: [Self; 11] = [
         Self::Deflate,
         Self::Zlib,
         Self::Gzip,
@@ -71,6 +77,7 @@ impl Decoder {
         Self::Snappy,
         Self::Brotli,
         Self::Fletcher32,
+        Self::ParquetPage,
     ];
 
     const fn name(self) -> &'static str {
@@ -86,6 +93,7 @@ impl Decoder {
             Self::Brotli => "brotli",
             Self::Shuffle(_) => "shuffle",
             Self::Fletcher32 => "fletcher32",
+            Self::ParquetPage => "parquet-page",
         }
     }
 }
@@ -148,6 +156,14 @@ impl Recipe {
         if decoders.contains(&Decoder::Shuffle(0)) {
             return Err("it shuffles elements without bytes");
         }
+        // Otherwise its result would have an unknown length.
+        let is_page = |decoder: &Decoder| *decoder == Decoder::ParquetPage;
+        let compresses = |decoder: &Decoder| decoder.most_growth().is_some();
+        if decoders.iter().skip(1).any(is_page)
+            || decoders.first().is_some_and(is_page) && !decoders.get(1).is_some_and(compresses)
+        {
+            return Err("it has a page that is not compressed");
+        }
         if length == 0 {
             return Err("it results in no bytes");
         }
@@ -164,8 +180,8 @@ impl Recipe {
         self.length
     }
 
-    /// The lengths after each step, for `stored` bytes before the first one. `None` if no `stored`
-    /// bytes can become [`length`](Self::length) bytes.
+    /// The lengths after each step, for `stored` bytes before the first one. After a page's header
+    /// it is the most bytes. `None` if no `stored` bytes can become [`length`](Self::length) bytes.
     pub fn lengths(&self, stored: u64) -> Option<Vec<u64>> {
         // Before the decompressor lengths follow from the stored one, after it from the last one.
         let expands = self.decoders.iter().position(|decoder| decoder.most_growth().is_some());
@@ -183,7 +199,8 @@ impl Recipe {
         let mut result = self.length.checked_add(4 * sums)?;
         // Memory for both is bounded by what budgets count, the delivered bytes. Compressors add
         // little to bytes that cannot become shorter.
-        let most_stored = result.saturating_add(result / 6).saturating_add(MOST_OVERHEAD);
+        let head = if before.contains(&Decoder::ParquetPage) { MOST_PAGE_HEAD } else { 0 };
+        let most_stored = result.saturating_add(result / 6).saturating_add(MOST_OVERHEAD + head);
         if result > length.saturating_mul(decompressor.most_growth()?) || length > most_stored {
             return None;
         }
@@ -245,6 +262,10 @@ mod tests {
         assert_eq!(lengths(&[Decoder::Brotli], (8 << 20) + 1, 2), None);
         assert_eq!(lengths(&[Decoder::Snappy], 22 * 9, 9), Some(vec![22 * 9]));
         assert_eq!(lengths(&[Decoder::Zlib, sum], u64::MAX, u64::MAX), None);
+        let page = [Decoder::ParquetPage, Decoder::Snappy];
+        assert_eq!(lengths(&page, 100, 60), Some(vec![60, 100]));
+        assert_eq!(lengths(&page, 600, 600 + 100 + (64 << 10) + MOST_PAGE_HEAD).map(|it| it[1]), Some(600));
+        assert_eq!(lengths(&page, 600, 601 + 100 + (64 << 10) + MOST_PAGE_HEAD), None);
     }
 
     #[test]
@@ -254,6 +275,9 @@ mod tests {
             (vec![Decoder::Shuffle(0)], 1),
             (vec![Decoder::Fletcher32; 9], 1),
             (vec![Decoder::Zlib], 0),
+            (vec![Decoder::ParquetPage], 1),
+            (vec![Decoder::ParquetPage, Decoder::Shuffle(4), Decoder::Zlib], 1),
+            (vec![Decoder::Fletcher32, Decoder::ParquetPage, Decoder::Zlib], 1),
         ] {
             assert!(Recipe::new(decoders.clone(), length).is_err(), "{decoders:?} {length}");
         }

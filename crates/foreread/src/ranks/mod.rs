@@ -68,6 +68,7 @@ use crate::server_speeds;
 use crate::state::State;
 use crate::stored::StoredSizes;
 use crate::target::TargetSpec;
+use crate::units::RoomForAll;
 
 /// The most bytes that are read from the origin for other ranks or wait to be sent to them.
 const SERVING: u64 = 64 << 20;
@@ -208,14 +209,12 @@ impl GroupRun<'_> {
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
         // Memory that cannot hold the data with that of the other ranks keeps what units bring.
-        let is_enough = |tier: u64| {
-            let data = sizes.iter().map(Sizes::total).fold(0, u64::saturating_add);
-            tier.saturating_add(place.disk).saturating_mul(u64::from(config.world_size)) >= data
-        };
-        if let Some(facts) = place.units().filter(|_| !is_enough(memory.tier())) {
-            facts.check(memory.tier(), place.disk, place.url.as_deref())?;
+        let room = RoomForAll::new(config, &sizes, [memory.tier(), place.disk], config.world_size);
+        let lacking = place.units().filter(|_| !room.is_enough());
+        if let Some(facts) = &lacking {
+            facts.check(memory.tier(), &room, place.url.as_deref())?;
         }
-        let offered = if place.units().is_none() || is_enough(memory.tier()) { memory.tier() } else { 0 };
+        let offered = if lacking.is_none() { memory.tier() } else { 0 };
         let own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);

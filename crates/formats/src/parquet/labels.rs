@@ -51,7 +51,10 @@ pub(super) fn decode(
         if matches!(head.kind, PageKind::Data(_)) {
             left = left.checked_sub(head.values).ok_or_else(malformed)?;
         }
-        decoder.page(&head, body.ok_or_else(malformed)?, place)?;
+        let body = body.ok_or_else(malformed)?;
+        let damaged = |why| FormatError::damaged(place, format!("a page of labels is damaged: {why}"));
+        head.check(body).map_err(damaged)?;
+        decoder.page(&head, body, place)?;
         at += (head.length + head.stored) as usize;
     }
     Ok(())

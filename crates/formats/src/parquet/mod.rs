@@ -7,7 +7,9 @@
 //! Decision: such a sample is one extent, found by a walk over the lengths of values. The price is
 //! up to one request per large value when the file is indexed. A sample of a compressed page is a
 //! slice of what the page's bytes become, or of its dictionary. The price is that these pages are
-//! read and decoded when the file is indexed.
+//! read and decoded when the file is indexed. Where such a page's header has a checksum, it is read
+//! with the page. Values of other pages are read alone, so that checksums of whole pages cannot be
+//! compared.
 //!
 //! Rows whose value is null are skipped and counted. A column `label`, `labels`, `target`, `class`
 //! or `cls` is decoded.
@@ -33,7 +35,9 @@ use crate::{
     MadeRows, Run, ValueColumn, le,
 };
 use codec::PageMemory;
+use foreread_types::Decoder;
 use metadata::{Chunk, Leaf, Meaning, PagePlace, Physical, RowGroup};
+pub(crate) use page::checked_values;
 use walk::{SampleColumn, Span};
 
 /// The first and the last bytes of a file.
@@ -328,7 +332,12 @@ async fn find(
         present.extend(found.present);
     }
     let extents = if column.has_runs() { Extents::Runs(runs) } else { Extents::Rows(rows) };
-    let recipes = column.decoders.iter().map(|decoder| vec![*decoder]).collect();
+    let mut recipes: Vec<_> = column.decoders.iter().map(|decoder| vec![*decoder]).collect();
+    // Lists that no page needs would keep older versions from reading the catalog.
+    let plain = recipes.len() as u32;
+    if made.iter().any(|row| row.recipe.is_some_and(|recipe| recipe >= plain)) {
+        recipes.extend(column.decoders.iter().map(|decoder| vec![Decoder::ParquetPage, *decoder]));
+    }
     let is_made = made.iter().any(|row| row.recipe.is_some());
     let made = is_made.then_some(MadeRows { recipes, rows: made, more: Vec::new() });
     Ok(Values { extents, made, present })

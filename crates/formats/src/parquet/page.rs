@@ -1,4 +1,9 @@
-//! Page headers.
+//! Page headers, and the checksums in them.
+//!
+//! Writers may put a CRC-32 of all bytes after the header into it. It is compared wherever whole
+//! pages are read.
+
+use flate2::Crc;
 
 use super::thrift::{Kind, Thrift};
 
@@ -43,6 +48,44 @@ pub(super) struct PageHead {
     /// The number of values with nulls.
     pub(super) values: u64,
     pub(super) encoding: i64,
+    /// The checksum of the bytes after the header.
+    pub(super) crc: Option<u32>,
+}
+
+impl PageHead {
+    /// Compares the bytes after the header with their checksum, if there is one.
+    ///
+    /// # Errors
+    /// Both checksums.
+    pub(super) fn check(&self, body: &[u8]) -> Result<(), String> {
+        let Some(expected) = self.crc else { return Ok(()) };
+        let mut crc = Crc::new();
+        crc.update(body);
+        if crc.sum() == expected {
+            return Ok(());
+        }
+        let found = crc.sum();
+        Err(format!("the checksum of its {} bytes is {found:08x}, expected {expected:08x}", body.len()))
+    }
+}
+
+/// Checks a page with its header. Returns where the values begin, which stand after the levels if
+/// these are not compressed with them.
+///
+/// # Errors
+/// A header that is malformed or has no checksum, another length, and another checksum.
+pub(crate) fn checked_values(page: &[u8]) -> Result<usize, String> {
+    let head = head(page).filter(|head| head.crc.is_some()).ok_or("its header is malformed")?;
+    let length = usize::try_from(head.length).unwrap_or(usize::MAX);
+    let body = page.get(length..).filter(|body| body.len() as u64 == head.stored);
+    let body = body.ok_or_else(|| format!("it has {} bytes, not those of its header", page.len()))?;
+    head.check(body)?;
+    let levels = match head.kind {
+        PageKind::Data(Levels::Apart { repetition, definition, .. }) => repetition.saturating_add(definition),
+        _ => 0,
+    };
+    let levels = usize::try_from(levels).ok().filter(|&levels| levels <= body.len());
+    levels.map(|levels| length + levels).ok_or_else(|| "its levels are longer than it".to_owned())
 }
 
 /// The fields of a data or dictionary page's own header.
@@ -58,13 +101,15 @@ struct Inner {
 
 /// The header at the beginning of `bytes`. `None` if it is malformed or incomplete.
 pub(super) fn head(bytes: &[u8]) -> Option<PageHead> {
-    let (mut number, mut stored, mut plain, mut inner) = (None, None, None, None);
+    let (mut number, mut stored, mut plain, mut inner, mut crc) = (None, None, None, None, None);
     let mut thrift = Thrift::new(bytes);
     thrift.fields(|thrift, id, kind| {
         match id {
             1 => number = Some(thrift.integer(kind)?),
             2 => plain = Some(thrift.unsigned(kind)?),
             3 => stored = Some(thrift.unsigned(kind)?),
+            // A signed number of 32 bits.
+            4 => crc = Some(thrift.integer(kind)? as u32),
             5 | 7 | 8 if kind == Kind::Struct => inner = Some((id, inner_head(thrift, id == 8)?)),
             _ => thrift.skip(kind)?,
         }
@@ -88,7 +133,8 @@ pub(super) fn head(bytes: &[u8]) -> Option<PageHead> {
     };
     // The format has 32-bit numbers here.
     let is_small = stored.max(plain).max(values) <= i32::MAX as u64;
-    is_small.then_some(PageHead { kind, length: thrift.position() as u64, stored, plain, values, encoding })
+    let length = thrift.position() as u64;
+    is_small.then_some(PageHead { kind, length, stored, plain, values, encoding, crc })
 }
 
 fn inner_head(thrift: &mut Thrift<'_>, is_version_2: bool) -> Option<Inner> {

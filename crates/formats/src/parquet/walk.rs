@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::{Bytes, BytesMut};
-use foreread_types::Decoder;
+use foreread_types::{Decoder, MOST_PAGE_HEAD};
 
 use super::codec::{Packed, PageMemory};
 use super::delta::DeltaLengths;
@@ -47,7 +47,8 @@ pub(super) struct SampleColumn<'a> {
     pub(super) max_definition: u32,
     /// The length of each value, if all are equal.
     pub(super) width: Option<u64>,
-    /// The decoders of compressed chunks, without repetition. A [`Span`] has a number of them.
+    /// The decoders of compressed chunks, without repetition. A [`Span`] has a number of them. The
+    /// numbers after them are of the same decoders, for pages with a checksum.
     pub(super) decoders: Vec<Decoder>,
     /// Whether some chunk has a dictionary.
     pub(super) has_dictionary: bool,
@@ -263,6 +264,7 @@ impl Walk<'_> {
         let column = self.column;
         let malformed = || FormatError::damaged(body.start, "a page is malformed");
         let memory = column.memory.reserve(head.stored, head.plain).await;
+        self.check(head, body.clone()).await?;
         // Levels of version 2 stand before the compressed values.
         let (apart, start) = match levels {
             Levels::Before { .. } => (None, body.start),
@@ -272,7 +274,7 @@ impl Walk<'_> {
             }
         };
         let plain = head.plain.checked_sub(start - body.start).ok_or_else(malformed)?;
-        let (stored, decoded) = self.unpacked(start..body.end, plain, recipe).await?;
+        let decoded = self.unpacked(start..body.end, plain, recipe).await?;
         let (definition, values) = match (&apart, levels) {
             (Some(definition), _) => (&definition[..], &decoded[..]),
             (None, _) if column.max_definition == 0 => (&[][..], &decoded[..]),
@@ -281,7 +283,7 @@ impl Walk<'_> {
             }
             (None, _) => prefixed(&decoded).ok_or_else(malformed)?,
         };
-        let base = Base::Unit { at: start, stored, decoded: plain, recipe };
+        let base = self.unit(head, start..body.end, plain, recipe);
         let offset = (decoded.len() - values.len()) as u64;
         let dictionary = self.dictionary.clone();
         let values = Values::new(head.encoding, base, values, offset, column.width, dictionary.as_ref());
@@ -291,24 +293,47 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The stored length of a compressed part of a page, and its decoded bytes.
+    /// Compares the bytes after a page's header with their checksum.
+    async fn check(&mut self, head: &PageHead, body: std::ops::Range<u64>) -> Result<(), FormatError> {
+        if head.crc.is_some() {
+            let bytes = self.window.part(body.clone()).await?;
+            let path = self.column.path;
+            let damaged = |why| format!("a page of column {path} is damaged: {why}");
+            head.check(&bytes).map_err(|why| FormatError::damaged(body.start, damaged(why)))?;
+        }
+        Ok(())
+    }
+
+    /// The unit of a page whose compressed values lie at `part`, and become `decoded` bytes. A page
+    /// with a checksum is read with its header.
+    fn unit(&self, head: &PageHead, part: std::ops::Range<u64>, decoded: u64, recipe: u32) -> Base {
+        let (at, stored) = (part.start, part.end - part.start);
+        let page = head.length + head.stored;
+        if head.crc.is_none() || page - stored > MOST_PAGE_HEAD {
+            return Base::Unit { at, stored, decoded, recipe };
+        }
+        let recipe = recipe + self.column.decoders.len() as u32;
+        Base::Unit { at: part.end - page, stored: page, decoded, recipe }
+    }
+
+    /// The decoded bytes of a compressed part of a page.
     async fn unpacked(
         &mut self,
         part: std::ops::Range<u64>,
         plain: u64,
         recipe: u32,
-    ) -> Result<(u64, Bytes), FormatError> {
+    ) -> Result<Bytes, FormatError> {
         let column = self.column;
         let malformed = || FormatError::damaged(part.start, "a page is malformed");
         let stored = part.end.checked_sub(part.start).ok_or_else(malformed)?;
         let decoder = *column.decoders.get(recipe as usize).ok_or_else(malformed)?;
         // A page of nulls may have no bytes.
         if plain == 0 || stored == 0 {
-            return Ok((stored, Bytes::new()));
+            return Ok(Bytes::new());
         }
         let bytes = self.window.part(part.clone()).await?;
         let packed = Packed { at: part.start, stored, plain, decoder };
-        Ok((stored, column.memory.decode(&packed, &bytes, column.path)?.into_owned().into()))
+        Ok(column.memory.decode(&packed, &bytes, column.path)?.into_owned().into())
     }
 
     /// Finds the values of a dictionary page whose body lies at `body..end`.
@@ -324,8 +349,9 @@ impl Walk<'_> {
         }
         if let Some(recipe) = self.recipe {
             let memory = column.memory.reserve(head.stored, head.plain).await;
-            let (stored, decoded) = self.unpacked(body..end, head.plain, recipe).await?;
-            let base = Base::Unit { at: body, stored, decoded: head.plain, recipe };
+            self.check(head, body..end).await?;
+            let decoded = self.unpacked(body..end, head.plain, recipe).await?;
+            let base = self.unit(head, body..end, head.plain, recipe);
             let dictionary = Dictionary::new(base, &decoded, head.values, column.width);
             self.dictionary = Some(Arc::new(dictionary.ok_or_else(malformed)?));
             self.window.release(memory.is_some());

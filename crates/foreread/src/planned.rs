@@ -161,7 +161,7 @@ impl Planned {
             plan = match held {
                 Some(held) => held,
                 None => {
-                    let room = RoomForAll::new(&config, sizes, [memory.tier(), place.disk], 1);
+                    let room = RoomForAll::new(sizes, [memory.tier(), place.disk], 1);
                     facts.check(memory.tier(), &room, place.url.as_deref())?;
                     cluster = cluster::describe(&config, 0, &place, sizes.first());
                     foreread_planner::plan(&counted, sizes, &cluster)?

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use foreread_dataset::{Catalog, Format};
 use foreread_layers::Units;
+use foreread_local::disk::DiskTier;
+use foreread_memory::MemoryTier;
 use foreread_planner::{Origin, unit_reads};
-use foreread_tier::{Span, StoredPart};
+use foreread_tier::{CacheTier, Span, StoredPart};
 use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
 
-use crate::cluster;
-use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::size::ByteSize;
 use crate::stored::Ratios;
@@ -180,31 +180,33 @@ pub(crate) struct RoomForAll {
     ranks: u32,
     /// The capacity of memory and disk on each rank.
     has: [u64; 2],
-    /// The space of all samples in memory alone and on disks alone.
+    /// The space of its part of the samples in memory alone, and on disks alone.
     needs: [u64; 2],
 }
 
 impl RoomForAll {
     /// For samples of these sizes on `ranks` ranks that have `memory` and `disk` each.
-    pub(crate) fn new(config: &Config, sizes: &[Sizes], [memory, disk]: [u64; 2], ranks: u32) -> Self {
-        let kinds = cluster::kinds(config);
-        let need = |kind: usize| {
-            let all = sizes.iter().map(|sizes| kinds[kind].footprint.most(sizes.len(), sizes.total()));
+    pub(crate) fn new(sizes: &[Sizes], [memory, disk]: [u64; 2], ranks: u32) -> Self {
+        let ranks = ranks.max(1);
+        let sum = |of: fn(u64, u64) -> u64| {
+            let part = |bytes: u64| bytes.div_ceil(ranks.into());
+            let all = sizes.iter().map(|sizes| of(part(sizes.len()), part(sizes.total())));
             all.fold(0, u64::saturating_add)
         };
-        Self { ranks: ranks.max(1), has: [memory, disk], needs: [need(0), need(1)] }
+        let in_memory = |samples, bytes| MemoryTier::new(0).footprint().most(samples, bytes);
+        Self { ranks, has: [memory, disk], needs: [sum(in_memory), sum(DiskTier::room_for)] }
     }
 
     /// Whether the caches of all ranks hold all samples.
     pub(crate) fn is_enough(&self) -> bool {
         let share = |kind: usize| self.has[kind] as f64 / self.needs[kind].max(1) as f64;
-        (share(0) + share(1)) * f64::from(self.ranks) >= 1.0
+        share(0) + share(1) >= 1.0
     }
 }
 
 impl fmt::Display for RoomForAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [memory, disk] = self.needs.map(|all| ByteSize(all.div_ceil(self.ranks.into())).rounded_up());
+        let [memory, disk] = self.needs.map(|bytes| ByteSize(bytes).rounded_up());
         let each = if self.ranks > 1 { " on each rank" } else { "" };
         let [own_memory, own_disk] = self.has.map(ByteSize);
         write!(f, "{memory} of memory or {disk} of disk{each}, and there are {own_memory} and {own_disk}; ")?;

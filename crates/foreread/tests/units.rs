@@ -306,7 +306,7 @@ fn room_of_a_refusal_is_enough_for_one_read_of_each_shard() {
     let disk = tempfile::tempdir().unwrap();
     let load = |memory, on_disk| {
         let builder = Loader::builder(folder.path().to_str().unwrap()).batch_size(8).epochs(3).seed(3);
-        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(1 << 10);
+        let builder = builder.memory(Memory::Bytes(memory)).look_ahead(16 << 20);
         let builder = if on_disk > 0 { builder.disk(disk.path(), on_disk) } else { builder };
         let loader = builder.start()?;
         assert_eq!(loader.batches().map(|batch| batch.unwrap().len()).sum::<usize>(), 6000);

@@ -13,6 +13,9 @@ use crate::core::CoreEvent;
 use crate::driver::{Driver, Turn, count_skip, lifetime_in, spawn_store, store_sample};
 use crate::read_results::{PendingRead, ReadResult};
 
+/// Memory of a sample that waits for a disk, beyond its bytes: a task and a table's row.
+const WAITING: u64 = 1 << 10;
+
 /// A request for the block of a sample that this rank owns, by another rank.
 #[derive(Debug)]
 pub(crate) struct BlockRequest {
@@ -154,6 +157,27 @@ impl Driver {
         PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
+    /// Whether the disk that the plan assigns to this sample must get it, however long its queue is:
+    /// each sample of a unit that is missing costs a read of all of it.
+    pub(crate) fn waits_for_disk(&self, key: SampleKey) -> bool {
+        self.block_reads.blocks.is_in_unit(key)
+            && self.cache_of(key).is_some_and(|cache| !cache.keeps_memory())
+    }
+
+    /// The sample, charged as one on its way to a disk. `None` if those have `most` bytes already.
+    pub(crate) fn waiting_for_disk(&self, sample: &Sample, most: u64) -> Option<Sample> {
+        let (bytes, stores) = ((sample.len() as u64).saturating_add(WAITING), &self.block_reads.stores);
+        (stores.used().saturating_add(bytes) <= most)
+            .then(|| Sample::new(sample.bytes(), stores.charge(bytes)))
+    }
+
+    /// Stores a sample of a unit on the disk that the plan assigns to it.
+    pub(crate) fn store_of_unit(&self, key: SampleKey, waiting: Sample) {
+        let Some(level) = self.plan.level(key).map(|level| usize::from(level.0)) else { return };
+        let Some(cache) = self.caches.get(level) else { return };
+        self.copies.begin_of_unit((level, Arc::clone(cache)), key, waiting);
+    }
+
     /// Whether a sample has bytes, and a cache that does not hold them.
     fn is_absent(&self, key: SampleKey) -> bool {
         let cache = self.cache_of(key).filter(|_| self.bytes(key) > 0);
@@ -206,7 +230,8 @@ impl Driver {
 
     /// Stores a sample that no use waits for. `due` is that of its block. If the cache cannot
     /// accept it at once (a busy disk), or too many samples are in flight, it is dropped. Its first
-    /// use reads it. A sample of a unit is also kept for that use, if there is memory.
+    /// use reads it. A sample of a unit waits for the disk, or is kept for that use where too many
+    /// are in flight, if there is memory.
     fn store_unrequested(&self, id: BlockId, key: SampleKey, sample: Sample, due: Tick) {
         // An owned sample was stored when it arrived.
         let absent = self.cache_of(key).filter(|_| self.plan.owned(key).is_none() && self.is_absent(key));
@@ -216,11 +241,17 @@ impl Driver {
         let (bytes, stores) = (sample.len() as u64, &self.block_reads.stores);
         let most = stores.limit().max(extent.cost());
         let has_room = stores.used().saturating_add(bytes) <= most;
-        let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
-        // A disk has the sample only when it is written, which its first use may not wait for.
-        if let Some(units) = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.as_ref()) {
-            units.offer(key, sample.bytes(), due);
+        if extent.is_unit() && !cache.keeps_memory() {
+            match self.waiting_for_disk(&sample, most) {
+                Some(waiting) => return self.store_of_unit(key, waiting),
+                None => count_skip(&*cache, key),
+            }
+            if let Some(units) = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.as_ref()) {
+                units.offer(key, sample.bytes(), due);
+            }
+            return;
         }
+        let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
         let Some(room) = room else { return count_skip(&*cache, key) };
         sample.recharge(stores.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });

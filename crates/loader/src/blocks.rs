@@ -367,6 +367,11 @@ impl Blocks {
         Some((key.dataset, table.find(key.id)?))
     }
 
+    /// Whether a sample is in a unit that is decoded as a whole.
+    pub(crate) fn is_in_unit(&self, key: SampleKey) -> bool {
+        self.find(key).and_then(|id| self.extent(id)).is_some_and(BlockExtent::is_unit)
+    }
+
     /// Makes a use wait for its sample's block. Returns it if its sample is in no block or was read
     /// already.
     pub(crate) fn wait(&mut self, waiting: PendingRead) -> Result<(), PendingRead> {

@@ -1,20 +1,37 @@
-//! Copies of samples on their way from disk reads into a cache.
+//! Samples on their way into a cache that does not hold them at once.
+//!
+//! # Copies of disk reads
 //!
 //! A disk reads whole file-system blocks, which a memory tier would then keep. So a task copies the
 //! sample once per run, and its use does not wait. A removal cancels the copies that have not been
 //! stored. Otherwise a sample would stay in a cache with no use left to remove it. Until the copy
 //! is stored, uses get the disk's buffer, because the disk may have removed the sample. The price
 //! is a lock, held only while a store begins.
+//!
+//! # Samples of stored units
+//!
+//! A disk has a sample only when it is written, and refuses samples while its queue is full. A use
+//! in between would read and decode the whole unit again. So samples of a unit stay available until
+//! they are written, and wait for the queue. The price is their memory meanwhile, which the caller
+//! charges.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, CacheTier, Charge, Lifetime, Sample};
+use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample, TierError};
 use foreread_types::SampleKey;
 use futures::FutureExt;
+use tokio::sync::Semaphore;
 
-use crate::driver::{count_skip, lifetime_in, store_sample};
+use crate::driver::{count_skip, lifetime_in, log_store_error, store_sample};
+
+/// Samples of units that are offered to caches at once. The others wait for them.
+const OFFERED_AT_ONCE: usize = 1024;
+
+/// How long a refused sample waits before it is offered again.
+const OFFER_AGAIN: Duration = Duration::from_millis(5);
 
 /// The sample and the level of the cache.
 type CopyKey = (SampleKey, usize);
@@ -24,6 +41,7 @@ type CopyKey = (SampleKey, usize);
 pub(crate) struct PendingCopies {
     table: Arc<Mutex<CopyTable>>,
     buffers: Arc<dyn Buffers>,
+    offers: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -45,7 +63,7 @@ struct CopyGuard {
 impl PendingCopies {
     /// No copies yet. Their memory comes from `buffers`.
     pub(crate) fn new(buffers: Arc<dyn Buffers>) -> Self {
-        Self { table: Arc::default(), buffers }
+        Self { table: Arc::default(), buffers, offers: Arc::new(Semaphore::new(OFFERED_AT_ONCE)) }
     }
 
     /// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
@@ -79,6 +97,24 @@ impl PendingCopies {
         });
     }
 
+    /// Stores a sample of a unit in the cache at `level`, as soon as the cache takes it. Until it is
+    /// stored, uses get this sample. Must be called within a runtime.
+    pub(crate) fn begin_of_unit(&self, at: (usize, Arc<dyn CacheTier>), key: SampleKey, sample: Sample) {
+        let (level, cache) = at;
+        let guard = self.guard((key, level), sample.clone());
+        tokio::spawn(async move {
+            // Never closed.
+            let _offer = guard.copies.offers.acquire().await;
+            while let Some(stored) = guard.offer(&*cache, key, &sample).await {
+                match stored {
+                    Ok(()) => return,
+                    Err(error) if error.kind() == ErrorKind::Full => tokio::time::sleep(OFFER_AGAIN).await,
+                    Err(error) => return log_store_error(&*cache, key, &error),
+                }
+            }
+        });
+    }
+
     /// Cancels the copy of a sample that is to be removed from the cache at `level`.
     pub(crate) fn cancel(&self, key: SampleKey, level: usize) {
         let cancelled = self.table().pending.remove(&(key, level));
@@ -108,6 +144,32 @@ impl CopyGuard {
         if number == Some(self.number) { table.pending.remove(&self.copy) } else { None }
     }
 
+    /// Offers a sample to a cache. `None` if the cache has no room, or this was cancelled. It begins
+    /// under the lock, so that a removal comes after it or cancels it.
+    async fn offer(
+        &self,
+        cache: &dyn CacheTier,
+        key: SampleKey,
+        sample: &Sample,
+    ) -> Option<Result<(), TierError>> {
+        let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
+            count_skip(cache, key);
+            return None;
+        };
+        let mut store = Box::pin(cache.store(room, key, sample.clone()));
+        let begun = {
+            let table = self.copies.table();
+            if table.pending.get(&self.copy).is_none_or(|(number, _)| *number != self.number) {
+                return None;
+            }
+            store.as_mut().now_or_never()
+        };
+        match begun {
+            Some(stored) => Some(stored),
+            None => Some(store.await),
+        }
+    }
+
     /// Runs `store` unless the copy was cancelled. It begins under the lock, so that a removal
     /// comes after it or cancels it.
     async fn store_unless_cancelled(self, store: impl Future<Output = ()> + Send) {
@@ -135,8 +197,10 @@ impl Drop for CopyGuard {
 #[cfg(test)]
 mod tests {
     use foreread_memory::MemoryTier;
-    use foreread_tier::{Budget, HeapBuffers, Lookup};
-    use foreread_types::{DatasetId, SampleId};
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+    use foreread_tier::{Budget, HeapBuffers, Lookup, ReadFuture, ReadRequest, Tier, TierProfile};
+    use foreread_types::{DatasetId, Footprint, SampleId};
 
     use super::*;
 
@@ -164,6 +228,78 @@ mod tests {
         let kept: Vec<u64> =
             (0..4).filter(|id| matches!(memory.lookup(key(*id)), Lookup::Ready(_))).collect();
         assert_eq!(kept, [0, 2, 3]);
+    }
+
+    /// A cache that refuses a number of samples, because its queue is full.
+    #[derive(Debug)]
+    struct Busy(MemoryTier, AtomicUsize);
+
+    impl Tier for Busy {
+        fn name(&self) -> &str {
+            "busy"
+        }
+
+        fn profile(&self) -> &TierProfile {
+            self.0.profile()
+        }
+
+        fn submit(&self) {}
+
+        fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
+            self.0.read(request)
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl CacheTier for Busy {
+        fn footprint(&self) -> Footprint {
+            self.0.footprint()
+        }
+
+        fn keeps_memory(&self) -> bool {
+            false
+        }
+
+        fn lookup(&self, key: SampleKey) -> Lookup {
+            self.0.lookup(key)
+        }
+
+        fn reserve(&self, bytes: u64) -> Option<Charge> {
+            self.0.reserve(bytes)
+        }
+
+        async fn store(&self, room: Charge, key: SampleKey, sample: Sample) -> Result<(), TierError> {
+            if self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                return Err(TierError::new(ErrorKind::Full, "busy"));
+            }
+            self.0.store(room, key, sample).await
+        }
+
+        async fn remove(&self, keys: Vec<SampleKey>) {
+            self.0.remove(keys).await;
+        }
+    }
+
+    /// A disk whose queue was full dropped samples of units. Each cost a read of the whole unit.
+    #[tokio::test]
+    // semantics: FORMAT-6
+    async fn samples_of_units_wait_for_a_busy_cache() {
+        let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(50)));
+        let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(1_000_000));
+        let key = |id| SampleKey::new(DatasetId(0), SampleId(id));
+        let at = || (0, Arc::clone(&cache) as Arc<dyn CacheTier>);
+        for id in 0..2000 {
+            let sample = Sample::new(vec![7; 100].into(), staging.charge(100));
+            copies.begin_of_unit(at(), key(id), sample);
+        }
+        copies.cancel(key(1999), 0);
+        while staging.used() > 0 {
+            let is_stored = |id| matches!(cache.lookup(key(id)), Lookup::Ready(_));
+            assert!((0..1999).all(|id| copies.get(key(id), 0).is_some() || is_stored(id)));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!((0..1999).all(|id| matches!(cache.lookup(key(id)), Lookup::Ready(_))));
+        assert_eq!(cache.0.len(), 1999);
     }
 
     /// The disk had removed it, and memory did not hold it yet. A use of the next epoch read it

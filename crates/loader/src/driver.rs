@@ -494,6 +494,11 @@ impl Driver {
             return;
         }
         let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
+        if self.waits_for_disk(key)
+            && let Some(waiting) = self.waiting_for_disk(&sample, self.block_reads.stores.limit())
+        {
+            return self.store_of_unit(key, waiting);
+        }
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
             return count_skip(&*cache, key);

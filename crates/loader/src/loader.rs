@@ -95,6 +95,8 @@ impl Loader {
     pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
         let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, warm } =
             parts;
+        // Samples on their way into caches count with their tables, which may be more than their bytes.
+        let stores = look_ahead / BLOCK_BUDGET_PART;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));
         let budget = |limit, on_release: fn(&Handover, u64)| {
@@ -124,7 +126,7 @@ impl Loader {
             blocks,
             own: block_budget(look_ahead / BLOCK_BUDGET_PART),
             peers: block_budget(requested),
-            stores: block_budget(look_ahead / BLOCK_BUDGET_PART),
+            stores: block_budget(stores),
             requests: received,
         };
         let levels = caches.iter().map(|(source, cache)| CacheLevel {

@@ -311,6 +311,21 @@ fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[Dataset
     }
 }
 
+/// The least capacity of a directory for samples of one dataset, `bytes` bytes in all.
+pub(super) fn room_for(samples: u64, bytes: u64) -> u64 {
+    let mut room = 0u64;
+    loop {
+        let segment = SEGMENT_BYTES.max(room / MAX_SEGMENT_FILES);
+        let limits = SegmentLimits { segment, samples, segments: (room / segment) as usize + 2 };
+        let need =
+            FOOTPRINT.most(samples, bytes).saturating_add(overhead(&[limits])).saturating_add(3 * BLOCK);
+        if need <= room {
+            return room;
+        }
+        room = need;
+    }
+}
+
 fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
     let same = datasets.iter().filter(|dataset| dataset.identity == identity);
     same.map(|dataset| dataset.samples).max().unwrap_or(0)

@@ -189,6 +189,12 @@ impl DiskTier {
     /// before opening, so that a run can be planned without its disks.
     pub const FOOTPRINT: Footprint = FOOTPRINT;
 
+    /// The capacity of a directory that holds so many samples of one dataset with so many bytes in
+    /// all, with the indexes. A little more than is needed, because lengths are rounded up.
+    pub fn room_for(samples: u64, bytes: u64) -> u64 {
+        open::room_for(samples, bytes)
+    }
+
     /// The bytes of footprints that fit, which the planner may use. Only directories that this tier
     /// owns count.
     pub fn capacity(&self) -> u64 {

@@ -209,7 +209,7 @@ impl GroupRun<'_> {
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
         // Memory that cannot hold the data with that of the other ranks keeps what units bring.
-        let room = RoomForAll::new(config, &sizes, [memory.tier(), place.disk], config.world_size);
+        let room = RoomForAll::new(&sizes, [memory.tier(), place.disk], config.world_size);
         let lacking = place.units().filter(|_| !room.is_enough());
         if let Some(facts) = &lacking {
             facts.check(memory.tier(), &room, place.url.as_deref())?;

@@ -219,7 +219,11 @@ impl fmt::Display for PlanReport {
         for level in &plan.levels {
             writeln!(out, "{:12} {}", level.name, level_text(level, self.retention))?;
         }
+        let keeping = self.units.as_ref().filter(|units| !units.is_cached());
         match plan.horizon {
+            None if plan.levels.is_empty() && keeping.is_some() => {
+                writeln!(out, "retention    none: memory keeps samples of units until their next use")?
+            }
             None if plan.levels.is_empty() => writeln!(out, "retention    none: there is no memory tier")?,
             None => writeln!(out, "retention    keep: cached samples stay for the whole run")?,
             Some(horizon) => writeln!(
@@ -243,11 +247,18 @@ impl fmt::Display for PlanReport {
         }
         self.units.as_ref().map_or(Ok(()), |units| unit_lines(out, units))?;
         writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
-        let decoded = if self.units.is_some() { " (decoded bytes, each once)" } else { "" };
-        writeln!(out, "this plan    {} from storage{decoded}", ByteSize(plan.origin_bytes))?;
+        let origin = self.units.as_ref().map_or(plan.origin_bytes, |units| units.stored_of(plan.origin_bytes));
+        let again = if keeping.is_some() { ", with units that are read again" } else { "" };
+        writeln!(out, "this plan    {} from storage{again}", ByteSize(origin))?;
         let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };
-        let floor = ByteSize(plan.floor_origin_bytes);
-        writeln!(out, "lower bound  {floor}{estimated}: no policy reads less for this rank")?;
+        // That of the group is in stored bytes, and of one rank here.
+        let (floor, decoded) = match &self.units {
+            Some(_) if self.world_size == 1 => (self.floor_origin_bytes, ""),
+            Some(_) => (plan.floor_origin_bytes, " (decoded)"),
+            None => (plan.floor_origin_bytes, ""),
+        };
+        let floor = ByteSize(floor);
+        writeln!(out, "lower bound  {floor}{decoded}{estimated}: no policy reads less for this rank")?;
         if self.world_size > 1 {
             let all = ByteSize(self.floor_origin_bytes);
             writeln!(out, "             {all}: no policy reads less for all ranks together")?;
@@ -322,12 +333,11 @@ fn unit_lines(out: &mut fmt::Formatter<'_>, units: &UnitPlan) -> fmt::Result {
     if units.is_cached() {
         return writeln!(out, "             the caches hold all samples: each unit is read once in the run");
     }
-    let held = 100.0 * units.memory_bytes as f64 / units.delivered_bytes.max(1) as f64;
     writeln!(
         out,
         "             memory for {:.0} % of their samples: each unit is read about {:.1} times per epoch, {} \
-         in all",
-        held.min(100.0),
+         per epoch",
+        100.0 * units.kept_share,
         units.reads_per_epoch,
         ByteSize(units.bytes_per_epoch())
     )?;

@@ -247,8 +247,11 @@ async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
         .map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?;
     opened.map_err(|error| match error.kind() {
         DatasetErrorKind::NotACatalog => {
-            let message =
-                format!("{} is neither a directory nor a catalog made by `foreread index`", path.display());
+            let message = format!(
+                "{0} is neither a directory nor a catalog made by `foreread index`; if it has samples, run \
+                 `foreread index {0}` first",
+                path.display()
+            );
             Error::dataset(DatasetErrorKind::NotACatalog, message)
         }
         _ => Error::from(error),

@@ -26,6 +26,7 @@ use crate::server_speeds;
 use crate::state::State;
 use crate::stored::StoredSizes;
 use crate::target::TargetSpec;
+use crate::units::UnitPlan;
 
 /// Datasets, order and plan of one rank's run.
 #[derive(Debug)]
@@ -110,6 +111,11 @@ impl Prepared {
     /// The blocks of the training data's shards that the first epoch reads, if any.
     pub fn blocks(&self) -> Option<&BlockTable> {
         self.blocks.first().filter(|blocks| !blocks.is_empty())
+    }
+
+    /// The stored units that samples share, and how often they are read. `None` if none do.
+    pub fn units(&self) -> Option<&UnitPlan> {
+        self.planned.units()
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.

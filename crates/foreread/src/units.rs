@@ -229,6 +229,9 @@ pub struct UnitPlan {
     pub cached: bool,
     /// The memory that keeps samples until their next use, in bytes.
     pub memory_bytes: u64,
+    /// The part of the samples that this memory holds, from 0 to 1: with a part of the look-ahead
+    /// where that is more, and without what units in flight take.
+    pub kept_share: f64,
     /// How often an epoch reads each unit: an estimate. If the caches hold all samples, the first
     /// epoch reads each unit once, and later epochs read none.
     pub reads_per_epoch: f64,
@@ -247,6 +250,7 @@ impl UnitPlan {
             delivered_bytes: facts.delivered,
             cached,
             memory_bytes: memory,
+            kept_share: 1.0,
             reads_per_epoch: 1.0,
             largest_bytes: facts.largest,
         };
@@ -259,7 +263,7 @@ impl UnitPlan {
         let overhead = self.units as f64 * self.samples_per_unit * Units::OVERHEAD as f64;
         let share = kept / (self.delivered_bytes as f64 + overhead).max(1.0);
         let reads_per_epoch = unit_reads(self.samples_per_unit, share);
-        Self { memory_bytes: memory, reads_per_epoch, ..self }
+        Self { memory_bytes: memory, kept_share: share.min(1.0), reads_per_epoch, ..self }
     }
 
     /// The origin as the plan's samples see it: several reads of a unit for each of its samples,
@@ -277,6 +281,12 @@ impl UnitPlan {
     /// Whether the caches hold all samples after the first epoch.
     pub fn is_cached(&self) -> bool {
         self.cached
+    }
+
+    /// The stored bytes of reads that deliver so many bytes, with units that are read again.
+    pub fn stored_of(&self, delivered: u64) -> u64 {
+        let ratio = self.stored_bytes as f64 / self.delivered_bytes.max(1) as f64;
+        (delivered as f64 * ratio * self.reads_per_epoch) as u64
     }
 
     /// The bytes that an epoch reads of units.

@@ -8,6 +8,7 @@ down by `FOREREAD_TEST_STEP` seconds a batch, so that a signal finds it in the m
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
@@ -51,7 +52,12 @@ class RecordedEpoch(Iterator[Any]):
         return images, labels
 
 
+#: Seconds after which a task that has not ended writes down where its threads are.
+HANGS_AFTER = 90
+
+
 def main() -> None:
+    faulthandler.dump_traceback_later(HANGS_AFTER, repeat=True)
     del sys.argv[0]
     # As Python does for a script.
     sys.path[0] = str(Path(sys.argv[0]).parent)

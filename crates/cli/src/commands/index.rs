@@ -147,10 +147,15 @@ impl fmt::Display for IndexReport {
 
 impl IndexReport {
     fn write_shards(&self, out: &mut fmt::Formatter<'_>, shards: &ShardsReport) -> fmt::Result {
+        let entry = match &self.format[..] {
+            "tar" | "zip" => "member",
+            "tokens" => "window",
+            _ => "row",
+        };
         let skipped = match shards.members_skipped {
             0 => String::new(),
-            1 => "; 1 member is not a sample".to_owned(),
-            more => format!("; {more} members are not samples"),
+            1 => format!("; 1 {entry} is not a sample"),
+            more => format!("; {more} {entry}s are not samples"),
         };
         writeln!(
             out,

@@ -46,7 +46,11 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
     }
     match memory_off(prepared) {
         Some(line) => writeln!(out, "{line}")?,
-        None if prepared.plan().levels().is_empty() => writeln!(out, "{:12} none", "memory")?,
+        None if prepared.plan().levels().is_empty() => {
+            let keeps = prepared.units().is_some();
+            let memory = if keeps { "keeps samples of units until their next use" } else { "none" };
+            writeln!(out, "{:12} {memory}", "memory")?;
+        }
         None => {}
     }
     if let Some(line) = calibration(knobs, prepared) {

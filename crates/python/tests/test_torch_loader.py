@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import tarfile
 import threading
 import time
 import weakref
@@ -176,6 +177,19 @@ def test_corrupt_image_is_skipped_or_replaced_on_request(damaged: Path) -> None:
             with pytest.warns(RuntimeWarning, match="sample 5"):
                 sizes = [len(x) for x, _ in loader]
             assert sizes == [length, 8] and loader.skipped == 1
+
+
+def test_members_of_webdataset_samples_are_a_dict(tmp_path: Path) -> None:
+    members = {f"{number:03}": {"bin": bytes([number]) * 900, "cls": str(number).encode()} for number in range(20)}
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        for key, fields in members.items():
+            for name, content in fields.items():
+                member = tarfile.TarInfo(f"{key}.{name}")
+                member.size = len(content)
+                shard.addfile(member, io.BytesIO(content))
+    with DataLoader(tmp_path / "a.tar", batch_size=4, epochs=1, seed=0) as loader:
+        found = [dict(zip(batch, fields, strict=True)) for batch in loader for fields in zip(*batch.values(), strict=True)]
+    assert sorted(found, key=lambda fields: int(fields["cls"])) == list(members.values())
 
 
 def test_bytes_come_as_they_are(images: Path) -> None:

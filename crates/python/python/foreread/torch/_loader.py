@@ -411,11 +411,14 @@ def _parts(whole: int, size: int) -> int:
 
 
 def _tensor(item: Any) -> Any:
-    """Bytes as tensors of bytes, which collate if they have equal lengths."""
+    """Bytes as tensors of bytes, which collate if they have equal lengths. Several fields are a dict of bytes: what lies between
+    the members of a shard is no data."""
     if isinstance(item, tuple):
         return (_tensor(item[0]), *item[1:])
     if not isinstance(item, Sample):
         return item
+    if len(names := item.fields()) > 1:
+        return {name: bytes(item.field(name)) for name in names}
     with warnings.catch_warnings():
         # The buffer is read-only, and collating copies it.
         warnings.simplefilter("ignore", UserWarning)

@@ -247,7 +247,8 @@ impl fmt::Display for PlanReport {
         }
         self.units.as_ref().map_or(Ok(()), |units| unit_lines(out, units))?;
         writeln!(out, "look-ahead   {}", ByteSize(self.look_ahead_bytes))?;
-        let origin = self.units.as_ref().map_or(plan.origin_bytes, |units| units.stored_of(plan.origin_bytes));
+        let origin =
+            self.units.as_ref().map_or(plan.origin_bytes, |units| units.stored_of(plan.origin_bytes));
         let again = if keeping.is_some() { ", with units that are read again" } else { "" };
         writeln!(out, "this plan    {} from storage{again}", ByteSize(origin))?;
         let estimated = if plan.floor_is_exact { "" } else { " (estimated)" };

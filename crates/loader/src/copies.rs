@@ -28,10 +28,10 @@ use tokio::sync::Semaphore;
 use crate::driver::{count_skip, lifetime_in, log_store_error, store_sample};
 
 /// Samples of units that are offered to caches at once. The others wait for them.
-const OFFERED_AT_ONCE: usize = 1024;
+const OFFERED_AT_ONCE: usize = 256;
 
-/// How long a refused sample waits before it is offered again.
-const OFFER_AGAIN: Duration = Duration::from_millis(5);
+/// How long a refused sample waits before it is offered again: at first, and at most.
+const OFFER_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 
 /// The sample and the level of the cache.
 type CopyKey = (SampleKey, usize);
@@ -52,6 +52,17 @@ struct CopyTable {
     pending: HashMap<CopyKey, (u64, Sample)>,
 }
 
+/// Ends the offers of samples that wait for a cache, when it is dropped. A disk that hangs would
+/// keep their memory for ever.
+#[derive(Debug)]
+pub(crate) struct OffersEnd(Arc<Semaphore>);
+
+impl Drop for OffersEnd {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// One copy in flight.
 #[derive(Debug)]
 struct CopyGuard {
@@ -64,6 +75,11 @@ impl PendingCopies {
     /// No copies yet. Their memory comes from `buffers`.
     pub(crate) fn new(buffers: Arc<dyn Buffers>) -> Self {
         Self { table: Arc::default(), buffers, offers: Arc::new(Semaphore::new(OFFERED_AT_ONCE)) }
+    }
+
+    /// What ends the offers.
+    pub(crate) fn offers_end(&self) -> OffersEnd {
+        OffersEnd(Arc::clone(&self.offers))
     }
 
     /// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
@@ -103,14 +119,19 @@ impl PendingCopies {
         let (level, cache) = at;
         let guard = self.guard((key, level), sample.clone());
         tokio::spawn(async move {
-            // Never closed.
-            let _offer = guard.copies.offers.acquire().await;
+            let offers = &guard.copies.offers;
+            let Ok(_offer) = offers.acquire().await else { return count_skip(&*cache, key) };
+            let mut pause = OFFER_AGAIN.0;
             while let Some(stored) = guard.offer(&*cache, key, &sample).await {
                 match stored {
                     Ok(()) => return,
-                    Err(error) if error.kind() == ErrorKind::Full => tokio::time::sleep(OFFER_AGAIN).await,
-                    Err(error) => return log_store_error(&*cache, key, &error),
+                    Err(error) if error.kind() != ErrorKind::Full => {
+                        return log_store_error(&*cache, key, &error);
+                    }
+                    Err(_) if offers.is_closed() => return count_skip(&*cache, key),
+                    Err(_) => tokio::time::sleep(pause).await,
                 }
+                pause = (pause * 2).min(OFFER_AGAIN.1);
             }
         });
     }
@@ -300,6 +321,26 @@ mod tests {
         }
         assert!((0..1999).all(|id| matches!(cache.lookup(key(id)), Lookup::Ready(_))));
         assert_eq!(cache.0.len(), 1999);
+    }
+
+    /// The samples of a hung disk would stay in memory after the loader.
+    #[tokio::test]
+    async fn samples_of_units_wait_no_longer_than_the_loader() {
+        let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(usize::MAX)));
+        let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(1_000_000));
+        let end = copies.offers_end();
+        for id in 0..1000 {
+            let sample = Sample::new(vec![7; 100].into(), staging.charge(100));
+            let key = SampleKey::new(DatasetId(0), SampleId(id));
+            copies.begin_of_unit((0, Arc::clone(&cache) as Arc<dyn CacheTier>), key, sample);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert_eq!(staging.used(), 100_000);
+        drop(end);
+        while staging.used() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(cache.0.is_empty() && copies.table().pending.is_empty());
     }
 
     /// The disk had removed it, and memory did not hold it yet. A use of the next epoch read it

@@ -18,7 +18,7 @@ use crate::active_reads::{AbortOnDrop, ActiveReads};
 use crate::batch::Batch;
 use crate::block_reads::BlockReads;
 use crate::blocks::Blocks;
-use crate::copies::PendingCopies;
+use crate::copies::{OffersEnd, PendingCopies};
 use crate::core::{CacheLevel, Config, Core, OnError, USE_OVERHEAD};
 use crate::dataset::Dataset;
 use crate::driver::Driver;
@@ -83,6 +83,8 @@ pub struct Loader {
     handover: Arc<Handover>,
     staging: Budget,
     _driver: AbortOnDrop,
+    /// Samples may wait for a busy disk as long as the loader lives.
+    _offers: OffersEnd,
     /// Serves other ranks as long as the loader lives, beyond the last batch.
     _serving: Option<Arc<SampleServer>>,
 }
@@ -142,6 +144,8 @@ impl Loader {
             serve(others, Arc::new(flights), &mut datasets, others.budget - requested, runtime)
         });
         let first = run.pass(0).map_or(Tick(0), |pass| pass.first_tick);
+        let copies = PendingCopies::new(buffers);
+        let offers = copies.offers_end();
         let driver = Driver {
             core: Core::new(Config { look_ahead, on_error, levels, warm }, run.clone(), plan.clone(), sizes),
             run: run.clone(),
@@ -158,7 +162,7 @@ impl Loader {
             reads: ActiveReads::default(),
             dealing: None,
             block_reads,
-            copies: PendingCopies::new(buffers),
+            copies,
             retry_single: Vec::new(),
             wait_timer: WaitTimer::default(),
             failure: None,
@@ -167,7 +171,7 @@ impl Loader {
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
         let driver = AbortOnDrop(runtime.spawn(driver.run().instrument(span)).abort_handle());
-        Self { run, plan, handover, staging, _driver: driver, _serving: serving }
+        Self { run, plan, handover, staging, _driver: driver, _offers: offers, _serving: serving }
     }
 
     /// An iterator over the batches in order. It blocks the thread, so it must not be used in async

@@ -44,7 +44,8 @@ use tokio::sync::watch;
 
 use crate::read_results::PendingRead;
 
-/// At most this fraction of a block lies between samples.
+/// At most this fraction of a block lies between samples, and as much in two samples: windows of
+/// tokens share their ends.
 const MAX_WASTE_PART: u64 = 5;
 
 /// The most samples of a block that is a stored unit. The samples of a longer unit are several
@@ -67,6 +68,8 @@ pub(crate) struct BlockExtent {
     pub(crate) bytes: Range<u64>,
     /// The bytes between its samples.
     waste: u64,
+    /// The bytes that samples have beyond those of the block, because neighbours share some.
+    overlap: u64,
     /// The bytes of its samples, if they are those of units that are decoded.
     decoded: Option<u64>,
 }
@@ -76,7 +79,7 @@ impl BlockExtent {
     pub(crate) fn cost(&self) -> u64 {
         let samples = (self.samples.end - self.samples.start).saturating_mul(IN_FLIGHT);
         let decoded = self.decoded.map_or(0, |decoded| decoded.saturating_add(samples));
-        (self.bytes.end - self.bytes.start).saturating_add(decoded)
+        (self.bytes.end - self.bytes.start).saturating_add(self.overlap).saturating_add(decoded)
     }
 
     /// Whether it is of units that are decoded as a whole, however few of its samples are read.
@@ -87,13 +90,19 @@ impl BlockExtent {
     /// Adds the sample at `range`. The block must stay within `most` bytes and within the allowed
     /// waste. Returns whether it does.
     fn take(&mut self, range: &Range<u64>, most: u64) -> bool {
-        let Some(gap) = range.start.checked_sub(self.bytes.end) else { return false };
+        let (gap, shared) =
+            (range.start.saturating_sub(self.bytes.end), self.bytes.end.saturating_sub(range.start));
         let length = range.end.saturating_sub(self.bytes.start);
-        let fits = length <= most && self.waste + gap <= length / MAX_WASTE_PART;
+        let follows = range.start >= self.bytes.start && range.end >= self.bytes.end;
+        let fits = follows
+            && length <= most
+            && self.waste + gap <= length / MAX_WASTE_PART
+            && self.overlap.saturating_add(shared) <= length / MAX_WASTE_PART;
         if fits {
             self.samples.end += 1;
             self.bytes.end = range.end;
             self.waste += gap;
+            self.overlap += shared;
         }
         fits
     }
@@ -157,7 +166,7 @@ impl BlockTable {
             if range.end - range.start <= bytes {
                 open = Some((Arc::clone(path), server));
                 let samples = id.0..id.0 + 1;
-                blocks.push(BlockExtent { samples, bytes: range, waste: 0, decoded: None });
+                blocks.push(BlockExtent { samples, bytes: range, waste: 0, overlap: 0, decoded: None });
             }
         }
         // A single sample is read by its extent anyway.
@@ -200,6 +209,7 @@ impl BlockTable {
                         samples,
                         bytes: stored(&parts),
                         waste: 0,
+                        overlap: 0,
                         decoded: Some(length),
                     });
                     open = Some((path, parts));
@@ -493,9 +503,33 @@ mod tests {
             samples: at * 4..(at + 1) * 4,
             bytes: at * 400..(at + 1) * 400,
             waste: 0,
+            overlap: 0,
             decoded: None,
         };
         Blocks::new(vec![BlockTable { blocks: (0..count).map(block).collect() }])
+    }
+
+    /// Windows of tokens share their ends, and were read one by one.
+    #[test]
+    fn windows_that_share_little_are_one_block() {
+        let taken = |length: u64, stride: u64| {
+            let mut block =
+                BlockExtent { samples: 0..1, bytes: 0..length, waste: 0, overlap: 0, decoded: None };
+            let mut windows = (1..1000).map(|at| at * stride..at * stride + length);
+            let _ = windows.find(|range| !block.take(range, 100 * length));
+            block
+        };
+        let block = taken(4098, 4096);
+        assert_eq!(
+            (block.samples.clone(), block.bytes.clone(), block.waste),
+            (0..100, 0..99 * 4096 + 4098, 0)
+        );
+        assert_eq!(block.cost(), 100 * 4098);
+        // Memory would have the shared bytes many times.
+        assert!(taken(4098, 2048).samples.end < 3);
+        assert_eq!(taken(4098, 1).samples, 0..1);
+        // With gaps as before.
+        assert_eq!(taken(4000, 4096).samples.end, 97);
     }
 
     fn key(sample: u64) -> SampleKey {

@@ -36,7 +36,8 @@ pub struct StandInArguments {
 /// How the program is used.
 pub const USAGE: &str = "usage: stand-in BACKING MOUNT_POINT [--osts=4] [--metadata-ms=0] [--read-ms=0] \
                          [--bandwidth=BYTES_PER_SECOND] [--stripe-count=1] [--stripe-size=1048576] [--dom=0] \
-                         [--open-slots=7] [--getattr-slots=8] [--read-slots=8] [--locks] [--glimpses]";
+                         [--open-slots=7] [--getattr-slots=8] [--read-slots=8] [--locks] [--glimpses] \
+                         [--cached]";
 
 impl StandInArguments {
     /// Parses arguments without the program's name.
@@ -66,6 +67,7 @@ impl StandInArguments {
                 "read-slots" => options.read_slots = number(text)?,
                 "locks" => options.lock_latency = true,
                 "glimpses" => options.glimpses = true,
+                "cached" => options.cached = true,
                 _ => return Err(format!("unknown option --{name}")),
             }
         }

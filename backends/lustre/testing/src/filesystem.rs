@@ -154,7 +154,9 @@ impl Filesystem for FuseServer {
             match asked.and_then(|path| served.open(node, path)) {
                 Ok(handle) => {
                     served.seen(node);
-                    reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO);
+                    let cached = served.options.cached;
+                    let direct = FopenFlags::FOPEN_DIRECT_IO;
+                    reply.opened(handle, if cached { FopenFlags::FOPEN_KEEP_CACHE } else { direct });
                 }
                 Err(errno) => reply.error(errno),
             }

@@ -33,6 +33,10 @@ pub struct StandInOptions {
     /// Whether a full `stat` asks each OST of which the client has no lock for the object's size,
     /// as Lustre does.
     pub glimpses: bool,
+    /// Whether the kernel caches pages, as Lustre's client does. Then programs can map files, and
+    /// requests have the lengths that the kernel reads ahead. Otherwise each read of a program is a
+    /// request, which tests count.
+    pub cached: bool,
     /// The layout of each file.
     pub layout: LayoutOf,
     /// The text of CephFS's layouts. Then files have no layout of Lustre's.
@@ -56,6 +60,7 @@ impl Default for StandInOptions {
             read_slots: 8,
             lock_latency: false,
             glimpses: false,
+            cached: false,
             layout: spread(1, 1 << 20, osts),
             ceph_layout: None,
             logged: 0,

@@ -71,9 +71,14 @@ impl Disk {
         (0..self.datasets).map(|dataset| self.tier.samples(DatasetId(dataset))).collect()
     }
 
-    /// Waits for queued writes, for [`FLUSH_TIMEOUT`] at most.
-    pub(crate) async fn flush(&self) {
-        if tokio::time::timeout(FLUSH_TIMEOUT, self.tier.flush()).await.is_err() {
+    /// Waits for `given`, the end of samples on their way to the tier, and for queued writes, for
+    /// [`FLUSH_TIMEOUT`] at most.
+    pub(crate) async fn flush(&self, given: impl Future<Output = ()>) {
+        let written = async {
+            given.await;
+            self.tier.flush().await;
+        };
+        if tokio::time::timeout(FLUSH_TIMEOUT, written).await.is_err() {
             tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");
         }
     }

@@ -282,8 +282,9 @@ impl Loader {
             self.leave(Self::FAREWELL)?;
         }
         if let Some(disk) = self.disk.clone() {
+            let given = self.inner.given_to_disk();
             self.workers.wait(async move {
-                disk.flush().await;
+                disk.flush(given).await;
                 Ok(())
             })?;
         }
@@ -299,8 +300,9 @@ impl Loader {
             self.leave_async(Self::FAREWELL).await;
         }
         if let Some(disk) = self.disk.clone() {
+            let given = self.inner.given_to_disk();
             let flush = async move {
-                disk.flush().await;
+                disk.flush(given).await;
                 Ok(())
             };
             // It fails only if the given runtime was shut down, and then no write is left.

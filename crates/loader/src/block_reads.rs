@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use foreread_tier::{Budget, CacheTier, Charge, ErrorKind, Lifetime, Lookup, ReadBlock, Sample, TierError};
 use foreread_types::{SampleId, SampleKey, Tick};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -105,7 +106,8 @@ impl Driver {
                 let is_needed = reader == BlockReader::Own && needed.is_some_and(|last| due <= last);
                 // Dropped samples of a unit would each cost another read of all of it.
                 let (stored, room) = (self.block_reads.stores.used(), self.block_reads.stores.limit());
-                if extent.is_unit() && !is_needed && stored > 0 && stored.saturating_add(bytes) > room {
+                let is_full = stored > 0 && stored.saturating_add(bytes) > room;
+                if extent.is_unit() && !is_needed && is_full && !self.copies.is_stuck() {
                     break;
                 }
                 let charge = match budget.try_charge(bytes) {
@@ -164,18 +166,24 @@ impl Driver {
             && self.cache_of(key).is_some_and(|cache| !cache.keeps_memory())
     }
 
-    /// The sample, charged as one on its way to a disk. `None` if those have `most` bytes already.
-    pub(crate) fn waiting_for_disk(&self, sample: &Sample, most: u64) -> Option<Sample> {
-        let (bytes, stores) = ((sample.len() as u64).saturating_add(WAITING), &self.block_reads.stores);
-        (stores.used().saturating_add(bytes) <= most)
-            .then(|| Sample::new(sample.bytes(), stores.charge(bytes)))
+    /// Whether a sample of `bytes` bytes may wait for a disk, next to `most` bytes in all.
+    pub(crate) fn has_place_for_disk(&self, bytes: u64, most: u64) -> bool {
+        let used = self.block_reads.stores.used();
+        !self.copies.is_stuck() && used.saturating_add(bytes).saturating_add(WAITING) <= most
     }
 
-    /// Stores a sample of a unit on the disk that the plan assigns to it.
-    pub(crate) fn store_of_unit(&self, key: SampleKey, waiting: Sample) {
+    /// Stores a sample of a unit on the disk that the plan assigns to it. `lost` gets the bytes if
+    /// the disk does not take them.
+    pub(crate) fn store_of_unit(
+        &self,
+        key: SampleKey,
+        bytes: Bytes,
+        lost: impl FnOnce(Bytes) + Send + 'static,
+    ) {
         let Some(level) = self.plan.level(key).map(|level| usize::from(level.0)) else { return };
         let Some(cache) = self.caches.get(level) else { return };
-        self.copies.begin_of_unit((level, Arc::clone(cache)), key, waiting);
+        let charge = self.block_reads.stores.charge((bytes.len() as u64).saturating_add(WAITING));
+        self.copies.begin_of_unit((level, Arc::clone(cache)), key, Sample::new(bytes, charge), lost);
     }
 
     /// Whether a sample has bytes, and a cache that does not hold them.
@@ -241,17 +249,20 @@ impl Driver {
         let (bytes, stores) = (sample.len() as u64, &self.block_reads.stores);
         let most = stores.limit().max(extent.cost());
         let has_room = stores.used().saturating_add(bytes) <= most;
+        let units = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.clone());
         if extent.is_unit() && !cache.keeps_memory() {
-            match self.waiting_for_disk(&sample, most) {
-                Some(waiting) => return self.store_of_unit(key, waiting),
-                None => count_skip(&*cache, key),
+            let offer =
+                move |bytes| units.into_iter().for_each(|units| units.offer(key, Bytes::clone(&bytes), due));
+            if !self.has_place_for_disk(bytes, most) {
+                count_skip(&*cache, key);
+                return offer(sample.bytes());
             }
-            if let Some(units) = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.as_ref()) {
-                units.offer(key, sample.bytes(), due);
-            }
-            return;
+            return self.store_of_unit(key, sample.bytes(), offer);
         }
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
+        if let Some(units) = units {
+            units.offer(key, sample.bytes(), due);
+        }
         let Some(room) = room else { return count_skip(&*cache, key) };
         sample.recharge(stores.charge(bytes));
         spawn_store(async move { store_sample(&*cache, room, key, sample).await });

@@ -20,18 +20,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample, TierError};
+use foreread_tier::{Buffers, CacheTier, Charge, ErrorKind, Lifetime, Sample};
 use foreread_types::SampleKey;
 use futures::FutureExt;
-use tokio::sync::Semaphore;
 
 use crate::driver::{count_skip, lifetime_in, log_store_error, store_sample};
-
-/// Samples of units that are offered to caches at once. The others wait for them.
-const OFFERED_AT_ONCE: usize = 256;
+use crate::unit_offers::{OffersEnd, UnitOffers};
 
 /// How long a refused sample waits before it is offered again: at first, and at most.
-const OFFER_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+const OFFER_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(50));
 
 /// The sample and the level of the cache.
 type CopyKey = (SampleKey, usize);
@@ -41,7 +38,7 @@ type CopyKey = (SampleKey, usize);
 pub(crate) struct PendingCopies {
     table: Arc<Mutex<CopyTable>>,
     buffers: Arc<dyn Buffers>,
-    offers: Arc<Semaphore>,
+    offers: Arc<UnitOffers>,
 }
 
 #[derive(Debug, Default)]
@@ -52,15 +49,13 @@ struct CopyTable {
     pending: HashMap<CopyKey, (u64, Sample)>,
 }
 
-/// Ends the offers of samples that wait for a cache, when it is dropped. A disk that hangs would
-/// keep their memory for ever.
-#[derive(Debug)]
-pub(crate) struct OffersEnd(Arc<Semaphore>);
-
-impl Drop for OffersEnd {
-    fn drop(&mut self) {
-        self.0.close();
-    }
+/// How a sample of a unit ended its waiting.
+enum OfferEnd {
+    Stored,
+    /// It is to be removed.
+    Cancelled,
+    /// The cache has no room, or does not work.
+    Lost,
 }
 
 /// One copy in flight.
@@ -74,12 +69,17 @@ struct CopyGuard {
 impl PendingCopies {
     /// No copies yet. Their memory comes from `buffers`.
     pub(crate) fn new(buffers: Arc<dyn Buffers>) -> Self {
-        Self { table: Arc::default(), buffers, offers: Arc::new(Semaphore::new(OFFERED_AT_ONCE)) }
+        Self { table: Arc::default(), buffers, offers: Arc::default() }
     }
 
-    /// What ends the offers.
+    /// What ends the waiting of samples of units.
     pub(crate) fn offers_end(&self) -> OffersEnd {
         OffersEnd(Arc::clone(&self.offers))
+    }
+
+    /// Whether samples of units wait for a disk that stores nothing.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.offers.is_stuck()
     }
 
     /// Copies bytes into an allocation of exactly their length. `None` if memory is exhausted.
@@ -114,25 +114,26 @@ impl PendingCopies {
     }
 
     /// Stores a sample of a unit in the cache at `level`, as soon as the cache takes it. Until it is
-    /// stored, uses get this sample. Must be called within a runtime.
-    pub(crate) fn begin_of_unit(&self, at: (usize, Arc<dyn CacheTier>), key: SampleKey, sample: Sample) {
-        let (level, cache) = at;
-        let guard = self.guard((key, level), sample.clone());
+    /// stored, uses get this sample. `lost` gets its bytes if the cache does not take them. Must be
+    /// called within a runtime.
+    pub(crate) fn begin_of_unit(
+        &self,
+        (level, cache): (usize, Arc<dyn CacheTier>),
+        key: SampleKey,
+        sample: Sample,
+        lost: impl FnOnce(Bytes) + Send + 'static,
+    ) {
+        let (guard, waiting) = (self.guard((key, level), sample.clone()), self.offers.enter());
         tokio::spawn(async move {
-            let offers = &guard.copies.offers;
-            let Ok(_offer) = offers.acquire().await else { return count_skip(&*cache, key) };
-            let mut pause = OFFER_AGAIN.0;
-            while let Some(stored) = guard.offer(&*cache, key, &sample).await {
-                match stored {
-                    Ok(()) => return,
-                    Err(error) if error.kind() != ErrorKind::Full => {
-                        return log_store_error(&*cache, key, &error);
-                    }
-                    Err(_) if offers.is_closed() => return count_skip(&*cache, key),
-                    Err(_) => tokio::time::sleep(pause).await,
+            match guard.offers(&*cache, key, &sample).await {
+                OfferEnd::Stored => guard.copies.offers.advanced(),
+                OfferEnd::Cancelled => {}
+                OfferEnd::Lost => {
+                    count_skip(&*cache, key);
+                    lost(sample.bytes());
                 }
-                pause = (pause * 2).min(OFFER_AGAIN.1);
             }
+            drop(waiting);
         });
     }
 
@@ -165,29 +166,45 @@ impl CopyGuard {
         if number == Some(self.number) { table.pending.remove(&self.copy) } else { None }
     }
 
-    /// Offers a sample to a cache. `None` if the cache has no room, or this was cancelled. It begins
-    /// under the lock, so that a removal comes after it or cancels it.
-    async fn offer(
-        &self,
-        cache: &dyn CacheTier,
-        key: SampleKey,
-        sample: &Sample,
-    ) -> Option<Result<(), TierError>> {
-        let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {
-            count_skip(cache, key);
-            return None;
-        };
-        let mut store = Box::pin(cache.store(room, key, sample.clone()));
-        let begun = {
-            let table = self.copies.table();
-            if table.pending.get(&self.copy).is_none_or(|(number, _)| *number != self.number) {
-                return None;
+    /// Offers a sample to a cache until the cache takes it, has no room, or stores nothing.
+    async fn offers(&self, cache: &dyn CacheTier, key: SampleKey, sample: &Sample) -> OfferEnd {
+        let (offers, mut pause) = (&self.copies.offers, OFFER_AGAIN.0);
+        let bytes = cache.footprint().of(sample.len() as u64);
+        let Some(_place) = offers.place(bytes).await else { return OfferEnd::Lost };
+        loop {
+            let Some(room) = cache.reserve(bytes) else { return OfferEnd::Lost };
+            let mut store = Box::pin(cache.store(room, key, sample.clone()));
+            // Under the lock, so that a removal comes after it or cancels it.
+            let begun = {
+                let table = self.copies.table();
+                if table.pending.get(&self.copy).is_none_or(|(number, _)| *number != self.number) {
+                    return OfferEnd::Cancelled;
+                }
+                store.as_mut().now_or_never()
+            };
+            match begun {
+                // Its queue is full.
+                Some(Err(error)) if error.kind() == ErrorKind::Full => {}
+                begun => {
+                    let stored = match begun {
+                        Some(stored) => stored,
+                        None => store.await,
+                    };
+                    return match stored {
+                        Ok(()) => OfferEnd::Stored,
+                        Err(error) => {
+                            log_store_error(cache, key, &error);
+                            OfferEnd::Lost
+                        }
+                    };
+                }
             }
-            store.as_mut().now_or_never()
-        };
-        match begun {
-            Some(stored) => Some(stored),
-            None => Some(store.await),
+            drop(store);
+            tokio::time::sleep(pause).await;
+            if offers.is_closed() || offers.is_stuck() {
+                return OfferEnd::Lost;
+            }
+            pause = (pause * 2).min(OFFER_AGAIN.1);
         }
     }
 
@@ -220,7 +237,7 @@ mod tests {
     use foreread_memory::MemoryTier;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    use foreread_tier::{Budget, HeapBuffers, Lookup, ReadFuture, ReadRequest, Tier, TierProfile};
+    use foreread_tier::{Budget, HeapBuffers, Lookup, ReadFuture, ReadRequest, Tier, TierError, TierProfile};
     use foreread_types::{DatasetId, Footprint, SampleId};
 
     use super::*;
@@ -311,7 +328,7 @@ mod tests {
         let at = || (0, Arc::clone(&cache) as Arc<dyn CacheTier>);
         for id in 0..2000 {
             let sample = Sample::new(vec![7; 100].into(), staging.charge(100));
-            copies.begin_of_unit(at(), key(id), sample);
+            copies.begin_of_unit(at(), key(id), sample, |_| panic!("it is stored"));
         }
         copies.cancel(key(1999), 0);
         while staging.used() > 0 {
@@ -328,19 +345,42 @@ mod tests {
     async fn samples_of_units_wait_no_longer_than_the_loader() {
         let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(usize::MAX)));
         let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(1_000_000));
-        let end = copies.offers_end();
+        let (end, lost) = (copies.offers_end(), Arc::new(AtomicUsize::new(0)));
         for id in 0..1000 {
             let sample = Sample::new(vec![7; 100].into(), staging.charge(100));
             let key = SampleKey::new(DatasetId(0), SampleId(id));
-            copies.begin_of_unit((0, Arc::clone(&cache) as Arc<dyn CacheTier>), key, sample);
+            let lost = Arc::clone(&lost);
+            let at = (0, Arc::clone(&cache) as Arc<dyn CacheTier>);
+            copies.begin_of_unit(at, key, sample, move |_| {
+                lost.fetch_add(1, Relaxed);
+            });
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(staging.used(), 100_000);
+        assert_eq!((staging.used(), lost.load(Relaxed)), (100_000, 0));
         drop(end);
         while staging.used() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(cache.0.is_empty() && copies.table().pending.is_empty());
+        assert_eq!(lost.load(Relaxed), 1000);
+    }
+
+    /// Units were not read ahead for the rest of a run.
+    #[tokio::test(start_paused = true)]
+    // semantics: CACHE-14
+    async fn samples_of_units_do_not_wait_for_a_hung_cache() {
+        let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(usize::MAX)));
+        let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(1_000_000));
+        let end = copies.offers_end();
+        let sample = Sample::new(vec![7; 100].into(), staging.charge(100));
+        let at = (0, Arc::clone(&cache) as Arc<dyn CacheTier>);
+        copies.begin_of_unit(at, SampleKey::new(DatasetId(0), SampleId(1)), sample, drop);
+        assert!(!copies.is_stuck());
+        end.stored().await;
+        while staging.used() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(cache.0.is_empty() && !copies.is_stuck());
     }
 
     /// The disk had removed it, and memory did not hold it yet. A use of the next epoch read it

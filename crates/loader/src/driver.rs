@@ -495,9 +495,10 @@ impl Driver {
         }
         let Some((_, sample)) = self.ready.get(tick).cloned() else { return };
         if self.waits_for_disk(key)
-            && let Some(waiting) = self.waiting_for_disk(&sample, self.block_reads.stores.limit())
+            && self.has_place_for_disk(sample.len() as u64, self.block_reads.stores.limit())
         {
-            return self.store_of_unit(key, waiting);
+            // A copy, because the sample is charged to the look-ahead until the last handle is gone.
+            return self.store_of_unit(key, Bytes::copy_from_slice(&sample), drop);
         }
         let cache = Arc::clone(&self.caches[level]);
         let Some(room) = cache.reserve(cache.footprint().of(sample.len() as u64)) else {

@@ -37,6 +37,7 @@ mod report;
 mod run_units;
 mod sample_server;
 mod single_flight;
+mod unit_offers;
 mod wait_timer;
 
 pub use crate::batch::{Batch, BatchSample};

@@ -18,7 +18,7 @@ use crate::active_reads::{AbortOnDrop, ActiveReads};
 use crate::batch::Batch;
 use crate::block_reads::BlockReads;
 use crate::blocks::Blocks;
-use crate::copies::{OffersEnd, PendingCopies};
+use crate::copies::PendingCopies;
 use crate::core::{CacheLevel, Config, Core, OnError, USE_OVERHEAD};
 use crate::dataset::Dataset;
 use crate::driver::Driver;
@@ -33,6 +33,7 @@ use crate::report::{ReadSource, RunReport};
 use crate::run_units::RunUnits;
 use crate::sample_server::SampleServer;
 use crate::single_flight::{SingleFlight, SingleFlightOrigin};
+use crate::unit_offers::OffersEnd;
 use crate::wait_timer::WaitTimer;
 
 /// The budget of blocks in flight is the look-ahead divided by this. Samples out of blocks on their
@@ -84,7 +85,7 @@ pub struct Loader {
     staging: Budget,
     _driver: AbortOnDrop,
     /// Samples may wait for a busy disk as long as the loader lives.
-    _offers: OffersEnd,
+    offers: OffersEnd,
     /// Serves other ranks as long as the loader lives, beyond the last batch.
     _serving: Option<Arc<SampleServer>>,
 }
@@ -171,7 +172,7 @@ impl Loader {
         };
         let span = tracing::info_span!("foreread.run", rank = run.rank().0, world_size = run.world_size());
         let driver = AbortOnDrop(runtime.spawn(driver.run().instrument(span)).abort_handle());
-        Self { run, plan, handover, staging, _driver: driver, _offers: offers, _serving: serving }
+        Self { run, plan, handover, staging, _driver: driver, offers, _serving: serving }
     }
 
     /// An iterator over the batches in order. It blocks the thread, so it must not be used in async
@@ -212,6 +213,15 @@ impl Loader {
             Some((pass, index)) => self.run.position_after(&pass, index + 1),
             None => self.run.start(),
         }
+    }
+
+    /// Waits until no sample of a stored unit waits for a busy disk, or the disk stores nothing.
+    /// Then what was given to the disk can be flushed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub fn given_to_disk(&self) -> impl Future<Output = ()> + Send + 'static + use<> {
+        self.offers.stored()
     }
 
     /// The samples that this rank reads, in order.

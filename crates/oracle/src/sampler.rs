@@ -35,6 +35,12 @@ pub trait Sampler: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether all epochs have the same order. `false` by default. Then a rank reads the same samples
+    /// in each epoch, and an estimate that takes orders as drawn is wrong.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// The number of epochs with a known order. `None`, the default, means all epochs.
     fn epochs(&self) -> Option<u64> {
         None

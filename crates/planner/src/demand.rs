@@ -123,7 +123,7 @@ impl Demand {
             })
             .collect();
         let mut epochs = Vec::new();
-        let mut budget = Some(budget);
+        let (mut budget, mut exact) = (Some(budget), true);
         let mut passes = run.passes().peekable();
         while let Some(pass) = passes.next() {
             let phase = &phases[pass.phase as usize];
@@ -131,9 +131,10 @@ impl Demand {
             let part = PassReads::of(run, &pass, phase, scope);
             if part.is_whole(phase) {
                 counter.count_whole();
-            } else if let Some(left) =
-                budget.and_then(|left| left.checked_sub(part.cost(phase, counter.sizes)))
-            {
+            } else if is_estimated(phase, counter.sizes) {
+                exact = false;
+                counter.estimate(&part);
+            } else if let Some(left) = budget.and_then(|left| left.checked_sub(part.cost(phase))) {
                 budget = Some(left);
                 counter.count(run, &pass, phase, &part)?;
             } else {
@@ -151,7 +152,7 @@ impl Demand {
             }
         }
         let datasets = counters.into_iter().map(DatasetCounter::finish).collect();
-        Ok(Self { datasets, epochs, exact: budget.is_some() })
+        Ok(Self { datasets, epochs, exact: exact && budget.is_some() })
     }
 
     /// The demand of each epoch, from the first (which may have been started) to the last.
@@ -168,6 +169,14 @@ impl Demand {
     pub fn is_exact(&self) -> bool {
         self.exact
     }
+}
+
+/// Whether a pass that is not whole is estimated without counting. Its order is drawn anew in each
+/// epoch, so that no sample has more uses than another, but for chance.
+fn is_estimated(phase: &Phase, sizes: &Sizes) -> bool {
+    let sampler = &phase.sampler;
+    let is_drawn = sampler.is_computed() && sampler.is_distinct() && !sampler.repeats();
+    is_drawn && sizes.is_uniform() && sampler.population() > MAX_COUNTED_COMPUTED
 }
 
 /// Rejects sizes that are not those of the run's datasets.
@@ -210,10 +219,8 @@ impl PassReads {
 
     /// The cost of counting, in positions. Of a computed order only the rank's own places are
     /// computed. A dataset whose tables would be too large takes the whole budget.
-    fn cost(&self, phase: &Phase, sizes: &Sizes) -> u64 {
-        let sampler = &phase.sampler;
-        let is_known = sampler.is_computed() && sampler.is_distinct() && sizes.is_uniform();
-        if sampler.population() > if is_known { MAX_COUNTED_COMPUTED } else { MAX_COUNTED_SAMPLES } {
+    fn cost(&self, phase: &Phase) -> u64 {
+        if phase.sampler.population() > MAX_COUNTED_SAMPLES {
             u64::MAX
         } else if self.strided && phase.sampler.is_computed() {
             self.reads
@@ -444,7 +451,7 @@ pub(crate) fn table<T: Clone + Default>(entries: u64) -> Option<Vec<T>> {
 mod tests {
     use std::sync::Arc;
 
-    use foreread_oracle::{Deal, Feistel, PhaseKind, Sampler, Schedule, Shuffle, Weighted};
+    use foreread_oracle::{Deal, Feistel, PhaseKind, Sampler, Schedule, Sequential, Shuffle, Weighted};
     use foreread_types::Rank;
 
     use super::*;
@@ -512,6 +519,18 @@ mod tests {
             assert_eq!(demand.epochs()[0], EpochDemand { distinct: 10 * first, seen: 0 });
             assert_eq!(demand.epochs().len(), 3);
         }
+    }
+
+    /// A rank of several reads the same part of a sequential order in each epoch. As an estimate,
+    /// samples of other ranks were placed.
+    #[test]
+    fn orders_that_repeat_are_counted() {
+        let sizes = [Sizes::uniform(1 << 23, 10)];
+        let demand = Demand::of(&run(3, Sequential::new(1 << 23).unwrap(), false, 2), &sizes, Scope::Rank);
+        let demand = demand.unwrap();
+        assert!(demand.is_exact());
+        let of = |id| demand.uses(DatasetId(0)).unwrap().of(SampleId(id));
+        assert_eq!([of(0), of(1), of(2)], [3, 0, 3]);
     }
 
     #[test]

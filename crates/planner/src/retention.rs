@@ -22,7 +22,7 @@
 //! the cache is full and refuses samples. With half of a share cached, nearly 4 points of MIN are
 //! lost with 2 ranks, under 1 with 4, and a quarter with 16.
 
-use foreread_oracle::Run;
+use foreread_oracle::{Phase, Run};
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick, mix};
 
 use crate::demand::{chunks, table};
@@ -67,7 +67,7 @@ const WINDOW_EPOCHS: u64 = 8;
 const MAX_WINDOW: u64 = 1 << 26;
 
 /// Uses that are analysed where each sample's uses are computed without a walk. It takes some
-/// tenths of a second for any number of samples.
+/// tenths of a second for a few ranks. With many of them a walk is shorter.
 const COMPUTED_USES: u64 = 1 << 20;
 
 /// The forecast of a threshold.
@@ -92,10 +92,9 @@ pub(crate) fn forecast(
 ) -> Result<ThresholdForecast, PlanError> {
     let epoch = run.passes().take(2 * run.schedule().phases.len()).map(|pass| pass.samples).sum::<u64>() / 2;
     let window = WINDOW.max(epoch.saturating_mul(WINDOW_EPOCHS).min(MAX_WINDOW)).min(run.samples());
-    let mut samplers = run.schedule().phases.iter().map(|phase| &phase.sampler);
-    let is_computed = samplers.all(|sampler| sampler.is_computed() && sampler.is_distinct());
-    let sample = match window > WINDOW && is_computed {
-        true => SampledUses::computed(run, sizes, window, window.div_ceil(COMPUTED_USES), footprint)?,
+    let stride = window.div_ceil(COMPUTED_USES);
+    let sample = match SampledUses::look_ups(run, window, stride).is_some_and(|cost| cost < window) {
+        true => SampledUses::computed(run, sizes, window, stride, footprint)?,
         false => SampledUses::of(run, sizes, window, window.div_ceil(WINDOW), footprint)?,
     };
     let horizon = sample.horizon(capacity);
@@ -197,6 +196,25 @@ impl SampledUses {
         Ok(Self { uses, window, stride, whole: window == run.samples() })
     }
 
+    /// The number of look-ups of [`computed`](Self::computed). `None` for windows that are walked in
+    /// any case, and for orders whose inverse is not computed.
+    fn look_ups(run: &Run, window: u64, stride: u64) -> Option<u64> {
+        let phases = &run.schedule().phases;
+        let is_computed = |phase: &Phase| phase.sampler.is_computed() && phase.sampler.is_distinct();
+        if window <= WINDOW || !phases.iter().all(is_computed) {
+            return None;
+        }
+        let (mut cost, mut at) = (0_u64, 0_u64);
+        for pass in run.passes() {
+            if at >= window {
+                break;
+            }
+            at = at.saturating_add(pass.samples.max(1));
+            cost = cost.saturating_add(phases[pass.phase as usize].sampler.population() / stride.max(1));
+        }
+        Some(cost)
+    }
+
     /// As `of`, for orders whose inverse is computed: the uses of one sample in `stride` are looked
     /// up instead of searched for. Such an order has each sample at most once.
     fn computed(
@@ -214,10 +232,18 @@ impl SampledUses {
                 break;
             }
             let stream = run.stream(&pass)?;
-            let ids = (0..sizes[pass.dataset.0 as usize].len()).step_by(stride as usize).map(SampleId);
-            let uses = ids.filter_map(|id| Some((first + stream.next_use(id, 0)?, id)));
-            let seen = uses.filter(|(tick, _)| *tick < window);
-            found.extend(seen.map(|(tick, id)| (tick as u32, SampleKey::new(pass.dataset, id))));
+            let key = |id| SampleKey::new(pass.dataset, SampleId(id));
+            let ids = 0..sizes[pass.dataset.0 as usize].len();
+            let mut find = |key: SampleKey| {
+                let tick = stream.next_use(key.id, 0).map(|at| first + at).filter(|tick| *tick < window);
+                found.extend(tick.map(|tick| (tick as u32, key)));
+            };
+            // In an order that repeats, all samples at a distance may be one rank's.
+            if run.schedule().phases[pass.phase as usize].sampler.repeats() {
+                ids.map(key).filter(|key| mixed(*key).is_multiple_of(stride)).for_each(&mut find);
+            } else {
+                ids.step_by(stride as usize).map(key).for_each(&mut find);
+            }
             first += pass.samples;
         }
         found.sort_unstable();
@@ -306,7 +332,7 @@ const fn mixed(key: SampleKey) -> u64 {
 mod tests {
     use std::sync::Arc;
 
-    use foreread_oracle::{Deal, Feistel, Phase, PhaseKind, Schedule, Weighted};
+    use foreread_oracle::{Deal, Feistel, PhaseKind, Schedule, Weighted};
     use foreread_types::{DatasetId, Rank};
 
     use super::*;

@@ -388,7 +388,7 @@ impl Source {
     pub fn flush(&self) -> Result<()> {
         let Some(disk) = self.inner.disk.clone() else { return Ok(()) };
         self.inner.workers.wait(async move {
-            disk.flush().await;
+            disk.flush(std::future::ready(())).await;
             Ok(())
         })
     }

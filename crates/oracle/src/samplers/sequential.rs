@@ -31,6 +31,10 @@ impl Sampler for Sequential {
         true
     }
 
+    fn repeats(&self) -> bool {
+        true
+    }
+
     fn is_computed(&self) -> bool {
         true
     }

@@ -253,7 +253,7 @@ mod tests {
         (101..105u32).for_each(|number| journal.write(&number).unwrap());
         drop(journal);
         let text = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, text.replacen("103", "193", 1)).unwrap();
+        std::fs::write(&path, text.replacen(" 103\n", " 193\n", 1)).unwrap();
         let (mut journal, found) = open(&path).unwrap();
         assert_eq!(found, [101, 102]);
         journal.write(&7u32).unwrap();

@@ -198,6 +198,7 @@ impl RoomForAll {
     }
 
     /// Whether the caches of all ranks hold all samples.
+    #[cfg(feature = "peer")]
     pub(crate) fn is_enough(&self) -> bool {
         let share = |kind: usize| self.has[kind] as f64 / self.needs[kind].max(1) as f64;
         share(0) + share(1) >= 1.0

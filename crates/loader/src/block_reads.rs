@@ -159,8 +159,8 @@ impl Driver {
         PendingRead { block: Some(block), is_last_try: false, ..pending }
     }
 
-    /// Whether the disk that the plan assigns to this sample must get it, however long its queue is:
-    /// each sample of a unit that is missing costs a read of all of it.
+    /// Whether the disk that the plan assigns to this sample must get it, however long its queue
+    /// is: each sample of a unit that is missing costs a read of all of it.
     pub(crate) fn waits_for_disk(&self, key: SampleKey) -> bool {
         self.block_reads.blocks.is_in_unit(key)
             && self.cache_of(key).is_some_and(|cache| !cache.keeps_memory())

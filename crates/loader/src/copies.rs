@@ -113,9 +113,9 @@ impl PendingCopies {
         });
     }
 
-    /// Stores a sample of a unit in the cache at `level`, as soon as the cache takes it. Until it is
-    /// stored, uses get this sample. `lost` gets its bytes if the cache does not take them. Must be
-    /// called within a runtime.
+    /// Stores a sample of a unit in the cache at `level`, as soon as the cache takes it. Until it
+    /// is stored, uses get this sample. `lost` gets its bytes if the cache does not take them. Must
+    /// be called within a runtime.
     pub(crate) fn begin_of_unit(
         &self,
         (level, cache): (usize, Arc<dyn CacheTier>),

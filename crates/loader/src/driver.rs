@@ -497,7 +497,7 @@ impl Driver {
         if self.waits_for_disk(key)
             && self.has_place_for_disk(sample.len() as u64, self.block_reads.stores.limit())
         {
-            // A copy, because the sample is charged to the look-ahead until the last handle is gone.
+            // A copy, because the sample is charged to the look-ahead until its last handle goes.
             return self.store_of_unit(key, Bytes::copy_from_slice(&sample), drop);
         }
         let cache = Arc::clone(&self.caches[level]);

@@ -98,7 +98,7 @@ impl Loader {
     pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
         let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, warm } =
             parts;
-        // Samples on their way into caches count with their tables, which may be more than their bytes.
+        // Samples on their way into caches count with their tables, often more than their bytes.
         let stores = look_ahead / BLOCK_BUDGET_PART;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
         let handover = Arc::new(Handover::new(run.clone(), look_ahead));

@@ -35,8 +35,8 @@ pub trait Sampler: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Whether all epochs have the same order. `false` by default. Then a rank reads the same samples
-    /// in each epoch, and an estimate that takes orders as drawn is wrong.
+    /// Whether all epochs have the same order. `false` by default. Then a rank reads the same
+    /// samples in each epoch, and an estimate that takes orders as drawn is wrong.
     fn repeats(&self) -> bool {
         false
     }

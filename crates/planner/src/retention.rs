@@ -196,8 +196,8 @@ impl SampledUses {
         Ok(Self { uses, window, stride, whole: window == run.samples() })
     }
 
-    /// The number of look-ups of [`computed`](Self::computed). `None` for windows that are walked in
-    /// any case, and for orders whose inverse is not computed.
+    /// The number of look-ups of [`computed`](Self::computed). `None` for windows that are walked
+    /// in any case, and for orders whose inverse is not computed.
     fn look_ups(run: &Run, window: u64, stride: u64) -> Option<u64> {
         let phases = &run.schedule().phases;
         let is_computed = |phase: &Phase| phase.sampler.is_computed() && phase.sampler.is_distinct();

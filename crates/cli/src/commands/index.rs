@@ -147,7 +147,7 @@ impl fmt::Display for IndexReport {
 
 impl IndexReport {
     fn write_shards(&self, out: &mut fmt::Formatter<'_>, shards: &ShardsReport) -> fmt::Result {
-        let entry = match &self.format[..] {
+        let entry = match self.format {
             "tar" | "zip" => "member",
             "tokens" => "window",
             _ => "row",

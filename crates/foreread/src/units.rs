@@ -180,8 +180,10 @@ pub(crate) struct RoomForAll {
     ranks: u32,
     /// The capacity of memory and disk on each rank.
     has: [u64; 2],
-    /// The space of its part of the samples in memory alone, and on disks alone.
+    /// The footprints of its part of the samples in memory alone, and on disks alone.
     needs: [u64; 2],
+    /// The size of a disk cache that has its part of the samples, with the indexes.
+    disk: u64,
 }
 
 impl RoomForAll {
@@ -194,7 +196,9 @@ impl RoomForAll {
             all.fold(0, u64::saturating_add)
         };
         let in_memory = |samples, bytes| MemoryTier::new(0).footprint().most(samples, bytes);
-        Self { ranks, has: [memory, disk], needs: [sum(in_memory), sum(DiskTier::room_for)] }
+        let on_disk = |samples, bytes| DiskTier::FOOTPRINT.most(samples, bytes);
+        let needs = [sum(in_memory), sum(on_disk)];
+        Self { ranks, has: [memory, disk], needs, disk: sum(DiskTier::room_for) }
     }
 
     /// Whether the caches of all ranks hold all samples.
@@ -207,7 +211,7 @@ impl RoomForAll {
 
 impl fmt::Display for RoomForAll {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [memory, disk] = self.needs.map(|bytes| ByteSize(bytes).rounded_up());
+        let [memory, disk] = [self.needs[0], self.disk].map(|bytes| ByteSize(bytes).rounded_up());
         let each = if self.ranks > 1 { " on each rank" } else { "" };
         let [own_memory, own_disk] = self.has.map(ByteSize);
         write!(f, "{memory} of memory or {disk} of disk{each}, and there are {own_memory} and {own_disk}; ")?;
@@ -300,4 +304,25 @@ impl UnitPlan {
 /// the caches hold all samples, units are in flight only.
 pub(crate) fn unit_memory(memory: u64, look_ahead: u64) -> u64 {
     memory.max(look_ahead / 2)
+}
+
+#[cfg(all(test, feature = "peer"))]
+mod tests {
+    use super::*;
+
+    /// The capacity of a disk cache is that without its indexes. Ranks whose disks had the room of a
+    /// refusal were refused again.
+    #[test]
+    // semantics: FORMAT-7
+    fn disks_need_no_room_for_indexes_twice() {
+        let sizes = [Sizes::uniform(2000, 11)];
+        for ranks in [1, 2, 3] {
+            let part = |all: u64| all.div_ceil(ranks.into());
+            let all = DiskTier::FOOTPRINT.most(part(2000), part(22_000));
+            let has = |disk| RoomForAll::new(&sizes, [0, disk], ranks).is_enough();
+            assert!(has(all) && !has(all / 2), "{ranks}");
+            let asked = RoomForAll::new(&sizes, [0, 0], ranks);
+            assert!(asked.disk > all && asked.to_string().contains(" of disk"));
+        }
+    }
 }

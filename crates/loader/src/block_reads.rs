@@ -248,17 +248,20 @@ impl Driver {
         };
         let (bytes, stores) = (sample.len() as u64, &self.block_reads.stores);
         let most = stores.limit().max(extent.cost());
-        let has_room = stores.used().saturating_add(bytes) <= most;
         let units = self.datasets.get(key.dataset.0 as usize).and_then(|of| of.units.clone());
         if extent.is_unit() && !cache.keeps_memory() {
-            let offer =
-                move |bytes| units.into_iter().for_each(|units| units.offer(key, Bytes::clone(&bytes), due));
+            let offer = move |bytes| {
+                if let Some(units) = units {
+                    units.offer(key, bytes, due);
+                }
+            };
             if !self.has_place_for_disk(bytes, most) {
                 count_skip(&*cache, key);
                 return offer(sample.bytes());
             }
             return self.store_of_unit(key, sample.bytes(), offer);
         }
+        let has_room = stores.used().saturating_add(bytes) <= most;
         let room = if has_room { cache.reserve(cache.footprint().of(bytes)) } else { None };
         if let Some(units) = units {
             units.offer(key, sample.bytes(), due);

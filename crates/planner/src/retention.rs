@@ -154,6 +154,15 @@ struct SampledUse {
 
 const NEVER: u32 = u32::MAX;
 
+/// Adds a use of the sample whose last use has the number `last`, from 1.
+fn add_use(uses: &mut Vec<SampledUse>, last: &mut u32, tick: u32, bytes: u64, footprint: Footprint) {
+    if let Some(before) = last.checked_sub(1) {
+        uses[before as usize].next = tick;
+    }
+    uses.push(SampledUse { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
+    *last = uses.len() as u32;
+}
+
 impl SampledUses {
     fn of(
         run: &Run,
@@ -181,13 +190,7 @@ impl SampledUses {
                 |id: SampleId| {
                     let key = SampleKey::new(dataset, id);
                     if stride == 1 || mixed(key).is_multiple_of(stride) {
-                        let last = lasts.of_sample(key);
-                        if let Some(before) = last.checked_sub(1) {
-                            uses[before as usize].next = tick;
-                        }
-                        let bytes = sizes.bytes(id);
-                        uses.push(SampledUse { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
-                        *last = uses.len() as u32;
+                        add_use(&mut uses, lasts.of_sample(key), tick, sizes.bytes(id), footprint);
                     }
                     tick += 1;
                 },
@@ -247,14 +250,11 @@ impl SampledUses {
             first += pass.samples;
         }
         found.sort_unstable();
-        let mut lasts = KeyMap::<u32>::default();
+        let mut lasts = LastUses::Map(KeyMap::default());
         let mut uses: Vec<SampledUse> = Vec::with_capacity(found.len());
         for (tick, key) in found {
             let bytes = sizes[key.dataset.0 as usize].bytes(key.id);
-            uses.push(SampledUse { tick, next: NEVER, bytes, footprint: footprint.of(bytes) });
-            if let Some(before) = lasts.insert(key, uses.len() as u32 - 1) {
-                uses[before as usize].next = tick;
-            }
+            add_use(&mut uses, lasts.of_sample(key), tick, bytes, footprint);
         }
         Ok(Self { uses, window, stride, whole: window == run.samples() })
     }

@@ -130,7 +130,8 @@ pub(super) fn look(
         let overhead = overhead(&limits(config, capacity, sets, datasets));
         let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
         let others = others.min(in_use.max(capacity.saturating_sub(need)));
-        let room = capacity.saturating_sub(overhead).saturating_sub(folders_of(sets)).saturating_sub(others);
+        let room =
+            capacity.saturating_sub(overhead).saturating_sub(folders_of(sets.len())).saturating_sub(others);
         found.capacity = found.capacity.saturating_add(room);
     }
     found.warm = found.warm.min(footprints(datasets));
@@ -277,11 +278,16 @@ fn limits(
     sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
 ) -> Vec<SegmentLimits> {
-    let segment = config.segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / MAX_SEGMENT_FILES));
+    let samples = sets.iter().map(|set| samples_of(datasets, set.identity));
+    samples.map(|samples| limits_of(config.segment, capacity, samples)).collect()
+}
+
+/// The limits of one set of `samples` samples, with this length of segments if it is set.
+fn limits_of(segment: Option<u64>, capacity: u64, samples: u64) -> SegmentLimits {
+    let segment = segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / MAX_SEGMENT_FILES));
     let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
     let segments = (capacity / segment) as usize + 2;
-    let samples = |set: &CachedDataset| samples_of(datasets, set.identity).min(capacity / BLOCK);
-    sets.iter().map(|set| SegmentLimits { segment, samples: samples(set), segments }).collect()
+    SegmentLimits { segment, samples: samples.min(capacity / BLOCK), segments }
 }
 
 /// The bytes that are reserved for everything except samples.
@@ -293,17 +299,21 @@ fn overhead(limits: &[SegmentLimits]) -> u64 {
 }
 
 /// The bytes of the cache's directory, the owner file and one directory per set.
-fn folders_of(sets: &[CachedDataset]) -> u64 {
-    BLOCK * (sets.len() as u64 + 2)
+fn folders_of(sets: usize) -> u64 {
+    BLOCK * (sets as u64 + 2)
 }
 
 /// The smallest capacity of a directory with space for one sample, in bytes.
 fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
+    let there = folders_of(sets.len());
+    least_capacity(|least| overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK))
+}
+
+/// The least capacity that is not below its own need: more samples need a longer index.
+fn least_capacity(need: impl Fn(u64) -> u64) -> u64 {
     let mut least = 0;
     loop {
-        // More samples need a longer index.
-        let there = folders_of(sets);
-        let need = overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK);
+        let need = need(least);
         if need <= least {
             return least;
         }
@@ -313,17 +323,8 @@ fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[Dataset
 
 /// The least capacity of a directory for samples of one dataset, `bytes` bytes in all.
 pub(super) fn room_for(samples: u64, bytes: u64) -> u64 {
-    let mut room = 0u64;
-    loop {
-        let segment = SEGMENT_BYTES.max(room / MAX_SEGMENT_FILES);
-        let limits = SegmentLimits { segment, samples, segments: (room / segment) as usize + 2 };
-        let need =
-            FOOTPRINT.most(samples, bytes).saturating_add(overhead(&[limits])).saturating_add(3 * BLOCK);
-        if need <= room {
-            return room;
-        }
-        room = need;
-    }
+    let there = FOOTPRINT.most(samples, bytes).saturating_add(folders_of(1));
+    least_capacity(|least| overhead(&[limits_of(None, least, samples)]).saturating_add(there))
 }
 
 fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {

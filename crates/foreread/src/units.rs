@@ -310,8 +310,8 @@ pub(crate) fn unit_memory(memory: u64, look_ahead: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The capacity of a disk cache is that without its indexes. Ranks whose disks had the room of a
-    /// refusal were refused again.
+    /// The capacity of a disk cache is that without its indexes. Ranks whose disks had the room of
+    /// a refusal were refused again.
     #[test]
     // semantics: FORMAT-7
     fn disks_need_no_room_for_indexes_twice() {

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use crate::descriptors::KeptFiles;
 use crate::error::{NAME, changed, from_errno, from_read, invalid};
-use crate::jobs::ReadStep;
+use crate::jobs::{ReadJob, ReadStep};
 use crate::pool::{BlockingRead, OpenFile, ReadSteps};
 
 /// From this length the file is checked before memory is allocated. So a wrong catalog costs an
@@ -163,9 +163,10 @@ impl BlockingRead for FileReader {
 
     fn read(
         &self,
-        request: &ReadRequest,
+        job: &Arc<ReadJob>,
         steps: &mut impl ReadSteps,
     ) -> (Result<Bytes, TierError>, Option<OpenFile>) {
+        let request = job.request();
         let opened = extent(request).and_then(|bytes| {
             check_path(&request.object.path)?;
             Ok((bytes, self.file(request, steps)?))

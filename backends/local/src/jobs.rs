@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(crate) struct ReadJob {
     request: Arc<ReadRequest>,
     /// The future was dropped. A read that has not started is skipped.
     dropped: AtomicBool,
+    /// Reads that the same thread executes together with this one. They are in no queue.
+    neighbours: OnceLock<Vec<Arc<ReadJob>>>,
     answer: Mutex<JobAnswer>,
     progress: ReadProgress,
 }
@@ -87,7 +89,8 @@ enum JobAnswer {
 impl ReadJob {
     pub(crate) fn new(request: Arc<ReadRequest>) -> Arc<Self> {
         let (dropped, answer) = (AtomicBool::new(false), Mutex::new(JobAnswer::Waiting(None)));
-        Arc::new(Self { request, dropped, answer, progress: ReadProgress::default() })
+        let neighbours = OnceLock::new();
+        Arc::new(Self { request, dropped, neighbours, answer, progress: ReadProgress::default() })
     }
 
     pub(crate) fn progress(&self) -> &ReadProgress {
@@ -101,6 +104,21 @@ impl ReadJob {
     /// Whether the future was dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Makes `neighbours` a part of this read. It is called once, before the read is queued.
+    pub(crate) fn set_neighbours(&self, neighbours: Vec<Arc<ReadJob>>) {
+        let set = self.neighbours.set(neighbours);
+        debug_assert!(set.is_ok(), "a read has been grouped before");
+    }
+
+    pub(crate) fn neighbours(&self) -> &[Arc<ReadJob>] {
+        self.neighbours.get().map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the futures of this read and of its neighbours were dropped.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.is_dropped() && self.neighbours().iter().all(|job| job.is_dropped())
     }
 
     /// Cancels the read, as dropping its future does.
@@ -121,8 +139,9 @@ impl ReadJob {
         }
     }
 
-    /// Answers with an error.
+    /// Answers with an error, the neighbours too.
     pub(crate) fn refuse<R: BlockingRead>(&self, kind: ErrorKind, why: &str) {
+        self.neighbours().iter().for_each(|job| job.refuse::<R>(kind, why));
         self.fail(TierError::new(kind, R::NAME).with_object(R::describe(&self.request)).with_detail(why));
     }
 
@@ -267,6 +286,9 @@ pub(crate) trait ReadWorkers: Send + Sync + 'static {
     /// The wake-ups that all threads have deferred.
     fn wakes(&self) -> &WakeQueue;
 
+    /// Makes one read of reads that are cheaper together. Returns the reads to queue.
+    fn group(&self, jobs: Vec<Arc<ReadJob>>) -> Vec<Arc<ReadJob>>;
+
     /// Queues the jobs and starts threads.
     fn begin(self: &Arc<Self>, jobs: Vec<Arc<ReadJob>>);
 
@@ -275,7 +297,7 @@ pub(crate) trait ReadWorkers: Send + Sync + 'static {
         self.wakes().wake_all();
         let jobs = self.burst().take();
         if !jobs.is_empty() {
-            self.begin(jobs);
+            self.begin(self.group(jobs));
         }
     }
 }

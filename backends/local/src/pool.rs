@@ -63,18 +63,27 @@ pub(crate) trait BlockingRead: fmt::Debug + Send + Sync + 'static {
     /// The requested object for messages.
     fn describe(request: &ReadRequest) -> String;
 
-    /// Reads one sample. Calls [`ReadSteps::wait`] before each system call that may block.
+    /// Reads one sample. Calls [`ReadSteps::wait`] before each system call that may block. The
+    /// samples of neighbours are read with it and given to [`ReadSteps::answer`].
     fn read(
         &self,
-        request: &ReadRequest,
+        job: &Arc<ReadJob>,
         steps: &mut impl ReadSteps,
     ) -> (Result<Bytes, TierError>, Option<OpenFile>);
+
+    /// As [`ReadWorkers::group`]. Most storage gains nothing.
+    fn group(&self, jobs: Vec<Arc<ReadJob>>) -> Vec<Arc<ReadJob>> {
+        jobs
+    }
 }
 
 /// Follows the steps of a read.
 pub(crate) trait ReadSteps {
     /// The thread is about to make a system call that may block.
     fn wait(&mut self, step: ReadStep);
+
+    /// Answers a neighbour of the read.
+    fn answer(&mut self, neighbour: Arc<ReadJob>, result: Result<Bytes, TierError>);
 }
 
 /// The file of a read, which is closed after the answer: closing asks a file server, too.
@@ -287,6 +296,10 @@ impl<R: BlockingRead> ReadWorkers for PoolShared<R> {
         &self.wakes
     }
 
+    fn group(&self, jobs: Vec<Arc<ReadJob>>) -> Vec<Arc<ReadJob>> {
+        self.reader.group(jobs)
+    }
+
     fn begin(self: &Arc<Self>, jobs: Vec<Arc<ReadJob>>) {
         let count = jobs.len();
         {
@@ -352,17 +365,19 @@ impl<R: BlockingRead> PoolShared<R> {
         let (mut waited, mut ended) = (false, None);
         while let Some(TakenRead { job, number }) = self.take(waited, ended, &mut deferred) {
             (waited, ended) = (false, number);
-            if job.is_dropped() {
+            if job.is_unwanted() {
                 continue;
             }
-            let request = job.request();
-            if R::ALWAYS_WAITS || request.len() >= LARGE_READ {
+            if R::ALWAYS_WAITS || job.request().len() >= LARGE_READ {
                 deferred.wake_now();
             }
             let mut steps = PoolSteps { pool: &self, job: &job, deferred: &mut deferred, waited: false };
-            let read = catch_unwind(AssertUnwindSafe(|| self.reader.read(request, &mut steps)));
+            let read = catch_unwind(AssertUnwindSafe(|| self.reader.read(&job, &mut steps)));
             waited = steps.waited;
-            let (result, file) = read.unwrap_or_else(|_| (Err(panicked::<R>(job.request())), None));
+            let (result, file) = read.unwrap_or_else(|_| {
+                job.neighbours().iter().for_each(|other| other.fail(panicked::<R>(other.request())));
+                (Err(panicked::<R>(job.request())), None)
+            });
             self.follow(&job, ReadStep::Checking);
             let result = result.map_err(|error| error.with_tier(self.name));
             deferred.answer(Arc::clone(&job), result);
@@ -493,5 +508,10 @@ impl<R: BlockingRead> ReadSteps for PoolSteps<'_, R> {
         self.deferred.wake_now();
         lock(&self.pool.state).computing -= 1;
         self.pool.help();
+    }
+
+    fn answer(&mut self, neighbour: Arc<ReadJob>, result: Result<Bytes, TierError>) {
+        let result = result.map_err(|error| error.with_tier(self.pool.name));
+        self.deferred.answer(neighbour, result);
     }
 }

@@ -15,7 +15,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 /// The only test of this program, because the allocator counts everything in it.
 #[test]
 // semantics: CACHE-6
-fn reads_take_their_footprint() {
+fn reads_allocate_what_is_charged() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for reader in [DiskReader::Threads, DiskReader::Auto] {
         let directory = tempfile::tempdir().unwrap();
@@ -23,6 +23,6 @@ fn reads_take_their_footprint() {
         let dataset =
             |print| DatasetOnDisk { identity: DatasetIdentity(print), samples: 8000, bytes: 1 << 30 };
         let tier = DiskTier::open(config, &[dataset(1), dataset(2)], Arc::new(HeapBuffers)).unwrap();
-        runtime.block_on(conformance::reads_take_their_footprint(&tier, || ALLOCATOR.live()));
+        runtime.block_on(conformance::reads_allocate_what_is_charged(&tier, || ALLOCATOR.live()));
     }
 }

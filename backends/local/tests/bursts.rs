@@ -87,7 +87,7 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 /// A submitted burst is read without a poll, and not before.
 #[test]
 fn burst_starts_at_submit_without_a_poll() {
-    let known = known(10, 5000);
+    let known = known(10, 20_000);
     for (name, tier, buffers, _directory) in tiers(&known) {
         buffers.0.store(0, SeqCst);
         let reads: Vec<_> = known.iter().map(|known| tier.read(request(known))).collect();
@@ -108,7 +108,7 @@ fn burst_starts_at_submit_without_a_poll() {
 /// A future that is dropped before the burst ends cancels its read.
 #[test]
 fn read_dropped_before_submit_is_not_executed() {
-    let known = known(10, 5000);
+    let known = known(10, 20_000);
     for (name, tier, buffers, _directory) in tiers(&known) {
         buffers.0.store(0, SeqCst);
         let reads: Vec<_> = known.iter().map(|known| tier.read(request(known))).collect();
@@ -259,7 +259,7 @@ fn task_is_woken_rarely() {
 /// Reads that outlive the tier and were neither submitted nor polled.
 #[test]
 fn unsubmitted_reads_of_a_dropped_tier_are_answered() {
-    let known = known(10, 5000);
+    let known = known(10, 20_000);
     for (name, tier, _, _directory) in tiers(&known) {
         let reads: Vec<_> = known.iter().map(|known| tier.read(request(known))).collect();
         drop(tier);

@@ -115,6 +115,10 @@ impl CacheTier for MemoryTier {
         FOOTPRINT
     }
 
+    fn read_memory(&self) -> Footprint {
+        Footprint::EXACT
+    }
+
     fn keeps_memory(&self) -> bool {
         true
     }

@@ -22,7 +22,7 @@ fn footprint_covers_the_real_cost() {
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let memory = MemoryTier::new(8 << 20);
-    runtime.block_on(conformance::reads_take_their_footprint(&memory, || ALLOCATOR.live()));
+    runtime.block_on(conformance::reads_allocate_what_is_charged(&memory, || ALLOCATOR.live()));
 }
 
 /// Keeps samples in memory of `buffers`, which have `more` bytes in addition to the allocator's.

@@ -330,6 +330,10 @@ impl<T: CacheTier + ?Sized> CacheTier for Breaker<T> {
         self.inner.footprint()
     }
 
+    fn read_memory(&self) -> Footprint {
+        self.inner.read_memory()
+    }
+
     fn keeps_memory(&self) -> bool {
         self.inner.keeps_memory()
     }

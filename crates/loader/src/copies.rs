@@ -294,6 +294,10 @@ mod tests {
             self.0.footprint()
         }
 
+        fn read_memory(&self) -> Footprint {
+            self.0.read_memory()
+        }
+
         fn keeps_memory(&self) -> bool {
             false
         }

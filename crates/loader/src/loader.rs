@@ -8,7 +8,7 @@ use std::time::Duration;
 use foreread_oracle::{Position, Run};
 use foreread_planner::LocalPlan;
 use foreread_tier::{Budget, Buffers, CacheTier, PeerService, Tier};
-use foreread_types::{Footprint, Tick};
+use foreread_types::Tick;
 use futures::Stream;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::unbounded_channel;
@@ -132,11 +132,8 @@ impl Loader {
             stores: block_budget(stores),
             requests: received,
         };
-        let levels = caches.iter().map(|(source, cache)| CacheLevel {
-            source: *source,
-            // Samples in memory are not read.
-            read: if *source == ReadSource::Memory { Footprint::EXACT } else { cache.footprint() },
-        });
+        let levels =
+            caches.iter().map(|(source, cache)| CacheLevel { source: *source, read: cache.read_memory() });
         let levels = levels.collect();
         let caches: Vec<Arc<dyn CacheTier>> = caches.into_iter().map(|(_, cache)| cache).collect();
         let sizes = datasets.iter().map(|dataset| dataset.catalog.sizes()).collect();

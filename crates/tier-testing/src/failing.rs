@@ -250,6 +250,10 @@ impl<T: CacheTier + ?Sized> CacheTier for FailingTier<T> {
         self.inner.footprint()
     }
 
+    fn read_memory(&self) -> Footprint {
+        self.inner.read_memory()
+    }
+
     fn keeps_memory(&self) -> bool {
         self.inner.keeps_memory()
     }

@@ -158,6 +158,10 @@ impl CacheTier for StoredCache {
         self.footprint
     }
 
+    fn read_memory(&self) -> Footprint {
+        self.footprint
+    }
+
     fn keeps_memory(&self) -> bool {
         false
     }

@@ -20,9 +20,12 @@ pub enum Lookup {
 /// planner decides placement, and a cache must not overrule the plan.
 #[async_trait]
 pub trait CacheTier: Tier {
-    /// The capacity that a sample takes, as counted by [`reserve`](Self::reserve). A read of it
-    /// allocates at most as much.
+    /// The capacity that a sample takes, as counted by [`reserve`](Self::reserve).
     fn footprint(&self) -> Footprint;
+
+    /// The memory that a read of a sample allocates at most. [`Footprint::EXACT`] for caches whose
+    /// samples are in memory.
+    fn read_memory(&self) -> Footprint;
 
     /// Whether stored samples stay in the memory in which they came. Other caches copy them.
     fn keeps_memory(&self) -> bool;

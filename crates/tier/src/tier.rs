@@ -14,8 +14,8 @@ use crate::{LayoutsFuture, Object, ReadRequest, TierError};
 /// keeping them keeps nothing else in memory. They begin at a cache line (64 bytes), as the memory
 /// of all [`Buffers`](crate::Buffers) does.
 ///
-/// A cache's answer may be a part of an allocation as long as the sample's
-/// [`footprint`](crate::CacheTier::footprint), and is charged as that. A caller that keeps such a
+/// A cache's answer may be a part of an allocation of
+/// [`read_memory`](crate::CacheTier::read_memory), and is charged as that. A caller that keeps such a
 /// sample for longer copies it.
 ///
 /// # Cancel safety

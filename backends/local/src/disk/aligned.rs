@@ -1,6 +1,6 @@
 //! Aligned memory to write from.
 
-use super::format::BLOCK;
+use super::place::BLOCK;
 
 /// Reusable memory that begins at a multiple of [`BLOCK`].
 #[derive(Debug)]
@@ -25,8 +25,8 @@ impl Aligned {
         &self.memory[self.start..][..self.length]
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.length == 0
+    pub(super) fn len(&self) -> usize {
+        self.length
     }
 
     pub(super) fn clear(&mut self) {
@@ -42,10 +42,17 @@ impl Aligned {
         self.length += bytes.len();
     }
 
+    /// Appends `count` zeros.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub(super) fn extend_zeros(&mut self, count: usize) {
+        self.memory[self.start + self.length..][..count].fill(0);
+        self.length += count;
+    }
+
     /// Appends zeros up to a multiple of [`BLOCK`].
     pub(super) fn pad(&mut self) {
-        let end = self.length.next_multiple_of(BLOCK as usize);
-        self.memory[self.start + self.length..self.start + end].fill(0);
-        self.length = end;
+        self.extend_zeros(self.length.next_multiple_of(BLOCK as usize) - self.length);
     }
 }

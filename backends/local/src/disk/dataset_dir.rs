@@ -8,6 +8,7 @@
 //! the number of samples and not on their bytes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use foreread_tier::TierError;
@@ -15,23 +16,32 @@ use foreread_types::{DatasetIdentity, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
+use super::dead_space::{DeadSpace, whole_blocks};
 use super::error::{from_errno, from_io, warn_lost};
 use super::file::DirectFile;
 use super::folder::Folder;
-use super::format::{BLOCK, IndexEntry, MAX_SEGMENTS, MAX_START, RecordPlace, SEGMENT_MAGIC, file_header};
+use super::format::{IndexEntry, SEGMENT_MAGIC, file_header};
 use super::index::{self, IndexEntries, IndexFile, IndexWriter};
 use super::layout::{self, INDEX, segment_name};
+use super::packer::RecordBlock;
+use super::place::{BLOCK, INDEX_SHARE, MAX_SEGMENTS, RecordPlace};
 use super::quota::Quota;
 use super::table::PlaceTable;
 
-/// The bytes of a segment without its records: its header and the file system's block list.
-pub(super) const SEGMENT_OVERHEAD: u64 = 24 << 10;
+/// The bytes of a segment without its records: its header, its first and last blocks where these
+/// are not full, and the file system's block list.
+pub(super) const SEGMENT_OVERHEAD: u64 = 32 << 10;
 
 /// The error of a write beyond the capacity. A full file system returns `NOSPC`.
 pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
 
 /// File systems allocate more than a file's data. Smaller amounts are not worth punching.
 const MIN_RECLAIM: u64 = 64 << 10;
+
+/// Dead bytes are recovered once they are more than this part of the live ones, at the price of
+/// writing the live records of a segment again. Large samples never come near it.
+const EMPTIED_PART: u64 = 4;
+const MIN_EMPTIED: u64 = 256 << 10;
 
 /// The segments of one dataset in one directory, for reading.
 #[derive(Debug)]
@@ -112,9 +122,44 @@ impl DatasetDir {
 #[derive(Debug)]
 struct OwnedSegment {
     file: Arc<DirectFile>,
-    /// The offset of the next record.
+    /// The end of the last record. The file ends with that block.
     end: u64,
+    /// The number of live records, and their bytes.
     live: u64,
+    live_bytes: u64,
+    dead: DeadSpace,
+}
+
+impl OwnedSegment {
+    fn new(file: Arc<DirectFile>, end: u64) -> Self {
+        Self { file, end, live: 0, live_bytes: 0, dead: DeadSpace::default() }
+    }
+
+    /// Frees the blocks that hold nothing but `range` and other dead bytes.
+    fn bury(&mut self, range: Range<u64>, quota: &Quota) {
+        let free = self.dead.bury(range);
+        let bytes = free.end - free.start;
+        if bytes > 0 {
+            quota.release(bytes);
+            if self.file.punch(free.start, bytes).is_err() {
+                quota.write_off(bytes);
+            }
+        }
+    }
+
+    /// Cuts off what was written after `end`.
+    fn cut_off(&mut self, end: u64) {
+        let _ = self.file.set_length(end.next_multiple_of(BLOCK)); // no entry names it
+        self.end = end;
+    }
+}
+
+/// The end of the last block of records that was written.
+#[derive(Clone, Copy, Debug)]
+struct LastBlock {
+    number: u64,
+    segment: u16,
+    end: u64,
 }
 
 /// The writing half of [`DatasetDir`]: its index and segments.
@@ -125,17 +170,18 @@ pub(super) struct SegmentWriter {
     segments: BTreeMap<u16, OwnedSegment>,
     /// The segment that is appended to.
     active: Option<u16>,
+    last_block: Option<LastBlock>,
+    /// The number of live records.
+    live: u64,
     /// Numbers of files that can neither be used nor removed. Their space is written off.
     unusable: Vec<u16>,
 }
 
-/// The limits of one dataset's files.
-#[derive(Clone, Copy, Debug)]
+/// The limits of each dataset's files in a directory.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SegmentLimits {
     /// The length at which a segment is closed.
     pub(super) segment: u64,
-    /// The maximum number of samples.
-    pub(super) samples: u64,
     /// The number of segments whose overhead is reserved from the start.
     pub(super) segments: usize,
 }
@@ -175,21 +221,28 @@ impl SegmentWriter {
             warn_lost(dir.identity, format_args!("{} entries", listed.damaged), "the index is damaged");
         }
         let (mut segments, mut unusable) = open_segments(dir, &folder, quota)?;
-        let found = listed.live();
+        let mut found = listed.live();
+        found.sort_unstable_by_key(|(_, place)| (place.segment, place.start));
         let mut missing = 0;
         let mut kept: BTreeMap<u16, Vec<RecordPlace>> = BTreeMap::new();
         let mut live = Vec::with_capacity(found.len());
         let total = found.len();
         for (id, place) in found {
-            let end = place.offset() + place.bytes();
-            let whole = segments.get(&place.segment).is_some_and(|segment| end <= segment.end);
+            let before = kept.get(&place.segment).and_then(|places| places.last());
+            let gap = before.map_or(BLOCK, |place| place.range().end)..place.offset();
+            let file = segments.get(&place.segment);
+            let whole = file.is_some_and(|segment| place.range().end <= segment.end) && gap.start <= gap.end;
             missing += u64::from(!whole);
             // The record may be of another dataset size, be present in another directory, or exceed
             // the quota.
-            if whole && table.knows(id) && table.get(id).is_none() && quota.try_keep(place.blocks) {
-                table.put(id, place);
-                kept.entry(place.segment).or_default().push(place);
-                live.push((id, place));
+            if whole && table.knows(id) && table.get(id).is_none() {
+                let free = whole_blocks(&gap);
+                let dead = gap.end - gap.start - (free.end - free.start);
+                if quota.try_reserve(place.footprint() + dead) {
+                    table.put(id, place);
+                    kept.entry(place.segment).or_default().push(place);
+                    live.push((id, place));
+                }
             }
         }
         if missing > 0 {
@@ -200,17 +253,17 @@ impl SegmentWriter {
             );
         }
         // The index first: no entry may name space that is given up.
-        let dead = listed.length - live.len() as u64;
-        let rewrite = live.len() < total || dead > live.len() as u64 + 1024 || listed.length == 0;
-        let index = if rewrite || listed.damaged > 0 {
-            IndexWriter::rewrite(&folder, dir.identity, live.iter().copied(), limits.samples)
+        let rewrite = live.len() < total || listed.length == 0 || listed.damaged > 0;
+        let index = if rewrite || index::needs_rewrite(listed.length, live.len() as u64) {
+            IndexWriter::rewrite(&folder, dir.identity, live.iter().copied())
         } else {
-            IndexWriter::resume(&folder, dir.identity, listed.length, limits.samples)
+            IndexWriter::resume(&folder, dir.identity, listed.length)
         };
         let index = index.map_err(|error| from_io(&error, path.display()))?;
-        segments.retain(|number, segment| match kept.get_mut(number) {
+        segments.retain(|number, segment| match kept.get(number) {
             Some(places) => {
                 segment.live = places.len() as u64;
+                segment.live_bytes = places.iter().map(|place| place.bytes()).sum();
                 reclaim(segment, places, quota);
                 dir.insert(*number, Arc::clone(&segment.file));
                 true
@@ -227,22 +280,25 @@ impl SegmentWriter {
             .rev()
             .find(|(_, segment)| segment.end < limits.segment)
             .map(|(&number, _)| number);
-        Ok(Self { folder, index, segments, active, unusable })
+        let live = live.len() as u64;
+        Ok(Self { folder, index, segments, active, last_block: None, live, unusable })
     }
 
-    /// Writes `bytes`, whole records, and returns their segment and offset.
+    /// Writes the records of `block`, and returns their segment and the offset of the block.
     ///
-    /// On an error nothing of them is kept.
+    /// Its first bytes may repeat the end of the block before, which was not full. They are written
+    /// over themselves if the records follow there. Otherwise they are a gap before these records.
+    ///
+    /// On an error nothing of the records is kept.
     pub(super) fn write(
         &mut self,
         dir: &DatasetDir,
         quota: &Quota,
-        bytes: &[u8],
+        block: &RecordBlock,
         limits: SegmentLimits,
     ) -> Result<(u16, u64), Errno> {
-        let fits = |segment: &OwnedSegment| {
-            segment.end + bytes.len() as u64 <= limits.segment && segment.end / BLOCK < u64::from(MAX_START)
-        };
+        let (head, length) = (block.head as u64, block.end as u64);
+        let fits = |segment: &OwnedSegment| segment.end + length <= limits.segment;
         let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
             Some(number) => number,
             None => {
@@ -253,13 +309,20 @@ impl SegmentWriter {
                 self.begin(dir, quota)?
             }
         };
+        let last = self.last_block.take();
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
-        let start = segment.end;
-        if let Err(errno) = segment.file.write(bytes, start) {
-            let _ = segment.file.set_length(start); // frees its space, which no entry names
+        let follows = last.is_some_and(|last| {
+            (last.number + 1, last.segment, last.end) == (block.number, number, segment.end)
+                && segment.end % BLOCK == head
+        });
+        let before = segment.end;
+        let start = if follows { before - head } else { before.next_multiple_of(BLOCK) };
+        if let Err(errno) = segment.file.write(block.bytes.as_slice(), start) {
+            segment.cut_off(before);
             return Err(errno);
         }
-        segment.end += bytes.len() as u64;
+        segment.end = start + length;
+        self.last_block = Some(LastBlock { number: block.number, segment: number, end: segment.end });
         Ok((number, start))
     }
 
@@ -276,7 +339,7 @@ impl SegmentWriter {
             return Err(errno);
         }
         dir.insert(number, Arc::clone(&file));
-        self.segments.insert(number, OwnedSegment { file, end: BLOCK, live: 0 });
+        self.segments.insert(number, OwnedSegment::new(file, BLOCK));
         let before = self.active.replace(number);
         // An empty segment was kept only while it was the active one.
         if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
@@ -285,11 +348,10 @@ impl SegmentWriter {
         Ok(number)
     }
 
-    /// Undoes the last [`write`](Self::write).
+    /// Undoes the last [`write`](Self::write), whose records begin at `start`.
     pub(super) fn truncate_to(&mut self, number: u16, start: u64) {
         if let Some(segment) = self.segments.get_mut(&number) {
-            let _ = segment.file.set_length(start);
-            segment.end = start;
+            segment.cut_off(start);
         }
     }
 
@@ -300,24 +362,33 @@ impl SegmentWriter {
         table: &PlaceTable,
         records: &[(SampleId, RecordPlace)],
     ) -> std::io::Result<()> {
-        self.compact_if_full(directory, table, records.len() as u64)?;
+        let live = self.live + records.len() as u64;
+        self.compact_if_full(directory, table, records.len() as u64, live)?;
         self.index.append(records.iter().map(|&(id, place)| IndexEntry { id, place, dead: false }))?;
+        self.live = live;
         for (_, place) in records {
             if let Some(segment) = self.segments.get_mut(&place.segment) {
                 segment.live += 1;
+                segment.live_bytes += place.bytes();
             }
         }
         Ok(())
     }
 
-    fn compact_if_full(&mut self, directory: u8, table: &PlaceTable, entries: u64) -> std::io::Result<()> {
-        if self.index.is_full(entries) {
+    fn compact_if_full(
+        &mut self,
+        directory: u8,
+        table: &PlaceTable,
+        entries: u64,
+        live: u64,
+    ) -> std::io::Result<()> {
+        if self.index.is_full(entries, live) {
             self.index.compact(table.of(directory))?;
         }
         Ok(())
     }
 
-    /// Lists records as dead and frees their blocks. On an error they stay listed. Reading or
+    /// Lists records as dead and frees their space. On an error they stay listed. Reading or
     /// recovery then finds that they are invalid.
     pub(super) fn remove_records(
         &mut self,
@@ -328,31 +399,65 @@ impl SegmentWriter {
         records: &[(SampleId, RecordPlace)],
     ) -> std::io::Result<()> {
         let entries = records.iter().map(|&(id, place)| IndexEntry { id, place, dead: true });
+        self.live = self.live.saturating_sub(records.len() as u64);
         let listed = self
-            .compact_if_full(directory, table, records.len() as u64)
+            .compact_if_full(directory, table, records.len() as u64, self.live)
             .and_then(|()| self.index.append(entries));
         for (_, place) in records {
-            let Some(segment) = self.segments.get_mut(&place.segment) else { continue };
-            segment.live = segment.live.saturating_sub(1);
-            if segment.live > 0 {
-                if segment.file.punch(place.offset(), place.bytes()).is_err() {
-                    quota.write_off(place.bytes());
-                }
-            } else if self.active == Some(place.segment) {
-                match segment.file.set_length(BLOCK) {
-                    Ok(()) => segment.end = BLOCK,
-                    Err(_) => quota.write_off(place.bytes()),
-                }
-            } else {
-                self.remove(dir, quota, place.segment);
-            }
+            self.free(dir, quota, *place);
         }
         listed
     }
 
+    /// Frees the space of a dead record, as far as no live one shares it.
+    fn free(&mut self, dir: &DatasetDir, quota: &Quota, place: RecordPlace) {
+        let Some(segment) = self.segments.get_mut(&place.segment) else {
+            return quota.release(place.footprint());
+        };
+        quota.release(INDEX_SHARE);
+        segment.live = segment.live.saturating_sub(1);
+        segment.live_bytes = segment.live_bytes.saturating_sub(place.bytes());
+        if segment.live > 0 {
+            return segment.bury(place.range(), quota);
+        }
+        quota.release(place.bytes());
+        if self.active != Some(place.segment) {
+            return self.remove(dir, quota, place.segment);
+        }
+        quota.release(std::mem::take(&mut segment.dead).bytes());
+        match segment.file.set_length(BLOCK) {
+            Ok(()) => segment.end = BLOCK,
+            Err(_) => quota.write_off(segment.end - BLOCK),
+        }
+    }
+
+    /// The segment to empty, if dead bytes that share blocks with live ones take too much space.
+    pub(super) fn to_empty(&self) -> Option<u16> {
+        let dead: u64 = self.segments.values().map(|segment| segment.dead.bytes()).sum();
+        let live: u64 = self.segments.values().map(|segment| segment.live_bytes).sum();
+        let worst = self.segments.iter().max_by_key(|(_, segment)| segment.dead.bytes());
+        worst.filter(|_| dead > MIN_EMPTIED && dead > live / EMPTIED_PART).map(|(number, _)| *number)
+    }
+
+    /// From now on nothing is appended to `segment`.
+    pub(super) fn close_segment(&mut self, segment: u16) {
+        self.active.take_if(|active| *active == segment);
+    }
+
+    /// Frees the old places of records that were written again and listed, as far as they were not
+    /// removed meanwhile.
+    pub(super) fn free_moved(&mut self, dir: &DatasetDir, quota: &Quota, places: &[RecordPlace]) {
+        self.live = self.live.saturating_sub(places.len() as u64);
+        for place in places {
+            self.free(dir, quota, *place);
+        }
+    }
+
     fn remove(&mut self, dir: &DatasetDir, quota: &Quota, number: u16) {
         dir.forget(number);
-        self.segments.remove(&number);
+        if let Some(segment) = self.segments.remove(&number) {
+            quota.release(segment.dead.bytes());
+        }
         if !remove_segment(&self.folder, number, quota) {
             self.unusable.push(number);
         }
@@ -377,7 +482,7 @@ fn open_segments(
         match layout::is_segment(folder, dir.identity, number) {
             Ok(true) => match open() {
                 Ok((length, file)) => {
-                    segments.insert(number, OwnedSegment { file: Arc::new(file), end: length, live: 0 });
+                    segments.insert(number, OwnedSegment::new(Arc::new(file), length));
                     continue;
                 }
                 Err(errno) => warn_lost(dir.identity, &name, errno),
@@ -411,30 +516,32 @@ fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
     }
 }
 
-/// Frees the space that no record uses.
-fn reclaim(segment: &mut OwnedSegment, places: &mut [RecordPlace], quota: &Quota) {
-    places.sort_unstable_by_key(|place| place.start);
-    segment.end = places.iter().map(|place| place.offset() + place.bytes()).max().unwrap_or(BLOCK);
-    let live: u64 = BLOCK + places.iter().map(|place| place.bytes()).sum::<u64>();
+/// Frees the blocks without a byte of the live records in `places`, which are in order.
+fn reclaim(segment: &mut OwnedSegment, places: &[RecordPlace], quota: &Quota) {
+    let end = places.last().map_or(BLOCK, |place| place.range().end);
+    // The next block of records begins after it. The gap counts as overhead of the segment, as that
+    // at its start does. A later opening charges it, when more records lie behind it.
+    segment.end = end.next_multiple_of(BLOCK);
+    let starts = places.iter().map(|place| place.offset());
+    let ends = [BLOCK].into_iter().chain(places.iter().map(|place| place.range().end));
+    let free: Vec<Range<u64>> = ends
+        .zip(starts)
+        .map(|(end, start)| segment.dead.bury(end..start))
+        .filter(|free| !free.is_empty())
+        .collect();
+    let used = segment.end - free.iter().map(|free| free.end - free.start).sum::<u64>();
     let tidied: Result<(), Errno> = (|| {
         segment.file.set_length(segment.end)?;
-        if segment.file.size()?.1 <= live + MIN_RECLAIM {
+        if segment.file.size()?.1 <= used + MIN_RECLAIM {
             return Ok(());
         }
-        let mut at = BLOCK;
-        for place in places.iter() {
-            if place.offset() > at {
-                segment.file.punch(at, place.offset() - at)?;
-            }
-            at = at.max(place.offset() + place.bytes());
-        }
-        Ok(())
+        free.iter().try_for_each(|free| segment.file.punch(free.start, free.end - free.start))
     })();
     if let Err(errno) = tidied {
         tracing::debug!(%errno, "a segment's dead records keep their space");
     }
     let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
-    quota.write_off(taken.saturating_sub(live + MIN_RECLAIM));
+    quota.write_off(taken.saturating_sub(used + MIN_RECLAIM));
 }
 
 #[cfg(test)]
@@ -449,10 +556,10 @@ mod tests {
         let identity = DatasetIdentity(1);
         let dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
         let (quota, table) = (Quota::new(1 << 30), PlaceTable::new(10, metrics::gauge!("none")));
-        let limits = SegmentLimits { segment: 1 << 20, samples: 10, segments: 4 };
+        let limits = SegmentLimits { segment: 1 << 20, segments: 4 };
         let mut writer = SegmentWriter::recover(&dir, 0, &table, &quota, limits).unwrap();
-        let bytes = Aligned::new(BLOCK as usize);
-        let (number, _) = writer.write(&dir, &quota, bytes.as_slice(), limits).unwrap();
+        let block = RecordBlock::new(0, 1, &[], Aligned::new(BLOCK as usize));
+        let (number, _) = writer.write(&dir, &quota, &block, limits).unwrap();
         let file = dir.segment(number).unwrap();
         // Between the two halves of a removal.
         dir.forget(number);

@@ -1,10 +1,10 @@
 //! The index of a dataset's segments. It is appended to after the data, and read instead of the
 //! data.
 //!
-//! An entry of 32 bytes records that a record was written or is dead. The last entry for a location
+//! An entry of 20 bytes records that a record was written or is dead. The last entry for a location
 //! counts. Entries have a fixed size and their own checksum. So a torn tail is cut off, and a
-//! damaged entry costs only its own sample. An index with more dead entries than live ones is
-//! rewritten and renamed into place.
+//! damaged entry costs only its own sample. An index with a dead entry for every eight live ones is
+//! rewritten and renamed into place. So its bytes are at most `INDEX_SHARE` per live record.
 //!
 //! Nothing is synced. A killed process loses nothing that was written. Records that a power failure
 //! has torn are detected when they are read. Syncing would cost a device flush per block, to save
@@ -22,24 +22,22 @@ use rustix::io::Errno;
 
 use super::folder::Folder;
 use super::format::{
-    ENTRY, INDEX_HEADER, INDEX_MAGIC, IndexEntry, RecordPlace, file_header, is_valid_header, push_entry,
-    read_entry,
+    ENTRY, INDEX_HEADER, INDEX_MAGIC, IndexEntry, file_header, is_valid_header, push_entry, read_entry,
 };
 use super::layout::{INDEX, NEXT_INDEX};
+use super::place::RecordPlace;
 
 /// Dead entries that do not justify a rewrite.
 const COMPACTION_SLACK: u64 = 1024;
 
-/// The maximum number of entries for `most` live ones before a rewrite.
-fn max_entries(most: u64) -> u64 {
-    most.saturating_mul(2).saturating_add(COMPACTION_SLACK)
+/// Whether an index of `entries` entries, of which `live` count, has to be rewritten.
+pub(super) fn needs_rewrite(entries: u64, live: u64) -> bool {
+    entries > live + live / 8 + COMPACTION_SLACK
 }
 
-/// The maximum size in bytes of an index for `most` samples, including a rewrite.
-pub(super) fn max_bytes(most: u64) -> u64 {
-    let entries = max_entries(most).saturating_add(most).saturating_add(COMPACTION_SLACK);
-    entries.saturating_mul(ENTRY as u64).saturating_add(2 * 8192)
-}
+/// The bytes of an index beyond the shares of its records: the slack, twice while it is rewritten,
+/// and the file system's rounding.
+pub(super) const INDEX_OVERHEAD: u64 = 2 * (COMPACTION_SLACK * ENTRY as u64 + 8192);
 
 /// The entries of an index.
 #[derive(Debug, Default)]
@@ -146,8 +144,6 @@ pub(super) struct IndexWriter {
     identity: DatasetIdentity,
     file: fs::File,
     entries: u64,
-    /// The limit before a rewrite.
-    max_entries: u64,
 }
 
 impl IndexWriter {
@@ -156,11 +152,10 @@ impl IndexWriter {
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
         entries: u64,
-        most: u64,
     ) -> std::io::Result<Self> {
         let file = fs::File::from(dataset.open(INDEX, OFlags::RDWR)?);
         file.set_len(INDEX_HEADER as u64 + entries * ENTRY as u64)?;
-        Ok(Self { dataset: Arc::clone(dataset), identity, file, entries, max_entries: max_entries(most) })
+        Ok(Self { dataset: Arc::clone(dataset), identity, file, entries })
     }
 
     /// Replaces the index of `dataset` by one with `live` records.
@@ -168,7 +163,6 @@ impl IndexWriter {
         dataset: &Arc<Folder>,
         identity: DatasetIdentity,
         live: impl Iterator<Item = (SampleId, RecordPlace)>,
-        most: u64,
     ) -> std::io::Result<Self> {
         let mut bytes = file_header(INDEX_MAGIC, identity, 0, INDEX_HEADER);
         let mut entries = 0;
@@ -188,13 +182,7 @@ impl IndexWriter {
             Ok(file)
         });
         match written {
-            Ok(file) => Ok(Self {
-                dataset: Arc::clone(dataset),
-                identity,
-                file,
-                entries,
-                max_entries: max_entries(most),
-            }),
+            Ok(file) => Ok(Self { dataset: Arc::clone(dataset), identity, file, entries }),
             Err(error) => {
                 let _ = dataset.remove(NEXT_INDEX); // frees its space
                 Err(error)
@@ -202,9 +190,9 @@ impl IndexWriter {
         }
     }
 
-    /// Whether `more` entries require a rewrite first.
-    pub(super) fn is_full(&self, more: u64) -> bool {
-        self.entries + more > self.max_entries
+    /// Whether `more` entries, after which `live` records are live, require a rewrite first.
+    pub(super) fn is_full(&self, more: u64, live: u64) -> bool {
+        needs_rewrite(self.entries + more, live)
     }
 
     /// Replaces itself by an index of `live` records.
@@ -212,8 +200,7 @@ impl IndexWriter {
         &mut self,
         live: impl Iterator<Item = (SampleId, RecordPlace)>,
     ) -> std::io::Result<()> {
-        let next = Self::rewrite(&self.dataset, self.identity, live, 0)?;
-        *self = Self { max_entries: self.max_entries, ..next };
+        *self = Self::rewrite(&self.dataset, self.identity, live)?;
         Ok(())
     }
 

@@ -20,7 +20,8 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::folder::Folder;
-use super::format::{self, BLOCK, SEGMENT_MAGIC};
+use super::format::{self, SEGMENT_MAGIC};
+use super::place::{BLOCK, MAX_SEGMENTS};
 use super::root::is_folder;
 
 pub(super) const OWNER: &str = "owner";
@@ -57,7 +58,7 @@ pub(super) fn segment_name(number: u16) -> String {
 
 fn segment_number(name: &str) -> Option<u16> {
     let number = name.strip_suffix(".segment").filter(|digits| digits.len() == 5)?;
-    number.parse().ok().filter(|number| *number < format::MAX_SEGMENTS && segment_name(*number) == name)
+    number.parse().ok().filter(|number| *number < MAX_SEGMENTS && segment_name(*number) == name)
 }
 
 /// The segments in a dataset's directory, ascending.

@@ -12,10 +12,10 @@ use super::dataset_dir::{DatasetDir, SEGMENT_OVERHEAD, SegmentLimits, SegmentWri
 use super::error::{about, from_errno, from_io};
 use super::flock::{self, FileLock, ProcessId};
 use super::folder::Folder;
-use super::format::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START};
-use super::index::{self, IndexFile};
+use super::index::{self, INDEX_OVERHEAD, IndexFile};
 use super::layout::OWNER;
 use super::manage;
+use super::place::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START, UNIT};
 use super::quota::Quota;
 use super::root::{self, CacheRoot};
 use super::state::{CacheDirectory, CachedDataset};
@@ -23,6 +23,9 @@ use super::state::{CacheDirectory, CachedDataset};
 /// The default segment length in bytes, and the limit of segment files.
 const SEGMENT_BYTES: u64 = 256 << 20;
 const MAX_SEGMENT_FILES: u64 = 128;
+
+/// The limit of a segment's length. The records of its last block may begin 1 MiB later.
+const MAX_SEGMENT_BYTES: u64 = MAX_START as u64 * UNIT - (2 << 20);
 
 /// Bytes of directories and locks.
 const FIXED: u64 = 64 << 10;
@@ -45,9 +48,8 @@ pub(super) struct OpenedDirectory {
 pub(super) fn open_roots(
     config: &DiskConfig,
     sets: &[CachedDataset],
-    datasets: &[DatasetOnDisk],
 ) -> Result<Vec<Option<Folder>>, TierError> {
-    check(config, sets, datasets)?;
+    check(config, sets.len())?;
     let mut roots: Vec<Option<Folder>> = Vec::with_capacity(config.directories.len());
     for directory in &config.directories {
         let path = &directory.path;
@@ -87,13 +89,13 @@ pub(super) fn open_roots(
 }
 
 /// Checks the number of directories and their sizes.
-fn check(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> Result<(), TierError> {
+fn check(config: &DiskConfig, sets: usize) -> Result<(), TierError> {
     let count = config.directories.len();
     if !(1..=MAX_DIRECTORIES).contains(&count) {
         let why = "a disk tier has 1 to 32 of them";
         return Err(about(ErrorKind::Invalid, format_args!("{count} directories"), why));
     }
-    let least = min_capacity(config, sets, datasets);
+    let least = least_capacity(config.segment, sets, BLOCK);
     for DiskDirectory { path, capacity, .. } in &config.directories {
         if *capacity < least {
             let why = format!("{capacity} bytes cannot hold a single sample; give it at least {least}");
@@ -112,7 +114,7 @@ pub(super) fn look(
     sets: &[CachedDataset],
     datasets: &[DatasetOnDisk],
 ) -> Result<DiskOutlook, TierError> {
-    check(config, sets, datasets)?;
+    check(config, sets.len())?;
     let mut found = DiskOutlook::default();
     for directory in &config.directories {
         let entries = root::find_part(directory).and_then(|part| manage::entries_of(&part).ok());
@@ -127,7 +129,7 @@ pub(super) fn look(
         }
         // Opening removes unused caches of other datasets for as much space as this run needs.
         let capacity = directory.capacity;
-        let overhead = overhead(&limits(config, capacity, sets, datasets));
+        let overhead = overhead(limits(config.segment, capacity), sets.len());
         let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
         let others = others.min(in_use.max(capacity.saturating_sub(need)));
         let room =
@@ -218,7 +220,8 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -
 fn read_only(path: &Path, access: Access, sets: &[CachedDataset]) -> OpenedDirectory {
     let dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
     let (path, quota, failed) = (path.to_owned(), Quota::new(0), AtomicBool::default());
-    let directory = CacheDirectory { path, access, quota, dirs, limits: Vec::new(), failed };
+    let limits = SegmentLimits::default();
+    let directory = CacheDirectory { path, access, quota, dirs, limits, failed };
     OpenedDirectory { directory, segment_writers: Vec::new(), locks: Vec::new() }
 }
 
@@ -244,8 +247,8 @@ fn open_owned(
         locks.push(lock);
         folders.push((set.identity, folder));
     }
-    let limits = limits(config, capacity, sets, datasets);
-    let overhead = overhead(&limits);
+    let limits = limits(config.segment, capacity);
+    let overhead = overhead(limits, sets.len());
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
     let own: Vec<(DatasetIdentity, &Folder)> =
         folders.iter().map(|(print, folder)| (*print, folder)).collect();
@@ -263,39 +266,24 @@ fn open_owned(
     let segment_writers = dirs
         .iter()
         .zip(sets)
-        .zip(&limits)
-        .map(|((dir, set), &limits)| SegmentWriter::recover(dir, number, &set.table, &quota, limits))
+        .map(|(dir, set)| SegmentWriter::recover(dir, number, &set.table, &quota, limits))
         .collect::<Result<Vec<_>, _>>()?;
     let (path, access, failed) = (path.clone(), Access::Owner, AtomicBool::default());
     let directory = CacheDirectory { path, access, quota, dirs, limits, failed };
     Ok(OpenedDirectory { directory, segment_writers, locks })
 }
 
-/// The limits of each set in a directory of `capacity` bytes.
-fn limits(
-    config: &DiskConfig,
-    capacity: u64,
-    sets: &[CachedDataset],
-    datasets: &[DatasetOnDisk],
-) -> Vec<SegmentLimits> {
-    let samples = sets.iter().map(|set| samples_of(datasets, set.identity));
-    samples.map(|samples| limits_of(config.segment, capacity, samples)).collect()
-}
-
-/// The limits of one set of `samples` samples, with this length of segments if it is set.
-fn limits_of(segment: Option<u64>, capacity: u64, samples: u64) -> SegmentLimits {
+/// The limits of the segments in a directory of `capacity` bytes, with this length if it is set.
+fn limits(segment: Option<u64>, capacity: u64) -> SegmentLimits {
     let segment = segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / MAX_SEGMENT_FILES));
-    let segment = segment.clamp(1 << 20, u64::from(MAX_START) * BLOCK);
-    let segments = (capacity / segment) as usize + 2;
-    SegmentLimits { segment, samples: samples.min(capacity / BLOCK), segments }
+    let segment = segment.clamp(1 << 20, MAX_SEGMENT_BYTES);
+    SegmentLimits { segment, segments: (capacity / segment) as usize + 2 }
 }
 
-/// The bytes that are reserved for everything except samples.
-fn overhead(limits: &[SegmentLimits]) -> u64 {
-    let one = |limits: &SegmentLimits| {
-        index::max_bytes(limits.samples).saturating_add(limits.segments as u64 * SEGMENT_OVERHEAD)
-    };
-    limits.iter().map(one).fold(FIXED, u64::saturating_add)
+/// The bytes that are reserved for everything except samples and their index entries.
+fn overhead(limits: SegmentLimits, sets: usize) -> u64 {
+    let set = (limits.segments as u64).saturating_mul(SEGMENT_OVERHEAD).saturating_add(INDEX_OVERHEAD);
+    FIXED.saturating_add(set.saturating_mul(sets as u64))
 }
 
 /// The bytes of the cache's directory, the owner file and one directory per set.
@@ -303,17 +291,13 @@ fn folders_of(sets: usize) -> u64 {
     BLOCK * (sets as u64 + 2)
 }
 
-/// The smallest capacity of a directory with space for one sample, in bytes.
-fn min_capacity(config: &DiskConfig, sets: &[CachedDataset], datasets: &[DatasetOnDisk]) -> u64 {
-    let there = folders_of(sets.len());
-    least_capacity(|least| overhead(&limits(config, least, sets, datasets)).saturating_add(there + BLOCK))
-}
-
-/// The least capacity that is not below its own need: more samples need a longer index.
-fn least_capacity(need: impl Fn(u64) -> u64) -> u64 {
+/// The smallest capacity of a directory with space for `bytes` bytes of samples of `sets` datasets.
+fn least_capacity(segment: Option<u64>, sets: usize, bytes: u64) -> u64 {
+    let there = folders_of(sets).saturating_add(bytes);
     let mut least = 0;
     loop {
-        let need = need(least);
+        // A larger directory may have more segments.
+        let need = overhead(limits(segment, least), sets).saturating_add(there);
         if need <= least {
             return least;
         }
@@ -323,20 +307,12 @@ fn least_capacity(need: impl Fn(u64) -> u64) -> u64 {
 
 /// The least capacity of a directory for samples of one dataset, `bytes` bytes in all.
 pub(super) fn room_for(samples: u64, bytes: u64) -> u64 {
-    let there = FOOTPRINT.most(samples, bytes).saturating_add(folders_of(1));
-    least_capacity(|least| overhead(&[limits_of(None, least, samples)]).saturating_add(there))
-}
-
-fn samples_of(datasets: &[DatasetOnDisk], identity: DatasetIdentity) -> u64 {
-    let same = datasets.iter().filter(|dataset| dataset.identity == identity);
-    same.map(|dataset| dataset.samples).max().unwrap_or(0)
+    least_capacity(None, 1, FOOTPRINT.most(samples, bytes))
 }
 
 /// The most bytes that the datasets take.
 fn footprints(datasets: &[DatasetOnDisk]) -> u64 {
-    let rounding = FOOTPRINT.of(1);
-    let most =
-        |dataset: &DatasetOnDisk| dataset.bytes.saturating_add(dataset.samples.saturating_mul(rounding));
+    let most = |dataset: &DatasetOnDisk| FOOTPRINT.most(dataset.samples, dataset.bytes);
     datasets.iter().map(most).fold(0, u64::saturating_add)
 }
 

@@ -9,6 +9,10 @@
 //!
 //! Samples that arrive during a write share the next block of at most 1 MiB. A block costs one
 //! write and one index append.
+//!
+//! Records lie back to back, and writes are whole blocks of the device. So the end of one block of
+//! records is written again with the next one: the packer begins that with a copy. A crash in
+//! between can only write the same bytes twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,11 +21,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use foreread_tier::{Charge, Sample, TierError};
-use foreread_types::SampleId;
+use foreread_types::{DatasetIdentity, SampleId};
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
-use super::format::{FOOTPRINT, RecordPlace, record_header};
+use super::format::record_trailer;
+use super::place::{BLOCK, RecordLength, RecordPlace, TRAILER};
 use super::state::{DiskKey, DiskState, WriteOutcome};
 use super::writer::WriteCommand;
 
@@ -66,7 +71,7 @@ pub(super) enum PackJob {
 #[derive(Debug)]
 pub(super) struct PendingRecord {
     pub(super) id: SampleId,
-    pub(super) blocks: u32,
+    pub(super) length: RecordLength,
     pub(super) room: Charge,
     pub(super) write_behind: Charge,
     pub(super) done: StoreReply,
@@ -76,8 +81,76 @@ pub(super) struct PendingRecord {
 #[derive(Debug)]
 pub(super) struct RecordBlock {
     pub(super) set: usize,
+    /// Counted for each directory and set.
+    pub(super) number: u64,
+    /// Whole blocks of the device.
     pub(super) bytes: Aligned,
-    pub(super) records: Vec<PendingRecord>,
+    /// The length of the first part, which repeats the end of the block before.
+    pub(super) head: usize,
+    /// The end of the last record.
+    pub(super) end: usize,
+    pub(super) records: Vec<BlockRecord>,
+    /// Those who wait for the records, in their order.
+    pub(super) waiting: Vec<PendingRecord>,
+}
+
+/// A record in a block.
+#[derive(Debug)]
+pub(super) struct BlockRecord {
+    pub(super) id: SampleId,
+    /// The start in the block's bytes.
+    pub(super) at: usize,
+    pub(super) length: RecordLength,
+}
+
+impl RecordBlock {
+    /// A block that begins with `head`, in empty memory.
+    pub(super) fn new(set: usize, number: u64, head: &[u8], mut bytes: Aligned) -> Self {
+        bytes.extend(head);
+        Self {
+            set,
+            number,
+            bytes,
+            head: head.len(),
+            end: head.len(),
+            records: Vec::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, identity: DatasetIdentity, sample: &[u8], record: PendingRecord) {
+        let trailer = record_trailer(identity, record.id, sample);
+        self.bytes.extend(sample);
+        let zeros = record.length.bytes() as usize - sample.len() - TRAILER;
+        self.bytes.extend_zeros(zeros);
+        self.bytes.extend(&trailer);
+        self.end_record(record.id, record.length);
+        self.waiting.push(record);
+    }
+
+    /// Appends a whole record.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub(super) fn push_record(&mut self, id: SampleId, length: RecordLength, record: &[u8]) {
+        self.bytes.extend(record);
+        self.end_record(id, length);
+    }
+
+    fn end_record(&mut self, id: SampleId, length: RecordLength) {
+        let at = std::mem::replace(&mut self.end, self.bytes.len());
+        self.records.push(BlockRecord { id, at, length });
+    }
+
+    /// Fills the last block of the device.
+    pub(super) fn close(&mut self) {
+        self.bytes.pad();
+    }
+
+    /// The bytes after the last whole block of the device.
+    fn tail(&self) -> Vec<u8> {
+        self.bytes.as_slice()[self.end / BLOCK as usize * BLOCK as usize..].to_vec()
+    }
 }
 
 /// The packer's connection to one directory's writer.
@@ -103,7 +176,7 @@ impl WriterHandle {
                 return spare;
             }
         }
-        Aligned::new(bytes.max(BLOCK_BYTES))
+        Aligned::new(bytes.next_multiple_of(BLOCK as usize).max(BLOCK_BYTES))
     }
 }
 
@@ -114,9 +187,19 @@ pub(super) struct Packer {
     pub(super) writers: Vec<Option<WriterHandle>>,
     /// Blocks with free space, by directory and set.
     pub(super) open: HashMap<(usize, usize), RecordBlock>,
+    /// The number of the last block by directory and set, and its end that was not a whole block.
+    pub(super) tails: HashMap<(usize, usize), (u64, Vec<u8>)>,
 }
 
 impl Packer {
+    pub(super) fn new(
+        store: Arc<DiskState>,
+        jobs: Receiver<PackJob>,
+        writers: Vec<Option<WriterHandle>>,
+    ) -> Self {
+        Self { store, jobs, writers, open: HashMap::new(), tails: HashMap::new() }
+    }
+
     pub(super) fn run(mut self) {
         loop {
             let job = match self.jobs.try_recv() {
@@ -160,20 +243,17 @@ impl Packer {
     }
 
     fn pack(&mut self, (set, id): DiskKey, directory: usize, sample: &Sample, pending: PendingRecord) {
-        let bytes = FOOTPRINT.of(sample.len() as u64) as usize;
+        debug_assert_eq!(id, pending.id);
+        let bytes = pending.length.bytes() as usize;
         if self.open.get(&(directory, set)).is_some_and(|block| block.bytes.left() < bytes) {
             self.send(directory, set);
         }
         let Some(writer) = &self.writers[directory] else { return };
-        let block = self.open.entry((directory, set)).or_insert_with(|| RecordBlock {
-            set,
-            bytes: writer.memory(bytes),
-            records: Vec::new(),
+        let block = self.open.entry((directory, set)).or_insert_with(|| {
+            let (number, tail) = self.tails.get(&(directory, set)).map_or((0, &[][..]), |(n, t)| (*n, t));
+            RecordBlock::new(set, number + 1, tail, writer.memory(tail.len() + bytes))
         });
-        block.bytes.extend(&record_header(self.store.sets[set].identity, id, sample));
-        block.bytes.extend(sample);
-        block.bytes.pad();
-        block.records.push(pending);
+        block.push(self.store.sets[set].identity, sample, pending);
     }
 
     fn forget(&mut self, keys: Vec<(DiskKey, Option<RecordPlace>)>, done: Option<&Arc<oneshot::Sender<()>>>) {
@@ -217,10 +297,12 @@ impl Packer {
     }
 
     fn send(&mut self, directory: usize, set: usize) {
-        let Some(block) = self.open.remove(&(directory, set)) else { return };
+        let Some(mut block) = self.open.remove(&(directory, set)) else { return };
         if let Some(writer) = &self.writers[directory]
-            && !block.bytes.is_empty()
+            && !block.records.is_empty()
         {
+            self.tails.insert((directory, set), (block.number, block.tail()));
+            block.close();
             writer.queued.fetch_add(1, Ordering::AcqRel);
             writer.send(WriteCommand::Write(block));
         }

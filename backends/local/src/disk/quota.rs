@@ -4,7 +4,6 @@ use std::sync::Mutex;
 
 use foreread_tier::{Budget, Charge};
 
-use super::format::BLOCK;
 use crate::jobs::lock;
 
 /// The quota of one directory. Charges are interchangeable, so all kept records share one charge.
@@ -36,19 +35,13 @@ impl Quota {
         drop(held.merge(charge));
     }
 
-    /// Takes over the charge of a record of `blocks` that was written.
-    pub(super) fn keep(&self, charge: Charge, blocks: u32) {
-        let bytes = u64::from(blocks) * BLOCK;
+    /// Takes over the charge of a record that was written and takes `bytes`.
+    pub(super) fn keep(&self, charge: Charge, bytes: u64) {
         // A charge that is too large is exchanged for an exact one.
         self.hold(if charge.bytes() == bytes { charge } else { self.budget.charge(bytes) });
     }
 
-    /// Charges a record of `blocks` that was found on disk, if there is space.
-    pub(super) fn try_keep(&self, blocks: u32) -> bool {
-        self.try_reserve(u64::from(blocks) * BLOCK)
-    }
-
-    /// Reserves `bytes` until the tier ends, if they are free.
+    /// Takes `bytes` of a record that was found on disk, or of bookkeeping, if they are free.
     pub(super) fn try_reserve(&self, bytes: u64) -> bool {
         let charge = self.budget.try_charge(bytes);
         let taken = charge.is_some();
@@ -61,10 +54,10 @@ impl Quota {
         self.hold(self.budget.charge(bytes));
     }
 
-    /// Frees the space of a record of `blocks`.
-    pub(super) fn release(&self, blocks: u32) {
+    /// Frees `bytes` of records that were removed.
+    pub(super) fn release(&self, bytes: u64) {
         let mut held = lock(&self.held);
-        drop(held.split(u64::from(blocks) * BLOCK));
+        drop(held.split(bytes));
     }
 }
 
@@ -74,15 +67,15 @@ mod tests {
 
     #[test]
     fn quota_of_records_is_one_number() {
-        let room = Quota::new(100 * BLOCK);
+        let room = Quota::new(100);
         for _ in 0..10 {
-            let more = room.budget().try_charge(4 * BLOCK).unwrap();
+            let more = room.budget().try_charge(4).unwrap();
             room.keep(more, 3);
         }
-        assert!(room.try_keep(2) && !room.try_keep(69) && room.try_reserve(BLOCK));
-        room.write_off(BLOCK);
-        assert_eq!(room.free(), (100 - 34) * BLOCK);
+        assert!(room.try_reserve(2) && !room.try_reserve(69) && room.try_reserve(1));
+        room.write_off(1);
+        assert_eq!(room.free(), 100 - 34);
         (0..10).for_each(|_| room.release(3));
-        assert_eq!(room.free(), 96 * BLOCK);
+        assert_eq!(room.free(), 96);
     }
 }

@@ -1,9 +1,17 @@
-//! Reading and checking one record.
+//! Reading and checking records.
 //!
-//! A read has three steps: look up the record ([`RecordReader::prepare`]), read the bytes, and
-//! check them ([`RecordReader::finish`]). Threads execute them one after another. A ring has many
-//! reads in the second step.
+//! A read has three steps: look up the record ([`RecordReader::prepare`]), read the blocks around
+//! it, and check it ([`RecordReader::finish`]). Threads execute them one after another. A ring has
+//! many reads in the second step.
+//!
+//! # Neighbours
+//!
+//! Small records that lie next to each other and are requested in one burst are one read
+//! ([`RecordReader::group`]). A device that allows so many reads a second then delivers many times
+//! as many samples. Each sample is copied out of the common memory, because a trainer that keeps
+//! one must not keep all. Larger records gain less than that copy costs.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,10 +22,17 @@ use rustix::io::Errno;
 use super::config::Access;
 use super::error::{NAME, about, from_errno};
 use super::file::DirectFile;
-use super::format::{BLOCK, HEADER, RecordPlace, check_record};
+use super::format::check_record;
 use super::packer::PackJob;
+use super::place::{BLOCK, RecordPlace, UNIT};
 use super::state::{DiskKey, DiskState};
-use crate::pool::{BlockingRead, OpenFile, ReadSteps};
+use crate::jobs::ReadJob;
+use crate::pool::{BlockingRead, OpenFile, ReadSteps, guarded};
+
+/// The largest sample that is read with its neighbours, and the most bytes of such a read. A device
+/// reads 128 KiB in two to three times the time of one block.
+const MAX_SMALL: u64 = 16 << 10;
+const MAX_TOGETHER: u64 = 128 << 10;
 
 /// Prepares and checks reads.
 #[derive(Clone, Debug)]
@@ -42,24 +57,64 @@ impl Drop for InFlightRead {
     }
 }
 
-/// A record that is being read.
+/// A record that was looked up.
 #[derive(Debug)]
-pub(super) struct PendingRead {
+struct FoundRecord {
+    job: Arc<ReadJob>,
     key: DiskKey,
     place: RecordPlace,
+}
+
+impl FoundRecord {
+    /// The set, directory and segment.
+    fn file(&self) -> (usize, u8, u16) {
+        (self.key.0, self.place.directory, self.place.segment)
+    }
+
+    fn is_small(&self) -> bool {
+        self.job.request().len() <= MAX_SMALL
+    }
+
+    /// `blocks` and those of `next`, if one read is best for both. This record is the last one in
+    /// `blocks`, and `next` begins after it.
+    fn joined(&self, next: &Self, blocks: &Range<u64>) -> Option<Range<u64>> {
+        let of_next = next.place.blocks();
+        let joined = blocks.start..blocks.end.max(of_next.end);
+        let is_near = self.file() == next.file() && of_next.start <= blocks.end;
+        let is_best = self.is_small() && next.is_small() && joined.end - joined.start <= MAX_TOGETHER;
+        (is_near && is_best).then_some(joined)
+    }
+}
+
+/// Records that are being read by one system call, at least one.
+#[derive(Debug)]
+pub(super) struct PendingRecords {
+    found: Vec<FoundRecord>,
     _in_flight: InFlightRead,
+}
+
+impl PendingRecords {
+    /// Whether the futures of all records were dropped.
+    pub(super) fn are_unwanted(&self) -> bool {
+        self.found.iter().all(|record| record.job.is_dropped())
+    }
 }
 
 /// A read that is ready to be executed.
 #[derive(Debug)]
 pub(super) struct PreparedRead {
-    pub(super) record: PendingRead,
+    pub(super) records: PendingRecords,
     pub(super) file: Arc<DirectFile>,
-    /// Empty, with the record's length.
+    /// Empty, with the length of the blocks around the records.
     pub(super) buffer: Buffer,
     /// The offset in the file.
     pub(super) offset: u64,
 }
+
+/// Receives the answers of reads.
+pub(super) trait Answers: FnMut(Arc<ReadJob>, Result<Bytes, TierError>) {}
+
+impl<F: FnMut(Arc<ReadJob>, Result<Bytes, TierError>)> Answers for F {}
 
 impl BlockingRead for RecordReader {
     const NAME: &'static str = NAME;
@@ -72,54 +127,186 @@ impl BlockingRead for RecordReader {
 
     fn read(
         &self,
-        request: &ReadRequest,
-        _steps: &mut impl ReadSteps,
+        job: &Arc<ReadJob>,
+        steps: &mut impl ReadSteps,
     ) -> (Result<Bytes, TierError>, Option<OpenFile>) {
-        let result = self.prepare(request).and_then(|prepared| {
-            let PreparedRead { record, file, mut buffer, offset } = prepared;
+        let mut own = Err(error(job.request(), ErrorKind::Other));
+        let mut answer = |answered: Arc<ReadJob>, result| match Arc::ptr_eq(&answered, job) {
+            true => own = result,
+            false => steps.answer(answered, result),
+        };
+        for PreparedRead { records, file, mut buffer, offset } in self.prepare(job, &mut answer) {
             let read = file.read(&mut buffer, offset);
-            self.finish(request, &record, buffer, read)
-        });
-        (result, None)
+            self.finish(&records, offset, buffer, read, &mut answer);
+        }
+        (own, None)
+    }
+
+    /// Puts small neighbours together. Their locations are looked up again when they are read.
+    fn group(&self, jobs: Vec<Arc<ReadJob>>) -> Vec<Arc<ReadJob>> {
+        if jobs.iter().filter(|job| job.request().len() <= MAX_SMALL).nth(1).is_none() {
+            return jobs;
+        }
+        let (mut found, mut queued) = (Vec::with_capacity(jobs.len()), Vec::new());
+        for (turn, job) in jobs.into_iter().enumerate() {
+            match self.find(&job) {
+                Some(record) => found.push((turn, record)),
+                None => queued.push((turn, job, Vec::new())),
+            }
+        }
+        for group in in_groups(found, |(_, record)| record) {
+            // The first to be requested is queued for all.
+            let first = group.iter().map(|(turn, _)| *turn).min().unwrap_or(0);
+            let (mut leaders, neighbours): (Vec<_>, Vec<_>) = group
+                .into_iter()
+                .map(|(turn, record)| (turn, record.job))
+                .partition(|(turn, _)| *turn == first);
+            let neighbours = neighbours.into_iter().map(|(_, job)| job).collect();
+            queued.extend(leaders.pop().map(|(turn, job)| (turn, job, neighbours)));
+        }
+        queued.sort_unstable_by_key(|(turn, ..)| *turn);
+        let queue = |(_, job, neighbours): (usize, Arc<ReadJob>, Vec<Arc<ReadJob>>)| {
+            if !neighbours.is_empty() {
+                job.set_neighbours(neighbours);
+            }
+            job
+        };
+        queued.into_iter().map(queue).collect()
     }
 }
 
+/// Sorts records by their location, and splits them into groups that are read together.
+fn in_groups<T>(mut records: Vec<T>, record: impl Fn(&T) -> &FoundRecord) -> Vec<Vec<T>> {
+    records.sort_unstable_by_key(|found| (record(found).file(), record(found).place.start));
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    let mut blocks = 0..0;
+    for next in records {
+        let last = groups.last().and_then(|group| group.last());
+        let joined = last.and_then(|last| record(last).joined(record(&next), &blocks));
+        blocks = joined.clone().unwrap_or_else(|| record(&next).place.blocks());
+        match groups.last_mut().filter(|_| joined.is_some()) {
+            Some(group) => group.push(next),
+            None => groups.push(vec![next]),
+        }
+    }
+    groups
+}
+
 impl RecordReader {
-    /// Looks up a sample's record and allocates memory for it.
-    pub(super) fn prepare(&self, request: &ReadRequest) -> Result<PreparedRead, TierError> {
-        let key = self.0.set(request.key.dataset).map(|set| (set, request.key.id));
-        let Some((key, place)) = key.and_then(|key| Some((key, self.0.place(key)?))) else {
-            return Err(error(request, ErrorKind::Absent));
-        };
-        let dir = &self.0.directories[usize::from(place.directory)].dirs[key.0];
-        let file =
-            dir.segment(place.segment).map_err(|errno| self.kernel_error(request, key, place, errno))?;
-        let buffer = self.0.buffers.allocate(place.bytes() as usize, BLOCK as usize).ok_or_else(|| {
-            let detail = format!("there is no memory for its {} bytes", place.bytes());
-            error(request, ErrorKind::Other).with_detail(detail)
-        })?;
-        let record = PendingRead { key, place, _in_flight: InFlightRead::new(&self.0) };
-        Ok(PreparedRead { record, file, buffer, offset: place.offset() })
+    /// Looks up the record of a read.
+    fn find(&self, job: &Arc<ReadJob>) -> Option<FoundRecord> {
+        let key = job.request().key;
+        let key = (self.0.set(key.dataset)?, key.id);
+        Some(FoundRecord { job: Arc::clone(job), key, place: self.0.place(key)? })
     }
 
-    /// Checks the record that was read, and returns its sample.
+    /// Looks up the records of a read and its neighbours, and allocates memory for them. A read
+    /// that cannot be executed is answered.
+    pub(super) fn prepare(&self, job: &Arc<ReadJob>, answer: &mut impl Answers) -> Vec<PreparedRead> {
+        let mut found = Vec::with_capacity(1 + job.neighbours().len());
+        for job in std::iter::once(job).chain(job.neighbours()) {
+            match self.find(job) {
+                Some(record) => found.push(record),
+                None => answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent))),
+            }
+        }
+        let groups = in_groups(found, |record| record).into_iter();
+        groups.filter_map(|found| self.prepare_together(found, answer)).collect()
+    }
+
+    fn prepare_together(&self, found: Vec<FoundRecord>, answer: &mut impl Answers) -> Option<PreparedRead> {
+        let first = found.first()?;
+        let (offset, place) = (first.place.blocks().start, first.place);
+        let end = found.iter().map(|record| record.place.blocks().end).max()?;
+        let length = (end - offset) as usize;
+        let dir = &self.0.directories[usize::from(place.directory)].dirs[first.key.0];
+        let file = match dir.segment(place.segment) {
+            Ok(file) => file,
+            Err(errno) => {
+                for FoundRecord { job, key, place } in found {
+                    let failed = self.kernel_error(job.request(), key, place, errno);
+                    answer(job, Err(failed));
+                }
+                return None;
+            }
+        };
+        let allocated = guarded::<Self, _>(first.job.request(), || {
+            self.0
+                .buffers
+                .allocate(length, BLOCK as usize)
+                .ok_or_else(|| no_memory(first.job.request(), length))
+        });
+        match allocated {
+            Ok(buffer) => {
+                let records = PendingRecords { found, _in_flight: InFlightRead::new(&self.0) };
+                Some(PreparedRead { records, file, buffer, offset })
+            }
+            Err(failed) => {
+                found.into_iter().for_each(|record| answer(record.job, Err(failed.clone())));
+                None
+            }
+        }
+    }
+
+    /// Checks the records in `buffer`, which was read from `offset`, and answers with their samples.
     pub(super) fn finish(
         &self,
-        request: &ReadRequest,
-        &PendingRead { key, place, .. }: &PendingRead,
+        records: &PendingRecords,
+        offset: u64,
         buffer: Buffer,
         read: Result<(), Errno>,
-    ) -> Result<Bytes, TierError> {
-        read.map_err(|errno| self.kernel_error(request, key, place, errno))?;
-        let checked = if buffer.filled() < buffer.capacity() {
-            Err("the file ends before the record does")
-        } else {
-            check_record(buffer.as_ref(), self.0.sets[key.0].identity, key.1)
+        answer: &mut impl Answers,
+    ) {
+        let (bytes, is_alone) = (buffer.freeze(), records.found.len() == 1);
+        for FoundRecord { job, key, place } in &records.found {
+            let request = job.request();
+            let result = guarded::<Self, _>(request, || {
+                read.map_err(|errno| self.kernel_error(request, *key, *place, errno))?;
+                let start = (place.offset() - offset) as usize;
+                let record = start..start + place.bytes() as usize;
+                let sample = self.check(request, *key, *place, bytes.get(record))?;
+                if is_alone {
+                    return Ok(bytes.slice(start..start + sample));
+                }
+                let own = self.0.buffers.allocate(sample, UNIT as usize);
+                let mut own = own.ok_or_else(|| no_memory(request, sample))?;
+                own.extend(&bytes[start..start + sample]);
+                Ok(own.freeze())
+            });
+            // The record was moved during the read.
+            let moved = result.is_err() && self.0.place(*key).is_some_and(|now| now != *place);
+            match moved {
+                true => self.read_now(job, answer),
+                false => answer(Arc::clone(job), result),
+            }
+        }
+    }
+
+    /// Reads a record once more, on this thread.
+    fn read_now(&self, job: &Arc<ReadJob>, answer: &mut impl Answers) {
+        let Some(found) = self.find(job) else {
+            return answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent)));
+        };
+        let Some(read) = self.prepare_together(vec![found], answer) else { return };
+        let PreparedRead { records, file, mut buffer, offset } = read;
+        let done = file.read(&mut buffer, offset);
+        self.finish(&records, offset, buffer, done, answer);
+    }
+
+    /// Checks the bytes of a record, and returns its sample's length.
+    fn check(
+        &self,
+        request: &ReadRequest,
+        key: DiskKey,
+        place: RecordPlace,
+        record: Option<&[u8]>,
+    ) -> Result<usize, TierError> {
+        let checked = match record {
+            Some(record) => check_record(record, self.0.sets[key.0].identity, key.1),
+            None => Err("the file ends before the record does"),
         };
         match checked {
-            Ok(length) if length as u64 == request.len() => {
-                Ok(buffer.freeze().slice(HEADER..HEADER + length))
-            }
+            Ok(length) if length as u64 == request.len() => Ok(length),
             Ok(length) => {
                 let detail = format!("{length} bytes are stored, {} were requested", request.len());
                 Err(error(request, ErrorKind::Changed).with_detail(detail))
@@ -192,4 +379,8 @@ impl RecordReader {
 
 fn error(request: &ReadRequest, kind: ErrorKind) -> TierError {
     TierError::new(kind, NAME).with_object(request.key.to_string())
+}
+
+fn no_memory(request: &ReadRequest, length: usize) -> TierError {
+    error(request, ErrorKind::Other).with_detail(format!("there is no memory for its {length} bytes"))
 }

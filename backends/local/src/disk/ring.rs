@@ -26,14 +26,13 @@ use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use bytes::Bytes;
-use foreread_tier::{ErrorKind, ReadFuture, ReadRequest, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, ReadRequest};
 use rustix::io::Errno;
 
-use super::record_reader::{PendingRead, PreparedRead, RecordReader};
+use super::record_reader::{PendingRecords, PreparedRead, RecordReader};
 use super::uring::{ReadRing, RingRead, RingWaker};
 use crate::jobs::{self, Burst, CLOSED, DeferredWakes, JobQueue, QueuedRead, ReadWorkers, WakeQueue, lock};
-use crate::pool::guarded;
+use crate::pool::BlockingRead;
 
 /// How long a completed read waits for others to share its wake-ups.
 const BATCH_DELAY: Duration = Duration::from_millis(1);
@@ -66,12 +65,6 @@ struct RingState {
     closed: bool,
     /// By thread: its waker, and whether it sleeps with a free slot.
     threads: Vec<(RingWaker, bool)>,
-}
-
-/// The context of a read.
-struct RingJob {
-    job: Arc<jobs::ReadJob>,
-    record: PendingRead,
 }
 
 impl RingReaders {
@@ -129,6 +122,10 @@ impl ReadWorkers for RingShared {
         &self.wakes
     }
 
+    fn group(&self, jobs: Vec<Arc<jobs::ReadJob>>) -> Vec<Arc<jobs::ReadJob>> {
+        self.reader.group(jobs)
+    }
+
     fn begin(self: &Arc<Self>, jobs: Vec<Arc<jobs::ReadJob>>) {
         let queued = jobs.len();
         let mut state = lock(&self.state);
@@ -165,7 +162,7 @@ impl Drop for RingReaders {
 struct RingWorker {
     shared: Arc<RingShared>,
     number: usize,
-    ring: ReadRing<RingJob>,
+    ring: ReadRing<PendingRecords>,
     deferred: DeferredWakes,
 }
 
@@ -215,19 +212,13 @@ impl RingWorker {
             if jobs.is_empty() {
                 return !closed || self.ring.in_flight() > 0;
             }
-            for job in jobs.drain(..).filter(|job| !job.is_dropped()) {
-                let request = job.request();
-                match guarded::<RecordReader, _>(request, || self.shared.reader.prepare(request)) {
-                    Ok(PreparedRead { record, file, buffer, offset }) => {
-                        let context = RingJob { job, record };
-                        push(
-                            &self.shared.reader,
-                            &mut self.ring,
-                            &mut self.deferred,
-                            RingRead { file, buffer, offset, context },
-                        );
-                    }
-                    Err(error) => self.deferred.answer(job, Err(error)),
+            for job in jobs.drain(..).filter(|job| !job.is_unwanted()) {
+                let deferred = &mut self.deferred;
+                let prepared =
+                    self.shared.reader.prepare(&job, &mut |job, result| deferred.answer(job, result));
+                for PreparedRead { records, file, buffer, offset } in prepared {
+                    let read = RingRead { file, buffer, offset, context: records };
+                    push(&self.shared.reader, &mut self.ring, &mut self.deferred, read);
                 }
             }
         }
@@ -235,8 +226,8 @@ impl RingWorker {
     }
 
     /// Continues or finishes a completed read.
-    fn complete(&mut self, mut read: RingRead<RingJob>, answer: Result<usize, Errno>) {
-        if read.context.job.is_dropped() {
+    fn complete(&mut self, mut read: RingRead<PendingRecords>, answer: Result<usize, Errno>) {
+        if read.context.are_unwanted() {
             return;
         }
         let done = match read.file.needs_more(&read.buffer, answer) {
@@ -255,9 +246,9 @@ impl RingWorker {
 /// Pushes a read. Without a free slot it is executed at once.
 fn push(
     reader: &RecordReader,
-    ring: &mut ReadRing<RingJob>,
+    ring: &mut ReadRing<PendingRecords>,
     deferred: &mut DeferredWakes,
-    read: RingRead<RingJob>,
+    read: RingRead<PendingRecords>,
 ) {
     if let Err(mut read) = ring.push(read) {
         let done = read.file.read(&mut read.buffer, read.offset);
@@ -265,18 +256,14 @@ fn push(
     }
 }
 
-/// Checks a finished read and sends its result.
+/// Checks a finished read and sends its results.
 fn finish(
     reader: &RecordReader,
     deferred: &mut DeferredWakes,
-    read: RingRead<RingJob>,
+    read: RingRead<PendingRecords>,
     done: Result<(), Errno>,
 ) {
-    let RingRead { file, buffer, offset, context: RingJob { job, record } } = read;
+    let RingRead { file, buffer, offset, context: records } = read;
     file.drop_pages(offset, buffer.filled() as u64);
-    let request = job.request();
-    let result: Result<Bytes, TierError> =
-        guarded::<RecordReader, _>(request, || reader.finish(request, &record, buffer, done));
-    drop(record);
-    deferred.answer(job, result);
+    reader.finish(&records, offset, buffer, done, &mut |job, result| deferred.answer(job, result));
 }

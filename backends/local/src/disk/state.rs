@@ -15,9 +15,9 @@ use super::counters::DiskCounters;
 use super::dataset_dir::{DatasetDir, SegmentLimits};
 use super::flock::{self, FileLock};
 use super::folder::{Folder, FolderId};
-use super::format::RecordPlace;
 use super::layout::LOCK;
 use super::packer::PackJob;
+use super::place::RecordPlace;
 use super::quota::Quota;
 use super::table::PlaceTable;
 use crate::jobs::lock;
@@ -37,7 +37,7 @@ pub(super) struct CacheDirectory {
     pub(super) quota: Quota,
     /// By set. Empty where the directory is not used.
     pub(super) dirs: Vec<DatasetDir>,
-    pub(super) limits: Vec<SegmentLimits>,
+    pub(super) limits: SegmentLimits,
     /// Writing has failed, and no more is written.
     pub(super) failed: AtomicBool,
 }

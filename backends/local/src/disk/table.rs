@@ -11,7 +11,7 @@ use foreread_types::SampleId;
 use metrics::Gauge;
 
 use super::config::DatasetUsage;
-use super::format::RecordPlace;
+use super::place::RecordPlace;
 
 #[derive(Debug)]
 pub(super) struct PlaceTable {
@@ -46,8 +46,8 @@ impl PlaceTable {
     pub(super) fn put(&self, id: SampleId, place: RecordPlace) -> Option<RecordPlace> {
         let before = RecordPlace::unpack(self.slot(id)?.swap(place.pack(), Ordering::AcqRel));
         self.samples.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(place.bytes(), Ordering::Relaxed);
-        self.held.increment(place.bytes() as f64);
+        self.bytes.fetch_add(place.footprint(), Ordering::Relaxed);
+        self.held.increment(place.footprint() as f64);
         self.subtract(before);
         before
     }
@@ -70,6 +70,14 @@ impl PlaceTable {
         exchanged
     }
 
+    /// Changes the location of a sample that is at `place`. `false` if it is no longer there.
+    pub(super) fn relocate(&self, id: SampleId, place: RecordPlace, to: RecordPlace) -> bool {
+        debug_assert_eq!(place.length, to.length);
+        self.slot(id).is_some_and(|slot| {
+            slot.compare_exchange(place.pack(), to.pack(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
     /// Removes all samples in a directory.
     pub(super) fn clear(&self, directory: u8) {
         self.of(directory).for_each(|(id, place)| _ = self.take_from(id, place));
@@ -78,8 +86,8 @@ impl PlaceTable {
     fn subtract(&self, place: Option<RecordPlace>) {
         if let Some(place) = place {
             self.samples.fetch_sub(1, Ordering::Relaxed);
-            self.bytes.fetch_sub(place.bytes(), Ordering::Relaxed);
-            self.held.decrement(place.bytes() as f64);
+            self.bytes.fetch_sub(place.footprint(), Ordering::Relaxed);
+            self.held.decrement(place.footprint() as f64);
         }
     }
 

@@ -18,10 +18,10 @@ use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts,
 use super::counters::DiskCounters;
 use super::dataset_dir::SegmentWriter;
 use super::error::NAME;
-use super::format::{FOOTPRINT, blocks_of};
 use super::index::IndexFollower;
 use super::open::{self, OpenedDirectory};
 use super::packer::{PackJob, Packer, PendingRecord, WriterHandle};
+use super::place::{FOOTPRINT, READ_MEMORY, RecordLength};
 use super::readers::DiskReaders;
 use super::record_reader::RecordReader;
 use super::state::{CacheDirectory, CachedDataset, DiskKey, DiskState, TierLocks};
@@ -97,7 +97,7 @@ impl DiskTier {
     ) -> Result<Self, TierError> {
         let counters = DiskCounters::new();
         let (sets, numbers) = sets(datasets, &counters);
-        let roots = open::open_roots(&config, &sets, datasets)?;
+        let roots = open::open_roots(&config, &sets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
         for (number, root) in (0..).zip(&roots) {
             opened.push(open::open(&config, number, root.as_ref(), &sets, datasets)?);
@@ -181,12 +181,12 @@ impl DiskTier {
             };
             spawn("foreread-write", move || writer.run())?;
         }
-        let packer = Packer { store: Arc::clone(&self.store), jobs, writers, open: Default::default() };
+        let packer = Packer::new(Arc::clone(&self.store), jobs, writers);
         spawn("foreread-pack", move || packer.run())
     }
 
-    /// The space of a sample: its length and a header, rounded up to whole blocks. It is known
-    /// before opening, so that a run can be planned without its disks.
+    /// The space of a sample: its length and a trailer, rounded up to 64 bytes, and its entry in
+    /// the index. It is known before opening, so that a run can be planned without its disks.
     pub const FOOTPRINT: Footprint = FOOTPRINT;
 
     /// The capacity of a directory that holds so many samples of one dataset with so many bytes in
@@ -378,7 +378,7 @@ impl Tier for DiskTier {
 
     /// Reads on the tier's own threads. An invalid record is [`ErrorKind::Corrupt`] and dropped. A
     /// record that cannot be read now stays, and the error has another kind. The result's
-    /// allocation is the whole record: the sample and 64 bytes, rounded up to 4096.
+    /// allocation is the blocks around the record, in which the sample begins at a multiple of 64.
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
         self.readers.read(request)
     }
@@ -391,9 +391,13 @@ impl Tier for DiskTier {
 
 #[async_trait]
 impl CacheTier for DiskTier {
-    /// The length and 64 bytes, rounded up to 4096. Indexes are reserved separately.
+    /// The length and 24 bytes, rounded up to 64, and 44 bytes of the index.
     fn footprint(&self) -> Footprint {
         FOOTPRINT
+    }
+
+    fn read_memory(&self) -> Footprint {
+        READ_MEMORY
     }
 
     fn keeps_memory(&self) -> bool {
@@ -438,7 +442,7 @@ impl CacheTier for DiskTier {
         let Some(own) = self.key(key).filter(known) else {
             return Err(error(ErrorKind::Invalid).with_detail("it is not a sample of the run's datasets"));
         };
-        let Some(blocks) = blocks_of(sample.len() as u64) else {
+        let Some(length) = RecordLength::of(sample.len() as u64) else {
             return Err(
                 error(ErrorKind::Unsupported).with_detail("samples of 4 GiB or more are not kept on disk")
             );
@@ -459,7 +463,7 @@ impl CacheTier for DiskTier {
                     return Err(error(ErrorKind::Full).with_detail("the write queue is full"));
                 };
                 pending_writes.insert(own, (directory, Arc::default()));
-                let pending = PendingRecord { id: key.id, blocks, room, write_behind, done };
+                let pending = PendingRecord { id: key.id, length, room, write_behind, done };
                 PackJob::Store { key: own, directory, sample, pending }
             };
             let sent = self.store.jobs.send(job);
@@ -515,6 +519,7 @@ mod tests {
 
     use super::super::record_reader::PreparedRead;
     use super::*;
+    use crate::jobs::ReadJob;
 
     /// A passing error once emptied the cache for good.
     #[test]
@@ -529,12 +534,16 @@ mod tests {
         let room = tier.reserve(FOOTPRINT.of(100)).unwrap();
         runtime.block_on(tier.store(room, key, Sample::uncharged(vec![7; 100].into()))).unwrap();
         let object = Object { path: "a".into(), size: 100, version: None };
-        let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
+        let request = Arc::new(ReadRequest::new(key, object, Span::Whole, Tick(0)));
         let reader = RecordReader(Arc::clone(&tier.store));
         let read = |errno: Option<Errno>| {
-            let PreparedRead { record, file, mut buffer, offset } = reader.prepare(&request).unwrap();
+            let mut answered = None;
+            let mut answer = |_, result| answered = Some(result);
+            let mut prepared = reader.prepare(&ReadJob::new(Arc::clone(&request)), &mut answer);
+            let PreparedRead { records, file, mut buffer, offset } = prepared.remove(0);
             let done = errno.map_or_else(|| file.read(&mut buffer, offset), Err);
-            reader.finish(&request, &record, buffer, done)
+            reader.finish(&records, offset, buffer, done, &mut answer);
+            answered.unwrap()
         };
         for errno in [Errno::IO, Errno::NOMEM, Errno::AGAIN, Errno::TIMEDOUT, Errno::NODEV] {
             assert!(!read(Some(errno)).unwrap_err().kind().is_loss(), "{errno}");

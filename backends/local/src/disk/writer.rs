@@ -16,8 +16,8 @@ use tokio::sync::oneshot;
 use super::aligned::Aligned;
 use super::dataset_dir::{NO_ROOM, SegmentWriter};
 use super::error::{about, from_errno, from_io};
-use super::format::{BLOCK, RecordPlace};
-use super::packer::{RecordBlock, StoreReply};
+use super::packer::{BlockRecord, RecordBlock, StoreReply};
+use super::place::{RecordPlace, UNIT};
 use super::state::{CacheDirectory, DiskState, TierLocks, WriteOutcome};
 
 /// The longest wait of a write for reads, and the interval of polling.
@@ -66,6 +66,7 @@ impl DirectoryWriter {
                 WriteCommand::Remove { set, records, done } => {
                     self.remove(set, &records);
                     drop(done);
+                    self.empty_a_segment(set);
                 }
                 WriteCommand::Flushed(done) => drop(done),
                 WriteCommand::Report { outcome, done } => {
@@ -76,7 +77,7 @@ impl DirectoryWriter {
         }
     }
 
-    fn directory(&self) -> &CacheDirectory {
+    pub(super) fn directory(&self) -> &CacheDirectory {
         &self.store.directories[usize::from(self.number)]
     }
 
@@ -91,12 +92,9 @@ impl DirectoryWriter {
     }
 
     fn write(&mut self, block: RecordBlock) {
-        let RecordBlock { set, bytes, records } = block;
-        let written = if self.directory().is_writable() {
-            self.try_write(set, &bytes, &records)
-        } else {
-            Err(self.closed())
-        };
+        let written =
+            if self.directory().is_writable() { self.try_write(&block) } else { Err(self.closed()) };
+        let RecordBlock { set, bytes, waiting: records, .. } = block;
         // A full channel means that the packer has enough buffers.
         let _ = self.spare.try_send(bytes);
         let store = Arc::clone(&self.store);
@@ -104,11 +102,11 @@ impl DirectoryWriter {
         match written {
             Ok(places) => {
                 for (record, place) in records.into_iter().zip(places) {
-                    directory.quota.keep(record.room, record.blocks);
+                    directory.quota.keep(record.room, place.footprint());
                     let before = store.sets[set].table.put(record.id, place);
                     debug_assert!(before.is_none(), "{} was on its way twice", record.id);
                     store.pending_writes().remove(&(set, record.id));
-                    store.counters.written(place.bytes());
+                    store.counters.written(place.footprint());
                     drop(record.write_behind);
                     let _ = record.done.send(Ok(())); // the receiver may be gone
                 }
@@ -131,12 +129,8 @@ impl DirectoryWriter {
     }
 
     /// Writes and lists a block, and returns the locations of its records.
-    fn try_write(
-        &mut self,
-        set: usize,
-        bytes: &Aligned,
-        records: &[super::packer::PendingRecord],
-    ) -> Result<Vec<RecordPlace>, TierError> {
+    pub(super) fn try_write(&mut self, block: &RecordBlock) -> Result<Vec<RecordPlace>, TierError> {
+        let set = block.set;
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
         let dir = &directory.dirs[set];
@@ -145,27 +139,25 @@ impl DirectoryWriter {
             directory.fail(&error);
             error
         };
-        let (segment, start) = writer
-            .write(dir, &directory.quota, bytes.as_slice(), directory.limits[set])
-            .map_err(|errno| match errno {
-            NO_ROOM => {
-                let why = "the space is taken by fragmented segments";
-                about(ErrorKind::Full, directory.path.display(), why)
-            }
-            errno => failed(from_errno(errno, directory.path.display())),
-        })?;
-        let mut at = (start / BLOCK) as u32;
-        let places: Vec<RecordPlace> = records
-            .iter()
-            .map(|record| {
-                let place = RecordPlace { directory: self.number, segment, start: at, blocks: record.blocks };
-                at += record.blocks;
-                place
-            })
-            .collect();
-        let listed: Vec<_> = records.iter().zip(&places).map(|(record, &place)| (record.id, place)).collect();
+        let (segment, start) =
+            writer.write(dir, &directory.quota, block, directory.limits).map_err(|errno| match errno {
+                NO_ROOM => {
+                    let why = "the space is taken by fragmented segments";
+                    about(ErrorKind::Full, directory.path.display(), why)
+                }
+                errno => failed(from_errno(errno, directory.path.display())),
+            })?;
+        let place = |record: &BlockRecord| RecordPlace {
+            directory: self.number,
+            segment,
+            start: ((start + record.at as u64) / UNIT) as u32,
+            length: record.length,
+        };
+        let places: Vec<RecordPlace> = block.records.iter().map(place).collect();
+        let listed: Vec<_> =
+            block.records.iter().zip(&places).map(|(record, &place)| (record.id, place)).collect();
         if let Err(error) = writer.list(self.number, &store.sets[set].table, &listed) {
-            writer.truncate_to(segment, start);
+            writer.truncate_to(segment, start + block.head as u64);
             return Err(failed(from_io(&error, directory.path.display())));
         }
         Ok(places)
@@ -193,9 +185,6 @@ impl DirectoryWriter {
             writer.remove_records(&directory.dirs[set], self.number, table, &directory.quota, &dead)
         {
             directory.fail(&from_io(&error, directory.path.display()));
-        }
-        for (_, place) in dead {
-            directory.quota.release(place.blocks);
         }
     }
 }

@@ -13,8 +13,15 @@ use crate::rig::{config, copy, files, open, place, read, root, run, sample, stor
 
 const SAMPLES: u64 = 3;
 
+/// The length of each record of [`small`], which begins with the sample and ends with its trailer.
+const RECORD: usize = 128;
+const TRAILER: usize = 24;
+
+/// The length of an index entry.
+const ENTRY: usize = 20;
+
 fn small(id: u64) -> KnownSample {
-    sample(id, 40 + id * 7)
+    sample(id, 60 + id * 7)
 }
 
 /// A cache of a few small samples in one segment.
@@ -66,21 +73,22 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 #[test]
 fn flipped_byte_costs_only_its_record() {
     let cache = cache();
-    let mut places: Vec<(&str, usize)> = (0..64 + SAMPLES as usize * 32).map(|at| ("index", at)).collect();
+    let mut places: Vec<(&str, usize)> = (0..64 + SAMPLES as usize * ENTRY).map(|at| ("index", at)).collect();
     let segment = "00000.segment";
     places.extend((0..40).chain([100, 2000, 4095]).map(|at| (segment, at)));
-    for id in 0..SAMPLES as usize {
-        let used = 64 + small(id as u64).content.len();
-        places.extend((0..used).chain([used, 4095]).map(|at| (segment, 4096 * (id + 1) + at)));
-    }
+    places.extend((0..SAMPLES as usize * RECORD + 100).map(|at| (segment, 4096 + at)));
     for (at, (name, place)) in places.into_iter().enumerate() {
         let left = after(cache.path(), |copy| edit(&file(copy, name), |bytes| bytes[place] ^= 1 << (at % 8)));
-        let record = place / 4096;
-        let expected = match (name, record) {
-            ("index", _) if place < 64 => 0,
-            (_, 0) if name != "index" => 0,
-            // The padding of a record is not used.
-            (_, 1..) if place % 4096 >= 64 + small(record as u64 - 1).content.len() => SAMPLES,
+        let record = place.saturating_sub(4096) / RECORD;
+        let is_padding = || {
+            let length = small(record as u64).content.len();
+            record >= SAMPLES as usize || (length..RECORD - TRAILER).contains(&(place % RECORD))
+        };
+        let expected = match name {
+            "index" if place < 64 => 0,
+            "index" => SAMPLES - 1,
+            _ if place < 4096 => 0,
+            _ if is_padding() => SAMPLES,
             _ => SAMPLES - 1,
         };
         assert_eq!(left, expected, "{name} at {place}");
@@ -90,14 +98,18 @@ fn flipped_byte_costs_only_its_record() {
 #[test]
 fn truncated_file_costs_only_the_lost_records() {
     let cache = cache();
-    for length in (0..64 + SAMPLES as usize * 32).step_by(7) {
+    for length in (0..64 + SAMPLES as usize * ENTRY).step_by(7) {
         let left = after(cache.path(), |copy| edit(&file(copy, "index"), |bytes| bytes.truncate(length)));
-        assert_eq!(left as usize, length.saturating_sub(64) / 32, "an index of {length} bytes");
+        assert_eq!(left as usize, length.saturating_sub(64) / ENTRY, "an index of {length} bytes");
     }
-    for length in (0..4096 * (SAMPLES as usize + 1)).step_by(509) {
+    for length in (0..4096).step_by(509).chain((4096..2 * 4096).step_by(61)) {
         let left =
             after(cache.path(), |copy| edit(&file(copy, "00000.segment"), |bytes| bytes.truncate(length)));
-        assert_eq!(left as usize, (length / 4096).saturating_sub(1), "a segment of {length} bytes");
+        assert_eq!(
+            left as usize,
+            length.saturating_sub(4096).div_euclid(RECORD).min(SAMPLES as usize),
+            "a segment of {length} bytes"
+        );
     }
 }
 
@@ -123,8 +135,8 @@ fn swapped_records_are_never_mistaken() {
     let cache = cache();
     let left = after(cache.path(), |copy| {
         edit(&file(copy, "00000.segment"), |bytes| {
-            let (first, second) = bytes[4096..].split_at_mut(4096);
-            first.swap_with_slice(&mut second[..4096]);
+            let (first, second) = bytes[4096..].split_at_mut(RECORD);
+            first.swap_with_slice(&mut second[..RECORD]);
         });
     });
     assert_eq!(left, SAMPLES - 2);
@@ -249,7 +261,7 @@ fn byte_flipped_under_an_open_tier_is_corrupt_then_absent() {
     let cache = cache();
     let tier = open(cache.path(), 4 << 20);
     let segment = files(cache.path()).into_iter().find(|path| path.ends_with("00000.segment")).unwrap();
-    edit_in_place(&segment, 4096 + 64 + 3);
+    edit_in_place(&segment, 4096 + 3);
     let known = small(0);
     run(async {
         assert_eq!(read(&tier, &known).await.unwrap_err().kind(), ErrorKind::Corrupt);

@@ -27,15 +27,81 @@ fn fill(tier: &DiskTier, count: u64, size: u64) -> Vec<KnownSample> {
     known
 }
 
-/// Counts allocations, which is the number of executed reads.
+/// Counts the executed reads: the allocations of whole blocks.
 #[derive(Debug, Default)]
 struct Counting(AtomicUsize);
 
 impl Buffers for Counting {
     fn allocate(&self, length: usize, align: usize) -> Option<Buffer> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(usize::from(align == 4096), Ordering::Relaxed);
         HeapBuffers.allocate(length, align)
     }
+}
+
+/// Neighbours that are requested together are one read, and each sample has memory of its own.
+#[test]
+// semantics: DISK-25
+fn small_neighbours_are_read_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let buffers = Arc::new(Counting::default());
+    let tier =
+        DiskTier::open(config(directory.path(), 64 << 20), &datasets(), Arc::clone(&buffers) as _).unwrap();
+    let known = fill(&tier, 400, 1000);
+    // In any order. Large samples of the same burst are read alone.
+    let large: Vec<KnownSample> = (400..410).map(|id| sample(id, 20_000)).collect();
+    run(async {
+        for known in &large {
+            store(&tier, known).await.unwrap().unwrap();
+        }
+    });
+    let mut mixed: Vec<KnownSample> = known.iter().rev().cloned().collect();
+    mixed.extend(large);
+    run(async {
+        let answers: Vec<_> = tier.read_all(requests(&mixed)).collect().await;
+        assert_eq!(answers.len(), mixed.len());
+        for answer in answers {
+            assert_eq!(answer.result.unwrap(), mixed[answer.tag as usize].content);
+        }
+    });
+    // 400 KB in pieces of 128 KiB.
+    assert_eq!(buffers.0.swap(0, Ordering::Relaxed), 4 + 10);
+    // Samples that do not lie next to each other are read alone.
+    let apart: Vec<KnownSample> = known.iter().step_by(20).cloned().collect();
+    run(async {
+        let answers: Vec<_> = tier.read_all(requests(&apart)).collect().await;
+        assert!(answers.iter().all(|answer| answer.result.is_ok()));
+    });
+    assert_eq!(buffers.0.load(Ordering::Relaxed), apart.len());
+}
+
+/// A dropped, removed or damaged neighbour costs the others nothing.
+#[test]
+fn fault_of_a_record_does_not_reach_its_neighbours() {
+    let directory = tempfile::tempdir().unwrap();
+    let tier = open(directory.path(), 64 << 20);
+    let known = fill(&tier, 60, 1000);
+    let segment = crate::rig::place(directory.path(), 1).join("00000.segment");
+    let file = std::fs::File::options().write(true).open(segment).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 3], 4096 + 7 * 1024).unwrap();
+    file.sync_all().unwrap();
+    run(async {
+        tier.remove(vec![known[20].key]).await;
+        let read = |known: &KnownSample| {
+            let request = ReadRequest::new(known.key, known.object.clone(), Span::Whole, Tick(0));
+            foreread_tier::Tier::read(&tier, Arc::new(request))
+        };
+        let mut reads: Vec<_> = known.iter().map(read).collect();
+        // The first one, which stands for the others.
+        drop(reads.remove(0));
+        for (result, known) in futures::future::join_all(reads).await.into_iter().zip(&known[1..]) {
+            match known.key.id.0 {
+                7 => assert_eq!(result.unwrap_err().kind(), ErrorKind::Corrupt),
+                20 => assert_eq!(result.unwrap_err().kind(), ErrorKind::Absent),
+                _ => assert_eq!(result.unwrap(), known.content),
+            }
+        }
+    });
+    assert_eq!(tier.counts().corrupt, 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
-use foreread_local::disk::{self, Access, CleanRule, DiskTier};
+use foreread_local::disk::{self, Access, CleanRule, DatasetOnDisk, DiskTier};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
 use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
@@ -39,6 +39,96 @@ fn capacity_is_never_exceeded() {
         });
         assert_eq!(tier.counts().corrupt, 0);
     }
+}
+
+/// Records were rounded up to 4 KiB.
+#[test]
+// semantics: DISK-26
+fn small_samples_use_the_room_of_the_disk() {
+    for (size, count) in [(1000, 60_000), (1024, 60_000), (110_000, 600)] {
+        let directory = tempfile::tempdir().unwrap();
+        let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: count, bytes: count * size };
+        let capacity = 48 << 20;
+        let tier =
+            DiskTier::open(config(directory.path(), capacity), &[dataset], Arc::new(HeapBuffers)).unwrap();
+        let stored = run(async {
+            let mut writes = Vec::new();
+            for id in 0..count {
+                let Some(room) = tier.reserve(tier.footprint().of(size)) else { break };
+                let known = sample(id, size);
+                let sample = Sample::uncharged(known.content);
+                writes.push(tier.store(room, known.key, sample));
+                // As many as the queue takes.
+                if writes.len() == 64 {
+                    futures::future::try_join_all(writes.drain(..)).await.unwrap();
+                }
+            }
+            futures::future::try_join_all(writes).await.unwrap();
+            tier.stored(DatasetId(0)).samples
+        });
+        let part = (stored * size) as f64 / capacity as f64;
+        println!("{stored} samples of {size} bytes are {part:.3} of {capacity} bytes");
+        assert!(part >= 0.9, "samples of {size} bytes: {part:.3} of the room");
+        assert!(taken(directory.path()) <= capacity);
+    }
+}
+
+/// Live records of the same blocks kept the space of removed ones.
+#[test]
+// semantics: DISK-26
+fn removed_small_samples_free_their_space() {
+    let directory = tempfile::tempdir().unwrap();
+    let dataset = DatasetOnDisk { identity: DatasetIdentity(1), samples: 8000, bytes: 8_000_000 };
+    let open = || {
+        let config = config(directory.path(), 16 << 20).with_segment(1 << 20);
+        DiskTier::open(config, &[dataset], Arc::new(HeapBuffers)).unwrap()
+    };
+    let tier = open();
+    let known = |id| sample(id, 1000);
+    run(async {
+        for ids in (0..8000).collect::<Vec<u64>>().chunks(500) {
+            futures::future::join_all(ids.iter().map(|id| async {
+                store(&tier, &known(*id)).await.unwrap().unwrap();
+            }))
+            .await;
+        }
+    });
+    let full = tier.free();
+    // Every second one is removed in parts, while the others are read.
+    let is_removing = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            run(async {
+                for part in (0..8000).step_by(2).collect::<Vec<u64>>().chunks(100) {
+                    tier.remove(part.iter().map(|id| known(*id).key).collect()).await;
+                }
+            });
+            is_removing.store(false, std::sync::atomic::Ordering::Release);
+        });
+        let mut rounds = 0;
+        while is_removing.load(std::sync::atomic::Ordering::Acquire) || rounds == 0 {
+            run(async {
+                let ids: Vec<u64> = (1..8000).step_by(2).collect();
+                for part in ids.chunks(200) {
+                    let reads = part.iter().map(|id| async { (*id, read(&tier, &known(*id)).await) });
+                    for (id, result) in futures::future::join_all(reads).await {
+                        assert_eq!(result.unwrap(), known(id).content, "sample {id}");
+                    }
+                }
+            });
+            rounds += 1;
+        }
+    });
+    let footprint = tier.footprint().of(1000);
+    let freed = tier.free() - full;
+    assert!(freed > 4000 * footprint * 3 / 4, "{freed} of {} bytes are free again", 4000 * footprint);
+    assert_eq!(tier.counts().corrupt, 0);
+    assert!(taken(directory.path()) <= (16 << 20) - tier.free());
+    drop(tier);
+    let tier = open();
+    assert_eq!((run(verify(&tier, known)), tier.counts().corrupt), (4000, 0));
+    run(tier.remove((0..8000).map(|id| known(id).key).collect()));
+    assert_eq!(tier.free(), tier.capacity());
 }
 
 #[test]
@@ -307,7 +397,7 @@ fn full_disk_at_the_start_keeps_existing_samples() {
         for damage in [false, true] {
             if damage {
                 let index = fs::File::options().write(true).open(place(&path, 1).join("index")).unwrap();
-                std::os::unix::fs::FileExt::write_all_at(&index, &[0xff], 64 + 5 * 32).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&index, &[0xff], 64 + 5 * 20).unwrap();
                 fill(&path);
             }
             let before = warnings(&path).len();

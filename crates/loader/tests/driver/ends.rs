@@ -117,6 +117,10 @@ impl CacheTier for PanickingCache {
         self.inner.footprint()
     }
 
+    fn read_memory(&self) -> Footprint {
+        self.inner.read_memory()
+    }
+
     fn keeps_memory(&self) -> bool {
         self.inner.keeps_memory()
     }

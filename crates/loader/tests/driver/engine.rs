@@ -61,6 +61,10 @@ impl CacheTier for TaskRecordingCache {
         self.memory.footprint()
     }
 
+    fn read_memory(&self) -> Footprint {
+        self.memory.read_memory()
+    }
+
     fn keeps_memory(&self) -> bool {
         self.memory.keeps_memory()
     }

@@ -38,13 +38,13 @@ pub async fn cache(cache: Arc<dyn CacheTier>) {
     assert_eq!(free(&*cache), all, "everything was given back");
 }
 
-/// Checks that reads from a cache allocate at most the samples' footprints, as readers charge them.
+/// Checks that reads from a cache allocate at most what readers charge for them.
 /// Samples in memory must allocate nothing. `live` returns the bytes that this program has in use.
 /// The program must do nothing else meanwhile.
 ///
 /// # Panics
 /// If reads allocate more.
-pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -> u64) {
+pub async fn reads_allocate_what_is_charged(cache: &dyn CacheTier, live: impl Fn() -> u64) {
     /// The overhead of an answer and its stream.
     const OVERHEAD: u64 = 400;
     for size in [1_000, 10_000, 110_000] {
@@ -63,7 +63,7 @@ pub async fn reads_take_their_footprint(cache: &dyn CacheTier, live: impl Fn() -
             assert_bytes("of one length", answer, &known.content);
         }
         let taken = live().saturating_sub(before) / known.len() as u64;
-        let most = OVERHEAD + if is_at_hand { 0 } else { cache.footprint().of(size) };
+        let most = OVERHEAD + if is_at_hand { 0 } else { cache.read_memory().of(size) };
         assert!(taken <= most, "{taken} bytes for each sample of {size}, which is counted as {most}");
         drop(answers);
         cache.remove(known.iter().map(|known| known.key).collect()).await;

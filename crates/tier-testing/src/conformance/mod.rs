@@ -3,7 +3,7 @@
 //! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
 //!   (which it must not list), and nothing else.
 //! * [`cache`] for an empty cache. The suite stores and removes samples.
-//! * [`reads_take_their_footprint`] for an empty cache, in a program that counts its allocations.
+//! * [`reads_allocate_what_is_charged`] for an empty cache, in a program that counts its allocations.
 //! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The
 //!   other two call it.
 //!
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadRequest, Tier, TierError};
 use futures::StreamExt;
 
-pub use self::cache::{cache, reads_take_their_footprint};
+pub use self::cache::{cache, reads_allocate_what_is_charged};
 pub use self::origin::origin;
 pub use self::tier::tier;
 

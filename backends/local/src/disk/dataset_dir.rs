@@ -38,8 +38,8 @@ pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
 /// File systems allocate more than a file's data. Smaller amounts are not worth punching.
 const MIN_RECLAIM: u64 = 64 << 10;
 
-/// Dead bytes are recovered once they are more than this part of the live ones, at the price of
-/// writing the live records of a segment again. Large samples never come near it.
+/// Dead bytes are recovered once they are more than this part of the live ones. Large samples never
+/// come near it.
 const EMPTIED_PART: u64 = 4;
 const MIN_EMPTIED: u64 = 256 << 10;
 

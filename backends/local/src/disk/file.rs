@@ -4,14 +4,16 @@
 //! cache and the pages are dropped afterwards (`posix_fadvise`). That costs a copy and, for writes,
 //! waiting for the device.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use foreread_tier::Buffer;
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::folder::Folder;
+use super::place::{BLOCK, UNIT};
 
 /// Repeats a system call that a signal has interrupted.
 pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
@@ -23,11 +25,22 @@ pub(super) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, 
     }
 }
 
+/// The alignment of direct reads. Kernels before 6.1 do not report it. Any device allows blocks.
+fn device_alignment(file: &OwnedFd) -> u64 {
+    let found = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+    let aligned = found.ok().filter(|found| found.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
+    let align =
+        aligned.map_or(BLOCK, |found| u64::from(found.stx_dio_offset_align.max(found.stx_dio_mem_align)));
+    if align.is_power_of_two() && (512..BLOCK).contains(&align) { align } else { BLOCK }
+}
+
 /// A segment file.
 #[derive(Debug)]
 pub(super) struct DirectFile {
     file: OwnedFd,
     direct: AtomicBool,
+    /// Reads begin and end at multiples of this.
+    read_alignment: u64,
 }
 
 impl DirectFile {
@@ -52,7 +65,15 @@ impl DirectFile {
         if !direct {
             retry(|| rustix::fs::fcntl_setfl(&file, OFlags::empty()))?;
         }
-        Ok(Self { file, direct: AtomicBool::new(direct) })
+        let read_alignment = if direct { device_alignment(&file) } else { UNIT };
+        Ok(Self { file, direct: AtomicBool::new(direct), read_alignment })
+    }
+
+    /// The bytes to read for `range`. Most devices allow sectors of 512 bytes, which are less than
+    /// whole blocks: a sixth less for 16 KB.
+    pub(super) fn around(&self, range: Range<u64>) -> Range<u64> {
+        let align = self.read_alignment;
+        range.start / align * align..range.end.next_multiple_of(align)
     }
 
     /// Whether `folder` has this file under `name`.

@@ -4,10 +4,11 @@
 //! # Files
 //!
 //! Each directory has one subdirectory per dataset, `foreread-cache-<uid>/<identity of the
-//! catalog>`. It holds append-only *segment* files of records: a header, the sample, and zeros up
-//! to a multiple of 4096. One *index* has 32 bytes per record, appended after the data. One file
-//! per sample would cost an open and an inode each. A database would bring its own cache and write
-//! twice. In memory there are eight bytes per sample of the dataset, so a lookup is one load.
+//! catalog>`. It holds append-only *segment* files of records, back to back: the sample, its
+//! trailer, and zeros up to a multiple of 64. One *index* has 20 bytes per record, appended after
+//! the data. One file per sample would cost an open and an inode each. A database would bring its
+//! own cache and write twice. In memory there are eight bytes per sample of the dataset, so a
+//! lookup is one load.
 //!
 //! # The way of a sample
 //!
@@ -23,9 +24,11 @@
 //!       |-> SegmentWriter::write         dataset_dir.rs   1. append the block to a segment
 //!       |-> SegmentWriter::list          index.rs         2. append its entries to the index
 //!       |-> PlaceTable::put              table.rs         3. publish the locations for lookups
-//!       `-> StoreReply                                    4. complete the caller's future
+//!       |-> StoreReply                                    4. complete the caller's future
+//!       `-> empty_a_segment              emptying.rs      5. after removals, recover dead space
 //!
-//! DiskTier::read -> DiskReaders (threads or io_uring) -> RecordReader: look up, read, check
+//! DiskTier::read -> DiskReaders (threads or io_uring) -> RecordReader: look up, read, check;
+//!                                                       small neighbours in one read
 //! ```
 //!
 //! A sample is copied by one thread and written by another, which waits for reads. The copies have

@@ -29,7 +29,7 @@ pub(super) const INDEX_SHARE: u64 = 44;
 /// The space of a sample on disk.
 pub(super) const FOOTPRINT: Footprint = Footprint::new(TRAILER as u64, UNIT).with_fixed(INDEX_SHARE);
 
-/// The memory of a read: the blocks around a record, wherever it begins in its first one.
+/// The memory of a read at most: the blocks around a record, wherever it begins in its first one.
 pub(super) const READ_MEMORY: Footprint = Footprint::new(TRAILER as u64 + BLOCK - UNIT, BLOCK);
 
 pub(super) const MAX_DIRECTORIES: usize = 1 << 5;

@@ -31,7 +31,7 @@ use crate::pool::{BlockingRead, OpenFile, ReadSteps, guarded};
 
 /// The largest sample that is read with its neighbours, and the most bytes of such a read. A device
 /// reads 128 KiB in two to three times the time of one block.
-const MAX_SMALL: u64 = 16 << 10;
+const MAX_SMALL: u64 = 8 << 10;
 const MAX_TOGETHER: u64 = 128 << 10;
 
 /// Prepares and checks reads.
@@ -89,14 +89,20 @@ impl FoundRecord {
 /// Records that are being read by one system call, at least one.
 #[derive(Debug)]
 pub(super) struct PendingRecords {
-    found: Vec<FoundRecord>,
+    first: FoundRecord,
+    /// Mostly none, which takes no memory.
+    others: Vec<FoundRecord>,
     _in_flight: InFlightRead,
 }
 
 impl PendingRecords {
     /// Whether the futures of all records were dropped.
     pub(super) fn are_unwanted(&self) -> bool {
-        self.found.iter().all(|record| record.job.is_dropped())
+        self.all().all(|record| record.job.is_dropped())
+    }
+
+    fn all(&self) -> impl Iterator<Item = &FoundRecord> {
+        std::iter::once(&self.first).chain(&self.others)
     }
 }
 
@@ -105,7 +111,7 @@ impl PendingRecords {
 pub(super) struct PreparedRead {
     pub(super) records: PendingRecords,
     pub(super) file: Arc<DirectFile>,
-    /// Empty, with the length of the blocks around the records.
+    /// Empty, with the length of the sectors around the records.
     pub(super) buffer: Buffer,
     /// The offset in the file.
     pub(super) offset: u64,
@@ -135,7 +141,8 @@ impl BlockingRead for RecordReader {
             true => own = result,
             false => steps.answer(answered, result),
         };
-        for PreparedRead { records, file, mut buffer, offset } in self.prepare(job, &mut answer) {
+        let (first, others) = self.prepare(job, &mut answer);
+        for PreparedRead { records, file, mut buffer, offset } in first.into_iter().chain(others) {
             let read = file.read(&mut buffer, offset);
             self.finish(&records, offset, buffer, read, &mut answer);
         }
@@ -202,53 +209,73 @@ impl RecordReader {
 
     /// Looks up the records of a read and its neighbours, and allocates memory for them. A read
     /// that cannot be executed is answered.
-    pub(super) fn prepare(&self, job: &Arc<ReadJob>, answer: &mut impl Answers) -> Vec<PreparedRead> {
-        let mut found = Vec::with_capacity(1 + job.neighbours().len());
-        for job in std::iter::once(job).chain(job.neighbours()) {
-            match self.find(job) {
-                Some(record) => found.push(record),
-                None => answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent))),
+    pub(super) fn prepare(
+        &self,
+        job: &Arc<ReadJob>,
+        answer: &mut impl Answers,
+    ) -> (Option<PreparedRead>, Vec<PreparedRead>) {
+        let mut look_up = |job: &Arc<ReadJob>| {
+            let found = self.find(job);
+            if found.is_none() {
+                answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent)));
+            }
+            found
+        };
+        let first = look_up(job);
+        if job.neighbours().is_empty() {
+            return (first.and_then(|first| self.prepare_together(first, Vec::new(), answer)), Vec::new());
+        }
+        let found = first.into_iter().chain(job.neighbours().iter().filter_map(look_up)).collect();
+        let mut prepared = Vec::new();
+        for group in in_groups(found, |record| record) {
+            let mut group = group.into_iter();
+            if let Some(first) = group.next() {
+                prepared.extend(self.prepare_together(first, group.collect(), answer));
             }
         }
-        let groups = in_groups(found, |record| record).into_iter();
-        groups.filter_map(|found| self.prepare_together(found, answer)).collect()
+        (None, prepared)
     }
 
-    fn prepare_together(&self, found: Vec<FoundRecord>, answer: &mut impl Answers) -> Option<PreparedRead> {
-        let first = found.first()?;
-        let (offset, place) = (first.place.blocks().start, first.place);
-        let end = found.iter().map(|record| record.place.blocks().end).max()?;
-        let length = (end - offset) as usize;
+    /// Prepares the read of a group that begins with `first`.
+    fn prepare_together(
+        &self,
+        first: FoundRecord,
+        others: Vec<FoundRecord>,
+        answer: &mut impl Answers,
+    ) -> Option<PreparedRead> {
+        let place = first.place;
         let dir = &self.0.directories[usize::from(place.directory)].dirs[first.key.0];
         let file = match dir.segment(place.segment) {
             Ok(file) => file,
             Err(errno) => {
-                for FoundRecord { job, key, place } in found {
+                for FoundRecord { job, key, place } in std::iter::once(first).chain(others) {
                     let failed = self.kernel_error(job.request(), key, place, errno);
                     answer(job, Err(failed));
                 }
                 return None;
             }
         };
+        let end = others.iter().map(|record| record.place.range().end).max().unwrap_or(0);
+        let Range { start: offset, end } = file.around(place.offset()..end.max(place.range().end));
+        let length = (end - offset) as usize;
         let allocated = guarded::<Self, _>(first.job.request(), || {
-            self.0
-                .buffers
-                .allocate(length, BLOCK as usize)
-                .ok_or_else(|| no_memory(first.job.request(), length))
+            let buffer = self.0.buffers.allocate(length, BLOCK as usize);
+            buffer.ok_or_else(|| no_memory(first.job.request(), length))
         });
         match allocated {
             Ok(buffer) => {
-                let records = PendingRecords { found, _in_flight: InFlightRead::new(&self.0) };
+                let records = PendingRecords { first, others, _in_flight: InFlightRead::new(&self.0) };
                 Some(PreparedRead { records, file, buffer, offset })
             }
             Err(failed) => {
-                found.into_iter().for_each(|record| answer(record.job, Err(failed.clone())));
+                let all = std::iter::once(first).chain(others);
+                all.for_each(|record| answer(record.job, Err(failed.clone())));
                 None
             }
         }
     }
 
-    /// Checks the records in `buffer`, which was read from `offset`, and answers with their samples.
+    /// Checks the records in `buffer`, which was read from `offset`. Answers with their samples.
     pub(super) fn finish(
         &self,
         records: &PendingRecords,
@@ -257,8 +284,8 @@ impl RecordReader {
         read: Result<(), Errno>,
         answer: &mut impl Answers,
     ) {
-        let (bytes, is_alone) = (buffer.freeze(), records.found.len() == 1);
-        for FoundRecord { job, key, place } in &records.found {
+        let (bytes, is_alone) = (buffer.freeze(), records.others.is_empty());
+        for FoundRecord { job, key, place } in records.all() {
             let request = job.request();
             let result = guarded::<Self, _>(request, || {
                 read.map_err(|errno| self.kernel_error(request, *key, *place, errno))?;
@@ -287,7 +314,7 @@ impl RecordReader {
         let Some(found) = self.find(job) else {
             return answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent)));
         };
-        let Some(read) = self.prepare_together(vec![found], answer) else { return };
+        let Some(read) = self.prepare_together(found, Vec::new(), answer) else { return };
         let PreparedRead { records, file, mut buffer, offset } = read;
         let done = file.read(&mut buffer, offset);
         self.finish(&records, offset, buffer, done, answer);

@@ -214,9 +214,9 @@ impl RingWorker {
             }
             for job in jobs.drain(..).filter(|job| !job.is_unwanted()) {
                 let deferred = &mut self.deferred;
-                let prepared =
+                let (first, others) =
                     self.shared.reader.prepare(&job, &mut |job, result| deferred.answer(job, result));
-                for PreparedRead { records, file, buffer, offset } in prepared {
+                for PreparedRead { records, file, buffer, offset } in first.into_iter().chain(others) {
                     let read = RingRead { file, buffer, offset, context: records };
                     push(&self.shared.reader, &mut self.ring, &mut self.deferred, read);
                 }

@@ -73,7 +73,7 @@ impl fmt::Debug for DiskTier {
 impl DiskTier {
     /// Opens the directories of `config` and recovers the cached samples of `datasets`, numbered in
     /// this order. Samples are read into memory from `buffers`. Blocks on files for as long as it
-    /// takes to read 32 bytes per sample.
+    /// takes to read 20 bytes per sample.
     ///
     /// A missing directory is created, its parent is not. Samples beyond the capacity are dropped.
     /// Other datasets' caches are removed as the [module](super) describes.
@@ -539,8 +539,8 @@ mod tests {
         let read = |errno: Option<Errno>| {
             let mut answered = None;
             let mut answer = |_, result| answered = Some(result);
-            let mut prepared = reader.prepare(&ReadJob::new(Arc::clone(&request)), &mut answer);
-            let PreparedRead { records, file, mut buffer, offset } = prepared.remove(0);
+            let (prepared, _) = reader.prepare(&ReadJob::new(Arc::clone(&request)), &mut answer);
+            let PreparedRead { records, file, mut buffer, offset } = prepared.unwrap();
             let done = errno.map_or_else(|| file.read(&mut buffer, offset), Err);
             reader.finish(&records, offset, buffer, done, &mut answer);
             answered.unwrap()

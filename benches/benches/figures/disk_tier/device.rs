@@ -262,37 +262,44 @@ fn requests(ids: &[SampleId], length: u64) -> Vec<ReadRequest> {
     ids.iter().map(request).collect()
 }
 
-/// Direct reads of whole records, into a new buffer or into the same buffer each time.
+/// Direct reads of the sectors around each record, into a new buffer or into the same one.
 fn direct_reads(directory: &Path, length: u64, own: bool) -> Result<Measurement> {
     let start = Instant::now();
-    let record = (length + 64).next_multiple_of(4096);
+    const BLOCK: u64 = 4096;
+    const SECTOR: u64 = 512;
+    let record = (length + 24).next_multiple_of(64);
+    let most = (record + 2 * BLOCK) as usize;
     let mut places = Vec::new();
     for path in segments(directory)? {
         let file = rustix::fs::open(&path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty())?;
         let file = Arc::new(File::from(file));
-        let records = (file.metadata()?.len() - 4096) / record;
-        places.extend((0..records).map(|at| (Arc::clone(&file), 4096 + at * record)));
+        let records = (file.metadata()?.len() - BLOCK) / record;
+        places.extend((0..records).map(|at| {
+            let start = BLOCK + at * record;
+            let blocks = start / SECTOR * SECTOR..(start + record).next_multiple_of(SECTOR);
+            (Arc::clone(&file), blocks.start, (blocks.end - blocks.start) as usize)
+        }));
     }
-    ensure!(places.len() as u64 == SAMPLES, "{} records", places.len());
+    ensure!(places.len() as u64 >= SAMPLES, "{} records", places.len());
     let ids = order()?;
     let pass = |ids: &[SampleId]| -> Result<()> {
         let next = AtomicUsize::new(0);
         let work = || -> Result<()> {
-            let memory = || Buffer::heap(record as usize, 4096).context("cannot allocate a buffer");
-            let mut buffer = memory()?;
+            let memory = |length| Buffer::heap(length, BLOCK as usize).context("cannot allocate a buffer");
+            let mut buffer = memory(most)?;
             while let Some(id) = ids.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let (file, offset) = &places[id.0 as usize];
+                let (file, offset, length) = &places[id.0 as usize];
                 if own {
-                    buffer = memory()?;
+                    buffer = memory(*length)?;
                 }
                 let mut read = 0;
                 buffer.fill(|empty| {
-                    let (done, _) = rustix::io::pread(file, empty, *offset)?;
+                    let (done, _) = rustix::io::pread(file, &mut empty[..*length], *offset)?;
                     read = done.len();
                     // Bytes not reported as filled are overwritten by the next read.
                     Ok::<_, rustix::io::Errno>(if own { done } else { &mut [] })
                 })?;
-                ensure!(read as u64 == record, "read {read} bytes");
+                ensure!(read == *length, "read {read} bytes");
             }
             Ok(())
         };

@@ -3,7 +3,7 @@
 //! * [`origin`] for an origin that contains the objects of [`samples`], perhaps those of [`HIDDEN`]
 //!   (which it must not list), and nothing else.
 //! * [`cache`] for an empty cache. The suite stores and removes samples.
-//! * [`reads_allocate_what_is_charged`] for an empty cache, in a program that counts its allocations.
+//! * [`reads_allocate_what_is_charged`] for an empty cache, in a program that counts allocations.
 //! * [`tier`] for any tier with known samples: a peer, or a layer around any of the above. The
 //!   other two call it.
 //!

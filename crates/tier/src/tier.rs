@@ -15,8 +15,8 @@ use crate::{LayoutsFuture, Object, ReadRequest, TierError};
 /// of all [`Buffers`](crate::Buffers) does.
 ///
 /// A cache's answer may be a part of an allocation of
-/// [`read_memory`](crate::CacheTier::read_memory), and is charged as that. A caller that keeps such a
-/// sample for longer copies it.
+/// [`read_memory`](crate::CacheTier::read_memory), and is charged as that. A caller that keeps such
+/// a sample for longer copies it.
 ///
 /// # Cancel safety
 /// Dropping it cancels a read that has not started. A started read owns its buffer and completes in

@@ -1,10 +1,10 @@
 //! Emptying segments of small records.
 //!
-//! A removed record of 1 KB frees nothing while another one lives in its block. Once such dead bytes
-//! are more than a quarter of the live ones, the worst segment is emptied. Its live records are
-//! written again elsewhere, and it is removed. The price is at most four bytes written for each byte
-//! that is recovered. Only a run that removes many small samples pays it, for example the next run
-//! with more memory.
+//! A removed record of 1 KB frees nothing while another one lives in its block. Once such dead
+//! bytes are more than a quarter of the live ones, the worst segment is emptied. Its live records
+//! are written again elsewhere, and it is removed. The price is at most four bytes written for each
+//! byte that is recovered. Only a run that removes many small samples pays it, for example the next
+//! run with more memory.
 //!
 //! A record is written, listed, then published, then its old place is freed. A process that is
 //! killed in between leaves two copies, of which the index names the last. A read of the old place

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The trailer follows the sample, so that samples begin at multiples of 64 and small ones share a
-//! cache line with it. It has a quarter of the identity's bits. Its checksum covers all of them, and
-//! a segment's header has them.
+//! cache line with it. It has a quarter of the identity's bits. Its checksum covers all of them,
+//! and a segment's header has them.
 
 use foreread_types::{DatasetIdentity, SampleId};
 

@@ -25,10 +25,19 @@ pub struct Usage {
 impl Usage {
     /// The usage so far. The wall-clock time is measured from `start`.
     pub fn since(start: Instant) -> Self {
+        Self::of(libc::RUSAGE_SELF, start)
+    }
+
+    /// The usage of all child processes that have ended.
+    pub fn of_children(start: Instant) -> Self {
+        Self::of(libc::RUSAGE_CHILDREN, start)
+    }
+
+    fn of(whose: libc::c_int, start: Instant) -> Self {
         // SAFETY: all bits zero are a valid `rusage`, which contains only numbers.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         // SAFETY: the pointer is to a local `rusage` with exclusive access.
-        unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+        unsafe { libc::getrusage(whose, &raw mut usage) };
         let seconds = |time: libc::timeval| {
             (Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64))
                 .as_secs_f64()
@@ -54,6 +63,14 @@ impl Sub for Usage {
             faults: self.faults - before.faults,
         }
     }
+}
+
+/// Touches `bytes` bytes of memory and frees them. A virtual machine's host then has pages for the
+/// next program, which would otherwise pay for them.
+pub fn touch_memory(bytes: usize) {
+    let mut memory = vec![0u8; bytes];
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    std::hint::black_box(&memory);
 }
 
 /// The number of a file's pages in the page cache, and the number of all its pages.

@@ -32,7 +32,7 @@ const LENGTHS: (u64, u64) = (80_000, 120_000);
 
 type MeasureFn = fn(&Path) -> Result<Vec<Figure>>;
 
-const ALL: [(&str, MeasureFn); 15] = [
+const ALL: [(&str, MeasureFn); 16] = [
     ("oracle", |_| oracle::figures()),
     ("planner", |_| planner::figures()),
     ("catalog", |_| catalog::figures()),
@@ -41,6 +41,7 @@ const ALL: [(&str, MeasureFn); 15] = [
     ("local_directory", local_directory::figures),
     ("lustre", |_| lustre::figures()),
     ("throttled_origin", throttled_origin::figures),
+    ("adaptive", |_| object_store::adaptive_figures()),
     ("disk_tier", disk_tier::figures),
     ("object_store", |_| object_store::figures()),
     ("faults", |_| faults::figures()),

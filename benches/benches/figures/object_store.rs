@@ -32,6 +32,9 @@ const ROUNDS: usize = 5;
 const RATE_LIMIT: f64 = 200.0;
 const THROTTLED: u64 = 6_000;
 
+/// Fixed numbers of requests that a run without settings is compared with.
+const FIXED: [usize; 8] = [2, 4, 8, 16, 32, 64, 128, 256];
+
 /// Time in which the adaptive limit must find the store's rate limit.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
@@ -59,6 +62,53 @@ pub fn figures() -> Result<Vec<Figure>> {
     let mut figures = compare_with_bare_loop(&store)?;
     figures.extend(with_latency(&store)?);
     figures.extend(throttled(&store)?);
+    Ok(figures)
+}
+
+/// What a run without settings reaches, compared with the best fixed number of requests. The rate
+/// is that of two epochs, the search for the number included.
+pub fn adaptive_figures() -> Result<Vec<Figure>> {
+    let store = HttpStore::start();
+    store.numbered("bench", NumberedObjects::new(SAMPLES, SIZE));
+    let mut figures = Vec::new();
+    for latency in [0, 2, 10, 40] {
+        store.set_latency(Duration::from_millis(latency));
+        let rate = |who: &str| -> Result<f64> {
+            let (found, _) = ask(&store, who)?;
+            let seconds: f64 = found.iter().map(|epoch| epoch.used.seconds).sum();
+            Ok(found.iter().map(|epoch| epoch.samples).sum::<f64>() / seconds)
+        };
+        let mut fixed = Vec::new();
+        // Fewer requests could not come near, and would take minutes.
+        for parallelism in FIXED.into_iter().filter(|&count| count as u64 * 5 >= latency * 8) {
+            fixed.push((rate(&format!("foreread-{parallelism}"))?, parallelism));
+        }
+        let (_, best) =
+            fixed.iter().copied().fold((0.0, 0), |best, found| if found.0 > best.0 { found } else { best });
+        // In turns with the best one.
+        let mut ratios = Vec::new();
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..3 {
+            ours.push(rate("foreread-free")?);
+            theirs.push(rate(&format!("foreread-{best}"))?);
+            ratios.extend(ours.last().zip(theirs.last()).map(|(ours, theirs)| ours / theirs));
+        }
+        let all: Vec<String> = fixed.iter().map(|(rate, at)| format!("{at}: {rate:.0}")).collect();
+        figures.push(
+            Figure::new(
+                format!("bucket, {latency} ms, nothing set: samples/s / the best fixed number of requests"),
+                Goal::AtLeast(0.9),
+                median(ratios),
+                "x",
+            )
+            .note(format!(
+                "{:.0} samples/s, {best} requests {:.0}; {}",
+                median(ours),
+                median(theirs),
+                all.join(", ")
+            )),
+        );
+    }
     Ok(figures)
 }
 
@@ -173,6 +223,9 @@ pub fn part(args: &[String]) -> Result<()> {
         Some("foreread") => foreread("s3://bench", Some(PARALLELISM), 1)?,
         Some("foreread-slow") => foreread("s3://slow", None, 1)?,
         Some(who) if who.starts_with("bare-") => bare(who["bare-".len()..].parse()?)?,
+        Some(who) if who.starts_with("foreread-") => {
+            foreread("s3://bench", Some(who["foreread-".len()..].parse()?), 1)?
+        }
         _ => bail!("unknown contender {args:?}"),
     };
     subprocess::print_result(&found)

@@ -1,15 +1,21 @@
-"""Images from files to batches, and to a GPU: PyTorch's DataLoader, foreread's, and the two together.
+"""Images to batches, and to a GPU: PyTorch's DataLoader, foreread's, the two together, and where installed SPDL and DALI.
 
-python benches/peers/training.py [--images N] [--workers N] [--batch N] [--step MILLISECONDS]
+python benches/peers/training.py [--images N] [--workers N] [--batch N] [--step MILLISECONDS] [--url s3://BUCKET]
 
 Writes JPEGs of ImageNet's sizes, and prints a table of images/s without a model. With a GPU it then trains ResNet-50 and
 prints images/s and the share of time in which the trainer waited. Without one, `--step` gives the time of a step, for
 which the trainer sleeps. All files are in the page cache.
+
+With `--url` only foreread reads, from a bucket that has the same files: `--directory` writes them, and the example `store`
+of `foreread-tier-testing` serves such a directory.
+
+All contenders crop, resize, flip and normalise at random. DALI and SPDL do so by libraries of their own, so pixels differ.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import tempfile
@@ -52,10 +58,82 @@ def make(root: Path, images: int) -> int:
         return sum(pool.map(write, range(images), repeat(root), chunksize=64))
 
 
+def measured(root: Path) -> int:
+    """The bytes of files that an earlier run has written."""
+    return sum(path.stat().st_size for path in root.rglob("*.jpg"))
+
+
 def transform() -> Any:
     normalize = transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(), normalize]
     return transforms.Compose(steps)
+
+
+def with_spdl(root: Path, options: Any) -> Iterable[Any]:
+    """Decoding, cropping and resizing by FFmpeg in threads without the interpreter's lock."""
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    files = ImageFolder(str(root)).samples
+    random = numpy.random.default_rng()
+    crop = transforms.RandomResizedCrop(224)
+    mean, deviation = torch.tensor((123.7, 116.3, 103.5)), torch.tensor((58.4, 57.1, 57.4))
+
+    def batches() -> Iterator[Any]:
+        order = random.permutation(len(files))
+        for start in range(0, len(files) - options.batch + 1, options.batch):
+            yield [files[at] for at in order[start : start + options.batch]]
+
+    def decoded(batch: Any) -> Any:
+        frames = []
+        for path, _ in batch:
+            # The size of every picture that `write` makes.
+            top, left, height, width = crop.get_params(torch.empty(3, 375, 500), list(crop.scale), list(crop.ratio))
+            flip = ",hflip" if random.random() < 0.5 else ""
+            steps = f"crop={width}:{height}:{left}:{top},scale=224:224{flip},format=pix_fmts=rgb24"
+            frames.append(spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc=steps))
+        pixels = spdl.io.to_torch(spdl.io.convert_frames(frames))
+        images = ((pixels.float() - mean) / deviation).permute(0, 3, 1, 2).contiguous()
+        return images, torch.tensor([label for _, label in batch])
+
+    class Epochs:
+        def __iter__(self) -> Iterator[Any]:
+            threads = max(options.workers, 1)
+            builder = PipelineBuilder().add_source(batches()).pipe(decoded, concurrency=threads).add_sink(2)
+            pipeline = builder.build(num_threads=threads)
+            with pipeline.auto_stop():
+                yield from pipeline
+
+    return Epochs()
+
+
+def with_dali(root: Path, options: Any) -> Iterable[Any]:
+    """NVIDIA's pipeline on the CPU. Labels are numbers of directories, as in the others."""
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
+
+    @pipeline_def(batch_size=options.batch, num_threads=max(options.workers, 1), device_id=None)
+    def pipeline() -> Any:
+        files, labels = fn.readers.file(file_root=str(root), random_shuffle=True, name="files")
+        images = fn.decoders.image_random_crop(files, device="cpu", output_type=types.RGB)
+        images = fn.resize(images, size=(224, 224), interp_type=types.INTERP_LINEAR, antialias=True)
+        mean, deviation = [123.7, 116.3, 103.5], [58.4, 57.1, 57.4]
+        flip = fn.random.coin_flip()
+        return fn.crop_mirror_normalize(images, mirror=flip, mean=mean, std=deviation, dtype=types.FLOAT), labels
+
+    class Epochs:
+        batches: Any = None
+
+        def __iter__(self) -> Iterator[Any]:
+            if self.batches is None:
+                policy = LastBatchPolicy.DROP
+                names = ["images", "labels"]
+                self.batches = DALIGenericIterator(pipeline(), names, reader_name="files", last_batch_policy=policy)
+            for batch in self.batches:
+                yield batch[0]["images"], batch[0]["labels"].squeeze(1)
+            self.batches.reset()
+
+    return Epochs()
 
 
 def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Iterable[Any]]]:
@@ -75,15 +153,23 @@ def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Itera
 
     def ours() -> Any:
         return foreread.torch.DataLoader(
-            str(root), batch_size=options.batch, seed=0, num_workers=options.workers, transform=transform(), pin_memory=pin,
+            options.url or str(root), batch_size=options.batch, seed=0, num_workers=options.workers, transform=transform(), pin_memory=pin,
             drop_last=True, memory=options.memory, epochs=EPOCHS,
         )  # fmt: skip
 
     workers = options.workers
+    if options.url:
+        return {f"foreread.torch.DataLoader, {workers} threads, {options.url}": ours}
+    others: dict[str, Callable[[], Iterable[Any]]] = {}
+    if importlib.util.find_spec("spdl"):
+        others[f"SPDL, {max(workers, 1)} threads"] = lambda: with_spdl(root, options)
+    if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
+        others[f"DALI on the CPU, {max(workers, 1)} threads"] = lambda: with_dali(root, options)
     return {
         f"DataLoader, {workers} workers": plain,
         f"foreread.torch.DataLoader, {workers} threads": ours,
         f"foreread.torch.wrap, {workers} workers": lambda: foreread.torch.wrap(plain(), memory=options.memory),
+        **others,
     }
 
 
@@ -151,12 +237,14 @@ def main() -> None:
     arguments.add_argument("--memory", default="auto", help="foreread's memory tier")
     arguments.add_argument("--only", default="", help="contenders whose names contain this")
     arguments.add_argument("--step", type=float, help="milliseconds of a step, without a GPU")
+    arguments.add_argument("--url", help="a bucket with the same files, for foreread alone")
+    arguments.add_argument("--directory", help="where the files are written, and stay")
     options = arguments.parse_args()
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     print(f"{platform.processor() or platform.machine()}, {gpu}, torch {torch.__version__}, Pillow {Image.__version__}")
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch) / "images"
-        size = make(root, options.images)
+        root = Path(options.directory or scratch) / "images"
+        size = measured(root) if root.exists() else make(root, options.images)
         print(f"{options.images} JPEGs, {size / options.images / 1000:.0f} KB each\n", flush=True)
         print("| loader | trainer | first epoch, images/s | later epochs, images/s | waiting |\n|---|---|--:|--:|--:|", flush=True)
         trainer = Trainer(options.step)

@@ -1,4 +1,5 @@
-//! A store for other processes: generated objects in the bucket `bench`, until standard input ends.
+//! A store for other processes: generated objects in the bucket `bench`, and the files of a
+//! directory in the bucket `files`, until standard input ends.
 //!
 //! ```text
 //! cargo run --release -p foreread-tier-testing --features http --example store -- \
@@ -10,6 +11,7 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Parser;
@@ -24,6 +26,9 @@ struct Options {
     /// Bytes per object
     #[arg(long, default_value_t = 110_000)]
     size: u64,
+    /// A directory whose files are the objects of the bucket `files`
+    #[arg(long)]
+    directory: Option<PathBuf>,
     /// Latency of every answer, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     latency_ms: f64,
@@ -49,6 +54,9 @@ fn main() {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
     let store = HttpStore::start_at(address, options.threads, options.seed);
     store.numbered("bench", NumberedObjects::new(options.objects, options.size));
+    if let Some(directory) = &options.directory {
+        put_files(&store, directory, directory);
+    }
     store.set_latency(Duration::from_secs_f64(options.latency_ms / 1000.0));
     store.set_ceiling(options.ceiling);
     if options.faults > 0.0 {
@@ -59,4 +67,18 @@ fn main() {
     // The parent process ends it by closing its input.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     println!("{:?}", store.requests());
+}
+
+/// Puts all files below `directory` into the store, under their paths below `root`.
+fn put_files(store: &HttpStore, root: &Path, directory: &Path) {
+    for entry in std::fs::read_dir(directory).expect("the directory is readable").flatten() {
+        let path = entry.path();
+        match (path.is_dir(), path.strip_prefix(root).ok().and_then(Path::to_str)) {
+            (true, _) => put_files(store, root, &path),
+            (false, Some(key)) => {
+                store.put("files", key, std::fs::read(&path).expect("the file is readable"))
+            }
+            (false, None) => eprintln!("{} is left out: its name is not UTF-8", path.display()),
+        }
+    }
 }

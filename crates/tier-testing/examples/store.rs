@@ -49,13 +49,13 @@ struct Options {
     seed: u64,
 }
 
-fn main() {
+fn main() -> std::io::Result<()> {
     let options = Options::parse();
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
     let store = HttpStore::start_at(address, options.threads, options.seed);
     store.numbered("bench", NumberedObjects::new(options.objects, options.size));
     if let Some(directory) = &options.directory {
-        put_files(&store, directory, directory);
+        put_files(&store, directory, directory)?;
     }
     store.set_latency(Duration::from_secs_f64(options.latency_ms / 1000.0));
     store.set_ceiling(options.ceiling);
@@ -67,18 +67,18 @@ fn main() {
     // The parent process ends it by closing its input.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     println!("{:?}", store.requests());
+    Ok(())
 }
 
 /// Puts all files below `directory` into the store, under their paths below `root`.
-fn put_files(store: &HttpStore, root: &Path, directory: &Path) {
-    for entry in std::fs::read_dir(directory).expect("the directory is readable").flatten() {
-        let path = entry.path();
+fn put_files(store: &HttpStore, root: &Path, directory: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
         match (path.is_dir(), path.strip_prefix(root).ok().and_then(Path::to_str)) {
-            (true, _) => put_files(store, root, &path),
-            (false, Some(key)) => {
-                store.put("files", key, std::fs::read(&path).expect("the file is readable"))
-            }
+            (true, _) => put_files(store, root, &path)?,
+            (false, Some(key)) => store.put("files", key, std::fs::read(&path)?),
             (false, None) => eprintln!("{} is left out: its name is not UTF-8", path.display()),
         }
     }
+    Ok(())
 }

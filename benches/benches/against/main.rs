@@ -60,6 +60,7 @@ fn main() -> Result<()> {
     files::write_samples(&large, LARGE_FILES, LARGE_BYTES * 9 / 10, LARGE_BYTES * 11 / 10)?;
     let store = HttpStore::start();
     store.numbered("bench", NumberedObjects::new(FILES as u64, BYTES));
+    store.bucket("shards");
     for (name, shard) in pack(&data, &shards)? {
         store.put("shards", &name, shard);
     }

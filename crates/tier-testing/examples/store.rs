@@ -55,6 +55,7 @@ fn main() -> std::io::Result<()> {
     let store = HttpStore::start_at(address, options.threads, options.seed);
     store.numbered("bench", NumberedObjects::new(options.objects, options.size));
     if let Some(directory) = &options.directory {
+        store.bucket("files");
         put_files(&store, directory, directory)?;
     }
     store.set_latency(Duration::from_secs_f64(options.latency_ms / 1000.0));

@@ -51,6 +51,14 @@ impl Aligned {
         self.length += count;
     }
 
+    /// Replaces the first bytes.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub(super) fn replace_first(&mut self, bytes: &[u8]) {
+        self.memory[self.start..][..self.length][..bytes.len()].copy_from_slice(bytes);
+    }
+
     /// Appends zeros up to a multiple of [`BLOCK`].
     pub(super) fn pad(&mut self) {
         self.extend_zeros(self.length.next_multiple_of(BLOCK as usize) - self.length);

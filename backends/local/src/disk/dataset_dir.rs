@@ -7,8 +7,8 @@
 //! punched out. Files without a live record are removed. Data is not read, so the time depends on
 //! the number of samples and not on their bytes.
 
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use foreread_tier::TierError;
@@ -16,27 +16,25 @@ use foreread_types::{DatasetIdentity, SampleId};
 use rustix::io::Errno;
 
 use super::aligned::Aligned;
-use super::dead_space::{DeadSpace, whole_blocks};
+use super::dead_space::whole_blocks;
 use super::error::{from_errno, from_io, warn_lost};
 use super::file::DirectFile;
 use super::folder::Folder;
 use super::format::{IndexEntry, SEGMENT_MAGIC, file_header};
 use super::index::{self, IndexEntries, IndexFile, IndexWriter};
 use super::layout::{self, INDEX, segment_name};
+use super::owned_segment::OwnedSegment;
 use super::packer::RecordBlock;
 use super::place::{BLOCK, INDEX_SHARE, MAX_SEGMENTS, RecordPlace};
 use super::quota::Quota;
 use super::table::PlaceTable;
 
-/// The bytes of a segment without its records: its header, its first and last blocks where these
-/// are not full, and the file system's block list.
-pub(super) const SEGMENT_OVERHEAD: u64 = 32 << 10;
+/// The bytes of a segment without its records: its header, its last block where that is not full,
+/// and the file system's block list.
+pub(super) const SEGMENT_OVERHEAD: u64 = 24 << 10;
 
 /// The error of a write beyond the capacity. A full file system returns `NOSPC`.
 pub(super) const NO_ROOM: Errno = Errno::NOBUFS;
-
-/// File systems allocate more than a file's data. Smaller amounts are not worth punching.
-const MIN_RECLAIM: u64 = 64 << 10;
 
 /// Dead bytes are recovered once they are more than this part of the live ones. Large samples never
 /// come near it.
@@ -52,18 +50,36 @@ pub(super) struct DatasetDir {
     /// The dataset's directory. `None` while another process has not created it.
     folder: RwLock<Option<Arc<Folder>>>,
     segments: RwLock<BTreeMap<u16, Arc<DirectFile>>>,
+    /// Where the next record begins, modulo [`BLOCK`].
+    written: AtomicU64,
+    /// Bytes of records that are queued.
+    queued: AtomicU64,
 }
 
 impl DatasetDir {
     /// A directory that this tier owns.
     pub(super) fn owned(identity: DatasetIdentity, folder: Folder) -> Self {
         let folder = RwLock::new(Some(Arc::new(folder)));
-        Self { identity, followed: false, folder, segments: RwLock::default() }
+        Self {
+            identity,
+            followed: false,
+            folder,
+            segments: RwLock::default(),
+            written: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+        }
     }
 
     /// A directory that another process writes. Its follower finds and sets the folder.
     pub(super) fn followed(identity: DatasetIdentity) -> Self {
-        Self { identity, followed: true, folder: RwLock::default(), segments: RwLock::default() }
+        Self {
+            identity,
+            followed: true,
+            folder: RwLock::default(),
+            segments: RwLock::default(),
+            written: AtomicU64::new(0),
+            queued: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn identity(&self) -> DatasetIdentity {
@@ -109,6 +125,33 @@ impl DatasetDir {
         segments.retain(|&number, file| is_there(number, file));
     }
 
+    /// Where in a block of the device the next record will probably begin, after those that are
+    /// queued. Only a copy is lost where that is wrong.
+    pub(super) fn next_start(&self) -> usize {
+        let queued = self.queued.load(Ordering::Acquire);
+        (self.written.load(Ordering::Acquire).wrapping_add(queued) % BLOCK) as usize
+    }
+
+    /// Records of `bytes` bytes are queued.
+    pub(super) fn queue(&self, bytes: u64) {
+        self.queued.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Queued records of `bytes` bytes were written, or not.
+    pub(super) fn unqueue(&self, bytes: u64) {
+        self.queued.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Records of `bytes` bytes were written after the last ones.
+    fn wrote(&self, bytes: u64) {
+        self.written.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// The next record begins a block.
+    fn begins_block(&self) {
+        self.written.fetch_and(!(BLOCK - 1), Ordering::AcqRel);
+    }
+
     fn insert(&self, number: u16, file: Arc<DirectFile>) {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, file);
     }
@@ -116,50 +159,6 @@ impl DatasetDir {
     fn forget(&self, number: u16) {
         self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
-}
-
-/// A segment that this process writes.
-#[derive(Debug)]
-struct OwnedSegment {
-    file: Arc<DirectFile>,
-    /// The end of the last record. The file ends with that block.
-    end: u64,
-    /// The number of live records, and their bytes.
-    live: u64,
-    live_bytes: u64,
-    dead: DeadSpace,
-}
-
-impl OwnedSegment {
-    fn new(file: Arc<DirectFile>, end: u64) -> Self {
-        Self { file, end, live: 0, live_bytes: 0, dead: DeadSpace::default() }
-    }
-
-    /// Frees the blocks that hold nothing but `range` and other dead bytes.
-    fn bury(&mut self, range: Range<u64>, quota: &Quota) {
-        let free = self.dead.bury(range);
-        let bytes = free.end - free.start;
-        if bytes > 0 {
-            quota.release(bytes);
-            if self.file.punch(free.start, bytes).is_err() {
-                quota.write_off(bytes);
-            }
-        }
-    }
-
-    /// Cuts off what was written after `end`.
-    fn cut_off(&mut self, end: u64) {
-        let _ = self.file.set_length(end.next_multiple_of(BLOCK)); // no entry names it
-        self.end = end;
-    }
-}
-
-/// The end of the last block of records that was written.
-#[derive(Clone, Copy, Debug)]
-struct LastBlock {
-    number: u64,
-    segment: u16,
-    end: u64,
 }
 
 /// The writing half of [`DatasetDir`]: its index and segments.
@@ -170,9 +169,14 @@ pub(super) struct SegmentWriter {
     segments: BTreeMap<u16, OwnedSegment>,
     /// The segment that is appended to.
     active: Option<u16>,
-    last_block: Option<LastBlock>,
+    /// The bytes of its last block, which is not full. The next records are written with them.
+    tail: Vec<u8>,
     /// The number of live records.
     live: u64,
+    /// The number of segments whose overhead was not reserved from the start.
+    extra: usize,
+    /// Segments that cannot be emptied, such as those with damaged records.
+    stuck: BTreeSet<u16>,
     /// Numbers of files that can neither be used nor removed. Their space is written off.
     unusable: Vec<u16>,
 }
@@ -262,9 +266,7 @@ impl SegmentWriter {
         let index = index.map_err(|error| from_io(&error, path.display()))?;
         segments.retain(|number, segment| match kept.get(number) {
             Some(places) => {
-                segment.live = places.len() as u64;
-                segment.live_bytes = places.iter().map(|place| place.bytes()).sum();
-                reclaim(segment, places, quota);
+                segment.recover(places, quota);
                 dir.insert(*number, Arc::clone(&segment.file));
                 true
             }
@@ -275,55 +277,69 @@ impl SegmentWriter {
                 false
             }
         });
-        let active = segments
-            .iter()
-            .rev()
-            .find(|(_, segment)| segment.end < limits.segment)
-            .map(|(&number, _)| number);
+        let extra = segments.len().saturating_sub(limits.segments);
+        quota.write_off(extra as u64 * SEGMENT_OVERHEAD);
         let live = live.len() as u64;
-        Ok(Self { folder, index, segments, active, last_block: None, live, unusable })
+        let (active, tail, stuck) = (None, Vec::new(), BTreeSet::new());
+        let mut writer = Self { folder, index, segments, active, tail, live, extra, stuck, unusable };
+        let is_open = |segment: &OwnedSegment| segment.end < limits.segment;
+        let last = writer.segments.iter().rev().find(|(_, segment)| is_open(segment));
+        if let Some((number, tail)) = last.and_then(|(number, last)| Some((*number, last.read_tail().ok()?)))
+        {
+            (writer.active, writer.tail) = (Some(number), tail);
+        }
+        dir.wrote(writer.tail.len() as u64);
+        Ok(writer)
     }
 
-    /// Writes the records of `block`, and returns their segment and the offset of the block.
+    /// Writes the records of `block`, and returns the segment and the offset of the first one.
     ///
-    /// Its first bytes may repeat the end of the block before, which was not full. They are written
-    /// over themselves if the records follow there. Otherwise they are a gap before these records.
-    ///
-    /// On an error nothing of the records is kept.
+    /// On an error nothing of them is kept.
     pub(super) fn write(
         &mut self,
         dir: &DatasetDir,
         quota: &Quota,
-        block: &RecordBlock,
+        block: &mut RecordBlock,
         limits: SegmentLimits,
     ) -> Result<(u16, u64), Errno> {
-        let (head, length) = (block.head as u64, block.end as u64);
+        let length = block.length();
         let fits = |segment: &OwnedSegment| segment.end + length <= limits.segment;
         let number = match self.active.filter(|number| self.segments.get(number).is_some_and(fits)) {
             Some(number) => number,
-            None => {
-                // With many nearly empty segments, their overhead is charged like samples.
-                if self.segments.len() >= limits.segments && !quota.try_reserve(SEGMENT_OVERHEAD) {
-                    return Err(NO_ROOM);
-                }
-                self.begin(dir, quota)?
-            }
+            None => self.begin_if_allowed(dir, quota, limits)?,
         };
-        let last = self.last_block.take();
         let segment = self.segments.get_mut(&number).ok_or(Errno::IO)?;
-        let follows = last.is_some_and(|last| {
-            (last.number + 1, last.segment, last.end) == (block.number, number, segment.end)
-                && segment.end % BLOCK == head
-        });
-        let before = segment.end;
-        let start = if follows { before - head } else { before.next_multiple_of(BLOCK) };
-        if let Err(errno) = segment.file.write(block.bytes.as_slice(), start) {
-            segment.cut_off(before);
+        let (start, head) = (segment.end, self.tail.len() as u64);
+        debug_assert_eq!(start % BLOCK, head);
+        let (blocks, tail) = block.after(&self.tail);
+        if let Err(errno) = segment.file.write(blocks.as_slice(), start - head) {
+            segment.cut_off(start);
             return Err(errno);
         }
         segment.end = start + length;
-        self.last_block = Some(LastBlock { number: block.number, segment: number, end: segment.end });
+        self.tail = tail;
+        dir.wrote(length);
         Ok((number, start))
+    }
+
+    fn begin_if_allowed(
+        &mut self,
+        dir: &DatasetDir,
+        quota: &Quota,
+        limits: SegmentLimits,
+    ) -> Result<u16, Errno> {
+        // With many nearly empty segments, their overhead is charged like samples.
+        let is_extra = self.segments.len() >= limits.segments;
+        if is_extra && !quota.try_reserve(SEGMENT_OVERHEAD) {
+            return Err(NO_ROOM);
+        }
+        let begun = self.begin(dir, quota);
+        match begun {
+            Ok(_) => self.extra += usize::from(is_extra),
+            Err(_) if is_extra => quota.release(SEGMENT_OVERHEAD),
+            Err(_) => {}
+        }
+        begun
     }
 
     /// Creates a segment and makes it the active one.
@@ -341,6 +357,8 @@ impl SegmentWriter {
         dir.insert(number, Arc::clone(&file));
         self.segments.insert(number, OwnedSegment::new(file, BLOCK));
         let before = self.active.replace(number);
+        self.tail.clear();
+        dir.begins_block();
         // An empty segment was kept only while it was the active one.
         if let Some(before) = before.filter(|before| self.segments.get(before).is_some_and(|s| s.live == 0)) {
             self.remove(dir, quota, before);
@@ -353,6 +371,8 @@ impl SegmentWriter {
         if let Some(segment) = self.segments.get_mut(&number) {
             segment.cut_off(start);
         }
+        // Its last block may have been written over.
+        self.close_segment(number);
     }
 
     /// Adds written records to the index.
@@ -400,9 +420,9 @@ impl SegmentWriter {
     ) -> std::io::Result<()> {
         let entries = records.iter().map(|&(id, place)| IndexEntry { id, place, dead: true });
         self.live = self.live.saturating_sub(records.len() as u64);
-        let listed = self
-            .compact_if_full(directory, table, records.len() as u64, self.live)
-            .and_then(|()| self.index.append(entries));
+        // Before the space is freed, as the index needs a part of it.
+        let listed =
+            self.index.append(entries).and_then(|()| self.compact_if_full(directory, table, 0, self.live));
         for (_, place) in records {
             self.free(dir, quota, *place);
         }
@@ -425,9 +445,14 @@ impl SegmentWriter {
             return self.remove(dir, quota, place.segment);
         }
         quota.release(std::mem::take(&mut segment.dead).bytes());
+        self.tail.clear();
+        dir.begins_block();
         match segment.file.set_length(BLOCK) {
             Ok(()) => segment.end = BLOCK,
-            Err(_) => quota.write_off(segment.end - BLOCK),
+            Err(_) => {
+                quota.write_off(segment.end - BLOCK);
+                self.active = None;
+            }
         }
     }
 
@@ -435,13 +460,22 @@ impl SegmentWriter {
     pub(super) fn to_empty(&self) -> Option<u16> {
         let dead: u64 = self.segments.values().map(|segment| segment.dead.bytes()).sum();
         let live: u64 = self.segments.values().map(|segment| segment.live_bytes).sum();
-        let worst = self.segments.iter().max_by_key(|(_, segment)| segment.dead.bytes());
+        let others = self.segments.iter().filter(|(number, _)| !self.stuck.contains(number));
+        let worst = others.max_by_key(|(_, segment)| segment.dead.bytes());
+        let worst = worst.filter(|(_, segment)| segment.dead.bytes() > 0);
         worst.filter(|_| dead > MIN_EMPTIED && dead > live / EMPTIED_PART).map(|(number, _)| *number)
     }
 
     /// From now on nothing is appended to `segment`.
     pub(super) fn close_segment(&mut self, segment: u16) {
-        self.active.take_if(|active| *active == segment);
+        if self.active.take_if(|active| *active == segment).is_some() {
+            self.tail.clear();
+        }
+    }
+
+    /// From now on `segment` is not emptied.
+    pub(super) fn give_up(&mut self, segment: u16) {
+        self.stuck.insert(segment);
     }
 
     /// Frees the old places of records that were written again and listed, as far as they were not
@@ -457,6 +491,11 @@ impl SegmentWriter {
         dir.forget(number);
         if let Some(segment) = self.segments.remove(&number) {
             quota.release(segment.dead.bytes());
+        }
+        self.stuck.remove(&number);
+        if let Some(extra) = self.extra.checked_sub(1) {
+            self.extra = extra;
+            quota.release(SEGMENT_OVERHEAD);
         }
         if !remove_segment(&self.folder, number, quota) {
             self.unusable.push(number);
@@ -516,34 +555,6 @@ fn remove_segment(folder: &Folder, number: u16, quota: &Quota) -> bool {
     }
 }
 
-/// Frees the blocks without a byte of the live records in `places`, which are in order.
-fn reclaim(segment: &mut OwnedSegment, places: &[RecordPlace], quota: &Quota) {
-    let end = places.last().map_or(BLOCK, |place| place.range().end);
-    // The next block of records begins after it. The gap counts as overhead of the segment, as that
-    // at its start does. A later opening charges it, when more records lie behind it.
-    segment.end = end.next_multiple_of(BLOCK);
-    let starts = places.iter().map(|place| place.offset());
-    let ends = [BLOCK].into_iter().chain(places.iter().map(|place| place.range().end));
-    let free: Vec<Range<u64>> = ends
-        .zip(starts)
-        .map(|(end, start)| segment.dead.bury(end..start))
-        .filter(|free| !free.is_empty())
-        .collect();
-    let used = segment.end - free.iter().map(|free| free.end - free.start).sum::<u64>();
-    let tidied: Result<(), Errno> = (|| {
-        segment.file.set_length(segment.end)?;
-        if segment.file.size()?.1 <= used + MIN_RECLAIM {
-            return Ok(());
-        }
-        free.iter().try_for_each(|free| segment.file.punch(free.start, free.end - free.start))
-    })();
-    if let Err(errno) = tidied {
-        tracing::debug!(%errno, "a segment's dead records keep their space");
-    }
-    let taken = segment.file.size().map_or(segment.end, |(_, allocated)| allocated);
-    quota.write_off(taken.saturating_sub(used + MIN_RECLAIM));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -558,8 +569,8 @@ mod tests {
         let (quota, table) = (Quota::new(1 << 30), PlaceTable::new(10, metrics::gauge!("none")));
         let limits = SegmentLimits { segment: 1 << 20, segments: 4 };
         let mut writer = SegmentWriter::recover(&dir, 0, &table, &quota, limits).unwrap();
-        let block = RecordBlock::new(0, 1, &[], Aligned::new(BLOCK as usize));
-        let (number, _) = writer.write(&dir, &quota, &block, limits).unwrap();
+        let mut block = RecordBlock::new(0, 0, Aligned::new(BLOCK as usize));
+        let (number, _) = writer.write(&dir, &quota, &mut block, limits).unwrap();
         let file = dir.segment(number).unwrap();
         // Between the two halves of a removal.
         dir.forget(number);

@@ -13,6 +13,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use foreread_tier::Buffer;
 use foreread_types::SampleId;
 
 use super::aligned::Aligned;
@@ -22,88 +23,140 @@ use super::packer::RecordBlock;
 use super::place::{BLOCK, RecordPlace};
 use super::writer::DirectoryWriter;
 
-/// The bytes that are moved at once, and need that much free space.
-const PIECE: u64 = 256 << 10;
+/// The bytes that are moved at once. That much space is reserved for it in each directory, so that
+/// a full one can be emptied too. Larger records stay where they are.
+pub(super) const PIECE: u64 = 64 << 10;
 
 type Record = (SampleId, RecordPlace);
 
-/// The first records, in the order of their places, that one piece covers, and their blocks.
-fn first_piece(records: &[Record]) -> (usize, Range<u64>) {
-    let start = records.first().map_or(0, |(_, place)| place.blocks().start);
-    let end = |at: usize| records.get(at).map_or(start, |(_, place)| place.blocks().end);
-    let count = (1..records.len()).find(|&at| end(at) - start > PIECE).unwrap_or(records.len());
-    (count, start..end(count.saturating_sub(1)))
+/// What a writer has to empty.
+#[derive(Debug, Default)]
+pub(super) struct Emptying {
+    /// Segments may have too many dead bytes.
+    is_due: bool,
+    now: Option<EmptiedSegment>,
+}
+
+/// A segment that is being emptied.
+#[derive(Debug)]
+struct EmptiedSegment {
+    set: usize,
+    number: u16,
+    file: Arc<DirectFile>,
+    /// The rest of its records, the last ones first.
+    records: Vec<Record>,
+    moved: u64,
+}
+
+impl Emptying {
+    /// Records were removed.
+    pub(super) fn check(&mut self) {
+        self.is_due = true;
+    }
+}
+
+/// Takes the records, in the order of their places, that one piece covers, and their blocks.
+fn take_piece(rest: &mut Vec<Record>) -> (Vec<Record>, Range<u64>) {
+    let mut blocks = rest.last().map_or(0..0, |(_, place)| place.blocks());
+    let mut piece = Vec::new();
+    while let Some((id, place)) = rest.pop_if(|(_, place)| place.blocks().end - blocks.start <= PIECE) {
+        blocks.end = place.blocks().end;
+        piece.push((id, place));
+    }
+    (piece, blocks)
 }
 
 impl DirectoryWriter {
-    /// Empties the segment with the most dead bytes, if there are too many of them.
-    pub(super) fn empty_a_segment(&mut self, set: usize) {
-        let store = Arc::clone(&self.store);
-        let directory = &store.directories[usize::from(self.number)];
-        let Some(segment) = self.segment_writers[set].to_empty() else { return };
-        if !directory.is_writable() || directory.quota.free() < PIECE {
-            return;
+    /// Moves a few records out of the segment with the most dead bytes, if there are too many of
+    /// them. `false` if there is nothing to do.
+    pub(super) fn empty_a_piece(&mut self) -> bool {
+        let writable = self.directory().is_writable();
+        if !writable || self.store.closing.load(std::sync::atomic::Ordering::Relaxed) {
+            return false;
         }
-        let of_segment = |(_, place): &Record| place.segment == segment;
-        let mut records: Vec<Record> = store.sets[set].table.of(self.number).filter(of_segment).collect();
-        records.sort_unstable_by_key(|(_, place)| place.start);
-        // The owner has all of its segments open.
-        let Ok(file) = directory.dirs[set].segment(segment) else { return };
-        self.segment_writers[set].close_segment(segment);
-        let mut rest = &records[..];
-        while !rest.is_empty() {
-            let (count, blocks) = first_piece(rest);
-            let (piece, next) = rest.split_at(count);
-            if self.move_records(set, &file, piece, blocks).is_none() {
-                return;
-            }
-            rest = next;
+        let Some(mut now) = self.emptying.now.take().or_else(|| self.next_segment()) else { return false };
+        self.wait_for_reads();
+        let (piece, blocks) = take_piece(&mut now.records);
+        let moved = self.move_records(now.set, &now.file, &piece, blocks);
+        now.moved += moved.unwrap_or(0);
+        match moved {
+            Some(_) if !now.records.is_empty() => self.emptying.now = Some(now),
+            Some(_) if now.moved > 0 => {}
+            // Damaged records, or no space in the file system.
+            _ => self.segment_writers[now.set].give_up(now.number),
         }
+        true
     }
 
-    /// Writes `records`, which are in `blocks` of `file`, elsewhere. `None` if that is not possible
-    /// now. Damaged records stay, and are found when they are read.
+    /// The next segment to empty.
+    fn next_segment(&mut self) -> Option<EmptiedSegment> {
+        if !std::mem::take(&mut self.emptying.is_due) {
+            return None;
+        }
+        let store = Arc::clone(&self.store);
+        let dirs = &store.directories[usize::from(self.number)].dirs;
+        let (set, number) = (0..dirs.len())
+            .find_map(|set| self.segment_writers[set].to_empty().map(|number| (set, number)))?;
+        // There may be more.
+        self.emptying.is_due = true;
+        self.segment_writers[set].close_segment(number);
+        let is_movable = |(_, place): &Record| place.segment == number && place.bytes() <= PIECE - 2 * BLOCK;
+        let mut records: Vec<Record> = store.sets[set].table.of(self.number).filter(is_movable).collect();
+        records.sort_unstable_by_key(|(_, place)| std::cmp::Reverse(place.start));
+        // The owner has all of its segments open.
+        let Ok(file) = dirs[set].segment(number) else {
+            self.segment_writers[set].give_up(number);
+            return None;
+        };
+        Some(EmptiedSegment { set, number, file, records, moved: 0 })
+    }
+
+    /// Writes `records`, which are in `blocks` of `file`, elsewhere. Returns how many. `None` if
+    /// that is not possible. Damaged records stay, and are found when they are read.
     fn move_records(
         &mut self,
         set: usize,
         file: &DirectFile,
         records: &[Record],
         blocks: Range<u64>,
-    ) -> Option<()> {
+    ) -> Option<u64> {
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
+        let (dir, table) = (&directory.dirs[set], &store.sets[set].table);
         let length = (blocks.end - blocks.start) as usize;
-        let mut memory = store.buffers.allocate(length, BLOCK as usize)?;
+        let mut memory = Buffer::heap(length, BLOCK as usize)?;
         file.read(&mut memory, blocks.start).ok()?;
-        let mut block = RecordBlock::new(set, 0, &[], Aligned::new(length));
+        let head = dir.next_start();
+        let memory_of_block = Aligned::new((head + length).next_multiple_of(BLOCK as usize));
+        let mut block = RecordBlock::new(set, head, memory_of_block);
         let mut old = Vec::with_capacity(records.len());
         for &(id, place) in records {
             let Range { start, end } = place.range();
             let range = (start - blocks.start) as usize..(end - blocks.start) as usize;
             let record = memory.as_ref().get(range).unwrap_or_default();
-            if check_record(record, store.sets[set].identity, id).is_ok() {
+            // A record that was removed meanwhile is not moved.
+            if table.get(id) == Some(place) && check_record(record, store.sets[set].identity, id).is_ok() {
                 block.push_record(id, place.length, record);
                 old.push((id, place));
             }
         }
-        block.close();
-        let bytes = old.iter().map(|(_, place)| place.footprint()).sum();
-        let room = directory.quota.budget().try_charge(bytes)?;
-        let places = self.try_write(&block).ok()?;
-        directory.quota.keep(room, bytes);
+        if old.is_empty() {
+            return Some(0);
+        }
+        let places = self.place(&mut block).ok()?;
+        directory.quota.write_off(places.iter().map(|place| place.footprint()).sum());
         let (mut freed, mut dead) = (Vec::new(), Vec::new());
         for ((id, place), to) in old.into_iter().zip(places) {
-            match store.sets[set].table.relocate(id, place, to) {
+            match table.relocate(id, place, to) {
                 true => freed.push(place),
                 // It was removed. That frees the old place later.
                 false => dead.push((id, to)),
             }
         }
-        let (writer, dir) = (&mut self.segment_writers[set], &directory.dirs[set]);
+        let writer = &mut self.segment_writers[set];
         writer.free_moved(dir, &directory.quota, &freed);
-        let removed =
-            writer.remove_records(dir, self.number, &store.sets[set].table, &directory.quota, &dead);
-        removed.ok()
+        writer.remove_records(dir, self.number, table, &directory.quota, &dead).ok()?;
+        Some(freed.len() as u64)
     }
 }
 
@@ -118,17 +171,16 @@ mod tests {
             let length = RecordLength::of(sample).unwrap();
             (SampleId(at), RecordPlace { directory: 0, segment: 0, start: (at / 64) as u32, length })
         };
-        let records: Vec<Record> = (0..1000).map(|at| record(4096 + at * 2048, 1000)).collect();
-        let mut rest = &records[..];
+        let mut rest: Vec<Record> = (0..1000).rev().map(|at| record(4096 + at * 2048, 1000)).collect();
+        let mut taken = Vec::new();
         while !rest.is_empty() {
-            let (count, blocks) = first_piece(rest);
-            assert!(blocks.end - blocks.start <= PIECE && count > 0);
-            assert!(rest[..count].iter().all(|(_, place)| {
+            let (piece, blocks) = take_piece(&mut rest);
+            assert!(blocks.end - blocks.start <= PIECE && !piece.is_empty());
+            assert!(piece.iter().all(|(_, place)| {
                 blocks.start <= place.blocks().start && place.blocks().end <= blocks.end
             }));
-            rest = &rest[count..];
+            taken.extend(piece);
         }
-        let large = [record(4096, 1 << 20), record(4096 + (2 << 20), 1000)];
-        assert_eq!(first_piece(&large), (1, large[0].1.blocks()));
+        assert!(taken.len() == 1000 && taken.is_sorted_by_key(|(_, place)| place.start));
     }
 }

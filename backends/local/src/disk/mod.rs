@@ -25,7 +25,7 @@
 //!       |-> SegmentWriter::list          index.rs         2. append its entries to the index
 //!       |-> PlaceTable::put              table.rs         3. publish the locations for lookups
 //!       |-> StoreReply                                    4. complete the caller's future
-//!       `-> empty_a_segment              emptying.rs      5. after removals, recover dead space
+//!       `-> empty_a_piece                emptying.rs      5. after removals, recover dead space
 //!
 //! DiskTier::read -> DiskReaders (threads or io_uring) -> RecordReader: look up, read, check;
 //!                                                       small neighbours in one read
@@ -112,6 +112,7 @@ mod index;
 mod layout;
 mod manage;
 mod open;
+mod owned_segment;
 mod packer;
 mod place;
 mod quota;

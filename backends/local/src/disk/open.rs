@@ -9,6 +9,7 @@ use foreread_types::DatasetIdentity;
 use super::closing;
 use super::config::{Access, DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook, WhenOwned};
 use super::dataset_dir::{DatasetDir, SEGMENT_OVERHEAD, SegmentLimits, SegmentWriter};
+use super::emptying::PIECE;
 use super::error::{about, from_errno, from_io};
 use super::flock::{self, FileLock, ProcessId};
 use super::folder::Folder;
@@ -27,8 +28,8 @@ const MAX_SEGMENT_FILES: u64 = 128;
 /// The limit of a segment's length. The records of its last block may begin 1 MiB later.
 const MAX_SEGMENT_BYTES: u64 = MAX_START as u64 * UNIT - (2 << 20);
 
-/// Bytes of directories and locks.
-const FIXED: u64 = 64 << 10;
+/// Bytes of directories and locks, and those for moving records.
+const FIXED: u64 = (64 << 10) + PIECE;
 
 /// An opened directory.
 #[derive(Debug)]
@@ -277,7 +278,7 @@ fn open_owned(
 fn limits(segment: Option<u64>, capacity: u64) -> SegmentLimits {
     let segment = segment.unwrap_or_else(|| SEGMENT_BYTES.max(capacity / MAX_SEGMENT_FILES));
     let segment = segment.clamp(1 << 20, MAX_SEGMENT_BYTES);
-    SegmentLimits { segment, segments: (capacity / segment) as usize + 2 }
+    SegmentLimits { segment, segments: (capacity / segment) as usize + 3 }
 }
 
 /// The bytes that are reserved for everything except samples and their index entries.

@@ -11,20 +11,21 @@
 //! write and one index append.
 //!
 //! Records lie back to back, and writes are whole blocks of the device. So the end of one block of
-//! records is written again with the next one: the packer begins that with a copy. A crash in
-//! between can only write the same bytes twice.
+//! records is written again with the next one. The packer leaves room for it, as much as it
+//! expects, and the writer puts it there. A crash in between can only write the same bytes twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender};
 use std::time::Duration;
 
-use foreread_tier::{Charge, Sample, TierError};
+use foreread_tier::{Charge, ErrorKind, Sample, TierError};
 use foreread_types::{DatasetIdentity, SampleId};
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
+use super::error::about;
 use super::format::record_trailer;
 use super::place::{BLOCK, RecordLength, RecordPlace, TRAILER};
 use super::state::{DiskKey, DiskState, WriteOutcome};
@@ -81,14 +82,9 @@ pub(super) struct PendingRecord {
 #[derive(Debug)]
 pub(super) struct RecordBlock {
     pub(super) set: usize,
-    /// Counted for each directory and set.
-    pub(super) number: u64,
-    /// Whole blocks of the device.
     pub(super) bytes: Aligned,
-    /// The length of the first part, which repeats the end of the block before.
-    pub(super) head: usize,
-    /// The end of the last record.
-    pub(super) end: usize,
+    /// The length of the first part, for the end of what was written before.
+    head: usize,
     pub(super) records: Vec<BlockRecord>,
     /// Those who wait for the records, in their order.
     pub(super) waiting: Vec<PendingRecord>,
@@ -98,33 +94,28 @@ pub(super) struct RecordBlock {
 #[derive(Debug)]
 pub(super) struct BlockRecord {
     pub(super) id: SampleId,
-    /// The start in the block's bytes.
-    pub(super) at: usize,
+    /// The offset from the first record.
+    pub(super) at: u64,
     pub(super) length: RecordLength,
 }
 
 impl RecordBlock {
-    /// A block that begins with `head`, in empty memory.
-    pub(super) fn new(set: usize, number: u64, head: &[u8], mut bytes: Aligned) -> Self {
-        bytes.extend(head);
-        Self {
-            set,
-            number,
-            bytes,
-            head: head.len(),
-            end: head.len(),
-            records: Vec::new(),
-            waiting: Vec::new(),
-        }
+    /// A block in empty memory that probably begins at the offset `head` in a block of the device.
+    pub(super) fn new(set: usize, head: usize, mut bytes: Aligned) -> Self {
+        bytes.extend_zeros(head);
+        Self { set, bytes, head, records: Vec::new(), waiting: Vec::new() }
     }
 
+    /// Appends the record of a sample.
+    ///
+    /// # Panics
+    /// If it does not fit.
     fn push(&mut self, identity: DatasetIdentity, sample: &[u8], record: PendingRecord) {
-        let trailer = record_trailer(identity, record.id, sample);
+        let at = self.length();
         self.bytes.extend(sample);
-        let zeros = record.length.bytes() as usize - sample.len() - TRAILER;
-        self.bytes.extend_zeros(zeros);
-        self.bytes.extend(&trailer);
-        self.end_record(record.id, record.length);
+        self.bytes.extend_zeros(record.length.bytes() as usize - sample.len() - TRAILER);
+        self.bytes.extend(&record_trailer(identity, record.id, sample));
+        self.records.push(BlockRecord { id: record.id, at, length: record.length });
         self.waiting.push(record);
     }
 
@@ -133,23 +124,31 @@ impl RecordBlock {
     /// # Panics
     /// If it does not fit.
     pub(super) fn push_record(&mut self, id: SampleId, length: RecordLength, record: &[u8]) {
+        self.records.push(BlockRecord { id, at: self.length(), length });
         self.bytes.extend(record);
-        self.end_record(id, length);
     }
 
-    fn end_record(&mut self, id: SampleId, length: RecordLength) {
-        let at = std::mem::replace(&mut self.end, self.bytes.len());
-        self.records.push(BlockRecord { id, at, length });
+    /// The bytes of all records.
+    pub(super) fn length(&self) -> u64 {
+        (self.bytes.len() - self.head) as u64
     }
 
-    /// Fills the last block of the device.
-    pub(super) fn close(&mut self) {
+    /// Returns whole blocks of the device that begin with `before`, and the part of the last one
+    /// that is in use. Copies the records if they were expected to begin elsewhere.
+    pub(super) fn after(&mut self, before: &[u8]) -> (&Aligned, Vec<u8>) {
+        if before.len() == self.head {
+            self.bytes.replace_first(before);
+        } else {
+            let records = &self.bytes.as_slice()[self.head..];
+            let mut bytes = Aligned::new((before.len() + records.len()).next_multiple_of(BLOCK as usize));
+            bytes.extend(before);
+            bytes.extend(records);
+            (self.bytes, self.head) = (bytes, before.len());
+        }
+        let end = self.bytes.len() / BLOCK as usize * BLOCK as usize;
+        let tail = self.bytes.as_slice()[end..].to_vec();
         self.bytes.pad();
-    }
-
-    /// The bytes after the last whole block of the device.
-    fn tail(&self) -> Vec<u8> {
-        self.bytes.as_slice()[self.end / BLOCK as usize * BLOCK as usize..].to_vec()
+        (&self.bytes, tail)
     }
 }
 
@@ -187,8 +186,6 @@ pub(super) struct Packer {
     pub(super) writers: Vec<Option<WriterHandle>>,
     /// Blocks with free space, by directory and set.
     pub(super) open: HashMap<(usize, usize), RecordBlock>,
-    /// The number of the last block by directory and set, and its end that was not a whole block.
-    pub(super) tails: HashMap<(usize, usize), (u64, Vec<u8>)>,
 }
 
 impl Packer {
@@ -197,7 +194,7 @@ impl Packer {
         jobs: Receiver<PackJob>,
         writers: Vec<Option<WriterHandle>>,
     ) -> Self {
-        Self { store, jobs, writers, open: HashMap::new(), tails: HashMap::new() }
+        Self { store, jobs, writers, open: HashMap::new() }
     }
 
     pub(super) fn run(mut self) {
@@ -250,8 +247,8 @@ impl Packer {
         }
         let Some(writer) = &self.writers[directory] else { return };
         let block = self.open.entry((directory, set)).or_insert_with(|| {
-            let (number, tail) = self.tails.get(&(directory, set)).map_or((0, &[][..]), |(n, t)| (*n, t));
-            RecordBlock::new(set, number + 1, tail, writer.memory(tail.len() + bytes))
+            let head = self.store.directories[directory].dirs[set].next_start();
+            RecordBlock::new(set, head, writer.memory(head + bytes))
         });
         block.push(self.store.sets[set].identity, sample, pending);
     }
@@ -297,14 +294,18 @@ impl Packer {
     }
 
     fn send(&mut self, directory: usize, set: usize) {
-        let Some(mut block) = self.open.remove(&(directory, set)) else { return };
-        if let Some(writer) = &self.writers[directory]
-            && !block.records.is_empty()
-        {
-            self.tails.insert((directory, set), (block.number, block.tail()));
-            block.close();
-            writer.queued.fetch_add(1, Ordering::AcqRel);
-            writer.send(WriteCommand::Write(block));
+        let Some(block) = self.open.remove(&(directory, set)) else { return };
+        let Some(writer) = self.writers[directory].as_ref().filter(|_| !block.records.is_empty()) else {
+            return;
+        };
+        self.store.directories[directory].dirs[set].queue(block.length());
+        writer.queued.fetch_add(1, Ordering::AcqRel);
+        if let Err(SendError(WriteCommand::Write(block))) = writer.commands.send(WriteCommand::Write(block)) {
+            // Without the writer nothing would ever answer, and later samples would wait for it.
+            writer.queued.fetch_sub(1, Ordering::AcqRel);
+            let why = "the thread that writes has ended";
+            let error = about(ErrorKind::Closed, self.store.directories[directory].path.display(), why);
+            self.store.refuse(block, &error);
         }
     }
 }

@@ -29,8 +29,15 @@ pub(super) const INDEX_SHARE: u64 = 44;
 /// The space of a sample on disk.
 pub(super) const FOOTPRINT: Footprint = Footprint::new(TRAILER as u64, UNIT).with_fixed(INDEX_SHARE);
 
-/// The memory of a read at most: the blocks around a record, wherever it begins in its first one.
+/// The memory of a read at most: the blocks around a record, wherever it begins in its first one. A
+/// read of a sample above 32 MiB takes up to 12 KiB more.
 pub(super) const READ_MEMORY: Footprint = Footprint::new(TRAILER as u64 + BLOCK - UNIT, BLOCK);
+
+/// The space to reserve for a footprint. Lengths of large records are rounded up.
+pub(super) fn reserved(footprint: u64) -> u64 {
+    let is_large = footprint >= u64::from(RecordLength::LARGE) * UNIT;
+    footprint.saturating_add(if is_large { LARGE_UNIT } else { 0 })
+}
 
 pub(super) const MAX_DIRECTORIES: usize = 1 << 5;
 pub(super) const MAX_SEGMENTS: u16 = 1 << 13;

@@ -30,8 +30,9 @@ use crate::jobs::ReadJob;
 use crate::pool::{BlockingRead, OpenFile, ReadSteps, guarded};
 
 /// The largest sample that is read with its neighbours, and the most bytes of such a read. A device
-/// reads 128 KiB in two to three times the time of one block.
-const MAX_SMALL: u64 = 8 << 10;
+/// reads 128 KiB in two to three times the time of one block. Two reads of samples of this length
+/// are charged as much as both samples and the common memory take.
+const MAX_SMALL: u64 = 2 << 10;
 const MAX_TOGETHER: u64 = 128 << 10;
 
 /// Prepares and checks reads.
@@ -115,6 +116,22 @@ pub(super) struct PreparedRead {
     pub(super) buffer: Buffer,
     /// The offset in the file.
     pub(super) offset: u64,
+}
+
+/// The file and the memory of a read.
+struct RecordMemory {
+    file: Arc<DirectFile>,
+    buffer: Buffer,
+    offset: u64,
+    in_flight: InFlightRead,
+}
+
+impl RecordMemory {
+    /// The read of these records.
+    fn of(self, first: FoundRecord, others: Vec<FoundRecord>) -> PreparedRead {
+        let Self { file, buffer, offset, in_flight: _in_flight } = self;
+        PreparedRead { records: PendingRecords { first, others, _in_flight }, file, buffer, offset }
+    }
 }
 
 /// Receives the answers of reads.
@@ -223,56 +240,60 @@ impl RecordReader {
         };
         let first = look_up(job);
         if job.neighbours().is_empty() {
-            return (first.and_then(|first| self.prepare_together(first, Vec::new(), answer)), Vec::new());
+            return (first.and_then(|first| self.prepare_alone(first, answer)), Vec::new());
         }
         let found = first.into_iter().chain(job.neighbours().iter().filter_map(look_up)).collect();
         let mut prepared = Vec::new();
-        for group in in_groups(found, |record| record) {
-            let mut group = group.into_iter();
-            if let Some(first) = group.next() {
-                prepared.extend(self.prepare_together(first, group.collect(), answer));
+        for mut group in in_groups(found, |record| record) {
+            let others = group.split_off(1);
+            let Some(first) = group.pop() else { continue };
+            match self.allocate_for(&first, &others) {
+                Ok(read) => prepared.push(read.of(first, others)),
+                // One by one they take less memory, and each has an error of its own.
+                Err(_) if !others.is_empty() => {
+                    let all = std::iter::once(first).chain(others);
+                    prepared.extend(all.filter_map(|record| self.prepare_alone(record, answer)));
+                }
+                Err(error) => answer(first.job, Err(error)),
             }
         }
         (None, prepared)
     }
 
-    /// Prepares the read of a group that begins with `first`.
-    fn prepare_together(
-        &self,
-        first: FoundRecord,
-        others: Vec<FoundRecord>,
-        answer: &mut impl Answers,
-    ) -> Option<PreparedRead> {
-        let place = first.place;
-        let dir = &self.0.directories[usize::from(place.directory)].dirs[first.key.0];
-        let file = match dir.segment(place.segment) {
-            Ok(file) => file,
-            Err(errno) => {
-                for FoundRecord { job, key, place } in std::iter::once(first).chain(others) {
-                    let failed = self.kernel_error(job.request(), key, place, errno);
-                    answer(job, Err(failed));
-                }
-                return None;
-            }
-        };
-        let end = others.iter().map(|record| record.place.range().end).max().unwrap_or(0);
-        let Range { start: offset, end } = file.around(place.offset()..end.max(place.range().end));
-        let length = (end - offset) as usize;
-        let allocated = guarded::<Self, _>(first.job.request(), || {
-            let buffer = self.0.buffers.allocate(length, BLOCK as usize);
-            buffer.ok_or_else(|| no_memory(first.job.request(), length))
-        });
-        match allocated {
-            Ok(buffer) => {
-                let records = PendingRecords { first, others, _in_flight: InFlightRead::new(&self.0) };
-                Some(PreparedRead { records, file, buffer, offset })
-            }
-            Err(failed) => {
-                let all = std::iter::once(first).chain(others);
-                all.for_each(|record| answer(record.job, Err(failed.clone())));
+    /// Prepares the read of one record, or answers it.
+    fn prepare_alone(&self, mut record: FoundRecord, answer: &mut impl Answers) -> Option<PreparedRead> {
+        let mut result = self.allocate_for(&record, &[]);
+        // Its segment was removed since it was looked up, and it may be elsewhere.
+        if result.is_err()
+            && let Some(place) = self.0.place(record.key).filter(|place| *place != record.place)
+        {
+            record.place = place;
+            result = self.allocate_for(&record, &[]);
+        }
+        match result {
+            Ok(read) => Some(read.of(record, Vec::new())),
+            Err(error) => {
+                answer(record.job, Err(error));
                 None
             }
         }
+    }
+
+    /// Opens the file of records next to each other, and allocates memory for them.
+    fn allocate_for(&self, first: &FoundRecord, others: &[FoundRecord]) -> Result<RecordMemory, TierError> {
+        let FoundRecord { job, key, place } = first;
+        let request = job.request();
+        let dir = &self.0.directories[usize::from(place.directory)].dirs[key.0];
+        let file = dir.segment(place.segment);
+        let file = file.map_err(|errno| self.kernel_error(request, *key, *place, errno))?;
+        let end = others.iter().map(|record| record.place.range().end).max().unwrap_or(0);
+        let Range { start: offset, end } = file.around(place.offset()..end.max(place.range().end));
+        let length = (end - offset) as usize;
+        let buffer = guarded::<Self, _>(request, || {
+            let buffer = self.0.buffers.allocate(length, BLOCK as usize);
+            buffer.ok_or_else(|| no_memory(request, length))
+        })?;
+        Ok(RecordMemory { file, buffer, offset, in_flight: InFlightRead::new(&self.0) })
     }
 
     /// Checks the records in `buffer`, which was read from `offset`. Answers with their samples.
@@ -288,7 +309,12 @@ impl RecordReader {
         for FoundRecord { job, key, place } in records.all() {
             let request = job.request();
             let result = guarded::<Self, _>(request, || {
-                read.map_err(|errno| self.kernel_error(request, *key, *place, errno))?;
+                if let Err(errno) = read {
+                    return Err(match is_alone {
+                        true => self.kernel_error(request, *key, *place, errno),
+                        false => error(request, ErrorKind::Other),
+                    });
+                }
                 let start = (place.offset() - offset) as usize;
                 let record = start..start + place.bytes() as usize;
                 let sample = self.check(request, *key, *place, bytes.get(record))?;
@@ -300,11 +326,11 @@ impl RecordReader {
                 own.extend(&bytes[start..start + sample]);
                 Ok(own.freeze())
             });
-            // The record was moved during the read.
-            let moved = result.is_err() && self.0.place(*key).is_some_and(|now| now != *place);
-            match moved {
-                true => self.read_now(job, answer),
-                false => answer(Arc::clone(job), result),
+            // The record was moved during the read, or one of several has failed all.
+            let is_moved = || self.0.place(*key).is_some_and(|now| now != *place);
+            match result {
+                Err(_) if !is_alone && read.is_err() || is_moved() => self.read_now(job, answer),
+                result => answer(Arc::clone(job), result),
             }
         }
     }
@@ -314,7 +340,7 @@ impl RecordReader {
         let Some(found) = self.find(job) else {
             return answer(Arc::clone(job), Err(error(job.request(), ErrorKind::Absent)));
         };
-        let Some(read) = self.prepare_together(found, Vec::new(), answer) else { return };
+        let Some(read) = self.prepare_alone(found, answer) else { return };
         let PreparedRead { records, file, mut buffer, offset } = read;
         let done = file.read(&mut buffer, offset);
         self.finish(&records, offset, buffer, done, answer);
@@ -382,6 +408,12 @@ impl RecordReader {
             // The record was removed during the read, and its space may hold another one.
             return error(request, ErrorKind::Absent);
         }
+        let directory = &self.0.directories[usize::from(place.directory)];
+        if directory.access != Access::Owner {
+            // The owner may have moved it, and its index will list it again.
+            self.0.sets[key.0].table.take_from(key.1, place);
+            return error(request, ErrorKind::Absent);
+        }
         self.drop_record(key, place, why);
         error(request, ErrorKind::Corrupt).with_detail(why)
     }
@@ -397,10 +429,8 @@ impl RecordReader {
             let directory = directory.path.display();
             tracing::warn!(%directory, %error, "a cached sample is dropped; more are counted, not logged");
         }
-        if directory.access == Access::Owner {
-            // Without the packer the directory is no longer written.
-            let _ = self.0.jobs.send(PackJob::Remove { keys: vec![((set, id), Some(place))], done: None });
-        }
+        // Without the packer the directory is no longer written.
+        let _ = self.0.jobs.send(PackJob::Remove { keys: vec![((set, id), Some(place))], done: None });
     }
 }
 

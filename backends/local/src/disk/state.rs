@@ -16,7 +16,7 @@ use super::dataset_dir::{DatasetDir, SegmentLimits};
 use super::flock::{self, FileLock};
 use super::folder::{Folder, FolderId};
 use super::layout::LOCK;
-use super::packer::PackJob;
+use super::packer::{PackJob, RecordBlock};
 use super::place::RecordPlace;
 use super::quota::Quota;
 use super::table::PlaceTable;
@@ -148,6 +148,18 @@ impl DiskState {
 
     pub(super) fn place(&self, (set, id): DiskKey) -> Option<RecordPlace> {
         self.sets.get(set)?.table.get(id)
+    }
+
+    /// Answers the samples of a block that is not written.
+    pub(super) fn refuse(&self, block: RecordBlock, error: &TierError) {
+        for record in block.waiting {
+            if let Some((_, outcome)) = self.pending_writes().remove(&(block.set, record.id)) {
+                let _ = outcome.set(error.clone()); // no other thread sets it
+            }
+            self.counters.failed();
+            drop((record.room, record.write_behind));
+            let _ = record.done.send(Err(error.clone())); // the receiver may be gone
+        }
     }
 
     pub(super) fn pending_writes(&self) -> MutexGuard<'_, HashMap<DiskKey, (usize, WriteOutcome)>> {

@@ -21,7 +21,7 @@ use super::error::NAME;
 use super::index::IndexFollower;
 use super::open::{self, OpenedDirectory};
 use super::packer::{PackJob, Packer, PendingRecord, WriterHandle};
-use super::place::{FOOTPRINT, READ_MEMORY, RecordLength};
+use super::place::{FOOTPRINT, READ_MEMORY, RecordLength, reserved};
 use super::readers::DiskReaders;
 use super::record_reader::RecordReader;
 use super::state::{CacheDirectory, CachedDataset, DiskKey, DiskState, TierLocks};
@@ -177,6 +177,7 @@ impl DiskTier {
                 commands: received,
                 queued,
                 spare: giving,
+                emptying: Default::default(),
                 _locks,
             };
             spawn("foreread-write", move || writer.run())?;
@@ -415,6 +416,7 @@ impl CacheTier for DiskTier {
 
     /// Reserves space in the directory with the most free bytes.
     fn reserve(&self, bytes: u64) -> Option<Charge> {
+        let bytes = reserved(bytes);
         let mut writable: Vec<_> =
             self.store.directories.iter().filter(|directory| directory.is_writable()).collect();
         writable.sort_by_key(|directory| std::cmp::Reverse(directory.quota.free()));

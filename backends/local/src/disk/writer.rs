@@ -6,15 +6,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::SampleId;
+use rustix::io::Errno;
 use tokio::sync::oneshot;
 
 use super::aligned::Aligned;
 use super::dataset_dir::{NO_ROOM, SegmentWriter};
+use super::emptying::Emptying;
 use super::error::{about, from_errno, from_io};
 use super::packer::{BlockRecord, RecordBlock, StoreReply};
 use super::place::{RecordPlace, UNIT};
@@ -50,13 +52,23 @@ pub(super) struct DirectoryWriter {
     pub(super) commands: Receiver<WriteCommand>,
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) spare: SyncSender<Aligned>,
+    pub(super) emptying: Emptying,
     /// Held until the last write.
     pub(super) _locks: Arc<TierLocks>,
 }
 
 impl DirectoryWriter {
     pub(super) fn run(mut self) {
-        while let Ok(command) = self.commands.recv() {
+        loop {
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                // Dead space is recovered while nothing else is to be done.
+                Err(TryRecvError::Empty) if self.empty_a_piece() => continue,
+                Err(_) => match self.commands.recv() {
+                    Ok(command) => command,
+                    Err(_) => return,
+                },
+            };
             match command {
                 WriteCommand::Write(block) => {
                     self.wait_for_reads();
@@ -66,7 +78,7 @@ impl DirectoryWriter {
                 WriteCommand::Remove { set, records, done } => {
                     self.remove(set, &records);
                     drop(done);
-                    self.empty_a_segment(set);
+                    self.emptying.check();
                 }
                 WriteCommand::Flushed(done) => drop(done),
                 WriteCommand::Report { outcome, done } => {
@@ -81,7 +93,7 @@ impl DirectoryWriter {
         &self.store.directories[usize::from(self.number)]
     }
 
-    fn wait_for_reads(&self) {
+    pub(super) fn wait_for_reads(&self) {
         let start = Instant::now();
         while self.store.reads_in_flight.load(Ordering::Relaxed) > 0
             && !self.store.closing.load(Ordering::Relaxed)
@@ -91,36 +103,27 @@ impl DirectoryWriter {
         }
     }
 
-    fn write(&mut self, block: RecordBlock) {
+    fn write(&mut self, mut block: RecordBlock) {
+        let (set, length) = (block.set, block.length());
         let written =
-            if self.directory().is_writable() { self.try_write(&block) } else { Err(self.closed()) };
-        let RecordBlock { set, bytes, waiting: records, .. } = block;
-        // A full channel means that the packer has enough buffers.
-        let _ = self.spare.try_send(bytes);
+            if self.directory().is_writable() { self.try_write(&mut block) } else { Err(self.closed()) };
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
-        match written {
-            Ok(places) => {
-                for (record, place) in records.into_iter().zip(places) {
-                    directory.quota.keep(record.room, place.footprint());
-                    let before = store.sets[set].table.put(record.id, place);
-                    debug_assert!(before.is_none(), "{} was on its way twice", record.id);
-                    store.pending_writes().remove(&(set, record.id));
-                    store.counters.written(place.footprint());
-                    drop(record.write_behind);
-                    let _ = record.done.send(Ok(())); // the receiver may be gone
-                }
-            }
-            Err(error) => {
-                for record in records {
-                    if let Some((_, outcome)) = store.pending_writes().remove(&(set, record.id)) {
-                        let _ = outcome.set(error.clone()); // no other thread sets it
-                    }
-                    store.counters.failed();
-                    drop((record.room, record.write_behind));
-                    let _ = record.done.send(Err(error.clone()));
-                }
-            }
+        directory.dirs[set].unqueue(length);
+        let places = match written {
+            Ok(places) => places,
+            Err(error) => return store.refuse(block, &error),
+        };
+        // A full channel means that the packer has enough buffers.
+        let _ = self.spare.try_send(block.bytes);
+        for (record, place) in block.waiting.into_iter().zip(places) {
+            directory.quota.keep(record.room, place.footprint());
+            let before = store.sets[set].table.put(record.id, place);
+            debug_assert!(before.is_none(), "{} was on its way twice", record.id);
+            store.pending_writes().remove(&(set, record.id));
+            store.counters.written(place.footprint());
+            drop(record.write_behind);
+            let _ = record.done.send(Ok(())); // the receiver may be gone
         }
     }
 
@@ -128,37 +131,43 @@ impl DirectoryWriter {
         about(ErrorKind::Full, self.directory().path.display(), "writing to it has failed before")
     }
 
-    /// Writes and lists a block, and returns the locations of its records.
-    pub(super) fn try_write(&mut self, block: &RecordBlock) -> Result<Vec<RecordPlace>, TierError> {
-        let set = block.set;
+    /// Writes and lists a block, and returns the locations of its records. After an error, nothing
+    /// more is written to the directory.
+    fn try_write(&mut self, block: &mut RecordBlock) -> Result<Vec<RecordPlace>, TierError> {
         let store = Arc::clone(&self.store);
         let directory = &store.directories[usize::from(self.number)];
-        let dir = &directory.dirs[set];
-        let writer = &mut self.segment_writers[set];
-        let failed = |error: TierError| {
-            directory.fail(&error);
-            error
-        };
-        let (segment, start) =
-            writer.write(dir, &directory.quota, block, directory.limits).map_err(|errno| match errno {
-                NO_ROOM => {
-                    let why = "the space is taken by fragmented segments";
-                    about(ErrorKind::Full, directory.path.display(), why)
-                }
-                errno => failed(from_errno(errno, directory.path.display())),
-            })?;
+        self.place(block).map_err(|errno| match errno {
+            NO_ROOM => {
+                let why = "the space is taken by fragmented segments";
+                about(ErrorKind::Full, directory.path.display(), why)
+            }
+            errno => {
+                let error = from_errno(errno, directory.path.display());
+                directory.fail(&error);
+                error
+            }
+        })
+    }
+
+    /// Writes and lists a block, and returns the locations of its records.
+    pub(super) fn place(&mut self, block: &mut RecordBlock) -> Result<Vec<RecordPlace>, Errno> {
+        let store = Arc::clone(&self.store);
+        let directory = &store.directories[usize::from(self.number)];
+        let (dir, table) = (&directory.dirs[block.set], &store.sets[block.set].table);
+        let writer = &mut self.segment_writers[block.set];
+        let (segment, start) = writer.write(dir, &directory.quota, block, directory.limits)?;
         let place = |record: &BlockRecord| RecordPlace {
             directory: self.number,
             segment,
-            start: ((start + record.at as u64) / UNIT) as u32,
+            start: ((start + record.at) / UNIT) as u32,
             length: record.length,
         };
         let places: Vec<RecordPlace> = block.records.iter().map(place).collect();
         let listed: Vec<_> =
             block.records.iter().zip(&places).map(|(record, &place)| (record.id, place)).collect();
-        if let Err(error) = writer.list(self.number, &store.sets[set].table, &listed) {
-            writer.truncate_to(segment, start + block.head as u64);
-            return Err(failed(from_io(&error, directory.path.display())));
+        if let Err(error) = writer.list(self.number, table, &listed) {
+            writer.truncate_to(segment, start);
+            return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         }
         Ok(places)
     }

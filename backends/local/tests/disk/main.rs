@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests fail by panicking, too")]
 
 mod damage;
+mod emptying;
 mod kill;
 mod metrics;
 mod model;

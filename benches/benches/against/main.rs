@@ -7,8 +7,8 @@
 //! interval begins at 1.03 or below. The price is twenty-two runs of some seconds for every
 //! scenario.
 //!
-//! The time is that of the epochs after the first, or of the first one where the scenario is about
-//! that, from the runs' own reports. It does not include startup. The CPU time is that of the whole
+//! The time is that of the epochs after the first, from the runs' own reports. Some scenarios
+//! measure the first epoch instead. It does not include startup. The CPU time is that of the whole
 //! process. Before each run memory is touched and freed, so that no run pays for pages that a
 //! virtual machine's host has to provide.
 

@@ -317,7 +317,7 @@ fn room_of_a_refusal_is_enough_for_one_read_of_each_shard() {
     let (memory, needs) = needs.split_once(" of memory or ").unwrap();
     let (on_disk, _) = needs.split_once(" of disk, and there are").unwrap();
     let [memory, on_disk] = [memory, on_disk].map(|text| text.parse::<ByteSize>().unwrap().0);
-    assert!(memory > 200 * 11 * 10 && on_disk >= 2000 * 4096, "{text}");
+    assert!(memory > 200 * 11 * 10 && on_disk >= 2000 * (64 + 44), "{text}");
     assert_eq!(load(memory, 0).unwrap(), 10);
     assert_eq!(load(0, on_disk).unwrap(), 10);
     for less in [memory / 4, memory / 2, memory * 3 / 4, memory * 9 / 10] {

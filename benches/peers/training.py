@@ -69,6 +69,17 @@ def transform() -> Any:
     return transforms.Compose(steps)
 
 
+def has_spdl(root: Path) -> bool:
+    """Whether SPDL is installed, with FFmpeg's libraries."""
+    try:
+        import spdl.io
+
+        spdl.io.demux_image(next(str(path) for path in root.rglob("*.jpg")))
+    except (ImportError, RuntimeError):
+        return False
+    return True
+
+
 def with_spdl(root: Path, options: Any) -> Iterable[Any]:
     """Decoding, cropping and resizing by FFmpeg in threads without the interpreter's lock."""
     import spdl.io
@@ -161,7 +172,7 @@ def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Itera
     if options.url:
         return {f"foreread.torch.DataLoader, {workers} threads, {options.url}": ours}
     others: dict[str, Callable[[], Iterable[Any]]] = {}
-    if importlib.util.find_spec("spdl"):
+    if has_spdl(root):
         others[f"SPDL, {max(workers, 1)} threads"] = lambda: with_spdl(root, options)
     if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
         others[f"DALI on the CPU, {max(workers, 1)} threads"] = lambda: with_dali(root, options)

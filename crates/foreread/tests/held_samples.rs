@@ -1,5 +1,7 @@
 //! Resident memory of a trainer that keeps samples for ever: the promise, and at most a huge page
-//! for each of them. Each case is a process, because the size of pages is a property of one.
+//! for each of them. Each case is a process, because the size of pages is a property of one: small
+//! pages alone, huge ones where foreread wants them, and huge ones for all memory. Nothing here is
+//! shared with other processes, so that resident memory is also the proportional one.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::path::Path;
@@ -14,7 +16,10 @@ const JOB: &str = "FOREREAD_TEST_HELD_SAMPLES";
 const MIB: u64 = 1 << 20;
 const SAMPLES: u64 = 300;
 const BATCH: u64 = 4;
+
+/// Epochs, and those of a soak.
 const EPOCHS: u64 = 4;
+const SOAK_EPOCHS: u64 = 100;
 const MEMORY: u64 = 24 * MIB;
 const LOOK_AHEAD: u64 = 8 * MIB;
 
@@ -28,7 +33,7 @@ const OVERHEAD: u64 = 64 * MIB;
 fn length(id: u64) -> usize {
     let mixed = id.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match id {
-        7 => 40_000_000,
+        7 => 64_000_000,
         _ if id.is_multiple_of(50) => 0,
         _ => 2f64.powf(mixed as f64 / (1u64 << 24) as f64 * 22.0) as usize,
     }
@@ -40,10 +45,31 @@ fn resident() -> u64 {
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Trains in this process, and keeps one sample of each batch.
-fn work(directory: &str) {
+/// Advises the kernel to use huge pages for all private memory of this process, as it does by itself
+/// where they are switched on for the machine.
+fn advise_huge_pages() {
+    for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [range, permissions, _, _, inode, name @ ..] = &fields[..] else { continue };
+        if *permissions != "rw-p" || *inode != "0" || name.first().is_some_and(|name| *name != "[heap]") {
+            continue;
+        }
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|address| usize::from_str_radix(address, 16).unwrap());
+        // SAFETY: the advice changes the size of pages and no contents. A range that another thread
+        // has unmapped meanwhile is refused.
+        unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+    }
+}
+
+fn epochs() -> u64 {
+    if std::env::var_os("FOREREAD_SOAK").is_some() { SOAK_EPOCHS } else { EPOCHS }
+}
+
+/// Trains in this process, and keeps one sample of each batch. `advises` memory of all kinds as huge.
+fn work(directory: &str, advises: bool) {
     let before = resident();
-    let builder = Loader::builder(directory).batch_size(BATCH).epochs(EPOCHS).seed(3);
+    let builder = Loader::builder(directory).batch_size(BATCH).epochs(epochs()).seed(3);
     let loader = builder.memory(Memory::Bytes(MEMORY)).look_ahead(LOOK_AHEAD).start().unwrap();
     let (mut held, mut held_bytes, mut longest, mut most) = (Vec::new(), 0, [0, 0], 0);
     for batch in loader.batches() {
@@ -57,6 +83,9 @@ fn work(directory: &str) {
         held.extend(batch.samples().skip(place).take(1).map(|sample| (sample.id(), sample.bytes())));
         held_bytes += held.last().map_or(0, |(_, sample)| sample.len() as u64);
         drop(batch);
+        if advises {
+            advise_huge_pages();
+        }
         let grown = resident().saturating_sub(before);
         let promised = MEMORY + LOOK_AHEAD.max(held_bytes + longest[0] + longest[1]);
         let bound = promised + promised / 16 + OVERHEAD + held.len() as u64 * (2 * MIB);
@@ -65,7 +94,7 @@ fn work(directory: &str) {
     }
     let (samples, bytes) = (held.len(), held_bytes / MIB);
     println!("at most {} MiB with {samples} held samples of {bytes} MiB", most / MIB);
-    assert_eq!(samples as u64, EPOCHS * SAMPLES.div_ceil(BATCH));
+    assert_eq!(samples as u64, epochs() * SAMPLES.div_ceil(BATCH));
     assert!(held.iter().all(|(id, sample)| sample.iter().all(|&byte| byte == id.0 as u8)));
     drop(held);
     drop(loader);
@@ -94,11 +123,11 @@ fn held_samples_cost_at_most_a_huge_page_each() {
             let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
             assert_eq!(done, 0);
         }
-        return work(directory);
+        return work(directory, pages == "all");
     }
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
-    for pages in ["small", "huge"] {
+    for pages in ["small", "huge", "all"] {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", "held_samples_cost_at_most_a_huge_page_each", "--nocapture"]);
         let child = child.env(JOB, format!("{pages} {}", directory.path().display())).output().unwrap();

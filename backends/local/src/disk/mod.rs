@@ -95,6 +95,11 @@
 //!   sample. With a ring the difference is lost in the noise.
 //! * Opening 5,000 samples again: 1.5 ms, for 110 KB and for 16 KB each. Page cache after 28
 //!   passes: 12 of 135,003 pages, which are the segments' headers.
+//! * Records back to back instead of in blocks of their own, old and new in turns on a fast device:
+//!   samples of 110 KB take the same CPU and 1 % more time. Those of 16 KB take 5 % more CPU and 4
+//!   to 7 % more time, because a read has a part of its neighbours' sectors. In return, 93 % of the
+//!   disk's room are samples where these have 1,000 bytes (before: 24 %), and 99.4 % where they
+//!   have 110 KB (97.6 %).
 
 mod aligned;
 mod closing;

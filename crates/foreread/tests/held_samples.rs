@@ -45,8 +45,8 @@ fn resident() -> u64 {
     line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
 }
 
-/// Advises the kernel to use huge pages for all private memory of this process, as it does by itself
-/// where they are switched on for the machine.
+/// Advises the kernel to use huge pages for all private memory of this process. Where they are
+/// switched on for the machine, it does so by itself.
 fn advise_huge_pages() {
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -66,7 +66,8 @@ fn epochs() -> u64 {
     if std::env::var_os("FOREREAD_SOAK").is_some() { SOAK_EPOCHS } else { EPOCHS }
 }
 
-/// Trains in this process, and keeps one sample of each batch. `advises` memory of all kinds as huge.
+/// Trains in this process, and keeps one sample of each batch. With `advises`, all memory may be
+/// huge pages.
 fn work(directory: &str, advises: bool) {
     let before = resident();
     let builder = Loader::builder(directory).batch_size(BATCH).epochs(epochs()).seed(3);

@@ -100,6 +100,11 @@ const LONG: &[Long] = &[
         test: "order_equals_distributed_sampler_for_random_cases",
     },
     Long {
+        name: "100 epochs of a trainer that keeps samples",
+        file: "crates/foreread/tests/held_samples.rs",
+        test: "held_samples_cost_at_most_a_huge_page_each",
+    },
+    Long {
         name: "300 runs ended by signals, resumed to their end",
         file: "integration-tests/tests/it/state.rs",
         test: "run_terminated_anywhere_resumes",

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use foreread_benches::loaders::record::{Role, SampleFormat, SourceGroup};
+use foreread_benches::usage::touch_memory;
 use serde_json::Value;
 
 /// A compared loader: one row of the table.
@@ -109,6 +110,9 @@ impl Contender {
     }
 }
 
+/// Bytes of memory that are touched before each contender: more than a loader's buffers.
+const TOUCHED: usize = 3 << 30;
+
 /// The Python processes, one per module, started on first use and killed on drop.
 #[derive(Debug)]
 pub struct LoaderProcesses {
@@ -182,13 +186,15 @@ impl LoaderProcesses {
         Ok(None)
     }
 
-    /// Runs a job and returns its result, or the job's error message.
+    /// Runs a job and returns its result, or the job's error message. Memory is touched before, so
+    /// that no contender pays for pages that a virtual machine's host has to provide.
     pub fn run_job(
         &mut self,
         module: &'static str,
         job: &Value,
     ) -> Result<std::result::Result<Value, String>> {
         let Some(library) = self.library(module)? else { return Ok(Err("not installed".to_owned())) };
+        touch_memory(TOUCHED);
         writeln!(library.stdin, "{job}")
             .and_then(|()| library.stdin.flush())
             .with_context(|| format!("{module} has ended"))?;

@@ -85,13 +85,14 @@ impl Network {
         let reports: Vec<Value> = (0..ranks).map(|rank| self.report(rank)).collect();
         assert_digests(&self.samples, &reports);
         for (rank, report) in (0..).zip(&reports).filter(|(rank, _)| !but.contains(rank)) {
-            assert!(longest_stall(report) < 2.0, "rank {rank} waited {} s", longest_stall(report));
+            // Two seconds of waiting for a lost rank, and those for a machine with other work.
+            assert!(longest_stall(report) < 3.0, "rank {rank} waited {} s", longest_stall(report));
         }
         reports.iter().map(|report| number(report, "/origin_bytes")).sum()
     }
 }
 
-/// The longest stall of a rank in an epoch, without the first.
+/// The most stalled seconds of a rank in an epoch, without the first.
 fn longest_stall(report: &Value) -> f64 {
     let epochs = report["epochs"].as_array().unwrap();
     epochs.iter().skip(1).map(|epoch| epoch["stall_seconds"].as_f64().unwrap()).fold(0.0, f64::max)

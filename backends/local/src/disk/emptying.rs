@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use foreread_tier::Buffer;
 use foreread_types::SampleId;
@@ -71,7 +72,7 @@ impl DirectoryWriter {
     /// them. `false` if there is nothing to do.
     pub(super) fn empty_a_piece(&mut self) -> bool {
         let writable = self.directory().is_writable();
-        if !writable || self.store.closing.load(std::sync::atomic::Ordering::Relaxed) {
+        if !writable || self.store.closing.load(Ordering::Relaxed) {
             return false;
         }
         let Some(mut now) = self.emptying.now.take().or_else(|| self.next_segment()) else { return false };

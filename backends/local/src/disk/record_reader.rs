@@ -306,15 +306,14 @@ impl RecordReader {
         answer: &mut impl Answers,
     ) {
         let (bytes, is_alone) = (buffer.freeze(), records.others.is_empty());
+        if read.is_err() && !is_alone {
+            // One of them may have failed all.
+            return records.all().for_each(|record| self.read_now(&record.job, answer));
+        }
         for FoundRecord { job, key, place } in records.all() {
             let request = job.request();
             let result = guarded::<Self, _>(request, || {
-                if let Err(errno) = read {
-                    return Err(match is_alone {
-                        true => self.kernel_error(request, *key, *place, errno),
-                        false => error(request, ErrorKind::Other),
-                    });
-                }
+                read.map_err(|errno| self.kernel_error(request, *key, *place, errno))?;
                 let start = (place.offset() - offset) as usize;
                 let record = start..start + place.bytes() as usize;
                 let sample = self.check(request, *key, *place, bytes.get(record))?;
@@ -326,10 +325,10 @@ impl RecordReader {
                 own.extend(&bytes[start..start + sample]);
                 Ok(own.freeze())
             });
-            // The record was moved during the read, or one of several has failed all.
+            // The record was moved during the read.
             let is_moved = || self.0.place(*key).is_some_and(|now| now != *place);
             match result {
-                Err(_) if !is_alone && read.is_err() || is_moved() => self.read_now(job, answer),
+                Err(_) if is_moved() => self.read_now(job, answer),
                 result => answer(Arc::clone(job), result),
             }
         }

@@ -76,7 +76,7 @@ const LONG: &[Long] = &[
     },
     Long {
         name: "workers that share an engine, killed 200 times",
-        file: "crates/share/tests/it/processes.rs",
+        file: "crates/store/tests/it/processes.rs",
         test: "workers_killed_at_any_moment_harm_no_server",
     },
     Long {

@@ -208,7 +208,7 @@ pub mod cache {
 /// ```
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod share {
-    pub use foreread_share::{Client, Server, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
+    pub use foreread_store::{Client, Server, ServerSettings, StoreError, StoreErrorKind, SharedBytes};
 }
 
 /// The examples of the guide, compiled.

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foreread::SampleId;
-use foreread::share::{Client, ServerSettings, ShareError, ShareErrorKind, SharedBytes};
+use foreread::share::{Client, ServerSettings, StoreError, StoreErrorKind, SharedBytes};
 use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -63,13 +63,13 @@ pub(crate) fn status<'py>(py: Python<'py>, slot: &SourceSlot) -> PyResult<Option
 }
 
 /// Converts the error of a request that concerns no particular sample.
-fn raised(error: &ShareError) -> PyErr {
+fn raised(error: &StoreError) -> PyErr {
     let class = match (error.kind(), error.tier_error()) {
         (_, Some(error)) => ExceptionClass::of_tier(error.kind()),
-        (ShareErrorKind::Gone, _) => ExceptionClass::Closed,
-        (ShareErrorKind::Refused, _) => ExceptionClass::Denied,
-        (ShareErrorKind::Forked, _) => ExceptionClass::Fork,
-        (ShareErrorKind::Invalid, _) => ExceptionClass::Config,
+        (StoreErrorKind::Gone, _) => ExceptionClass::Closed,
+        (StoreErrorKind::Refused, _) => ExceptionClass::Denied,
+        (StoreErrorKind::Forked, _) => ExceptionClass::Fork,
+        (StoreErrorKind::Invalid, _) => ExceptionClass::Config,
         _ => ExceptionClass::Error,
     };
     class.with(error.to_string())
@@ -130,7 +130,7 @@ impl ShareClient {
         let client = self.client(py)?;
         let wanted: Vec<_> = ids.iter().copied().map(SampleId).collect();
         let results = stoppable(py, |stop| client.get_with(&wanted, stop))?;
-        let sample = |(id, held): (u64, Result<SharedBytes, ShareError>)| match held {
+        let sample = |(id, held): (u64, Result<SharedBytes, StoreError>)| match held {
             Ok(held) => Ok(SharedSample { id, held: ProcessLocal::new(held) }),
             Err(error) => Err(match error.tier_error() {
                 Some(error) => errors::unreadable(id, error),

@@ -13,7 +13,7 @@ use bytes::buf::UninitSlice;
 use bytes::{BufMut, Bytes};
 use tokio::runtime::Handle;
 
-use crate::arena::ArenaMemory;
+use crate::arena::{ArenaMemory, SharedPlace};
 
 /// The alignment of all memory for samples, in bytes: a cache line.
 ///
@@ -40,6 +40,19 @@ pub trait Buffers: Debug + Send + Sync + 'static {
     /// when a run begins.
     fn return_unused_on(&self, runtime: &Handle) {
         let _ = runtime;
+    }
+
+    /// From now on, new memory is such that other processes can map it. Returns whether that is
+    /// possible. Once on, it stays on.
+    fn share(&self) -> bool {
+        false
+    }
+
+    /// The region of shared memory in which `bytes` lie entirely, and their offset in it. `None`
+    /// for other memory: private regions, the program's allocator, and empty slices.
+    fn shared_place(&self, bytes: &[u8]) -> Option<SharedPlace> {
+        let _ = bytes;
+        None
     }
 }
 

@@ -29,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-formats", &["foreread-types"]),
     // The outermost layer decodes samples.
     ("foreread-layers", &["foreread-types", "foreread-tier", "foreread-formats"]),
-    ("foreread-share", &["foreread-types", "foreread-tier"]),
+    ("foreread-store", &["foreread-types", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
     ("foreread-dataset", &["foreread-types", "foreread-tier", "foreread-formats"]),
     (
@@ -72,7 +72,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-opendal",
             "foreread-peer",
             "foreread-plot",
-            "foreread-share",
+            "foreread-store",
         ],
     ),
     ("foreread-settings", &["foreread-types", "foreread-dataset", "foreread"]),

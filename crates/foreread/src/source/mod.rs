@@ -15,15 +15,17 @@ mod requests;
 mod share;
 mod wait_time;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Limit, Meter, Units};
 use foreread_loader::{BlockTable, DirectReader, LoadErrorKind, OnError, ReadSource, RunReport};
 use foreread_oracle::{Deal, Explicit, Phase, PhaseKind, Run, Schedule};
 use foreread_planner::{Cluster, LocalPlan, plan_to_keep};
-use foreread_tier::{Budget, CacheTier};
+use foreread_tier::{Budget, Buffers, CacheTier, HeapBuffers, Sample};
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 
 use self::ready_buffer::ReadyBuffer;
@@ -54,6 +56,10 @@ const READY_PART: u64 = 2;
 /// Direct reads of this process have at most this part of the look-ahead, and those of its
 /// workers as much.
 const DIRECT_PART: u64 = 2;
+
+/// Samples that other processes hold take at most this part of the look-ahead.
+#[cfg(all(feature = "share", target_os = "linux"))]
+const HELD_PART: u64 = 4;
 
 /// A sample that this many announcements in a row leave out is removed from memory.
 const UNUSED_ANNOUNCEMENTS: u64 = 8;
@@ -127,8 +133,13 @@ struct SourceInner {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     wait_time: Arc<WaitTime>,
-    /// The bytes that direct reads of this process hold until their samples are taken.
+    /// The bytes that direct reads of this process hold until their samples are taken, and copies for
+    /// this process.
     direct_budget: Budget,
+    /// Memory for samples.
+    buffers: Arc<dyn Buffers>,
+    /// Whether other processes read samples of this source.
+    shared: AtomicBool,
     state: Mutex<SourceState>,
     /// Signals that samples have arrived, or that no caller waits for the engine.
     arrived: Condvar,
@@ -167,7 +178,7 @@ enum EngineSlot {
 
 /// The availability of a sample.
 enum Availability {
-    Ready(bytes::Bytes),
+    Ready(Bytes),
     /// The engine delivers it soon.
     Soon,
     /// It needs a direct read.
@@ -198,7 +209,8 @@ impl Ready {
         let memory = memory.collect();
         // An unreadable sample is an error of that request only.
         let units = units.as_ref().map(|_| shared.units().clone());
-        let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
+        let reading =
+            ReadParts { retry: config.retry_policy(), units: units.clone(), buffers: Arc::clone(&buffers) };
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             catalog,
@@ -216,6 +228,8 @@ impl Ready {
             disk,
             wait_time: Arc::default(),
             direct_budget: Budget::new(look_ahead / DIRECT_PART),
+            buffers,
+            shared: AtomicBool::new(false),
             state: Mutex::new(SourceState {
                 assembly,
                 ready: ReadyBuffer::new(look_ahead / READY_PART),
@@ -443,6 +457,18 @@ impl SourceInner {
             return Ok(blocks.clone());
         }
         Ok(blocks.insert(BlockTable::of_units(&self.catalog)?).clone())
+    }
+
+    /// A sample for a caller in this process. Memory that other processes read is absent in forked
+    /// children. A worker may be forked while its parent holds samples, so they are copied. The
+    /// price is paid by sources that serve workers and this process at one time.
+    fn for_own_process(&self, bytes: Bytes) -> Bytes {
+        if !self.shared.load(Ordering::Relaxed) || self.buffers.shared_place(&bytes).is_none() {
+            return bytes;
+        }
+        let Some(mut copy) = HeapBuffers.allocate(bytes.len(), 1) else { return bytes };
+        copy.extend(&bytes);
+        Sample::new(copy.freeze(), self.direct_budget.charge(bytes.len() as u64)).bytes()
     }
 
     /// The mean length of a sample in bytes, at least 1.

@@ -132,11 +132,12 @@ impl SampleRequests {
 
     /// Takes ready samples, and finds those that the engine will not deliver.
     fn sort(&mut self, state: &mut SourceState) {
-        let (ready, unannounced, mean) = (&mut self.ready, &mut self.unannounced, self.source.mean());
+        let (ready, unannounced, source) = (&mut self.ready, &mut self.unannounced, &self.source);
+        let mean = source.mean();
         self.announced.retain(|&(at, id)| match state.availability(id, mean) {
             Availability::Soon => true,
             Availability::Ready(bytes) => {
-                ready.push_back((at, Ok(bytes)));
+                ready.push_back((at, Ok(source.for_own_process(bytes))));
                 false
             }
             Availability::Unannounced => {
@@ -152,7 +153,7 @@ impl SampleRequests {
         while self.reads.try_join_next().is_some() {}
         drop(charge);
         self.read();
-        answer
+        (answer.0, answer.1.map(|bytes| self.source.for_own_process(bytes)))
     }
 
     /// Starts reads as the budget allows, and at least one.

@@ -6,12 +6,13 @@
 //! at once, within [a part of the look-ahead](super::DIRECT_PART). The price is one more thread
 //! while a source is shared.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_share::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
+use foreread_store::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ErrorKind as TierErrorKind, TierError};
 use foreread_types::SampleId;
 use tokio::sync::Semaphore;
@@ -29,13 +30,19 @@ const MAX_KIB: u64 = 1 << 28;
 impl Source {
     /// Serves other processes of the same user on this machine while the server lives.
     ///
-    /// They use a [`Client`](foreread_share::Client). Apart from samples by id, a client may call
+    /// They use a [`Client`](foreread_store::Client). Apart from samples by id, a client may call
     /// `report` and `path`. The first returns this source's [`report`](Self::report) as JSON. The
     /// second returns the path of the sample whose number is the payload, in digits.
+    ///
+    /// Samples that clients hold count in the look-ahead, of which they take at most a quarter. The memory
+    /// of samples is such from now on that forked children do not have it. So this process gets copies.
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.
     pub fn share(&self, settings: ServerSettings) -> Result<Server> {
+        self.inner.shared.store(true, Ordering::Relaxed);
+        let held = settings.shared_bytes.min(self.inner.look_ahead / super::HELD_PART);
+        let settings = settings.with_shared_bytes(held);
         let room = (self.inner.look_ahead / super::DIRECT_PART).div_ceil(KIB).clamp(1, MAX_KIB);
         let queue = Arc::new(RequestQueue {
             source: self.clone(),
@@ -46,11 +53,11 @@ impl Source {
         });
         let at = Arc::clone(&queue);
         let thread = std::thread::Builder::new()
-            .name("foreread-shared".to_owned())
+            .name("foreread-stored".to_owned())
             .spawn(move || at.work())
             .map_err(|error| Error::new(ErrorKind::System, format!("no thread to serve workers: {error}")))?;
         let shared = SharedSource { queue, thread: Some(thread) };
-        Server::start(Arc::new(shared), settings)
+        Server::start(Arc::new(shared), Arc::clone(&self.inner.buffers), settings)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))
     }
 }

@@ -1,9 +1,9 @@
 //! A source that serves other processes: they get the same samples as callers in this process.
-//! Workers are threads with their own connections. The tests of `crates/share` cover the effects of
+//! Workers are threads with their own connections. The tests of `crates/store` cover the effects of
 //! processes on each other.
 
 use foreread::{Memory, Source};
-use foreread_share::{Client, Server, ServerSettings, ShareErrorKind};
+use foreread_store::{Client, Server, ServerSettings, StoreErrorKind};
 use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
@@ -110,7 +110,7 @@ fn worker_gets_missing_ids_as_errors_and_the_report() {
         }
         let got = client.get(&[SampleId(99), SampleId(3)]);
         let error = got[0].as_ref().unwrap_err();
-        assert_eq!(error.kind(), ShareErrorKind::Sample);
+        assert_eq!(error.kind(), StoreErrorKind::Sample);
         assert!(error.to_string().contains("sample 99: invalid: the dataset has 10"), "{error}");
         assert_eq!(got[1].as_ref().unwrap().as_ref(), origin.expected(SampleId(3)));
     }
@@ -128,7 +128,7 @@ fn end_of_sharing_ends_workers_but_not_the_source() {
         let client = connect(&server);
         get(&client, &origin, &[1, 2, 3]);
         drop(server);
-        assert_eq!(client.get(&[SampleId(1)])[0].as_ref().unwrap_err().kind(), ShareErrorKind::Gone);
+        assert_eq!(client.get(&[SampleId(1)])[0].as_ref().unwrap_err().kind(), StoreErrorKind::Gone);
     }
     let server = share(&source);
     drop(source);

@@ -25,24 +25,32 @@
 //! * Short samples that pass come from the program's allocator, which handles them well. Kept ones
 //!   come from here whatever their length, because there the allocator's holes would stay.
 //!
-//! A forked child may read and drop buffers of its parent. It gets its own buffers from the
-//! program's allocator, or from an arena of its own.
+//! * *Other processes can map new regions* once [`share`](Buffers::share) was called. These are
+//!   [files in memory](shared_region) then. The price is small pages, because the kernel seldom has
+//!   huge ones for files: fresh memory for 110 KB takes 60 us. Regions that exist stay as they are.
+//!
+//! A forked child may drop buffers of its parent. It may read those that the parent allocated
+//! before `share`. It does not have the memory of the others, and reading them ends it. It gets its
+//! own buffers from the program's allocator, or from an arena of its own.
 
 mod extents;
 mod forks;
 mod pool;
 mod recent;
 mod region;
+mod shared_region;
 mod space;
 mod timer;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
 pub(crate) use self::pool::ArenaMemory;
-use self::pool::{IDLE, IdleMemory, Pool};
+use self::pool::{IDLE, IdleMemory, Pool, REGION};
+use self::region::{PageSize, Region};
+pub use self::shared_region::{SharedPlace, SharedRegion};
 use self::space::HUGE_PAGE;
 use crate::buffers::{Buffer, Buffers, Lifetime};
 
@@ -58,10 +66,18 @@ pub struct ArenaBuffers(Arc<Pools>);
 
 /// One pool for each lifetime.
 #[derive(Debug)]
-struct Pools {
+struct PoolSet {
     passing: Arc<Pool>,
     kept: Arc<Pool>,
     block: Arc<Pool>,
+}
+
+/// All pools of an arena.
+#[derive(Debug)]
+struct Pools {
+    private: PoolSet,
+    /// From [`share`](Buffers::share) on, all new buffers. So they do not reuse private memory.
+    shared: OnceLock<PoolSet>,
     idle: Arc<IdleMemory>,
     /// Whether a forked child can be detected. Otherwise all memory is the program's allocator's.
     is_usable: bool,
@@ -78,13 +94,13 @@ impl ArenaBuffers {
     pub fn new(limit: usize) -> Self {
         let is_usable = forks::begin_counting();
         let idle = Arc::new(IdleMemory::new(limit));
-        let pool = |has_recent| Pool::new(Arc::clone(&idle), has_recent);
-        Self(Arc::new(Pools { passing: pool(true), kept: pool(false), block: pool(true), idle, is_usable }))
+        let private = PoolSet::new(&idle);
+        Self(Arc::new(Pools { private, shared: OnceLock::new(), idle, is_usable }))
     }
 
     /// Bytes of its buffers, without those of the program's allocator. Zero in a forked child.
     pub fn in_use(&self) -> usize {
-        self.0.all().iter().map(|pool| pool.in_use()).sum()
+        self.0.all().map(|pool| pool.in_use()).sum()
     }
 
     /// Bytes of huge pages that hold memory and no buffer.
@@ -93,9 +109,30 @@ impl ArenaBuffers {
     }
 }
 
+impl PoolSet {
+    fn new(idle: &Arc<IdleMemory>) -> Self {
+        let pool = |has_recent| Pool::new(Arc::clone(idle), has_recent);
+        Self { passing: pool(true), kept: pool(false), block: pool(true) }
+    }
+
+    fn of(&self, lifetime: Lifetime) -> &Arc<Pool> {
+        match lifetime {
+            Lifetime::Passing => &self.passing,
+            Lifetime::Kept => &self.kept,
+            Lifetime::Block => &self.block,
+        }
+    }
+}
+
 impl Pools {
-    fn all(&self) -> [&Arc<Pool>; 3] {
-        [&self.passing, &self.kept, &self.block]
+    fn all(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        let sets = [Some(&self.private), self.shared.get()].into_iter().flatten();
+        sets.flat_map(|set| [&set.passing, &set.kept, &set.block])
+    }
+
+    /// Whether the process that made the arena is the current one, and not its parent.
+    fn is_own(&self) -> bool {
+        self.private.passing.is_own()
     }
 
     /// Gives back at most `pages` pages that are idle for a second. Returns whether more may be.
@@ -110,14 +147,14 @@ impl Pools {
     }
 
     fn have_idle(&self) -> bool {
-        self.all().iter().any(|pool| pool.has_idle())
+        self.all().any(|pool| pool.has_idle())
     }
 }
 
 impl Drop for Pools {
     fn drop(&mut self) {
         // In a forked child no timer exists, and its thread may hold the lock.
-        if self.passing.is_own() {
+        if self.is_own() {
             self.idle.wake.notify_one();
         }
     }
@@ -129,11 +166,7 @@ impl Buffers for ArenaBuffers {
     }
 
     fn allocate_for(&self, lifetime: Lifetime, length: usize, align: usize) -> Option<Buffer> {
-        let pool = match lifetime {
-            Lifetime::Passing => &self.0.passing,
-            Lifetime::Kept => &self.0.kept,
-            Lifetime::Block => &self.0.block,
-        };
+        let pool = self.0.shared.get().unwrap_or(&self.0.private).of(lifetime);
         let is_heap = length == 0
             || lifetime == Lifetime::Passing && length < SHORT
             || !align.is_power_of_two()
@@ -147,7 +180,28 @@ impl Buffers for ArenaBuffers {
     fn return_unused_on(&self, runtime: &Handle) {
         runtime.spawn(timer::run(Arc::downgrade(&self.0), Arc::clone(&self.0.idle)));
     }
+
+    fn share(&self) -> bool {
+        if !self.0.is_usable || !self.0.is_own() {
+            return false;
+        }
+        let shared = &self.0.idle.shared;
+        if !shared.is_on() && Region::map_shared(REGION, PageSize::Small, shared).is_some() {
+            shared.turn_on();
+            self.0.shared.get_or_init(|| PoolSet::new(&self.0.idle));
+        }
+        shared.is_on()
+    }
+
+    fn shared_place(&self, bytes: &[u8]) -> Option<SharedPlace> {
+        if !self.0.is_own() {
+            return None;
+        }
+        self.0.idle.shared.place_of(bytes.as_ptr().addr(), bytes.len())
+    }
 }
 
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;

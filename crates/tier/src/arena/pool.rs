@@ -1,7 +1,8 @@
 //! The memory of one lifetime.
 //!
 //! One lock per pool protects its tables. It is held while the kernel maps a region or takes a huge
-//! page back. The latter takes 20 to 100 us.
+//! page back. The latter takes 20 to 100 us, and 400 to 500 us where other processes can map it,
+//! because the kernel then frees small pages one by one.
 //!
 //! A forked child never takes the lock, because a thread of its parent may hold it. There a dropped
 //! buffer stays allocated, until the child ends, and so does the pool. The price is memory that the
@@ -18,7 +19,8 @@ use tokio::sync::Notify;
 
 use super::forks;
 use super::recent::RecentBuffers;
-use super::region::{PageSize, Region, discard};
+use super::region::{PageSize, Reached, Region};
+use super::shared_region::SharedRegions;
 use super::space::{HUGE_PAGE, Space, Unused};
 use crate::buffers::CACHE_LINE;
 
@@ -49,6 +51,8 @@ pub(super) struct IdleMemory {
     most: AtomicUsize,
     /// The number of next regions that get small pages.
     pause: AtomicUsize,
+    /// The regions that other processes can map.
+    pub(super) shared: Arc<SharedRegions>,
     /// Wakes the timer when memory becomes idle.
     pub(super) wake: Notify,
 }
@@ -152,23 +156,39 @@ impl Pool {
                 // A small memory tier would lose up to a huge page.
                 let is_first = space.is_empty() && length == REGION;
                 let pages = if is_first { PageSize::Small } else { self.idle.page_size() };
-                let region = Region::map(length, pages)?;
-                let start = region.start().as_ptr().expose_provenance();
+                let region = self.map(length, pages)?;
+                let start = region.address();
                 space.add(region, start, length);
                 space.take(size, align)?
             }
         };
-        if let Some((start, region)) = space.region_of(address)
-            && region.reach(address + size - start)
-        {
-            self.idle.pause.store(SLOW_PAUSE, Ordering::Relaxed);
-        }
         let reused = idle - space.idle_bytes();
         if reused > 0 {
             self.idle.bytes.fetch_sub(reused, Ordering::Relaxed);
         }
+        if let Some((start, region)) = space.region_of(address) {
+            match region.reach(address - start..address + size - start) {
+                Reached::Fast => {}
+                Reached::Slow => self.idle.pause.store(SLOW_PAUSE, Ordering::Relaxed),
+                Reached::Failed => {
+                    let idle = space.idle_bytes();
+                    space.put(address, size, Instant::now);
+                    self.idle.bytes.fetch_add(space.idle_bytes() - idle, Ordering::Relaxed);
+                    drop(tables);
+                    self.idle.wake.notify_one();
+                    return None;
+                }
+            }
+        }
         drop(tables);
         self.memory(address, size)
+    }
+
+    /// A new region, shared if that is wanted and possible.
+    fn map(&self, length: usize, pages: PageSize) -> Option<Region> {
+        let shared = &self.idle.shared;
+        let region = if shared.is_on() { Region::map_shared(length, pages, shared) } else { None };
+        region.or_else(|| Region::map(length, pages))
     }
 
     fn memory(self: &Arc<Self>, address: usize, size: usize) -> Option<ArenaMemory> {
@@ -248,10 +268,12 @@ impl Pool {
         let idle = space.idle_bytes();
         let unused = space.give_back();
         let less = idle - space.idle_bytes();
-        if let Some(Unused::Page(bytes)) = &unused {
-            // SAFETY: the bytes are a page of a region of this pool, which lives as long as it is
-            // in the tables. No buffer lies in the page, and none is allocated under the lock.
-            unsafe { discard(bytes.clone()) };
+        if let Some(Unused::Page(bytes)) = &unused
+            && let Some((start, region)) = space.region_of(bytes.start)
+        {
+            // SAFETY: the bytes are a huge page of this region, or the shorter one at its end. No
+            // buffer lies in it, and none is allocated under the lock.
+            unsafe { region.discard(bytes.start - start..bytes.end - start) };
         }
         self.idle.bytes.fetch_sub(less, Ordering::Relaxed);
         drop(tables);

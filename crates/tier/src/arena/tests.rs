@@ -10,7 +10,7 @@ use super::*;
 
 const LIFETIMES: [Lifetime; 3] = [Lifetime::Passing, Lifetime::Kept, Lifetime::Block];
 
-fn filled(buffers: &ArenaBuffers, lifetime: Lifetime, length: usize, byte: u8) -> Bytes {
+pub(super) fn filled(buffers: &ArenaBuffers, lifetime: Lifetime, length: usize, byte: u8) -> Bytes {
     let mut buffer = buffers.allocate_for(lifetime, length, 1).unwrap();
     buffer.put_bytes(byte, length);
     buffer.freeze()
@@ -183,7 +183,7 @@ fn without_a_timer_later_buffers_give_memory_back() {
 }
 
 /// Runs `child` in a forked child. Returns whether it returned true.
-fn forked(child: impl FnOnce() -> bool) -> bool {
+pub(super) fn forked(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child runs only `child` and ends without unwinding or running exit handlers.
     match unsafe { libc::fork() } {
         0 => {

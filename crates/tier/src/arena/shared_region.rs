@@ -1,0 +1,149 @@
+//! Files in memory that other processes of the node map.
+//!
+//! Each shared region is a `memfd` of its own: it has no name in any file system. Its size is
+//! sealed, so that a process that maps it never reads past its end. Other processes get a
+//! descriptor that is open for reading only. The kernel refuses writable mappings of it.
+//!
+//! * *It is not sealed against writing.* The kernel refuses to punch holes into a file with
+//!   `F_SEAL_FUTURE_WRITE`, so unused pages could not go back. The price: a process of the same
+//!   user can open the file again for writing, on purpose. It could also write with `ptrace`.
+//! * *The end of a region frees its memory at once.* Its pages are punched out before it is
+//!   unmapped. A process that still maps it then reads zeros and holds no memory.
+//! * *A region needs a descriptor.* Half of the process's descriptors stay free for other files.
+//!   Later regions are private, and samples in them are copied for other processes.
+//! * *A forked child has the descriptors* and not the mappings. If its parent is killed, the memory
+//!   stays until the child ends as well.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{fchmod, fcntl_add_seals, ftruncate, memfd_create, open};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+/// Memory that other processes can map, read-only.
+///
+/// It is only a description: it keeps neither the mapping nor the memory. The last one is dropped
+/// when the region ends, unless a caller of
+/// [`shared_place`](crate::Buffers::shared_place) still holds one.
+#[derive(Debug)]
+pub struct SharedRegion {
+    number: u32,
+    length: u64,
+    descriptor: OwnedFd,
+}
+
+/// Where bytes lie in memory that other processes can map.
+#[derive(Clone, Debug)]
+pub struct SharedPlace {
+    /// The region that holds all of the bytes.
+    pub region: Arc<SharedRegion>,
+    /// The distance of the first byte from the region's start, in bytes.
+    pub offset: u64,
+}
+
+impl SharedRegion {
+    /// The number of the region. It is unique in the process and never reused.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The length in bytes, which never changes.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The descriptor for other processes. It is open for reading only.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// A file of `length` zeros, and the descriptor for writing. `None` if the system has no such
+    /// files, or if a limit of the process is reached.
+    pub(super) fn create(length: usize) -> Option<(Self, OwnedFd)> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let length = length as u64;
+        // Beyond this limit the kernel would send a signal that ends the process.
+        if getrlimit(Resource::Fsize).current.is_some_and(|limit| length > limit) {
+            return None;
+        }
+        let writable = memory_file().ok()?;
+        ftruncate(&writable, length).ok()?;
+        fcntl_add_seals(&writable, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
+        fchmod(&writable, Mode::RUSR).ok()?;
+        let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
+        let descriptor = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        // The kernel gives out the lowest free number, so as many descriptors are open as this one
+        // has. The rest is for other files.
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
+        if descriptor.as_raw_fd() as u64 >= most {
+            return None;
+        }
+        let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
+        Some((Self { number: next.ok()?, length, descriptor }, writable))
+    }
+}
+
+fn memory_file() -> rustix::io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create("foreread", flags | MemfdFlags::NOEXEC_SEAL) {
+        // Before Linux 6.3.
+        Err(Errno::INVAL) => memfd_create("foreread", flags),
+        other => other,
+    }
+}
+
+/// The living shared regions of an arena, by address.
+///
+/// A forked child must not use it, because a thread of its parent may hold the lock. It may drop
+/// it: a thread that changes the table holds a region, which holds this value. In the child that
+/// region is never dropped, so a table in the middle of a change is not dropped either.
+#[derive(Debug, Default)]
+pub(super) struct SharedRegions {
+    is_on: AtomicBool,
+    by_address: RwLock<BTreeMap<usize, Weak<SharedRegion>>>,
+}
+
+impl SharedRegions {
+    /// Whether new regions are shared.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn turn_on(&self) {
+        self.is_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Every change of the table is complete when the lock is released, even after a panic.
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<usize, Weak<SharedRegion>>)) {
+        change(&mut self.by_address.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    pub(super) fn add(&self, address: usize, region: &Arc<SharedRegion>) {
+        self.change(|regions| {
+            regions.insert(address, Arc::downgrade(region));
+        });
+    }
+
+    /// Must be called before the region is unmapped, because other memory may get its address then.
+    pub(super) fn remove(&self, address: usize) {
+        self.change(|regions| {
+            regions.remove(&address);
+        });
+    }
+
+    /// The place of `length` bytes at `address`.
+    pub(super) fn place_of(&self, address: usize, length: usize) -> Option<SharedPlace> {
+        if length == 0 || !self.is_on() {
+            return None;
+        }
+        let regions = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+        let (start, region) = regions.range(..=address).next_back()?;
+        let (region, offset) = (region.upgrade()?, (address - start) as u64);
+        let is_inside = offset.checked_add(length as u64)? <= region.length;
+        is_inside.then_some(SharedPlace { region, offset })
+    }
+}

@@ -202,6 +202,9 @@ pub struct Config {
     pub format: Option<Format>,
     /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
     pub(crate) compute: Duration,
+    /// The agent of the node, whose cache replaces this run's own.
+    #[cfg(all(feature = "agent", target_os = "linux"))]
+    pub agent: crate::agent::AgentChoice,
     /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
     /// all the same has no disk tier.
     pub plan_only: bool,
@@ -240,6 +243,8 @@ impl Default for Config {
             on_error: OnError::Fail,
             validate: None,
             format: None,
+            #[cfg(all(feature = "agent", target_os = "linux"))]
+            agent: crate::agent::AgentChoice::default(),
             plan_only: false,
             machine: Machine::default(),
         }

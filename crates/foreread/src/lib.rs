@@ -30,6 +30,11 @@
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
 //! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
 
+#[cfg(all(feature = "agent", target_os = "linux"))]
+pub mod agent;
+#[cfg(not(all(feature = "agent", target_os = "linux")))]
+#[path = "agent_absent.rs"]
+mod agent;
 mod assembly;
 mod builder;
 pub mod calibration;

@@ -14,6 +14,7 @@ use foreread_planner::LocalPlan;
 use futures::Stream;
 use tokio::task::JoinSet;
 
+use crate::agent::AgentLink;
 use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
@@ -58,7 +59,8 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent } =
+            prepared;
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
@@ -104,6 +106,7 @@ impl Ready {
             limit,
             disk,
             group,
+            agent,
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
@@ -164,6 +167,8 @@ pub struct Loader {
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
     group: Option<Box<dyn GroupMember>>,
+    /// The node's agent, if the samples come from there.
+    agent: Option<AgentLink>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -229,6 +234,7 @@ impl Loader {
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
         Report { disk, units, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
+            .with_agent(self.agent.as_ref().map(AgentLink::report))
     }
 
     /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.

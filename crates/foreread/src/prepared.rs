@@ -11,6 +11,7 @@ use foreread_planner::{LocalPlan, Retention};
 use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
+use crate::agent::{AgentLink, attach};
 use crate::cluster;
 use crate::config::Config;
 use crate::disk::{self, Disk};
@@ -44,6 +45,8 @@ pub struct Prepared {
     pub(crate) group: Option<Box<dyn GroupMember>>,
     /// Memory for samples.
     pub(crate) buffers: Arc<dyn Buffers>,
+    /// The node's agent, if the samples come from there.
+    pub(crate) agent: Option<AgentLink>,
 }
 
 impl Prepared {
@@ -69,6 +72,11 @@ impl Prepared {
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let options = shared.options(&targets.storage);
         let released = released::check(&opened, &config, registry, &options, context).await?;
+        let (mut config, mut agent) = (config, None);
+        if !config.plan_only {
+            let storage = [&targets.storage, &config.validate_storage_options.clone()];
+            agent = attach(&mut opened, &mut config, storage, context).await?;
+        }
         let on_node = config.on_node();
         let (disk, (capacity, warm)) = if config.plan_only {
             let found = disk::look(&config, on_node, &opened, context).await?;
@@ -83,7 +91,9 @@ impl Prepared {
             disk: capacity,
             warm,
             url: Some(opened[0].catalog.base_url().to_owned()),
-            packed: opened[0].catalog.format() != Format::Files,
+            // An agent reads for all jobs, sample by sample.
+            packed: opened[0].catalog.format() != Format::Files && agent.is_none(),
+            shared: agent.as_ref().map_or(0, AgentLink::capacity),
             stored: StoredSizes::of(&catalogs),
             servers: None,
         };
@@ -102,10 +112,13 @@ impl Prepared {
             }
         });
         let planned = planning.await.map_err(ended)??;
+        if let Some(agent) = &agent {
+            agent.announce(&planned.run);
+        }
         let blocks = blocks(&planned, &opened, context).await?;
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
-        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None, buffers })
+        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None, buffers, agent })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.

@@ -67,6 +67,9 @@ pub struct Report {
     /// The samples exchanged with other ranks, if in a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
+    /// The node's agent, if the run uses one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentReport>,
     /// Samples that were read by id outside of any announced order, if samples are requested by id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct: Option<ReadsReport>,
@@ -80,6 +83,21 @@ pub struct Report {
     /// The merged report of all ranks, on rank 0 of a group after all ranks have finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_ranks: Option<Merged>,
+}
+
+/// The samples of a run by the way they came, if it uses the node's agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct AgentReport {
+    /// The bytes of memory that the agent has for samples, of all jobs together.
+    pub capacity: u64,
+    /// Samples from the agent.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Samples that this run read by itself, because the agent was absent, silent or unable.
+    pub direct_samples: u64,
+    /// Their bytes.
+    pub direct_bytes: u64,
 }
 
 /// The time of requests for samples by id.
@@ -264,6 +282,9 @@ pub struct ReadsReport {
     pub disk: CountReport,
     /// From other ranks. Empty if there are none.
     pub peer: CountReport,
+    /// From the node's agent, or read directly in its place. Absent if there is none.
+    #[serde(skip_serializing_if = "CountReport::is_empty")]
+    pub agent: CountReport,
 }
 
 /// A number of samples and of bytes. An empty object if the tier does not exist.
@@ -282,6 +303,10 @@ impl CountReport {
         Self { samples: Some(count.samples), bytes: Some(count.bytes) }
     }
 
+    fn is_empty(&self) -> bool {
+        self.samples.is_none()
+    }
+
     /// Leaves out the numbers of a zero count.
     fn some(count: SampleCount) -> Self {
         if count == SampleCount::default() { Self::default() } else { Self::of(count) }
@@ -289,6 +314,11 @@ impl CountReport {
 }
 
 impl ReadsReport {
+    /// The same, where what seemed the origin was an agent.
+    fn through_agent(self) -> Self {
+        Self { agent: self.origin, origin: CountReport::of(SampleCount::default()), ..self }
+    }
+
     /// Counts a sample of `bytes` bytes.
     pub(crate) fn add(&mut self, from: ReadSource, bytes: u64) {
         let count = match from {
@@ -299,6 +329,17 @@ impl ReadsReport {
         };
         *count.samples.get_or_insert_default() += 1;
         *count.bytes.get_or_insert_default() += bytes;
+    }
+}
+
+impl Report {
+    /// Adds the samples of an agent.
+    pub(crate) fn with_agent(mut self, agent: Option<AgentReport>) -> Self {
+        if agent.is_some() {
+            self.epochs.iter_mut().for_each(|epoch| epoch.reads = epoch.reads.through_agent());
+            self.direct = self.direct.map(ReadsReport::through_agent);
+        }
+        Self { agent, ..self }
     }
 }
 
@@ -320,6 +361,7 @@ impl EpochReport {
                 memory: CountReport::of(pass.reads.from(ReadSource::Memory)),
                 disk: CountReport::some(pass.reads.from(ReadSource::Disk)),
                 peer: CountReport::some(pass.reads.from(ReadSource::Peer)),
+                agent: CountReport::default(),
             },
             digest: None,
             ids: None,
@@ -359,6 +401,7 @@ impl Report {
             disk: None,
             units: None,
             peers: None,
+            agent: None,
             direct: None,
             asked: None,
             epochs: run.passes.iter().map(EpochReport::of).collect(),

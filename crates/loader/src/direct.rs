@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use foreread_tier::{CacheTier, ErrorKind, Lookup, Sample, TierError};
+use bytes::Bytes;
+use foreread_tier::{CacheTier, ErrorKind, Lifetime, Lookup, Sample, TierError};
 use foreread_types::{SampleKey, Tick};
 
 use crate::dataset::Dataset;
@@ -42,10 +43,26 @@ impl DirectReader {
         catch_panic("engine", self.find(key, keep)).await
     }
 
+    /// Reads a sample from the origin, into memory of this lifetime.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the read.
+    pub async fn read_for(&self, key: SampleKey, due: Tick, lifetime: Lifetime) -> Result<Bytes, TierError> {
+        let read = async {
+            let (of, _) = Dataset::find(&self.datasets, key).ok_or_else(|| unknown(key))?;
+            match of.read(key, due, lifetime).await.and_then(|bytes| of.checked(key, bytes)) {
+                Ok(bytes) => Ok(bytes),
+                Err(error) => Err(of.named(key, error).await),
+            }
+        };
+        catch_panic("engine", read).await
+    }
+
     async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, ReadSource), TierError> {
-        let unknown =
-            || TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"));
-        let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(unknown)?;
+        let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(|| unknown(key))?;
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
@@ -80,6 +97,10 @@ impl DirectReader {
             }
         }
     }
+}
+
+fn unknown(key: SampleKey) -> TierError {
+    TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"))
 }
 
 #[cfg(test)]

@@ -362,3 +362,70 @@ fn unknown_datasets_and_samples_are_errors() {
     let error = cache.add_job(DatasetId(0), start, order(), Some(order())).unwrap_err();
     assert_eq!(error.to_string(), "an order of dataset 0 has sample 3: must be below 3");
 }
+
+/// The same decisions, whether orders are known at once or one after another.
+#[test]
+fn orders_may_become_known_late() {
+    let dataset = DatasetId(0);
+    let make = || {
+        let mut cache = NextUseCache::new(300);
+        cache.add_dataset(DatasetCosts::new(Sizes::uniform(100, 10))).unwrap();
+        cache
+    };
+    let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1000 };
+    let ids = |job: u64, epoch: u64| (0..100).map(move |at| SampleId((at * 37 + job * 11 + epoch * 53) % 100));
+    let order = |job, epoch| NextUseCache::order(dataset, 100, ids(job, epoch)).unwrap();
+    let (mut early, mut late) = (make(), make());
+    let early_jobs =
+        [0, 1].map(|job| early.add_job(dataset, start, ids(job, 0), Some(ids(job, 1))).unwrap());
+    let late_jobs = [0, 1].map(|job| {
+        let added = late.add_ordered_job(dataset, start, order(job, 0), None).unwrap();
+        late.follow(added, order(job, 1)).unwrap();
+        added
+    });
+    let (mut evicted, mut now) = ([Vec::new(), Vec::new()], 0);
+    for epoch in 0..4 {
+        for at in 0..100 {
+            for job in 0..2 {
+                now += 500;
+                let id = ids(job, epoch).nth(at).unwrap();
+                let position = at as u32;
+                let one = early.used(early_jobs[job as usize], position, id, now, &mut evicted[0]);
+                let other = late.used(late_jobs[job as usize], position, id, now, &mut evicted[1]);
+                assert_eq!(one, other, "epoch {epoch}, position {at}, job {job}");
+            }
+        }
+        for job in 0..2 {
+            early.begin_epoch(early_jobs[job], Some(ids(job as u64, epoch + 2))).unwrap();
+            late.begin_ordered_epoch(late_jobs[job], Some(order(job as u64, epoch + 2))).unwrap();
+        }
+    }
+    assert_eq!((&evicted[0], early.held_bytes()), (&evicted[1], late.held_bytes()));
+    let other = NextUseCache::order(dataset, 99, ids(0, 0).filter(|id| id.0 < 99)).unwrap();
+    assert!(late.add_ordered_job(dataset, start, other, None).is_err());
+}
+
+#[test]
+fn unannounced_uses_take_only_free_room_and_forgotten_samples_free_it() {
+    let dataset = DatasetId(0);
+    let mut cache = NextUseCache::new(30);
+    cache.add_dataset(DatasetCosts::new(Sizes::uniform(10, 10))).unwrap();
+    let mut evicted = Vec::new();
+    let key = |id| SampleKey::new(dataset, SampleId(id));
+    for id in 0..3 {
+        let first = cache.used_unannounced(key(id), id, &mut evicted);
+        assert!(!first.hit && first.kept);
+    }
+    assert!(!cache.used_unannounced(key(3), 3, &mut evicted).kept);
+    assert!(cache.used_unannounced(key(1), 4, &mut evicted).hit);
+    cache.forget(key(1));
+    cache.forget(key(9));
+    assert_eq!((cache.contains(key(1)), cache.held_bytes()), (false, 20));
+    assert!(cache.used_unannounced(key(3), 5, &mut evicted).kept);
+    // A job that uses samples soon takes their place.
+    let start = JobStart { now_ns: 6, position: 0, ns_per_sample: 1000 };
+    let order = || (4..10).map(SampleId);
+    let job = cache.add_job(dataset, start, order(), Some(order())).unwrap();
+    assert!(evicted.is_empty() && cache.used(job, 0, SampleId(4), 7, &mut evicted).kept);
+    assert_eq!(evicted.len(), 1);
+}

@@ -3,7 +3,8 @@
 //! Everything that a client can make the server keep is bounded here. A client that exceeds a bound
 //! is disconnected ([`ProtocolViolation`]). Correct clients never reach the bounds.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -187,8 +188,8 @@ impl Connection {
         self.in_flight -= 1;
         let (region, offset) = (&lease.place.region, lease.place.offset);
         let number = region.number();
-        if !self.regions.contains_key(&number) {
-            self.regions.insert(number, Arc::downgrade(region));
+        if let Entry::Vacant(vacant) = self.regions.entry(number) {
+            vacant.insert(Arc::downgrade(region));
             self.close_message();
             self.queue(wire::region(number, region.length()), Some(Arc::clone(region)));
         }

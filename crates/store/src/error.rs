@@ -62,11 +62,13 @@ impl StoreError {
         Self::new(StoreErrorKind::Interrupted, "the wait was interrupted")
     }
 
-    pub(crate) fn malformed(detail: impl Into<String>) -> Self {
+    /// A violation of the protocol.
+    pub fn malformed(detail: impl Into<String>) -> Self {
         Self::new(StoreErrorKind::Malformed, detail)
     }
 
-    pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+    /// A failure of the system.
+    pub fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
         let source = ErrorCause::System(error.into());
         Self(Arc::new(ErrorInner { kind: StoreErrorKind::System, detail: what.into(), source }))
     }

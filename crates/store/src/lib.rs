@@ -69,9 +69,11 @@
 mod address;
 mod admission;
 mod answer_queue;
+pub mod attach;
 mod client;
 mod connection;
 mod error;
+mod host;
 mod leases;
 mod log_limit;
 mod mapping;
@@ -86,6 +88,7 @@ mod worker_connection;
 
 pub use client::{Client, Received, RequestStream};
 pub use error::{StoreError, StoreErrorKind};
+pub use host::{Answer, NodeStore, SampleReader, StoreCounts, StoreJob, StoreRequest, StoreStatus};
 pub use requests::{ConnectionId, SampleProvider, SampleRequest, WorkerCall};
 pub use server::{Server, ServerSettings, ServerStatus};
 pub use shared_sample::SharedBytes;

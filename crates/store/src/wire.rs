@@ -226,7 +226,7 @@ pub(crate) fn hello(hello: ServerHello) -> Vec<u8> {
 
 pub(crate) fn refused(why: &str) -> Vec<u8> {
     let mut to = Vec::new();
-    record(&mut to, REFUSED, |to| to.extend(why[..why.floor_char_boundary(MAX_TEXT)].as_bytes()));
+    record(&mut to, REFUSED, |to| to.extend(&why.as_bytes()[..why.floor_char_boundary(MAX_TEXT)]));
     to
 }
 

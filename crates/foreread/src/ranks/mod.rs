@@ -196,6 +196,7 @@ impl GroupRun<'_> {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
+            shared: 0,
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
             stored: StoredSizes::of(&catalogs),
@@ -260,7 +261,9 @@ impl GroupRun<'_> {
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);
-        Ok((Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers }, words))
+        let agent = None;
+        let prepared = Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent };
+        Ok((prepared, words))
     }
 
     /// The datasets. Rank 0 lists them for all.

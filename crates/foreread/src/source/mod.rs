@@ -31,6 +31,7 @@ use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick};
 use self::ready_buffer::ReadyBuffer;
 pub use self::requests::{SampleRequests, SampleStream};
 use self::wait_time::WaitTime;
+use crate::agent::AgentLink;
 use crate::assembly::{Assembly, ReadParts};
 use crate::error::{Error, Result};
 use crate::loader::Ready;
@@ -132,6 +133,8 @@ struct SourceInner {
     origin: Meter,
     limit: Option<Limit>,
     disk: Option<crate::disk::Disk>,
+    /// The node's agent, if the samples come from there.
+    agent: Option<AgentLink>,
     wait_time: Arc<WaitTime>,
     /// The bytes that direct reads of this process hold until their samples are taken, and copies for
     /// this process.
@@ -193,7 +196,7 @@ impl Ready {
     /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
-        let Prepared { planned, opened, caches, disk, shared, group, buffers, .. } = prepared;
+        let Prepared { planned, opened, caches, disk, shared, group, buffers, agent, .. } = prepared;
         let Planned { config, cluster, memory: granted, units, factors, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
@@ -226,6 +229,7 @@ impl Ready {
             origin: shared.meter,
             limit,
             disk,
+            agent,
             wait_time: Arc::default(),
             direct_budget: Budget::new(look_ahead / DIRECT_PART),
             buffers,
@@ -299,12 +303,15 @@ impl Source {
             Some(last) => {
                 let sizes = [self.inner.catalog.sizes()];
                 let all: Vec<Vec<u64>> = orders.iter().cloned().chain(continues.then_some(last)).collect();
-                let planned = plan_to_keep(&self.run(all)?, &sizes, &self.inner.cluster)?;
+                let planned = plan_to_keep(&self.run(all.clone())?, &sizes, &self.inner.cluster)?;
                 if self.inner.units.is_some() {
                     let blocks = self.inner.unit_blocks()?.placed(DATASET, &planned);
                     self.inner.lock().assembly.set_blocks(vec![blocks]);
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
+                if let Some(agent) = &self.inner.agent {
+                    agent.announce(&self.run(all)?);
+                }
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }
         };
@@ -391,6 +398,7 @@ impl Source {
         let asked = Some(WaitReport::of(self.inner.wait_time.read()));
         let units = self.inner.units.as_ref().map(UnitsReport::of);
         Report { disk, units, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
+            .with_agent(self.inner.agent.as_ref().map(AgentLink::report))
     }
 
     /// Waits until the disk tier has written all samples it was given, for at most five seconds.

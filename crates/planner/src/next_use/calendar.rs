@@ -157,6 +157,21 @@ impl Calendar {
         }
     }
 
+    /// Narrows the ring to `span` nanoseconds if it covers far more: the first estimate of a pace was
+    /// wrong. Adds to `moved` the residents that must be inserted again.
+    pub(crate) fn narrow(&mut self, span: u64, now: u64, moved: &mut Vec<u32>) {
+        /// The ring may cover this many times the span.
+        const WIDE: u64 = 4;
+        let width = (span / BUCKETS).max(1);
+        if self.width / WIDE <= width {
+            return;
+        }
+        self.lists[..BUCKETS as usize].iter_mut().for_each(|list| moved.append(list));
+        self.width = width;
+        self.cursor = now / width;
+        (self.top, self.checked) = (self.cursor, self.cursor);
+    }
+
     fn lower_top(&mut self) {
         while self.top > self.cursor && self.lists[(self.top % BUCKETS) as usize].is_empty() {
             self.top -= 1;

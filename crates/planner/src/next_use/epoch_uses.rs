@@ -10,9 +10,10 @@ use crate::demand::table;
 /// No position.
 const NONE: u32 = u32::MAX;
 
-/// The positions of all samples in one epoch of one job.
+/// The positions of all samples in one epoch of one job. Made by
+/// [`NextUseCache::order`](crate::NextUseCache::order).
 #[derive(Clone, Debug)]
-pub(crate) struct EpochUses {
+pub struct EpochUses {
     /// By sample, its first position that is not yet passed.
     first: Vec<u32>,
     /// By position, the next position of the same sample. `None` if no sample is repeated.
@@ -56,6 +57,16 @@ impl EpochUses {
     /// The number of uses.
     pub(crate) fn length(&self) -> u32 {
         self.length
+    }
+
+    /// The number of uses.
+    pub fn uses(&self) -> u64 {
+        u64::from(self.length)
+    }
+
+    /// The number of samples of the dataset.
+    pub(crate) fn samples(&self) -> u64 {
+        self.first.len() as u64
     }
 
     /// Whether the epoch uses each sample of the dataset exactly once.

@@ -34,6 +34,11 @@ impl JobUses {
         }
     }
 
+    /// Sets the epoch after the present one.
+    pub(crate) fn follow(&mut self, following: EpochUses) {
+        self.following = Some(following);
+    }
+
     /// Counts a use at a position. Uses out of order change nothing but the sample's own table.
     pub(crate) fn used(&mut self, position: u32, sample: u32, now: u64) {
         let after = position.saturating_add(1);

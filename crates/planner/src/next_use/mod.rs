@@ -43,7 +43,8 @@ pub use self::announced_uses::AnnouncedUses;
 use self::calendar::NextUseTime;
 pub use self::dataset_residents::DatasetCosts;
 use self::dataset_residents::DatasetResidents;
-use self::epoch_uses::{EpochUses, OrderFault};
+pub use self::epoch_uses::EpochUses;
+use self::epoch_uses::OrderFault;
 use self::job_uses::JobUses;
 use self::pace::Pace;
 use crate::error::{PlanError, PlanReason};
@@ -108,14 +109,20 @@ pub struct NextUseCache {
     jobs: Vec<Option<JobUses>>,
     /// The latest time of any call.
     now: u64,
+    /// Uses since the calendars were compared with the jobs' paces.
+    unchecked: u32,
     /// Space for residents that change their place.
     moved: Vec<u32>,
 }
 
+/// After so many uses, calendars are compared with the jobs' paces.
+const CHECK_USES: u32 = 512;
+
 impl NextUseCache {
     /// An empty cache of `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
-        Self { capacity, held: 0, datasets: Vec::new(), jobs: Vec::new(), now: 0, moved: Vec::new() }
+        let (datasets, jobs, moved) = Default::default();
+        Self { capacity, held: 0, datasets, jobs, now: 0, unchecked: 0, moved }
     }
 
     /// Adds a dataset. Datasets are numbered from 0.
@@ -146,6 +153,41 @@ impl NextUseCache {
     ) -> Result<CacheJob, PlanError> {
         let current = self.uses(dataset, current)?;
         let following = following.map(|order| self.uses(dataset, order)).transpose()?;
+        self.add_ordered_job(dataset, start, current, following)
+    }
+
+    /// The table of an order over a dataset of `samples` samples, for
+    /// [`add_ordered_job`](Self::add_ordered_job). A large one takes some time, so it can be made
+    /// on another thread.
+    ///
+    /// # Errors
+    /// An order with an unknown sample, or a table that does not fit in memory.
+    pub fn order(
+        dataset: DatasetId,
+        samples: u64,
+        order: impl IntoIterator<Item = SampleId>,
+    ) -> Result<EpochUses, PlanError> {
+        let uses = EpochUses::new(samples, order).map_err(|fault| match fault {
+            OrderFault::Unknown(sample) => PlanReason::OrderSample { dataset, sample, samples },
+            OrderFault::TooLarge => PlanReason::Memory { dataset, samples },
+        });
+        Ok(uses?)
+    }
+
+    /// [`add_job`](Self::add_job) with orders that were made before.
+    ///
+    /// # Errors
+    /// An unknown dataset, or an order over another number of samples.
+    pub fn add_ordered_job(
+        &mut self,
+        dataset: DatasetId,
+        start: JobStart,
+        current: EpochUses,
+        following: Option<EpochUses>,
+    ) -> Result<CacheJob, PlanError> {
+        for order in [Some(&current), following.as_ref()].into_iter().flatten() {
+            self.check(dataset, order)?;
+        }
         self.now = self.now.max(start.now_ns);
         let pace = Pace::new(start.ns_per_sample, u64::from(current.length()), self.now);
         let index = dataset.0 as usize;
@@ -166,16 +208,44 @@ impl NextUseCache {
         job: CacheJob,
         following: Option<impl IntoIterator<Item = SampleId>>,
     ) -> Result<(), PlanError> {
-        let Some(dataset) = self.jobs.get(job.0).and_then(|job| Some(job.as_ref()?.dataset)) else {
-            return Ok(());
-        };
+        let Some(dataset) = self.dataset_of(job) else { return Ok(()) };
         let following = following.map(|order| self.uses(DatasetId(dataset as u32), order)).transpose()?;
+        self.begin_ordered_epoch(job, following)
+    }
+
+    /// [`begin_epoch`](Self::begin_epoch) with an order that was made before.
+    ///
+    /// # Errors
+    /// An order over another number of samples.
+    pub fn begin_ordered_epoch(
+        &mut self,
+        job: CacheJob,
+        following: Option<EpochUses>,
+    ) -> Result<(), PlanError> {
+        let Some(dataset) = self.dataset_of(job) else { return Ok(()) };
+        if let Some(order) = &following {
+            self.check(DatasetId(dataset as u32), order)?;
+        }
         let Some(job) = self.jobs[job.0].as_mut() else { return Ok(()) };
         let were_permutations = job.uses_permutations();
         job.begin_epoch(following);
         if job.uses_permutations() != were_permutations {
             self.predict_again(dataset);
         }
+        Ok(())
+    }
+
+    /// Sets the order of the epoch after a job's present one, which was unknown.
+    ///
+    /// # Errors
+    /// An order over another number of samples. A job that has ended changes nothing.
+    pub fn follow(&mut self, job: CacheJob, following: EpochUses) -> Result<(), PlanError> {
+        let Some(dataset) = self.dataset_of(job) else { return Ok(()) };
+        self.check(DatasetId(dataset as u32), &following)?;
+        if let Some(job) = self.jobs[job.0].as_mut() {
+            job.follow(following);
+        }
+        self.predict_again(dataset);
         Ok(())
     }
 
@@ -208,12 +278,38 @@ impl NextUseCache {
         };
         let (dataset, id) = (job.dataset, sample.0 as u32);
         job.used(position, id, self.now);
+        self.unchecked += 1;
+        if self.unchecked >= CHECK_USES {
+            self.unchecked = 0;
+            self.narrow_calendars();
+        }
         let hit = self.datasets[dataset].is_resident(id);
         if hit {
             self.held -= self.datasets[dataset].bytes(id);
             self.datasets[dataset].remove(id);
         }
         CacheUse { hit, kept: self.keep(dataset, id, evicted) }
+    }
+
+    /// Counts a use of a sample that no order has announced. A sample that is not resident stays if
+    /// there is room, or a resident that is used later.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn used_unannounced(&mut self, key: SampleKey, now_ns: u64, evicted: &mut Vec<SampleKey>) -> CacheUse {
+        self.advance(now_ns);
+        let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+        let hit = self.datasets[dataset].is_resident(id);
+        CacheUse { hit, kept: hit || self.keep(dataset, id, evicted) }
+    }
+
+    /// Removes a sample, if it is resident: its bytes could not be read.
+    pub fn forget(&mut self, key: SampleKey) {
+        if self.contains(key) {
+            let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+            self.held -= self.datasets[dataset].bytes(id);
+            self.datasets[dataset].remove(id);
+        }
     }
 
     /// Whether a sample is resident.
@@ -309,6 +405,20 @@ impl NextUseCache {
         self.moved = moved;
     }
 
+    /// Narrows the calendars of datasets whose jobs are much faster than they seemed at first.
+    fn narrow_calendars(&mut self) {
+        let mut moved = std::mem::take(&mut self.moved);
+        for dataset in 0..self.datasets.len() {
+            let span = self.span(dataset);
+            for class in 0..self.datasets[dataset].classes.len() {
+                self.datasets[dataset].classes[class].calendar.narrow(span, self.now, &mut moved);
+                self.reinsert(dataset, class as u16, &moved);
+                moved.clear();
+            }
+        }
+        self.moved = moved;
+    }
+
     /// Predicts the next uses of all residents of a dataset, whose jobs have changed.
     fn predict_again(&mut self, dataset: usize) {
         let mut moved = std::mem::take(&mut self.moved);
@@ -352,18 +462,36 @@ impl NextUseCache {
         (2.0 * self.epoch_ns(dataset)) as u64
     }
 
+    /// The dataset of a job that has not ended.
+    fn dataset_of(&self, job: CacheJob) -> Option<usize> {
+        self.jobs.get(job.0).and_then(|job| Some(job.as_ref()?.dataset))
+    }
+
     fn uses(
         &self,
         dataset: DatasetId,
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<EpochUses, PlanError> {
+        Self::order(dataset, self.samples(dataset)?, order)
+    }
+
+    /// The number of samples of a dataset.
+    ///
+    /// # Errors
+    /// If there is no such dataset.
+    pub fn samples(&self, dataset: DatasetId) -> Result<u64, PlanError> {
         let known = self.datasets.get(dataset.0 as usize);
         let found = self.datasets.len();
-        let samples = known.ok_or(PlanReason::NoSizes { dataset, found })?.samples();
-        let uses = EpochUses::new(samples, order).map_err(|fault| match fault {
-            OrderFault::Unknown(sample) => PlanReason::OrderSample { dataset, sample, samples },
-            OrderFault::TooLarge => PlanReason::Memory { dataset, samples },
-        });
-        Ok(uses?)
+        Ok(known.ok_or(PlanReason::NoSizes { dataset, found })?.samples())
+    }
+
+    /// Whether an order is over this dataset.
+    fn check(&self, dataset: DatasetId, order: &EpochUses) -> Result<(), PlanError> {
+        let samples = self.samples(dataset)?;
+        if order.samples() != samples {
+            let sample = SampleId(order.samples());
+            return Err(PlanReason::OrderSample { dataset, sample, samples }.into());
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,138 @@
+//! A job's connection to the agent of its node.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use foreread_store::attach::{ATTACH, Attach, Attached, CATALOG, DatasetAnswer, Piece};
+use foreread_store::{Client, StoreError};
+use foreread_tier::OriginTier;
+
+use crate::link::{AgentCounts, Connection, Link};
+use crate::origin::AgentOrigin;
+use crate::{JobOrders, announcer, receiver};
+
+/// The catalogs of a job's datasets, in the order of the datasets.
+pub trait JobCatalogs: Send + Sync + 'static {
+    /// The content of a catalog's file. `None` if it cannot be had.
+    fn catalog(&self, dataset: usize) -> Option<Bytes>;
+}
+
+/// What a job needs to attach, at its start and after the agent has ended.
+pub struct AgentJob {
+    /// The address of the agent: the path of its socket.
+    pub address: String,
+    /// The job.
+    pub attach: Attach,
+    /// Its catalogs.
+    pub catalogs: Box<dyn JobCatalogs>,
+}
+
+/// A connection on which a job is attached.
+pub struct Connected {
+    pub(crate) connection: Arc<Connection>,
+    attached: Attached,
+}
+
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connected").field("attached", &self.attached).finish_non_exhaustive()
+    }
+}
+
+impl AgentJob {
+    /// Connects and attaches. Blocks.
+    pub(crate) fn connect(&self) -> Result<Connected, StoreError> {
+        let client = Client::connect(&self.address)?;
+        let mut attached = self.attach(&client)?;
+        let needed = |answer: &DatasetAnswer| *answer == DatasetAnswer::CatalogNeeded;
+        if attached.datasets.iter().any(needed) {
+            for (number, _) in attached.datasets.iter().enumerate().filter(|(_, answer)| needed(answer)) {
+                let Some(catalog) = self.catalogs.catalog(number) else { continue };
+                for piece in Piece::all(number as u32, &catalog) {
+                    client.call(CATALOG, &piece.encode())?;
+                }
+            }
+            attached = self.attach(&client)?;
+        }
+        let stream = client.stream();
+        Ok(Connected { connection: Arc::new(Connection { client, stream }), attached })
+    }
+
+    fn attach(&self, client: &Client) -> Result<Attached, StoreError> {
+        let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
+        let payload = serde_json::to_vec(&self.attach).map_err(malformed)?;
+        serde_json::from_slice(&client.call(ATTACH, &payload)?).map_err(malformed)
+    }
+}
+
+/// A job that is attached to the agent of its node. Dropping it ends its threads. Origins made of it
+/// then read directly.
+#[derive(Debug)]
+pub struct AgentClient {
+    link: Arc<Link>,
+    attached: Attached,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl AgentClient {
+    /// Attaches a job. Blocks until the agent has answered.
+    ///
+    /// # Errors
+    /// If there is no agent at the address, or it refuses the job. Also if the system has no thread
+    /// left.
+    pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
+        let Connected { connection, attached } = job.connect()?;
+        let link = Arc::new(Link::default());
+        link.connect(connection);
+        let mut client = Self { link, attached, threads: Vec::new() };
+        let receiving = Arc::clone(&client.link);
+        client.spawn("foreread-agent", move || receiver::run(&receiving, &job))?;
+        let announcing = Arc::clone(&client.link);
+        client.spawn("foreread-orders", move || announcer::run(&announcing))?;
+        Ok(client)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+        self.threads.push(thread.map_err(|error| StoreError::system("no thread for the agent", error))?);
+        Ok(())
+    }
+
+    /// The bytes of memory that the agent has for samples.
+    pub fn capacity(&self) -> u64 {
+        self.attached.capacity
+    }
+
+    /// What the agent does with each dataset.
+    pub fn answers(&self) -> &[DatasetAnswer] {
+        &self.attached.datasets
+    }
+
+    /// The origin of a dataset, by its number among those of the job. Samples come from the agent,
+    /// and from `direct` where it is absent, silent or unable.
+    pub fn origin(&self, dataset: u32, direct: Arc<dyn OriginTier>) -> AgentOrigin {
+        AgentOrigin::new(Arc::clone(&self.link), dataset, direct)
+    }
+
+    /// Announces the orders of the job, in place of earlier ones.
+    pub fn announce(&self, orders: Arc<dyn JobOrders>) {
+        self.link.set_orders(orders);
+    }
+
+    /// Samples by the way they came.
+    pub fn counts(&self) -> AgentCounts {
+        self.link.counts()
+    }
+}
+
+impl Drop for AgentClient {
+    fn drop(&mut self) {
+        self.link.close();
+        self.link.give_up(true);
+        for thread in self.threads.drain(..) {
+            // A panic was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The requests of a job that the agent has not answered.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use foreread_store::{Client, Received, RequestStream, SharedBytes};
+use foreread_types::{SampleKey, Tick};
+use tokio::sync::oneshot;
+
+use crate::JobOrders;
+
+/// Samples of a job by the way they came, since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounts {
+    /// Samples from the agent.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Samples that were read directly, because the agent was absent, silent or unable.
+    pub direct_samples: u64,
+    /// Their bytes.
+    pub direct_bytes: u64,
+}
+
+/// What the tier, the receiver and the announcer share.
+#[derive(Default)]
+pub(crate) struct Link {
+    state: Mutex<LinkState>,
+    /// Signals changes that the announcer waits for.
+    pub(crate) changed: Condvar,
+    /// The furthest position that was requested.
+    pub(crate) furthest: AtomicU64,
+    samples: AtomicU64,
+    bytes: AtomicU64,
+    direct_samples: AtomicU64,
+    direct_bytes: AtomicU64,
+}
+
+/// A request that is not sent.
+struct Unsent {
+    key: SampleKey,
+    due: Tick,
+    answer: oneshot::Sender<SharedBytes>,
+}
+
+#[derive(Default)]
+pub(crate) struct LinkState {
+    connection: Option<Arc<Connection>>,
+    /// Whether the agent has given no sign of life for too long.
+    silent: bool,
+    unsent: VecDeque<Unsent>,
+    /// By request. A dropped sender has its sample read directly.
+    pending: HashMap<u32, oneshot::Sender<SharedBytes>>,
+    /// Since when requests are open without a pause.
+    open_since: Option<Instant>,
+    pub(crate) orders: Option<Arc<dyn JobOrders>>,
+    /// Increases with each connection and each set of orders.
+    pub(crate) generation: u64,
+    pub(crate) closed: bool,
+}
+
+/// A connection to the agent.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) stream: RequestStream,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    /// Every change is complete before the lock is released, even after a panic.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LinkState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn counts(&self) -> AgentCounts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        AgentCounts {
+            samples: read(&self.samples),
+            bytes: read(&self.bytes),
+            direct_samples: read(&self.direct_samples),
+            direct_bytes: read(&self.direct_bytes),
+        }
+    }
+
+    pub(crate) fn count(&self, bytes: u64, from_agent: bool) {
+        let (samples, total) = match from_agent {
+            true => (&self.samples, &self.bytes),
+            false => (&self.direct_samples, &self.direct_bytes),
+        };
+        samples.fetch_add(1, Ordering::Relaxed);
+        total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Queues a request. `None` if the agent is absent or silent.
+    pub(crate) fn request(&self, key: SampleKey, due: Tick) -> Option<oneshot::Receiver<SharedBytes>> {
+        let mut state = self.lock();
+        if state.silent || state.connection.is_none() {
+            return None;
+        }
+        let (answer, receiver) = oneshot::channel();
+        state.unsent.push_back(Unsent { key, due, answer });
+        drop(state);
+        if self.furthest.fetch_max(due.0, Ordering::Relaxed) < due.0 {
+            self.changed.notify_all();
+        }
+        Some(receiver)
+    }
+
+    /// Sends the queued requests, as many as the agent takes.
+    pub(crate) fn send(&self) {
+        let mut state = self.lock();
+        if state.unsent.is_empty() {
+            return;
+        }
+        let Some(connection) = state.connection.clone() else { return };
+        let mut abandoned = VecDeque::new();
+        while !state.unsent.is_empty() {
+            let samples: Vec<_> = state.unsent.iter().take(512).map(|one| (one.key, one.due)).collect();
+            let Ok(numbers) = connection.stream.send(&samples) else {
+                // The receiver notices the end, too.
+                abandoned = std::mem::take(&mut state.unsent);
+                break;
+            };
+            if numbers.is_empty() {
+                break;
+            }
+            state.open_since.get_or_insert_with(Instant::now);
+            for number in numbers {
+                if let Some(Unsent { answer, .. }) = state.unsent.pop_front() {
+                    state.pending.insert(number, answer);
+                }
+            }
+        }
+        drop(state);
+        drop(abandoned);
+    }
+
+    /// Hands samples to their requests. A sample without one is released, and a failed one is read
+    /// directly.
+    pub(crate) fn distribute(&self, received: Vec<Received>) {
+        let mut answers = Vec::with_capacity(received.len());
+        let mut state = self.lock();
+        for (number, received) in received {
+            let answer = state.pending.remove(&number);
+            answers.push((answer, received));
+        }
+        if state.pending.is_empty() {
+            state.open_since = None;
+        }
+        drop(state);
+        for (answer, received) in answers {
+            match (answer, received) {
+                // A receiver that was dropped needs no sample.
+                (Some(answer), Ok(sample)) => drop(answer.send(sample)),
+                (Some(_), Err(error)) => tracing::debug!(%error, "the agent could not read a sample"),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Uses a new connection.
+    pub(crate) fn connect(&self, connection: Arc<Connection>) {
+        let mut state = self.lock();
+        (state.connection, state.silent) = (Some(connection), false);
+        state.generation += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Has all open requests read directly. `end` says whether the connection has ended.
+    pub(crate) fn give_up(&self, end: bool) {
+        let mut state = self.lock();
+        state.silent = true;
+        if end {
+            state.connection = None;
+            state.generation += 1;
+        }
+        state.open_since = None;
+        let open = (std::mem::take(&mut state.unsent), std::mem::take(&mut state.pending));
+        drop(state);
+        self.changed.notify_all();
+        drop(open);
+    }
+
+    /// Notes that the agent answers again.
+    pub(crate) fn resume(&self) {
+        self.lock().silent = false;
+    }
+
+    /// Since when requests are open without a pause.
+    pub(crate) fn open_since(&self) -> Option<Instant> {
+        self.lock().open_since
+    }
+
+    /// Sets the orders to announce, in place of earlier ones.
+    pub(crate) fn set_orders(&self, orders: Arc<dyn JobOrders>) {
+        let mut state = self.lock();
+        state.orders = Some(orders);
+        state.generation += 1;
+        self.furthest.store(0, Ordering::Relaxed);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The current connection.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.lock().connection()
+    }
+
+    /// Ends all threads.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+impl LinkState {
+    /// The current connection.
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        self.connection.clone()
+    }
+}

@@ -1,0 +1,121 @@
+//! This process as a job of an agent.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
+use foreread_dataset::Catalog;
+use foreread_oracle::Run;
+use foreread_store::attach::{Attach, DatasetAnswer};
+use foreread_tier::OpenContext;
+
+use super::AgentChoice;
+use super::host::described;
+use super::orders::RunOrders;
+use crate::config::{Config, Memory};
+use crate::error::{Error, ErrorKind, Result};
+use crate::origin::OpenDataset;
+use crate::report::AgentReport;
+use crate::runtime::ended;
+use crate::storage::StorageOptions;
+
+/// The agent of a run. Dropping it ends the job for the agent.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentLink(Arc<AgentClient>);
+
+impl AgentLink {
+    /// The bytes of memory that the agent has for samples.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.0.capacity()
+    }
+
+    /// Announces the order of a run, in place of an earlier one.
+    pub(crate) fn announce(&self, run: &Run) {
+        self.0.announce(Arc::new(RunOrders::new(run)));
+    }
+
+    /// The samples by the way they came.
+    pub(crate) fn report(&self) -> AgentReport {
+        let counts = self.0.counts();
+        AgentReport {
+            capacity: self.0.capacity(),
+            samples: counts.samples,
+            bytes: counts.bytes,
+            direct_samples: counts.direct_samples,
+            direct_bytes: counts.direct_bytes,
+        }
+    }
+}
+
+struct Catalogs(Vec<Catalog>);
+
+impl JobCatalogs for Catalogs {
+    fn catalog(&self, dataset: usize) -> Option<Bytes> {
+        self.0.get(dataset)?.to_bytes().ok()
+    }
+}
+
+/// Attaches a run to its agent, if it has one. The datasets are then read from there, and the run
+/// has no caches of its own.
+///
+/// # Errors
+/// If the agent that the settings name is absent or refuses.
+pub(crate) async fn attach(
+    opened: &mut [OpenDataset],
+    config: &mut Config,
+    storage: [&StorageOptions; 2],
+    context: &OpenContext,
+) -> Result<Option<AgentLink>> {
+    let is_named = matches!(config.agent, AgentChoice::At(_));
+    let Some(socket) = config.agent.socket()?.filter(|_| is_named || helps(opened, config)) else {
+        return Ok(None);
+    };
+    let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
+    let attach = Attach {
+        name: std::env::args().next().unwrap_or_default(),
+        process: std::process::id(),
+        look_ahead: config.look_ahead,
+        is_ordered: true,
+        datasets: datasets.collect(),
+    };
+    let catalogs = Box::new(Catalogs(opened.iter().map(|dataset| dataset.catalog.clone()).collect()));
+    let address = socket.display().to_string();
+    let job = AgentJob { address, attach, catalogs };
+    let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
+    let client = match attaching {
+        Ok(client) => client,
+        Err(error) if is_named => return Err(Error::new(ErrorKind::System, format!("agent: {error}"))),
+        Err(error) => {
+            tracing::warn!(%error, agent = %socket.display(), "runs without the node's agent");
+            return Ok(None);
+        }
+    };
+    let refused = client.answers().iter().find_map(|answer| match answer {
+        DatasetAnswer::Kept => None,
+        DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog"),
+        DatasetAnswer::Refused(why) => Some(&**why),
+    });
+    if let Some(why) = refused {
+        if is_named {
+            return Err(Error::new(ErrorKind::System, format!("agent: {}: {why}", socket.display())));
+        }
+        tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
+        return Ok(None);
+    }
+    for (number, dataset) in (0..).zip(&mut *opened) {
+        dataset.origin = Arc::new(client.origin(number, Arc::clone(&dataset.origin)));
+    }
+    tracing::info!(
+        agent = %socket.display(),
+        capacity = client.capacity(),
+        "samples come from the node's agent; this run's own memory and disk tiers are not used"
+    );
+    (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
+    Ok(Some(AgentLink(Arc::new(client))))
+}
+
+/// Whether a shared cache helps this run: a second copy of what the kernel caches does not.
+fn helps(opened: &[OpenDataset], config: &Config) -> bool {
+    let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
+    !kernel_cached || config.origin_limit.is_some() || matches!(config.memory, Memory::Bytes(1..))
+}

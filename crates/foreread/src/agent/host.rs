@@ -1,0 +1,137 @@
+//! The agent's end: opens and reads the datasets of jobs, with the same layers as a job.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foreread_dataset::Catalog;
+use foreread_loader::{Dataset, DirectReader};
+use foreread_store::SampleReader;
+use foreread_store::attach::AttachDataset;
+use foreread_tier::{Buffers, Lifetime, OpenContext, ReadFuture, Tier};
+use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, Tick};
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::origin::{OpenDataset, OriginPolicy};
+use crate::registry::Registry;
+use crate::storage::StorageOptions;
+use crate::target::TargetSpec;
+
+/// Environment variables that credentials come from, by their beginnings.
+const CREDENTIALS: [&str; 6] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_"];
+
+/// What a job says about a dataset of its own.
+pub(crate) fn described(dataset: &OpenDataset, storage: &StorageOptions) -> AttachDataset {
+    AttachDataset {
+        identity: dataset.identity.to_string(),
+        url: dataset.catalog.base_url().to_owned(),
+        settings: storage.to_settings(),
+        environment: environment(dataset.catalog.base_url()),
+        samples: dataset.catalog.len(),
+        catalog_bytes: dataset.catalog.encoded_len(),
+    }
+}
+
+/// A proof of the credentials in the environment. A job and its agent must have the same ones, or
+/// the job would read with the rights of the agent. Paths of directories need none.
+pub fn environment(url: &str) -> String {
+    if !url.contains("://") || url.starts_with("file:") {
+        return String::new();
+    }
+    let is_used = |name: &str| name == "HOME" || CREDENTIALS.iter().any(|start| name.starts_with(start));
+    let used: BTreeMap<_, _> = std::env::vars_os()
+        .filter(|(name, _)| name.to_str().is_some_and(is_used))
+        .map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()))
+        .collect();
+    let mut all = Vec::new();
+    for part in used.iter().flat_map(|(name, value)| [name, value]) {
+        all.extend((part.len() as u64).to_le_bytes());
+        all.extend(part);
+    }
+    Fingerprint(xxhash_rust::xxh3::xxh3_128(&all)).to_string()
+}
+
+/// Opens datasets for jobs.
+#[derive(Debug)]
+pub struct DatasetHost {
+    config: Config,
+    registry: Registry,
+    context: OpenContext,
+}
+
+/// A dataset that jobs share.
+#[derive(Clone, Debug)]
+pub struct HostedDataset {
+    identity: String,
+    sizes: Sizes,
+    reader: Arc<dyn SampleReader>,
+}
+
+impl DatasetHost {
+    /// Reads by `config` on `runtime`, into memory of `buffers`.
+    pub fn new(config: Config, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
+        buffers.return_unused_on(&runtime);
+        let seed = config.seed;
+        Self { config, registry: Registry::with_defaults(), context: OpenContext { buffers, runtime, seed } }
+    }
+
+    /// Opens the dataset of a catalog, from the place where it was made.
+    ///
+    /// # Errors
+    /// If its storage cannot be opened. If its samples share stored units, which only the job itself
+    /// can plan for.
+    pub async fn open(&self, catalog: Catalog, settings: &BTreeMap<String, String>) -> Result<HostedDataset> {
+        if catalog.stored_sizes().is_some() {
+            return Err(Error::new(ErrorKind::System, "its samples are decoded, which jobs do by themselves"));
+        }
+        let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
+        let url = catalog.base_url().to_owned();
+        let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
+        let policy = OriginPolicy::new(&self.config, &self.context);
+        let opened =
+            crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
+        let OpenDataset { catalog, identity, origin, .. } = opened;
+        let sizes = catalog.sizes();
+        let dataset = Dataset::new(catalog, Arc::clone(&origin) as Arc<dyn Tier>);
+        let dataset = dataset.with_retry(self.config.retry_policy());
+        let reader = Arc::new(HostedReader { reader: DirectReader::new(vec![dataset], Vec::new()), origin });
+        Ok(HostedDataset { identity: identity.to_string(), sizes, reader })
+    }
+}
+
+impl HostedDataset {
+    /// The identity of its bytes, as the host sees them.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// The lengths of its samples.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// Reads its samples.
+    pub fn reader(&self) -> Arc<dyn SampleReader> {
+        Arc::clone(&self.reader)
+    }
+}
+
+/// Samples of one dataset, read through its layers into memory that stays.
+#[derive(Debug)]
+struct HostedReader {
+    reader: DirectReader,
+    origin: Arc<dyn foreread_tier::OriginTier>,
+}
+
+impl SampleReader for HostedReader {
+    fn read(&self, id: SampleId, due: Tick) -> ReadFuture {
+        let reader = self.reader.clone();
+        let key = SampleKey::new(DatasetId(0), id);
+        Box::pin(async move { reader.read_for(key, due, Lifetime::Kept).await })
+    }
+
+    fn submit(&self) {
+        self.origin.submit();
+    }
+}

@@ -1,0 +1,15 @@
+//! The agent of the node: one cache for all jobs, and this process as one of its jobs.
+//!
+//! A job that finds an agent gets its samples there. It has no memory tier and no disk tier of its
+//! own then, because those belong to the agent. Its order, look-ahead, state and error policy stay
+//! here. So an agent that ends costs time and no sample.
+//!
+//! [`host`] is the other end: how an agent opens and reads the datasets of its jobs.
+
+mod address;
+mod client;
+pub mod host;
+mod orders;
+
+pub use self::address::{AGENT_VARIABLE, AgentChoice, default_socket};
+pub(crate) use self::client::{AgentLink, attach};

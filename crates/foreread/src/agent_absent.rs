@@ -1,0 +1,39 @@
+//! No agent: the crate was built without the feature `agent`, or for another system than Linux.
+
+use std::convert::Infallible;
+
+use foreread_oracle::Run;
+use foreread_tier::OpenContext;
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::origin::OpenDataset;
+use crate::report::AgentReport;
+use crate::storage::StorageOptions;
+
+/// The agent of a run. There is none.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentLink(Infallible);
+
+impl AgentLink {
+    pub(crate) fn capacity(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn announce(&self, _: &Run) {
+        match self.0 {}
+    }
+
+    pub(crate) fn report(&self) -> AgentReport {
+        match self.0 {}
+    }
+}
+
+pub(crate) async fn attach(
+    _: &mut [OpenDataset],
+    _: &mut Config,
+    _: [&StorageOptions; 2],
+    _: &OpenContext,
+) -> Result<Option<AgentLink>> {
+    Ok(None)
+}

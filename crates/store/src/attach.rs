@@ -1,0 +1,194 @@
+//! What a job and the host of a node's store say to each other in calls: who attaches, with which
+//! datasets, and the orders of a job.
+//!
+//! A job *attaches* once per connection. The host knows a dataset by the identity of its bytes, its
+//! location and the settings that it is read with. So bytes that were read with other credentials
+//! are never shared. The host gets the catalog of a dataset that it does not know, in pieces, and
+//! opens it itself.
+//!
+//! Calls are JSON, where unknown fields are ignored, so a newer end may add some. Pieces of catalogs
+//! and orders are binary.
+
+use std::collections::BTreeMap;
+
+use foreread_types::Tick;
+use serde::{Deserialize, Serialize};
+
+/// The call by which a job attaches: [`Attach`], answered by [`Attached`].
+pub const ATTACH: &str = "attach";
+/// The call with a piece of a catalog: a [`Piece`] whose number is that of the dataset.
+pub const CATALOG: &str = "catalog";
+/// The call with a piece of an order: an [`OrderPiece`].
+pub const ORDER: &str = "order";
+/// The call that forgets the announced orders of a job.
+pub const RESTART: &str = "restart";
+/// The call for the status of the host, in JSON.
+pub const STATUS: &str = "status";
+
+/// The most bytes of a piece.
+pub const PIECE_BYTES: usize = 48 << 10;
+
+/// A job, or one rank of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// What the status calls it.
+    pub name: String,
+    /// Its process.
+    pub process: u32,
+    /// The bytes that it requests ahead of their use, which the host keeps for it.
+    pub look_ahead: u64,
+    /// Whether it will announce its orders.
+    pub is_ordered: bool,
+    /// Its datasets. Requests number them by their places here.
+    pub datasets: Vec<AttachDataset>,
+}
+
+/// A dataset of a job.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachDataset {
+    /// The identity of its bytes, as text.
+    pub identity: String,
+    /// Where it is read from.
+    pub url: String,
+    /// The settings of the storage backend. They may contain secrets.
+    pub settings: BTreeMap<String, String>,
+    /// Proof of the environment that the backend reads its credentials from.
+    pub environment: String,
+    /// The number of samples.
+    pub samples: u64,
+    /// The length of the catalog's file in bytes.
+    pub catalog_bytes: u64,
+}
+
+impl std::fmt::Debug for AttachDataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AttachDataset").field("identity", &self.identity).field("url", &self.url).finish()
+    }
+}
+
+/// The host's answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The bytes of memory that the host has for samples, of all jobs together.
+    pub capacity: u64,
+    /// For each dataset of the job.
+    pub datasets: Vec<DatasetAnswer>,
+}
+
+/// What the host does with a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatasetAnswer {
+    /// It reads and keeps its samples.
+    Kept,
+    /// It needs the catalog, and will then answer the same call by something else.
+    CatalogNeeded,
+    /// It does not read the dataset, for this reason. The job reads it by itself.
+    Refused(String),
+}
+
+/// A piece of something that is longer than a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// What it is a piece of.
+    pub number: u32,
+    /// The length of the whole, in bytes.
+    pub total: u64,
+    /// Where this piece begins.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> Piece<'a> {
+    const HEAD: usize = 20;
+
+    /// The pieces of `bytes`.
+    pub fn all(number: u32, bytes: &'a [u8]) -> impl Iterator<Item = Self> {
+        let total = bytes.len() as u64;
+        let starts = (0..bytes.len().max(1)).step_by(PIECE_BYTES);
+        starts.map(move |at| {
+            let end = bytes.len().min(at + PIECE_BYTES);
+            Self { number, total, at: at as u64, bytes: &bytes[at..end] }
+        })
+    }
+
+    /// The payload of the call.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = Vec::with_capacity(Self::HEAD + self.bytes.len());
+        to.extend(self.number.to_le_bytes());
+        to.extend(self.total.to_le_bytes());
+        to.extend(self.at.to_le_bytes());
+        to.extend(self.bytes);
+        to
+    }
+
+    /// Parses a payload. `None` if it is none.
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let (number, rest) = payload.split_first_chunk()?;
+        let (total, rest) = rest.split_first_chunk()?;
+        let (at, bytes) = rest.split_first_chunk()?;
+        let (total, at) = (u64::from_le_bytes(*total), u64::from_le_bytes(*at));
+        let is_inside = at.checked_add(bytes.len() as u64)? <= total;
+        is_inside.then_some(Self { number: u32::from_le_bytes(*number), total, at, bytes })
+    }
+}
+
+/// A piece of the order of one epoch: the samples' numbers, each in four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrderPiece<'a> {
+    /// The epoch's first position.
+    pub first: Tick,
+    /// A piece of the numbers. Its number is that of the dataset.
+    pub piece: Piece<'a>,
+}
+
+impl<'a> OrderPiece<'a> {
+    /// The payload of the call.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = self.first.0.to_le_bytes().to_vec();
+        to.extend(self.piece.encode());
+        to
+    }
+
+    /// Parses a payload. `None` if it is none.
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let (first, rest) = payload.split_first_chunk()?;
+        Some(Self { first: Tick(u64::from_le_bytes(*first)), piece: Piece::decode(rest)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_round_trip() {
+        for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 7] {
+            let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let mut read: Vec<u8> = Vec::new();
+            for piece in Piece::all(3, &bytes) {
+                let order = OrderPiece { first: Tick(9), piece };
+                let encoded = order.encode();
+                assert_eq!(OrderPiece::decode(&encoded), Some(order));
+                assert_eq!((piece.total, piece.at), (length as u64, read.len() as u64));
+                read.extend(piece.bytes);
+            }
+            assert_eq!(read, bytes);
+        }
+        assert_eq!(Piece::decode(&[0; 19]), None);
+        let beyond = Piece { number: 0, total: 3, at: 2, bytes: b"ab" };
+        assert_eq!(Piece::decode(&beyond.encode()), None);
+    }
+
+    #[test]
+    // semantics: AGENT-1
+    fn unknown_fields_are_ignored_and_secrets_are_not_shown() {
+        let text = r#"{"capacity": 5, "datasets": ["kept", {"refused": "x"}], "newer": [1]}"#;
+        let attached: Attached = serde_json::from_str(text).unwrap();
+        assert_eq!(attached.datasets, [DatasetAnswer::Kept, DatasetAnswer::Refused("x".to_owned())]);
+        let settings = [("secret_access_key".to_owned(), "hush".to_owned())].into();
+        let dataset = AttachDataset { settings, ..AttachDataset::default() };
+        assert!(!format!("{dataset:?}").contains("hush"));
+    }
+}

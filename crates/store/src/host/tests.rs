@@ -1,0 +1,253 @@
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc;
+
+use tokio::sync::Semaphore;
+
+use super::*;
+
+const LENGTH: u64 = 1000;
+/// What a sample takes.
+const TAKEN: u64 = 1024 + OVERHEAD;
+
+/// An origin that counts its reads. Samples begin with their id.
+#[derive(Debug)]
+struct TestOrigin {
+    reads: Mutex<Vec<u64>>,
+    gate: Arc<Semaphore>,
+    fails: AtomicBool,
+}
+
+impl TestOrigin {
+    fn new(open: usize) -> Arc<Self> {
+        let gate = Arc::new(Semaphore::new(open));
+        Arc::new(Self { reads: Mutex::default(), gate, fails: AtomicBool::new(false) })
+    }
+
+    fn reads(&self) -> usize {
+        self.reads.lock().unwrap().len()
+    }
+}
+
+fn content(id: SampleId) -> Bytes {
+    let mut bytes = id.0.to_le_bytes().to_vec();
+    bytes.resize(LENGTH as usize, id.0 as u8);
+    bytes.into()
+}
+
+impl SampleReader for TestOrigin {
+    fn read(&self, id: SampleId, _: Tick) -> ReadFuture {
+        self.reads.lock().unwrap().push(id.0);
+        let gate = Arc::clone(&self.gate);
+        let fails = self.fails.load(Ordering::Relaxed);
+        Box::pin(async move {
+            gate.acquire().await.map_err(|_| TierError::new(ErrorKind::Closed, "test"))?.forget();
+            if fails { Err(TierError::new(ErrorKind::NotFound, "test")) } else { Ok(content(id)) }
+        })
+    }
+
+    fn submit(&self) {}
+}
+
+struct Rig {
+    store: NodeStore,
+    origin: Arc<TestOrigin>,
+    dataset: DatasetId,
+    /// Nanoseconds.
+    now: Arc<AtomicU64>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Rig {
+    fn new(samples: u64, kept: u64, open: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let now = Arc::new(AtomicU64::new(0));
+        let time = Arc::clone(&now);
+        let clock = move || time.load(Ordering::Relaxed);
+        let store = NodeStore::with_clock(kept * TAKEN, runtime.handle().clone(), clock);
+        let origin = TestOrigin::new(open);
+        let sizes = Sizes::uniform(samples, LENGTH);
+        let dataset = store.add_dataset(&sizes, Arc::clone(&origin) as _).unwrap();
+        Self { store, origin, dataset, now, _runtime: runtime }
+    }
+
+    /// Requests samples, the first of which is at `first`.
+    fn request(
+        &self,
+        job: StoreJob,
+        first: u64,
+        ids: &[u64],
+    ) -> mpsc::Receiver<(u64, Result<Bytes, TierError>)> {
+        let (sender, receiver) = mpsc::channel();
+        let request = |(at, &id): (u64, &u64)| {
+            let sender = sender.clone();
+            StoreRequest {
+                key: SampleKey::new(self.dataset, SampleId(id)),
+                due: Tick(first + at),
+                answer: Box::new(move |received| sender.send((id, received)).unwrap()),
+            }
+        };
+        self.store.request(job, (0..).zip(ids).map(request).collect());
+        receiver
+    }
+
+    /// Gets samples, and checks them.
+    fn get(&self, job: StoreJob, first: u64, ids: &[u64]) {
+        let received: Vec<_> = self.request(job, first, ids).iter().collect();
+        assert_eq!(received.len(), ids.len());
+        for (id, bytes) in received {
+            assert_eq!(bytes.unwrap(), content(SampleId(id)), "sample {id}");
+        }
+    }
+
+    fn announce(&self, job: StoreJob, first: u64, ids: &[u64]) {
+        self.store.announce(job, self.dataset, Tick(first), ids.iter().copied().map(SampleId)).unwrap();
+    }
+}
+
+/// The order of a job in an epoch.
+fn order(samples: u64, job: u64, epoch: u64) -> Vec<u64> {
+    let mut ids: Vec<u64> = (0..samples).collect();
+    let mut state = (job + 1) * 0x9e37_79b9 + epoch * 0x85eb_ca6b + 1;
+    for at in (1..ids.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ids.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    ids
+}
+
+#[test]
+// semantics: AGENT-2
+fn four_jobs_read_half_with_memory_for_a_fifth() {
+    // 10 us to 10 ms a sample.
+    [10_000, 300_000, 10_000_000].map(four_jobs_at);
+}
+
+fn four_jobs_at(ns_per_sample: u64) {
+    const SAMPLES: u64 = 2000;
+    let rig = Rig::new(SAMPLES, SAMPLES / 5, 1 << 20);
+    let jobs = [0, 1, 2, 3].map(|number| (number, rig.store.add_job(true)));
+    for (number, job) in jobs {
+        for epoch in 0..3 {
+            rig.announce(job, epoch * SAMPLES, &order(SAMPLES, number, epoch));
+        }
+    }
+    let mut before = 0;
+    for epoch in 0..4 {
+        let orders = jobs.map(|(number, _)| order(SAMPLES, number, epoch));
+        for at in (0..SAMPLES as usize).step_by(10) {
+            for ((_, job), order) in jobs.iter().zip(&orders) {
+                rig.get(*job, epoch * SAMPLES + at as u64, &order[at..at + 10]);
+            }
+            rig.now.fetch_add(10 * ns_per_sample, Ordering::Relaxed);
+        }
+        for (number, job) in jobs {
+            rig.announce(job, (epoch + 3) * SAMPLES, &order(SAMPLES, number, epoch + 3));
+        }
+        let reads = rig.origin.reads() - before;
+        before += reads;
+        let share = reads as f64 / (4 * SAMPLES) as f64;
+        println!("{ns_per_sample} ns a sample, epoch {epoch}: {share:.3} of each epoch");
+        let most = if epoch == 0 { 0.7 } else { 0.51 };
+        assert!(share < most, "epoch {epoch}: {share:.3} of each epoch at {ns_per_sample} ns");
+        let status = rig.store.status();
+        assert!(status.held_bytes <= status.capacity && status.samples <= SAMPLES / 5, "{status:?}");
+    }
+    assert_eq!(rig.store.status().counts.reads, rig.origin.reads() as u64);
+}
+
+#[test]
+// semantics: AGENT-2
+fn one_job_never_evicts() {
+    let rig = Rig::new(100, 30, 1 << 20);
+    let job = rig.store.add_job(true);
+    (0..3).for_each(|epoch| rig.announce(job, epoch * 100, &order(100, 7, epoch)));
+    for epoch in 0..5 {
+        let before = rig.origin.reads();
+        rig.get(job, epoch * 100, &order(100, 7, epoch));
+        rig.announce(job, (epoch + 3) * 100, &order(100, 7, epoch + 3));
+        assert_eq!(rig.origin.reads() - before, if epoch == 0 { 100 } else { 70 }, "epoch {epoch}");
+    }
+}
+
+#[test]
+// semantics: AGENT-3
+fn cold_jobs_with_one_order_read_each_sample_once() {
+    let rig = Rig::new(100, 1, 0);
+    let jobs = [(); 4].map(|()| rig.store.add_job(false));
+    let ids: Vec<u64> = (0..100).collect();
+    let received = jobs.map(|job| rig.request(job, 0, &ids));
+    assert_eq!((rig.origin.reads(), rig.store.status().reading), (100, 100));
+    rig.origin.gate.add_permits(100);
+    for receiver in received {
+        assert!(receiver.iter().all(|(id, bytes)| bytes.unwrap() == content(SampleId(id))));
+    }
+    assert_eq!((rig.origin.reads(), rig.store.status().counts.joined), (100, 300));
+}
+
+#[test]
+fn failed_read_is_an_error_for_all_and_is_tried_again() {
+    let rig = Rig::new(10, 10, 0);
+    rig.origin.fails.store(true, Ordering::Relaxed);
+    let job = rig.store.add_job(false);
+    let received = [(); 2].map(|()| rig.request(job, 0, &[3]));
+    rig.origin.gate.add_permits(100);
+    for receiver in received {
+        assert_eq!(receiver.recv().unwrap().1.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    assert_eq!((rig.store.status().held_bytes, rig.store.status().samples), (0, 0));
+    rig.origin.fails.store(false, Ordering::Relaxed);
+    rig.get(job, 0, &[3]);
+    rig.get(job, 0, &[3]);
+    assert_eq!((rig.origin.reads(), rig.store.status().held_bytes), (2, TAKEN));
+    let unknown = rig.request(job, 0, &[10]).recv().unwrap().1.unwrap_err();
+    assert_eq!(unknown.kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn requests_wait_for_the_first_order() {
+    let rig = Rig::new(10, 10, 1 << 20);
+    let job = rig.store.add_job(true);
+    let received = rig.request(job, 0, &[1, 2, 3]);
+    assert!(received.try_recv().is_err() && rig.origin.reads() == 0);
+    rig.announce(job, 0, &[1, 2, 3]);
+    assert_eq!(received.iter().count(), 3);
+    // A job that leaves drops what it has requested.
+    let leaving = rig.store.add_job(true);
+    let received = rig.request(leaving, 0, &[4]);
+    rig.store.end_job(leaving);
+    assert!(received.recv().is_err());
+    assert_eq!((rig.origin.reads(), rig.store.status().jobs), (3, 1));
+}
+
+#[test]
+// semantics: AGENT-4
+fn held_samples_of_evicted_residents_stay_and_count_no_more() {
+    let rig = Rig::new(100, 10, 1 << 20);
+    let job = rig.store.add_job(false);
+    let held: Vec<_> = rig.request(job, 0, &(0..10).collect::<Vec<_>>()).iter().collect();
+    assert_eq!(rig.store.status().samples, 10);
+    rig.store.set_capacity(3 * TAKEN);
+    let status = rig.store.status();
+    assert_eq!((status.samples, status.held_bytes), (3, 3 * TAKEN));
+    assert!(held.into_iter().all(|(id, bytes)| bytes.unwrap() == content(SampleId(id))));
+    rig.store.set_capacity(0);
+    assert_eq!((rig.store.status().samples, rig.store.status().held_bytes), (0, 0));
+    rig.get(job, 0, &[1, 2]);
+}
+
+#[test]
+fn ended_job_leaves_its_samples_to_others() {
+    let rig = Rig::new(100, 50, 1 << 20);
+    let ids: Vec<u64> = (0..100).collect();
+    let first = rig.store.add_job(true);
+    rig.announce(first, 0, &ids);
+    rig.announce(first, 100, &ids);
+    rig.get(first, 0, &ids);
+    rig.store.end_job(first);
+    assert_eq!(rig.store.status().samples, 50);
+    let second = rig.store.add_job(true);
+    rig.announce(second, 0, &ids);
+    rig.announce(second, 100, &ids);
+    rig.get(second, 0, &ids);
+    assert_eq!(rig.origin.reads(), 150, "half was there");
+}

@@ -13,6 +13,7 @@ use foreread_loader::OnError;
 use foreread_oracle::Deal;
 use serde::{Deserialize, Serialize};
 
+use crate::agent_choice::AgentChoice;
 use crate::calibration::Calibration;
 use crate::error::{Error, Result};
 use crate::machine::Machine;
@@ -202,9 +203,9 @@ pub struct Config {
     pub format: Option<Format>,
     /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
     pub(crate) compute: Duration,
-    /// The agent of the node, whose cache replaces this run's own.
-    #[cfg(all(feature = "agent", target_os = "linux"))]
-    pub agent: crate::agent::AgentChoice,
+    /// The agent of the node, whose cache replaces this run's own. Without the feature `agent` there
+    /// is none.
+    pub agent: AgentChoice,
     /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
     /// all the same has no disk tier.
     pub plan_only: bool,
@@ -243,8 +244,7 @@ impl Default for Config {
             on_error: OnError::Fail,
             validate: None,
             format: None,
-            #[cfg(all(feature = "agent", target_os = "linux"))]
-            agent: crate::agent::AgentChoice::default(),
+            agent: AgentChoice::default(),
             plan_only: false,
             machine: Machine::default(),
         }

@@ -35,6 +35,7 @@ pub mod agent;
 #[cfg(not(all(feature = "agent", target_os = "linux")))]
 #[path = "agent_absent.rs"]
 mod agent;
+mod agent_choice;
 mod assembly;
 mod builder;
 pub mod calibration;
@@ -76,6 +77,7 @@ pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError}
 pub use foreread_oracle::Deal;
 pub use foreread_types::SampleId;
 
+pub use crate::agent_choice::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub use crate::builder::Builder;
 pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};

@@ -28,6 +28,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.drop_last = knobs.parse("drop-last")?.unwrap_or(config.drop_last);
     config.memory = knobs.parse("memory")?.unwrap_or(config.memory);
     config.disk = knobs.parse::<DisksSetting>("disk")?.map_or(config.disk, |disks| disks.0);
+    config.agent = knobs.parse("agent")?.unwrap_or(config.agent);
     let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
     config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);
     config.rank = knobs.parse("rank")?.unwrap_or(config.rank);

@@ -165,6 +165,14 @@ pub const KNOBS: &[Knob] = &[
          DIR=SIZE,shared: one cache for all users, where everyone with write access is trusted",
     ),
     knob(
+        "agent",
+        Value("auto|off|PATH"),
+        Some("auto"),
+        Caches,
+        "The agent of the node, whose cache all jobs share; it replaces this run's memory and disks. auto: \
+         the user's own, if one runs, for data that the kernel does not cache. PATH: its socket",
+    ),
+    knob(
         "look-ahead",
         Value("auto|SIZE"),
         Some("auto"),

@@ -24,6 +24,8 @@ pub const ORDER: &str = "order";
 pub const RESTART: &str = "restart";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";
+/// The call that ends the host.
+pub const STOP: &str = "stop";
 
 /// The most bytes of a piece.
 pub const PIECE_BYTES: usize = 48 << 10;

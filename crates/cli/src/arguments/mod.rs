@@ -17,6 +17,8 @@ use foreread::dataset::FormatOptions;
 
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
+#[cfg(feature = "agent")]
+pub use self::settings::{AgentSet, AgentStatusSet};
 pub use self::settings::{
     CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
 };
@@ -85,6 +87,10 @@ pub enum Command {
     #[cfg(feature = "peer")]
     #[command(after_help = texts::TOKEN)]
     Token(Token),
+    /// Run one cache for all jobs of a node
+    #[cfg(feature = "agent")]
+    #[command(subcommand, after_help = texts::AGENT)]
+    Agent(Agent),
     /// List disk caches, or remove unused ones
     #[command(subcommand, after_help = texts::CACHE)]
     Cache(Cache),
@@ -263,6 +269,55 @@ pub enum Cache {
         #[command(flatten)]
         settings: Settings<CacheSet>,
     },
+}
+
+#[cfg(feature = "agent")]
+#[derive(Debug, Subcommand)]
+pub enum Agent {
+    /// Start an agent that outlives this command
+    #[command(after_help = texts::AGENT_START)]
+    Start(AgentOptions),
+    /// Run an agent until it is stopped or gets SIGTERM or SIGINT, for service managers
+    #[command(after_help = texts::AGENT_SERVE)]
+    Serve(AgentOptions),
+    /// Run a command with an agent for it and its children, which ends with the command
+    #[command(after_help = texts::AGENT_RUN)]
+    Run {
+        #[command(flatten)]
+        settings: Settings<AgentSet>,
+        /// The command and its arguments
+        #[arg(value_name = "CMD", required = true, last = true)]
+        words: Vec<std::ffi::OsString>,
+    },
+    /// Show what an agent keeps, and for whom
+    #[command(after_help = texts::AGENT_STATUS)]
+    Status(AgentTarget),
+    /// Stop an agent; its jobs then read storage by themselves
+    #[command(after_help = texts::AGENT_STOP)]
+    Stop(AgentTarget),
+}
+
+/// An agent that is to run.
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct AgentOptions {
+    /// The path of its socket, in a directory that is the user's alone [default: foreread/node.sock
+    /// in XDG_RUNTIME_DIR, or /tmp/foreread-UID/node.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings<AgentSet>,
+}
+
+/// An agent that runs.
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct AgentTarget {
+    /// The path of its socket [default: FOREREAD_AGENT, or the user's own]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    #[command(flatten)]
+    pub settings: Settings<AgentStatusSet>,
 }
 
 /// The caches that `cache clean` removes. Only a dry run needs none of these options.

@@ -149,7 +149,7 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
-        "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
+        "memory", "disk", "agent", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
         "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
         "digest", "ids", "state", "plot", "progress",
     ],
@@ -246,6 +246,26 @@ knob_set!(
         "plot" => option.help("Draw when the trainer computes and when it waits, as SVG, into this file"),
         _ => report(option),
     }
+);
+#[cfg(feature = "agent")]
+knob_set!(
+    /// `agent start`, `agent serve` and `agent run`.
+    AgentSet,
+    &["memory", "origin-limit", "origin-parallelism", "patience"],
+    |option| match option.get_id().as_str() {
+        "memory" => option.value_name("SIZE").help(
+            "The most bytes of samples in memory, for all jobs together (required). What jobs prefetch \
+             comes on top",
+        ),
+        _ => option,
+    }
+);
+#[cfg(feature = "agent")]
+knob_set!(
+    /// `agent status` and `agent stop`.
+    AgentStatusSet,
+    &["report"],
+    report
 );
 knob_set!(
     /// `cache list` and `cache clean`.

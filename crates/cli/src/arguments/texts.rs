@@ -58,6 +58,32 @@ pub(super) const TOKEN: &str = help![
     "export FOREREAD_TOKEN=$(foreread token)     # in the job script, before the ranks start",
     "foreread token --report json",
 ];
+#[cfg(feature = "agent")]
+pub(super) const AGENT: &str = help![
+    "foreread agent run --memory 40GiB -- torchrun --nproc-per-node 4 train.py",
+    "foreread agent start --memory 200GiB && foreread agent status",
+];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_START: &str = help![
+    "foreread agent start --memory 200GiB",
+    "foreread agent start --memory 200GiB --socket /run/user/1000/foreread/node.sock",
+];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_SERVE: &str = help![
+    "foreread agent serve --memory 200GiB",
+    "foreread agent serve --memory 200GiB --origin-limit 500MB/s",
+];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_RUN: &str = help![
+    "foreread agent run --memory 40GiB -- torchrun --nproc-per-node 4 train.py",
+    "foreread agent run --memory 40GiB -- sh -c 'python a.py & python b.py & wait'",
+];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_STATUS: &str =
+    help!["foreread agent status", "foreread agent status --report json --socket /run/user/1000/a/node.sock"];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_STOP: &str =
+    help!["foreread agent stop", "foreread agent stop --socket /run/user/1000/foreread/node.sock"];
 pub(super) const CACHE: &str = help![
     "foreread cache list /local/scratch",
     "foreread cache clean /local/scratch --older-than 30 --dry-run",

@@ -1,5 +1,7 @@
 //! One module per subcommand: it reads the settings, does the work, and prints the result.
 
+#[cfg(feature = "agent")]
+pub mod agent;
 pub mod cache;
 pub mod calibrate;
 pub mod completions;

@@ -9,11 +9,11 @@ use foreread_oracle::Run;
 use foreread_store::attach::{Attach, DatasetAnswer};
 use foreread_tier::OpenContext;
 
-use super::AgentChoice;
 use super::host::described;
 use super::orders::RunOrders;
+use crate::agent_choice::AgentChoice;
 use crate::config::{Config, Memory};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::origin::OpenDataset;
 use crate::report::AgentReport;
 use crate::runtime::ended;
@@ -56,10 +56,11 @@ impl JobCatalogs for Catalogs {
 }
 
 /// Attaches a run to its agent, if it has one. The datasets are then read from there, and the run
-/// has no caches of its own.
+/// has no caches of its own. An agent that is absent or refuses is a warning: a job never depends on
+/// it.
 ///
 /// # Errors
-/// If the agent that the settings name is absent or refuses.
+/// If the runtime was shut down.
 pub(crate) async fn attach(
     opened: &mut [OpenDataset],
     config: &mut Config,
@@ -67,7 +68,7 @@ pub(crate) async fn attach(
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
     let is_named = matches!(config.agent, AgentChoice::At(_));
-    let Some(socket) = config.agent.socket()?.filter(|_| is_named || helps(opened, config)) else {
+    let Some(socket) = config.agent.socket().filter(|_| is_named || helps(opened, config)) else {
         return Ok(None);
     };
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
@@ -84,7 +85,6 @@ pub(crate) async fn attach(
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
         Ok(client) => client,
-        Err(error) if is_named => return Err(Error::new(ErrorKind::System, format!("agent: {error}"))),
         Err(error) => {
             tracing::warn!(%error, agent = %socket.display(), "runs without the node's agent");
             return Ok(None);
@@ -96,9 +96,6 @@ pub(crate) async fn attach(
         DatasetAnswer::Refused(why) => Some(&**why),
     });
     if let Some(why) = refused {
-        if is_named {
-            return Err(Error::new(ErrorKind::System, format!("agent: {}: {why}", socket.display())));
-        }
         tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
         return Ok(None);
     }

@@ -6,10 +6,8 @@
 //!
 //! [`host`] is the other end: how an agent opens and reads the datasets of its jobs.
 
-mod address;
 mod client;
 pub mod host;
 mod orders;
 
-pub use self::address::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub(crate) use self::client::{AgentLink, attach};

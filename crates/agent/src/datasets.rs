@@ -1,0 +1,105 @@
+//! The datasets that the agent keeps samples of.
+//!
+//! Two jobs share a dataset if its bytes have one identity and both read them in the same way. The
+//! identity that a job states is not believed: the agent opens the dataset from the job's catalog,
+//! and compares what it finds itself.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use foreread::agent::host::{DatasetHost, environment};
+use foreread_dataset::Catalog;
+use foreread_store::NodeStore;
+use foreread_store::attach::{AttachDataset, DatasetAnswer};
+use foreread_types::DatasetId;
+
+/// What makes a dataset the same for two jobs.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct DatasetKey {
+    identity: String,
+    url: String,
+    settings: BTreeMap<String, String>,
+}
+
+/// A dataset that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownDataset {
+    pub(crate) id: DatasetId,
+    pub(crate) url: String,
+    pub(crate) samples: u64,
+    pub(crate) bytes: u64,
+}
+
+/// All datasets since the start.
+#[derive(Default)]
+pub(crate) struct Datasets(Mutex<HashMap<DatasetKey, KnownDataset>>);
+
+impl std::fmt::Debug for Datasets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.lock().values()).finish()
+    }
+}
+
+impl Datasets {
+    /// Every change is one insertion.
+    fn lock(&self) -> MutexGuard<'_, HashMap<DatasetKey, KnownDataset>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The dataset that a job names, and the answer to the job. `catalog` is the job's, if it has
+    /// sent it.
+    pub(crate) async fn find(
+        &self,
+        wanted: &AttachDataset,
+        catalog: Option<Bytes>,
+        host: &DatasetHost,
+        store: &NodeStore,
+    ) -> (Option<DatasetId>, DatasetAnswer) {
+        if wanted.environment != environment(&wanted.url) {
+            let why = "its environment has other credentials than the agent's: start the agent with the same \
+                       ones, or set them as storage options";
+            return (None, DatasetAnswer::Refused(why.to_owned()));
+        }
+        let AttachDataset { identity, url, settings, .. } = wanted.clone();
+        let key = DatasetKey { identity, url, settings };
+        if let Some(known) = self.lock().get(&key) {
+            return (Some(known.id), DatasetAnswer::Kept);
+        }
+        let Some(catalog) = catalog else { return (None, DatasetAnswer::CatalogNeeded) };
+        match open(&key, catalog, host, store).await {
+            Ok(opened) => {
+                // Another job may have opened it meanwhile. Its dataset is the one that is used.
+                let id = self.lock().entry(key).or_insert(opened).id;
+                (Some(id), DatasetAnswer::Kept)
+            }
+            Err(why) => (None, DatasetAnswer::Refused(why)),
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<KnownDataset> {
+        let mut all: Vec<_> = self.lock().values().cloned().collect();
+        all.sort_by_key(|dataset| dataset.id);
+        all
+    }
+}
+
+async fn open(
+    key: &DatasetKey,
+    catalog: Bytes,
+    host: &DatasetHost,
+    store: &NodeStore,
+) -> Result<KnownDataset, String> {
+    let catalog = Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
+    if catalog.base_url() != key.url {
+        return Err("its catalog is of another place".to_owned());
+    }
+    let hosted = host.open(catalog, &key.settings).await.map_err(|error| error.to_string())?;
+    if hosted.identity() != key.identity {
+        return Err("the agent sees other data at its place: is another file system mounted there?".to_owned());
+    }
+    let sizes = hosted.sizes();
+    let id = store.add_dataset(sizes, hosted.reader()).map_err(|error| error.to_string())?;
+    Ok(KnownDataset { id, url: key.url.clone(), samples: sizes.len(), bytes: sizes.total() })
+}

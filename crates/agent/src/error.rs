@@ -1,0 +1,52 @@
+//! Why an agent cannot start.
+
+use std::io;
+use std::path::PathBuf;
+
+use foreread_store::StoreError;
+
+/// Why an agent cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    /// Another agent uses the directory.
+    #[error(
+        "an agent runs already in {directory}: {by}; use it, stop it by `foreread agent stop`, or name another \
+         socket"
+    )]
+    InUse {
+        /// The directory of the socket.
+        directory: PathBuf,
+        /// The process.
+        by: String,
+    },
+    /// Other users could use the socket.
+    #[error(
+        "{directory} belongs to another user or can be searched by others: an agent's directory must be its \
+         user's alone (chmod 700), or name another socket"
+    )]
+    NotPrivate {
+        /// The directory of the socket.
+        directory: PathBuf,
+    },
+    /// The system has no memory that processes can share.
+    #[error("this system has no memory that processes can share (memfd, /proc)")]
+    Memory,
+    /// The system failed.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The server could not start.
+    #[error(transparent)]
+    Server(#[from] StoreError),
+}
+
+impl AgentError {
+    pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        Self::System { what: what.into(), error: error.into() }
+    }
+}

@@ -1,0 +1,142 @@
+//! The agent: one cache for all jobs of a node.
+//!
+//! Jobs of one user connect to its socket, in a directory that only this user can search. They name
+//! their datasets and announce their orders. The agent reads each sample once for all of them, and
+//! keeps those that any job needs soonest ([`NodeStore`]). It outlives the jobs.
+//!
+//! # Decisions and price
+//!
+//! * *One agent per directory*, held by a lock that ends with the process. So a socket that a killed
+//!   agent left is replaced.
+//! * *A dataset is what a job proves*: the identity of its bytes, its location, its settings and the
+//!   credentials in the environment. Jobs that differ in one of them share nothing.
+//! * *The agent reads with its own environment.* A job with other credentials is refused, and reads
+//!   by itself.
+//! * *Memory is given once.* The samples that stay take at most that. The look-aheads of the jobs
+//!   come on top, as they do without an agent.
+#![cfg(target_os = "linux")]
+
+mod connections;
+mod datasets;
+mod error;
+mod provider;
+mod socket;
+mod status;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use foreread::Config;
+use foreread::agent::host::DatasetHost;
+use foreread_dataset::LockFile;
+use foreread_store::{NodeStore, Server, ServerSettings};
+use foreread_tier::{ArenaBuffers, Buffers};
+use tokio::runtime::{Builder, Runtime};
+
+pub use crate::error::AgentError;
+use crate::provider::AgentProvider;
+pub use crate::status::{AgentStatus, DatasetStatus, JobStatus};
+
+/// The most samples that one job may have requested and not received.
+const MAX_IN_FLIGHT: usize = 4096;
+
+/// The settings of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// The path of its socket. Its directory is created if it does not exist.
+    pub socket: PathBuf,
+    /// The most bytes that samples take in memory.
+    pub memory: u64,
+    /// How storage is read: limits, retries, timeouts.
+    pub config: Config,
+}
+
+/// A running agent. Dropping it ends it: jobs then read by themselves.
+#[derive(Debug)]
+pub struct Agent {
+    provider: Arc<AgentProvider>,
+    socket: PathBuf,
+    /// Dropped in this order: no job is served when the runtime ends.
+    server: Option<Server>,
+    runtime: Option<Runtime>,
+    _lock: LockFile,
+}
+
+impl Agent {
+    /// Starts an agent.
+    ///
+    /// # Errors
+    /// If another agent uses the directory, if the directory belongs to another user or can be
+    /// searched by others, or if the system has no memory, descriptors or threads left.
+    pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
+        let AgentSettings { socket, memory, config } = settings;
+        let lock = socket::prepare(&socket)?;
+        raise_file_limit();
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads())
+            .thread_name("foreread")
+            .enable_all()
+            .build()
+            .map_err(|error| AgentError::system("cannot start threads", error))?;
+        let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
+        // All samples are for other processes.
+        if !buffers.share() {
+            return Err(AgentError::Memory);
+        }
+        let host = DatasetHost::new(config, Arc::clone(&buffers), runtime.handle().clone());
+        let store = NodeStore::new(memory, runtime.handle().clone());
+        let provider = Arc::new(AgentProvider::new(store, host, runtime.handle().clone()));
+        let server_settings =
+            ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
+        let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
+        socket::restrict(&socket)?;
+        tracing::info!(socket = %socket.display(), memory, "the agent serves");
+        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), _lock: lock })
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The present status.
+    pub fn status(&self) -> AgentStatus {
+        self.provider.status()
+    }
+
+    /// Waits until a client has it stop, or `poll` returns true. `poll` is called about ten times a
+    /// second.
+    pub fn wait(&self, mut poll: impl FnMut() -> bool) {
+        while !self.provider.is_stopped() && !poll() {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        // The next agent would replace it. A job that looks for one should find none.
+        let _ = std::fs::remove_file(&self.socket);
+        if let Some(runtime) = self.runtime.take() {
+            // A read that hangs must not hang the end.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Threads for reads and their checksums: half of the cores, at most eight.
+fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    (cores / 2).clamp(2, 8)
+}
+
+/// Each 32 MiB of shared memory take a descriptor, and so does each job.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
+}

@@ -1,0 +1,70 @@
+//! The agent's socket: a private directory, a lock, and nothing left by a killed agent.
+
+use std::fs::{DirBuilder, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use foreread_dataset::{LockAttempt, LockFile};
+
+use crate::AgentError;
+
+const LOCK: &str = "agent.lock";
+
+/// Creates the directory of a socket and locks it for this process. Removes a socket that an ended
+/// agent has left.
+pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    let shown = directory.display();
+    match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(AgentError::system(format!("cannot create {shown}"), error));
+        }
+        _ => {}
+    }
+    let found = directory.symlink_metadata();
+    let found = found.map_err(|error| AgentError::system(format!("cannot look at {shown}"), error))?;
+    let own = rustix::process::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+        return Err(AgentError::NotPrivate { directory: directory.to_owned() });
+    }
+    let lock = LockFile::lock(&directory.join(LOCK));
+    let lock = match lock.map_err(|error| AgentError::system(format!("cannot lock {shown}"), error))? {
+        LockAttempt::Locked(lock) => lock,
+        LockAttempt::InUse(by) => return Err(AgentError::InUse { directory: directory.to_owned(), by }),
+    };
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(AgentError::system(format!("cannot replace {}", socket.display()), error))
+        }
+        _ => Ok(lock),
+    }
+}
+
+/// Lets only this user open the socket, whatever the directory allows later.
+pub(crate) fn restrict(socket: &Path) -> Result<(), AgentError> {
+    std::fs::set_permissions(socket, Permissions::from_mode(0o600))
+        .map_err(|error| AgentError::system(format!("cannot protect {}", socket.display()), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: AGENT-5
+    fn directory_must_be_private_and_is_used_once() {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("a/b/node.sock");
+        let lock = prepare(&socket).unwrap();
+        let directory = socket.parent().unwrap();
+        assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::InUse { .. }));
+        std::fs::write(&socket, "left by an agent that was killed").unwrap();
+        drop(lock);
+        drop(prepare(&socket).unwrap());
+        assert!(!socket.exists());
+        std::fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::NotPrivate { .. }));
+    }
+}

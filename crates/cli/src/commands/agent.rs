@@ -72,8 +72,6 @@ fn start(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let (memory, _) = agent_config(&knobs)?;
     let socket = options.socket.clone().unwrap_or_else(default_socket);
-    let directory = socket.parent().unwrap_or(Path::new("/")).to_owned();
-    std::fs::DirBuilder::new().recursive(true).create(&directory).ok();
     if Client::connect(&socket.display().to_string()).is_ok() {
         bail!("an agent serves already at {}; `foreread agent status` shows it", socket.display());
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_oracle::Run;
+use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, DatasetAnswer};
 use foreread_tier::OpenContext;
 
@@ -86,7 +87,11 @@ pub(crate) async fn attach(
     let client = match attaching {
         Ok(client) => client,
         Err(error) => {
-            tracing::warn!(%error, agent = %socket.display(), "runs without the node's agent");
+            let why = match error.kind() {
+                StoreErrorKind::Gone => "no agent serves there".to_owned(),
+                _ => error.to_string(),
+            };
+            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
             return Ok(None);
         }
     };

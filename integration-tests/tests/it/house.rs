@@ -29,7 +29,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-formats", &["foreread-types"]),
     // The outermost layer decodes samples.
     ("foreread-layers", &["foreread-types", "foreread-tier", "foreread-formats"]),
-    ("foreread-store", &["foreread-types", "foreread-tier"]),
+    // The rule by which a node's store keeps samples is the planner's.
+    ("foreread-store", &["foreread-types", "foreread-planner", "foreread-tier"]),
+    ("foreread-agent-client", &["foreread-types", "foreread-store", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
     ("foreread-dataset", &["foreread-types", "foreread-tier", "foreread-formats"]),
     (
@@ -73,7 +75,13 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-peer",
             "foreread-plot",
             "foreread-store",
+            "foreread-agent-client",
         ],
+    ),
+    // The library never depends on the agent.
+    (
+        "foreread-agent",
+        &["foreread-types", "foreread-dataset", "foreread-store", "foreread-tier", "foreread"],
     ),
     ("foreread-settings", &["foreread-types", "foreread-dataset", "foreread"]),
     (
@@ -86,11 +94,13 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "foreread-types",
             "foreread",
+            "foreread-agent",
             "foreread-estimate",
             "foreread-layers",
             "foreread-plot",
             "foreread-settings",
             "foreread-simulator",
+            "foreread-store",
         ],
     ),
     (

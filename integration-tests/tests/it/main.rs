@@ -5,6 +5,7 @@
     reason = "a test that cannot set itself up fails by panicking"
 )]
 
+mod agent;
 mod bad_input;
 mod calibrate;
 mod catalog;

@@ -1,0 +1,399 @@
+//! `foreread agent`: several jobs with one cache, and what happens to them when it ends.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::s3::at;
+use crate::support::{number, run, times};
+
+/// The length of each sample, and what it takes in an agent's memory.
+const LENGTH: u64 = 10_000;
+const TAKEN: u64 = 10_048 + 192;
+
+/// A store, and an agent for its bucket.
+struct Node {
+    store: HttpStore,
+    directory: TempDir,
+    /// The agent's process.
+    process: u32,
+}
+
+impl Node {
+    /// A bucket of `samples` samples, and an agent with memory for `kept` of them.
+    fn new(samples: u64, kept: u64) -> Self {
+        let store = HttpStore::start();
+        store.numbered("train", NumberedObjects::new(samples, LENGTH));
+        let mut node = Self { store, directory: tempfile::tempdir().unwrap(), process: 0 };
+        fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        node.start(kept * TAKEN);
+        node
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.directory.path().join("node.sock")
+    }
+
+    /// `foreread` with the store's keys.
+    fn foreread(&self, arguments: &[&str]) -> Command {
+        at(&self.store, arguments)
+    }
+
+    fn agent(&self, arguments: &[&str]) -> Command {
+        let mut command = self.foreread(&["agent"]);
+        command.args(arguments).arg("--socket").arg(self.socket());
+        command
+    }
+
+    fn start(&mut self, memory: u64) {
+        run(&mut self.agent(&["start", "--memory", &memory.to_string()])).ok();
+        self.process = number(&self.status(), "/process") as u32;
+    }
+
+    fn status(&self) -> Value {
+        run(&mut self.agent(&["status", "--report", "json"])).json()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.process as i32).unwrap(), signal).unwrap();
+    }
+
+    /// A job over the bucket that uses the agent.
+    fn job(&self, arguments: &[&str]) -> Command {
+        let mut command = self.foreread(&["load", "s3://train", "--look-ahead", "1MB", "--report", "json"]);
+        command.args(["--digest", "--progress", "off"]).args(arguments);
+        command.arg("--agent").arg(self.socket());
+        command
+    }
+
+    /// Runs these jobs at once and returns their reports.
+    fn all(&self, jobs: &[&[&str]]) -> Vec<Value> {
+        let running: Vec<Running> = jobs.iter().map(|arguments| Running::start(self.job(arguments))).collect();
+        running.into_iter().map(Running::report).collect()
+    }
+
+    /// The digests of a job that reads by itself.
+    fn digests(&self, arguments: &[&str]) -> Vec<String> {
+        let mut command = self.foreread(&["load", "s3://train", "--report", "json", "--digest"]);
+        digests(&run(command.args(arguments).args(["--agent", "off"])).json())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_raw(self.process as i32).unwrap(), Signal::KILL);
+    }
+}
+
+/// A job that runs.
+struct Running {
+    child: Child,
+    out: tempfile::NamedTempFile,
+    err: tempfile::NamedTempFile,
+}
+
+impl Running {
+    fn start(mut command: Command) -> Self {
+        let (out, err) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+        command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
+        Self { child: command.spawn().unwrap(), out, err }
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(self.err.path()).unwrap()
+    }
+
+    #[track_caller]
+    fn report(mut self) -> Value {
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > Duration::from_secs(120) {
+                self.child.kill().unwrap();
+                panic!("it hangs: {}", self.errors());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(status.success(), "{status}: {}", self.errors());
+        serde_json::from_str(&fs::read_to_string(self.out.path()).unwrap()).unwrap()
+    }
+}
+
+fn digests(report: &Value) -> Vec<String> {
+    let epochs = report["epochs"].as_array().unwrap();
+    epochs.iter().map(|epoch| epoch["digest"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The delivered samples that were read for their use, by the agent or directly. The look-ahead may
+/// still hold a sample at its next use.
+fn fetched(report: &Value) -> u64 {
+    let epochs = report["epochs"].as_array().unwrap();
+    let held = epochs.iter().map(|epoch| number(epoch, "/reads/memory/samples")).sum::<u64>();
+    epochs.iter().map(|epoch| number(epoch, "/samples")).sum::<u64>() - held
+}
+
+/// Waits until the condition holds.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
+
+/// The reads of four jobs in `epochs` epochs with memory for a fifth of 4,000 samples.
+fn reads_of_four(epochs: &str, seeds: [&str; 4]) -> (u64, Vec<Vec<String>>) {
+    let node = Node::new(4000, 800);
+    let jobs = seeds.map(|seed| ["--seed", seed, "--epochs", epochs, "--compute-ms", "25"]);
+    let reports = node.all(&jobs.each_ref().map(|job| &job[..]));
+    for report in &reports {
+        assert_eq!((number(report, "/agent/direct_samples"), number(report, "/origin_requests")), (0, 0));
+        assert_eq!(number(report, "/agent/samples"), fetched(report));
+        let epoch = &report["epochs"][1]["reads"];
+        assert_eq!(number(epoch, "/agent/samples") + number(epoch, "/memory/samples"), 4000);
+    }
+    let status = node.status();
+    assert!(number(&status, "/held_bytes") <= number(&status, "/memory"), "{status}");
+    assert_eq!(status["jobs"].as_array().unwrap().len(), 0);
+    (node.store.requests().get as u64, reports.iter().map(digests).collect())
+}
+
+#[test]
+// semantics: AGENT-2
+fn four_jobs_with_memory_for_a_fifth_read_half_of_each_epoch() {
+    let (early, _) = reads_of_four("2", SEEDS);
+    let (all, found) = reads_of_four("5", SEEDS);
+    let share = (all - early) as f64 / (4 * 3 * 4000) as f64;
+    println!("{share:.3} of the dataset per job and epoch, from the third epoch on");
+    assert!(share <= 0.51, "{share:.3} of the dataset per job and epoch");
+    let store = HttpStore::start();
+    store.numbered("train", NumberedObjects::new(4000, LENGTH));
+    for (seed, found) in SEEDS.iter().zip(found) {
+        let mut alone = at(&store, &["load", "s3://train", "--report", "json", "--digest", "--epochs", "5"]);
+        assert_eq!(digests(&run(alone.args(["--seed", seed])).json()), found, "seed {seed}");
+    }
+}
+
+#[test]
+// semantics: AGENT-3
+fn four_jobs_with_one_order_read_each_sample_once_per_epoch() {
+    let (all, found) = reads_of_four("2", ["7"; 4]);
+    let share = all as f64 / (4 * 2 * 4000) as f64;
+    println!("{share:.3} of the dataset per job and epoch");
+    assert!(share <= 0.26, "{share:.3} of the dataset per job and epoch");
+    assert!(found.iter().all(|digests| *digests == found[0]));
+}
+
+#[test]
+// semantics: AGENT-6
+fn killed_agent_costs_no_sample_and_is_found_again() {
+    let mut node = Node::new(2000, 400);
+    let arguments = ["--seed", "3", "--epochs", "3", "--compute-ms", "50"];
+    let expected = node.digests(&["--seed", "3", "--epochs", "3"]);
+    let job = Running::start(node.job(&arguments));
+    eventually("it reads", || number(&node.status(), "/reads") > 500);
+    node.signal(Signal::KILL);
+    eventually("it notices", || job.errors().contains("the node's agent has ended"));
+    node.start(400 * TAKEN);
+    eventually("it is back", || !node.status()["jobs"].as_array().unwrap().is_empty());
+    let report = job.report();
+    assert_eq!(digests(&report), expected);
+    let (through, direct) =
+        (number(&report, "/agent/samples"), number(&report, "/agent/direct_samples"));
+    assert!(through > 500 && direct > 0 && through + direct == fetched(&report), "{through} and {direct}");
+    assert!(number(&node.status(), "/reads") > 0, "the second agent was used");
+}
+
+#[test]
+// semantics: AGENT-6
+fn stopped_agent_delays_no_job_for_long() {
+    let node = Node::new(2000, 400);
+    let expected = node.digests(&["--seed", "3", "--epochs", "2"]);
+    let job = Running::start(node.job(&["--seed", "3", "--epochs", "2", "--compute-ms", "40"]));
+    eventually("it reads", || number(&node.status(), "/reads") > 300);
+    node.signal(Signal::STOP);
+    eventually("it notices", || job.errors().contains("no sign of life"));
+    std::thread::sleep(Duration::from_millis(300));
+    node.signal(Signal::CONT);
+    let report = job.report();
+    assert_eq!(digests(&report), expected);
+    let stall: f64 = report["epochs"].as_array().unwrap().iter().map(|it| it["stall_seconds"].as_f64().unwrap()).sum();
+    assert!(stall < 3.0, "{stall} s of stalls");
+    assert_eq!(node.status()["jobs"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+// semantics: AGENT-7
+fn slow_storage_is_not_read_a_second_time() {
+    let node = Node::new(300, 300);
+    node.store.set_latency(Duration::from_millis(900));
+    let report = run(&mut node.job(&["--seed", "5", "--epochs", "1", "--batch-size", "100"])).json();
+    assert_eq!(number(&report, "/agent/direct_samples"), 0);
+    assert_eq!(number(&report, "/agent/samples"), 300);
+}
+
+#[test]
+// semantics: AGENT-4
+fn killed_jobs_leave_nothing() {
+    let node = Node::new(2000, 400);
+    for round in 0..times(4, 40) {
+        let seed = round.to_string();
+        let mut job = Running::start(node.job(&["--seed", &seed, "--epochs", "50", "--compute-ms", "20"]));
+        let before = number(&node.status(), "/hits");
+        eventually("it reads", || number(&node.status(), "/hits") > before + 50);
+        job.child.kill().unwrap();
+        job.child.wait().unwrap();
+        eventually("it is forgotten", || node.status()["jobs"].as_array().unwrap().is_empty());
+    }
+    let status = node.status();
+    assert!(number(&status, "/held_bytes") <= number(&status, "/memory"), "{status}");
+    assert_eq!(number(&status, "/reading"), 0);
+    let expected = node.digests(&["--seed", "1", "--epochs", "2"]);
+    assert_eq!(digests(&node.all(&[&["--seed", "1", "--epochs", "2"]])[0]), expected);
+}
+
+#[test]
+// semantics: AGENT-8
+fn resumed_runs_validation_and_ranks_use_the_agent() {
+    let node = Node::new(500, 200);
+    node.store.numbered("test", NumberedObjects::new(150, LENGTH));
+    let validated = ["--seed", "9", "--epochs", "3", "--validate", "s3://test"];
+    let expected = node.digests(&validated);
+    assert_eq!(expected.len(), 6);
+    let report = &node.all(&[&validated])[0];
+    assert_eq!((digests(report), number(report, "/agent/direct_samples")), (expected, 0));
+
+    // Two ranks are two jobs.
+    let ranks = [0, 1].map(|rank| {
+        let mut job = node.job(&["--seed", "9", "--epochs", "3", "--world-size", "2", "--peers", "off"]);
+        job.args(["--rank", &rank.to_string()]);
+        Running::start(job)
+    });
+    for (rank, report) in ranks.into_iter().map(Running::report).enumerate() {
+        let rank = rank.to_string();
+        let alone = ["--seed", "9", "--epochs", "3", "--world-size", "2", "--peers", "off", "--rank", &rank];
+        assert_eq!(digests(&report), node.digests(&alone), "rank {rank}");
+        assert_eq!(number(&report, "/agent/direct_samples"), 0);
+    }
+
+    // Resumed in the middle of an epoch.
+    let state = node.directory.path().join("state.json");
+    let arguments = ["--seed", "9", "--epochs", "3", "--compute-ms", "200", "--state", state.to_str().unwrap()];
+    let mut first = Running::start(node.job(&arguments));
+    std::thread::sleep(Duration::from_millis(900));
+    kill_process(Pid::from_child(&first.child), Signal::TERM).unwrap();
+    first.child.wait().unwrap();
+    let rest = &node.all(&[&["--seed", "9", "--epochs", "3", "--state", state.to_str().unwrap()]])[0];
+    assert_eq!(digests(rest).last(), node.digests(&["--seed", "9", "--epochs", "3"]).last());
+    assert_eq!(number(rest, "/agent/direct_samples"), 0);
+}
+
+#[test]
+// semantics: AGENT-9
+fn job_with_other_credentials_reads_by_itself() {
+    let node = Node::new(200, 200);
+    let mut job = node.job(&["--seed", "9", "--epochs", "2", "--memory", "0"]);
+    job.env("AWS_SECRET_ACCESS_KEY", "another");
+    let finished = run(&mut job);
+    assert!(finished.stderr.contains("other credentials"), "{}", finished.stderr);
+    assert!(!finished.stderr.contains("another"), "{}", finished.stderr);
+    let report = finished.json();
+    assert_eq!(report.get("agent"), None);
+    assert_eq!((number(&report, "/origin_requests"), number(&node.status(), "/reads")), (fetched(&report), 0));
+}
+
+#[test]
+// semantics: AGENT-5
+fn other_users_cannot_use_an_agent() {
+    if !rustix::process::geteuid().is_root() {
+        return; // Only root can become another user.
+    }
+    let node = Node::new(200, 200);
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // The build's directory may be closed to other users.
+    let program = directory.path().join("foreread");
+    foreread_tier_testing::copy_program(crate::support::binary(), &program);
+    let mut job = node.job(&["--seed", "9", "--epochs", "1"]);
+    let mut command = Command::new(program);
+    command.args(job.get_args()).env_clear().current_dir("/").uid(65_534).gid(65_534);
+    command.envs(job.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let finished = run(&mut command);
+    assert!(finished.stderr.contains("runs without the node's agent"), "{}", finished.stderr);
+    assert_eq!(number(&finished.json(), "/samples"), 200);
+    assert_eq!(number(&node.status(), "/reads"), 0);
+    // Its own user is served.
+    assert_eq!(number(&run(&mut job).json(), "/agent/samples"), 200);
+}
+
+#[test]
+fn agent_for_a_command_ends_with_it() {
+    let store = HttpStore::start();
+    store.numbered("train", NumberedObjects::new(200, LENGTH));
+    let kept = tempfile::NamedTempFile::new().unwrap();
+    let load = format!(
+        "echo $FOREREAD_AGENT > {}; exec {} load s3://train --epochs 2 --report json",
+        kept.path().display(),
+        crate::support::binary().display()
+    );
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &load]);
+    let report = run(&mut command).json();
+    assert_eq!((number(&report, "/agent/samples"), store.requests().get), (fetched(&report), 200));
+    let socket = PathBuf::from(fs::read_to_string(kept.path()).unwrap().trim());
+    assert!(socket.is_absolute() && !socket.parent().unwrap().exists());
+
+    for (words, code) in [(&["false"][..], 1), (&["sh", "-c", "exit 7"], 7), (&["sh", "-c", "kill -9 $$"], 137)] {
+        let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--"]);
+        assert_eq!(run(command.args(words)).code, Some(code), "{words:?}");
+    }
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "/nowhere/program"]);
+    assert!(run(&mut command).fails(1).contains("cannot run /nowhere/program"));
+    let mut command = at(&store, &["agent", "run", "--", "true"]);
+    assert!(run(&mut command).fails(2).contains("an agent needs a size"));
+
+    // A signal for the agent alone ends the command, too.
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sleep", "100"]);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let begun = Instant::now();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn agents_are_started_shown_and_stopped() {
+    let mut node = Node::new(200, 100);
+    let again = run(&mut node.agent(&["start", "--memory", "5MB"])).fails(1);
+    assert!(again.contains("serves already"), "{again}");
+    run(&mut node.job(&["--epochs", "1"])).ok();
+    let text = run(&mut node.agent(&["status"])).ok();
+    for part in ["agent        process", "memory       ", "200 samples", "s3://train", "0.0% from memory"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    run(&mut node.agent(&["stop"])).ok();
+    let gone = run(&mut node.agent(&["status"])).fails(1);
+    assert!(gone.contains("no agent serves at") && gone.contains("agent start"), "{gone}");
+    assert!(!node.socket().exists());
+    let mut job = node.job(&["--epochs", "1"]);
+    let finished = run(&mut job);
+    assert!(finished.stderr.contains("no agent serves there"), "{}", finished.stderr);
+    assert_eq!(number(&finished.json(), "/origin_requests"), 200);
+    fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let open = run(&mut node.agent(&["start", "--memory", "5MB"])).fails(1);
+    assert!(open.contains("chmod 700"), "{open}");
+    fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    node.start(100 * TAKEN);
+}

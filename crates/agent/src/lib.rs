@@ -19,12 +19,14 @@
 mod connections;
 mod datasets;
 mod error;
+mod memory;
 mod provider;
 mod socket;
 mod status;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use foreread::Config;
 use foreread::agent::host::DatasetHost;
@@ -34,11 +36,15 @@ use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::{Builder, Runtime};
 
 pub use crate::error::AgentError;
+use crate::memory::{MemoryBound, MemoryUse};
 use crate::provider::AgentProvider;
 pub use crate::status::{AgentStatus, DatasetStatus, JobStatus};
 
 /// The most samples that one job may have requested and not received.
 const MAX_IN_FLIGHT: usize = 4096;
+
+/// How often the memory in use is compared with what was given.
+const MEMORY_POLL: Duration = Duration::from_millis(100);
 
 /// The settings of an agent.
 #[derive(Clone, Debug)]
@@ -78,14 +84,16 @@ impl Agent {
             .enable_all()
             .build()
             .map_err(|error| AgentError::system("cannot start threads", error))?;
-        let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
+        let arena = ArenaBuffers::default();
+        let buffers: Arc<dyn Buffers> = Arc::new(arena.clone());
         // All samples are for other processes.
         if !buffers.share() {
             return Err(AgentError::Memory);
         }
         let host = DatasetHost::new(config, Arc::clone(&buffers), runtime.handle().clone());
         let store = NodeStore::new(memory, runtime.handle().clone());
-        let provider = Arc::new(AgentProvider::new(store, host, runtime.handle().clone()));
+        let provider = Arc::new(AgentProvider::new(store, memory, host, runtime.handle().clone()));
+        runtime.spawn(keep_within(Arc::clone(&provider), memory, arena));
         let server_settings =
             ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
@@ -108,7 +116,7 @@ impl Agent {
     /// second.
     pub fn wait(&self, mut poll: impl FnMut() -> bool) {
         while !self.provider.is_stopped() && !poll() {
-            std::thread::sleep(std::time::Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
@@ -121,6 +129,25 @@ impl Drop for Agent {
         if let Some(runtime) = self.runtime.take() {
             // A read that hangs must not hang the end.
             runtime.shutdown_background();
+        }
+    }
+}
+
+/// Holds the memory of samples to what was given.
+async fn keep_within(provider: Arc<AgentProvider>, given: u64, arena: ArenaBuffers) {
+    let mut bound = MemoryBound::new(given);
+    let mut capacity = given;
+    loop {
+        tokio::time::sleep(MEMORY_POLL).await;
+        let next = bound.capacity(MemoryUse {
+            resident: arena.resident() as u64,
+            idle: arena.idle() as u64,
+            samples: arena.in_use() as u64,
+        });
+        // Each change looks at the residents.
+        if next.abs_diff(capacity) > given / 256 {
+            capacity = next;
+            provider.set_capacity(capacity);
         }
     }
 }

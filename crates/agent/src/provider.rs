@@ -24,6 +24,8 @@ pub(crate) struct AgentProvider {
 #[derive(Debug)]
 struct AgentShared {
     store: NodeStore,
+    /// The bytes that the agent was given.
+    memory: u64,
     host: DatasetHost,
     datasets: Datasets,
     connections: Mutex<Connections>,
@@ -31,9 +33,14 @@ struct AgentShared {
 }
 
 impl AgentProvider {
-    pub(crate) fn new(store: NodeStore, host: DatasetHost, runtime: Handle) -> Self {
+    pub(crate) fn new(store: NodeStore, memory: u64, host: DatasetHost, runtime: Handle) -> Self {
         let (datasets, connections, stopped) = Default::default();
-        Self { shared: Arc::new(AgentShared { store, host, datasets, connections, stopped }), runtime }
+        Self { shared: Arc::new(AgentShared { store, memory, host, datasets, connections, stopped }), runtime }
+    }
+
+    /// Changes the bytes that samples may take.
+    pub(crate) fn set_capacity(&self, capacity: u64) {
+        self.shared.store.set_capacity(capacity);
     }
 
     pub(crate) fn status(&self) -> AgentStatus {
@@ -70,8 +77,7 @@ impl AgentShared {
             datasets.push(id);
             answers.push(answer);
         }
-        let capacity = self.store.status().capacity;
-        let answer = Attached { capacity, datasets: answers };
+        let answer = Attached { capacity: self.memory, datasets: answers };
         let mut connections = self.lock();
         // The job may have left meanwhile.
         if let Some(there) = connections.get_mut(&connection) {
@@ -97,7 +103,7 @@ impl AgentShared {
         });
         AgentStatus {
             process: std::process::id(),
-            memory: store.capacity,
+            memory: self.memory,
             held_bytes: store.held_bytes,
             samples: store.samples,
             reading: store.reading,

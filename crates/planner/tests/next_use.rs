@@ -429,3 +429,61 @@ fn unannounced_uses_take_only_free_room_and_forgotten_samples_free_it() {
     assert!(evicted.is_empty() && cache.used(job, 0, SampleId(4), 7, &mut evicted).kept);
     assert_eq!(evicted.len(), 1);
 }
+
+/// Jobs request a batch at a time, and samples have many lengths. The widths of the calendars
+/// shrank with each batch, until no far use could be seen, and hits fell from two thirds to a
+/// fourth.
+#[test]
+// semantics: PLAN-11
+fn bursts_of_samples_of_many_lengths_keep_their_hits() {
+    const SAMPLES: u64 = 3000;
+    const BATCH: usize = 60;
+    // Lengths over four orders of magnitude, most of them in the middle.
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut draw = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % 10_000) as f64 / 10_000.0
+    };
+    let mut length = || ((10.5 + (0..12).map(|_| draw()).sum::<f64>() - 6.0).exp() as u64).min(1_000_000);
+    let lengths: Vec<u64> = (0..SAMPLES).map(|_| length()).collect();
+    let total: u64 = lengths.iter().sum();
+    let order = |job: u64, epoch: u64| {
+        let mut ids: Vec<SampleId> = (0..SAMPLES).map(SampleId).collect();
+        let mut state = (job + 1) * 0x9e37_79b9 + epoch * 0x85eb_ca6b + 1;
+        for at in (1..ids.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ids.swap(at, (state >> 33) as usize % (at + 1));
+        }
+        ids
+    };
+    for ns_per_sample in [100_000, 1_000_000] {
+        let mut cache = NextUseCache::new(total / 5);
+        let dataset = cache.add_dataset(DatasetCosts::new(Sizes::table(&lengths))).unwrap();
+        let start = JobStart { now_ns: 0, position: 0, ns_per_sample };
+        let add = |job| cache.add_job(dataset, start, order(job, 0), Some(order(job, 1))).unwrap();
+        let jobs: Vec<CacheJob> = (0..4).map(add).collect();
+        let (mut now, mut evicted, mut early) = (0, Vec::new(), 0);
+        for epoch in 0..8 {
+            let orders: Vec<Vec<SampleId>> = (0..4).map(|job| order(job, epoch)).collect();
+            let mut hits = 0;
+            for first in (0..SAMPLES as usize).step_by(BATCH) {
+                for (job, order) in jobs.iter().zip(&orders) {
+                    now += 10_000_000;
+                    for (at, id) in order.iter().enumerate().skip(first).take(BATCH) {
+                        hits += u64::from(cache.used(*job, at as u32, *id, now, &mut evicted).hit);
+                        evicted.clear();
+                    }
+                }
+            }
+            for (number, job) in (0..).zip(&jobs) {
+                cache.begin_epoch(*job, Some(order(number, epoch + 2))).unwrap();
+            }
+            if epoch == 1 {
+                early = hits;
+            }
+            assert!(hits >= early - early / 10, "epoch {epoch}: {hits} hits, {early} in the second");
+        }
+    }
+}

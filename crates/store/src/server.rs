@@ -25,11 +25,14 @@ pub struct ServerSettings {
     /// The most samples that one client may have requested and not received. Further requests wait
     /// for these. 256 by default.
     pub max_in_flight: usize,
+    /// The most bytes whose release a client reports later, with its next request. At most a 256th
+    /// of the shared bytes. 512 KiB by default.
+    pub late_release_bytes: u64,
 }
 
 impl Default for ServerSettings {
     fn default() -> Self {
-        Self { shared_bytes: 256 << 20, max_in_flight: 256 }
+        Self { shared_bytes: 256 << 20, max_in_flight: 256, late_release_bytes: 512 << 10 }
     }
 }
 

@@ -47,6 +47,7 @@ pub(crate) struct ServerLoop {
     buffer: Vec<u8>,
     admission: Admission,
     max_in_flight: usize,
+    late_release_bytes: u64,
     /// When client processes without a pidfd were last polled.
     last_poll: Instant,
 }
@@ -77,6 +78,7 @@ impl ServerLoop {
             buffer: vec![0; wire::MAX_MESSAGE],
             admission: Admission::new(address),
             max_in_flight: settings.max_in_flight.max(1),
+            late_release_bytes: settings.late_release_bytes,
             last_poll: Instant::now(),
         })
     }
@@ -223,7 +225,7 @@ impl ServerLoop {
         let hello = wire::ServerHello {
             version,
             max_in_flight: self.max_in_flight as u32,
-            release_threshold: self.queue.leases.limit() / UNRELEASED_PART,
+            release_threshold: self.late_release_bytes.min(self.queue.leases.limit() / UNRELEASED_PART),
         };
         socket::send_message(&socket, &wire::hello(hello)).map_err(wrong)?;
         let process = PeerProcess::of_peer(&socket, process);

@@ -128,33 +128,41 @@ impl Calendar {
         for bucket in self.cursor..cursor.min(self.cursor + BUCKETS) {
             moved.append(&mut self.lists[(bucket % BUCKETS) as usize]);
         }
+        let passed = cursor - self.cursor;
         self.cursor = cursor;
         self.top = self.top.max(cursor);
         if cursor - self.checked >= BUCKETS / 4 {
-            self.check_width(now, moved);
+            self.check_width(passed, now, moved);
         }
     }
 
-    fn check_width(&mut self, now: u64, moved: &mut Vec<u32>) {
+    /// Fits the width to the range of next uses, as it was before `passed` buckets were emptied just
+    /// now. Uses come in bursts, with many buckets between them. Without these, residents would seem
+    /// nearer with each burst, and the width would shrink to nothing.
+    fn check_width(&mut self, passed: u64, now: u64, moved: &mut Vec<u32>) {
         let is_contested = std::mem::take(&mut self.is_contested);
         self.checked = self.cursor;
-        let ring = BUCKETS as usize;
-        if !is_contested || self.lists[..ring].iter().all(Vec::is_empty) {
+        let is_empty = self.lists[..BUCKETS as usize].iter().all(Vec::is_empty);
+        if !is_contested || is_empty && passed < BUCKETS {
             return;
         }
         self.lower_top();
-        let away = self.top - self.cursor;
-        let width = match away {
-            _ if away < BUCKETS / 8 => (self.width / 2).max(1),
-            _ if away >= BUCKETS - BUCKETS / 16 => self.width.saturating_mul(2),
+        let reach = self.top - self.cursor + passed;
+        let width = match reach {
+            _ if reach < BUCKETS / 8 => (self.width / 2).max(1),
+            _ if reach >= BUCKETS - BUCKETS / 16 => self.width.saturating_mul(2),
             _ => self.width,
         };
         if width != self.width {
-            self.lists[..ring].iter_mut().for_each(|list| moved.append(list));
-            self.width = width;
-            self.cursor = now / width;
-            (self.top, self.checked) = (self.cursor, self.cursor);
+            self.set_width(width, now, moved);
         }
+    }
+
+    fn set_width(&mut self, width: u64, now: u64, moved: &mut Vec<u32>) {
+        self.lists[..BUCKETS as usize].iter_mut().for_each(|list| moved.append(list));
+        self.width = width;
+        self.cursor = now / width;
+        (self.top, self.checked) = (self.cursor, self.cursor);
     }
 
     /// Narrows the ring to `span` nanoseconds if it covers far more: the first estimate of a pace was
@@ -163,13 +171,9 @@ impl Calendar {
         /// The ring may cover this many times the span.
         const WIDE: u64 = 4;
         let width = (span / BUCKETS).max(1);
-        if self.width / WIDE <= width {
-            return;
+        if self.width / WIDE > width {
+            self.set_width(width, now, moved);
         }
-        self.lists[..BUCKETS as usize].iter_mut().for_each(|list| moved.append(list));
-        self.width = width;
-        self.cursor = now / width;
-        (self.top, self.checked) = (self.cursor, self.cursor);
     }
 
     fn lower_top(&mut self) {

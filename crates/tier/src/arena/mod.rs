@@ -17,7 +17,8 @@
 //!   are still in the processor's caches. Buffers begin at a cache line and are rounded up to one,
 //!   which is the price: at most 63 bytes.
 //! * *Unused memory goes back.* A huge page without a buffer goes to the kernel after a second, and
-//!   a region without buffers is unmapped. A run's [timer](timer) does that. Where there is none,
+//!   a region without buffers is unmapped. Regions that other processes map have small pages, so
+//!   there 16 KiB without a buffer go back. A run's [timer](timer) does that. Where there is none,
 //!   the next buffer that is dropped does. Idle memory and buffers together take little more than
 //!   buffers did before. The price is the fault of a page that is used again later.
 //! * *A held buffer holds its huge page.* A trainer that keeps single samples for ever keeps up to
@@ -103,7 +104,13 @@ impl ArenaBuffers {
         self.0.all().map(|pool| pool.in_use()).sum()
     }
 
-    /// Bytes of huge pages that hold memory and no buffer.
+    /// Bytes of pages that hold memory: those of buffers, and what is between and after them. Zero
+    /// in a forked child.
+    pub fn resident(&self) -> usize {
+        self.0.all().map(|pool| pool.resident()).sum()
+    }
+
+    /// Bytes of pages that hold memory and no buffer.
     pub fn idle(&self) -> usize {
         self.0.idle.bytes.load(Ordering::Relaxed)
     }

@@ -137,6 +137,11 @@ impl Pool {
         tables.space.in_use() - tables.recent.bytes()
     }
 
+    /// Bytes of pages that hold memory.
+    pub(super) fn resident(&self) -> usize {
+        if self.is_own() { self.tables().space.resident() } else { 0 }
+    }
+
     /// Memory of at least `length` bytes, which must not be zero, at a multiple of `align`: at most
     /// [`HUGE_PAGE`]. `None` if memory is short. The pool must be this process's.
     pub(super) fn allocate(self: &Arc<Self>, length: usize, align: usize) -> Option<ArenaMemory> {
@@ -158,7 +163,8 @@ impl Pool {
                 let pages = if is_first { PageSize::Small } else { self.idle.page_size() };
                 let region = self.map(length, pages)?;
                 let start = region.address();
-                space.add(region, start, length);
+                let unit = region.unit();
+                space.add(region, start, length, unit);
                 space.take(size, align)?
             }
         };

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -27,8 +27,18 @@ use super::space::HUGE_PAGE;
 /// one in 40 to 200 us.
 const SLOW: Duration = Duration::from_micros(700);
 
-/// The bytes of a shared region whose pages come together. Small ones take 100 to 200 us.
-const SHARED_PIECE: usize = 256 << 10;
+/// The bytes of a shared region with small pages that come and go together.
+const SMALL_UNIT: usize = 16 << 10;
+
+/// The bytes of a shared region that come and go together.
+fn shared_unit() -> usize {
+    static UNIT: OnceLock<usize> = OnceLock::new();
+    *UNIT.get_or_init(|| {
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+        let has_huge = setting.is_ok_and(|text| !text.contains("[never]") && !text.contains("[deny]"));
+        if has_huge { HUGE_PAGE } else { SMALL_UNIT }
+    })
+}
 
 /// The pages of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +98,7 @@ impl Region {
         // After a failure the range may be a hole, and another thread may have mapped memory there.
         // So it is not unmapped. The price is address space, where that was short already.
         mapping.ok()?;
-        let mut region = Self::new(start, length, SHARED_PIECE);
+        let mut region = Self::new(start, length, shared_unit());
         // SAFETY: the contents stay, and no buffer lies in the region yet. A child that was forked
         // before this has the mapping, but no buffer in it either.
         unsafe { region.advise(0..length, Advice::LinuxDontFork) }.ok()?;
@@ -130,20 +140,28 @@ impl Region {
     /// private region does so for huge pages alone.
     pub(super) fn reach(&mut self, bytes: Range<usize>) -> Reached {
         let mut reached = Reached::Fast;
-        for piece in self.pieces(&bytes) {
-            if !std::mem::take(&mut self.pending[piece]) {
+        let pieces = self.pieces(&bytes);
+        let (mut next, end) = (pieces.start, pieces.end);
+        while next < end {
+            let count = self.pending[next..end].iter().take_while(|pending| **pending).count();
+            if count == 0 {
+                next += 1;
                 continue;
             }
-            let at = piece * self.piece;
+            // Small pages come in one call. A slow huge one must be noticed before the next.
+            let count = if self.piece < HUGE_PAGE { count } else { 1 };
+            let at = next * self.piece;
             let begun = Instant::now();
             // SAFETY: a pending piece begins before the end of the region. Bytes that hold
             // something keep it. Kernels before 5.14 refuse it, and pages then come when touched.
-            let done =
-                unsafe { self.advise(at..self.length.min(at + self.piece), Advice::LinuxPopulateWrite) };
+            let done = unsafe {
+                self.advise(at..self.length.min(at + count * self.piece), Advice::LinuxPopulateWrite)
+            };
             if self.shared.is_some() && matches!(done, Err(Errno::NOMEM | Errno::FAULT)) {
-                self.pending[piece] = true;
                 return Reached::Failed;
             }
+            self.pending[next..next + count].fill(false);
+            next += count;
             // Small pages that come slowly have no remedy. So a region reports that once.
             if self.is_huge && begun.elapsed() >= SLOW {
                 // SAFETY: as for the opposite advice in `allow_huge`.
@@ -177,6 +195,11 @@ impl Region {
     /// The pieces that these bytes overlap.
     fn pieces(&self, bytes: &Range<usize>) -> Range<usize> {
         bytes.start / self.piece..bytes.end.div_ceil(self.piece)
+    }
+
+    /// The bytes that go back to the kernel together, a divisor of the huge page.
+    pub(super) fn unit(&self) -> usize {
+        self.piece
     }
 
     /// The address of the first byte.

@@ -166,6 +166,34 @@ fn shared_pages_are_freed_and_reused() {
     }
 }
 
+/// Samples that stay must not hold the memory of those between them.
+#[test]
+fn small_pages_between_samples_are_freed() {
+    let buffers = shared();
+    let mut samples: Vec<Bytes> = (0..200).map(|_| filled(&buffers, Lifetime::Kept, 60_000, 1)).collect();
+    let region = place(&buffers, &samples[0]).region;
+    if buffers.resident() > 13 << 20 {
+        return; // The kernel has huge pages for files.
+    }
+    let mut number = 0;
+    samples.retain(|_| {
+        number += 1;
+        number % 4 == 0
+    });
+    give_back(&buffers);
+    // 50 samples of 60,000 bytes, and at most two parts of small pages with each.
+    let most = 50 * (60_032 + 2 * (16 << 10));
+    assert!(held(&region) as usize <= most, "{} bytes are held", held(&region));
+    assert!(buffers.resident() <= most && buffers.resident() >= buffers.in_use());
+    let mut again: Vec<Bytes> = (0..140).map(|_| filled(&buffers, Lifetime::Kept, 60_000, 2)).collect();
+    assert!(samples.iter().all(|sample| sample.iter().all(|byte| *byte == 1)));
+    assert!(again.iter().all(|sample| sample.iter().all(|byte| *byte == 2)));
+    again.append(&mut samples);
+    drop(again);
+    give_back(&buffers);
+    assert_eq!((buffers.resident(), buffers.in_use(), held(&region)), (0, 0, 0));
+}
+
 #[test]
 fn shared_region_ends_for_its_readers() {
     let buffers = shared();

@@ -322,7 +322,7 @@ proptest! {
                     if address.is_none() {
                         prop_assert!(align > 1 || !models.iter().any(fits));
                         let length = cells.max(REGION_CELLS);
-                        space.add(next, next, length * CELL);
+                        space.add(next, next, length * CELL, HUGE_PAGE);
                         let pages = length.div_ceil(CELLS);
                         models.push(Model {
                             start: next,

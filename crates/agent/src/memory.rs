@@ -1,0 +1,72 @@
+//! Holds the agent's memory to what it was given.
+//!
+//! The store counts the bytes of samples. Memory also has gaps between samples of different
+//! lengths. So the store's capacity is what the agent was given, less the gaps. They change slowly,
+//! and are averaged. The price of gaps is samples that do not stay, not memory above the promise.
+//! Free memory is not a gap: it is reused first, and goes back to the kernel after a second.
+
+/// The weight of the average: about this many looks.
+const LOOKS: u64 = 8;
+
+/// The capacity of a store, by the memory that is in use.
+#[derive(Debug)]
+pub(crate) struct MemoryBound {
+    /// What the agent was given, in bytes.
+    given: u64,
+    /// The gaps on average.
+    gaps: u64,
+}
+
+/// The memory of samples at one time, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryUse {
+    /// Pages that hold memory.
+    pub(crate) resident: u64,
+    /// Pages that hold memory and no sample.
+    pub(crate) idle: u64,
+    /// Samples.
+    pub(crate) samples: u64,
+}
+
+impl MemoryBound {
+    pub(crate) fn new(given: u64) -> Self {
+        Self { given, gaps: 0 }
+    }
+
+    /// The capacity from now on.
+    pub(crate) fn capacity(&mut self, now: MemoryUse) -> u64 {
+        let gaps = now.resident.saturating_sub(now.idle).saturating_sub(now.samples);
+        self.gaps = (self.gaps * (LOOKS - 1) + gaps).div_ceil(LOOKS);
+        self.given - self.gaps.min(self.given / 2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: AGENT-4
+    fn gaps_lower_the_capacity_until_memory_is_within_the_bound() {
+        let mut bound = MemoryBound::new(1_000_000);
+        let mut capacity = 1_000_000;
+        // An eighth of the memory is gaps, and some is free.
+        let mut look = |bound: &mut MemoryBound, capacity: u64| {
+            let idle = 50_000;
+            bound.capacity(MemoryUse { resident: capacity + capacity / 8 + idle, idle, samples: capacity })
+        };
+        for _ in 0..100 {
+            capacity = look(&mut bound, capacity);
+        }
+        assert!(capacity + capacity / 8 <= 1_000_000 && capacity > 880_000, "{capacity}");
+        for _ in 0..200 {
+            capacity = bound.capacity(MemoryUse { resident: 0, idle: 0, samples: 0 });
+        }
+        assert!(capacity > 999_000, "{capacity}");
+        // However large gaps are, half stays.
+        for _ in 0..100 {
+            capacity = bound.capacity(MemoryUse { resident: 1 << 40, idle: 0, samples: 0 });
+        }
+        assert_eq!(capacity, 500_000);
+    }
+}

@@ -11,6 +11,7 @@ use foreread_store::StoreError;
 use foreread_store::attach::{ORDER, OrderPiece, Piece, RESTART};
 
 use crate::JobOrders;
+use crate::client::is_silent;
 use crate::link::{Connection, Link, LinkState};
 
 /// Epochs that are announced before their first request.
@@ -56,10 +57,15 @@ fn announce(
     orders: &dyn JobOrders,
     generation: u64,
 ) -> Result<(), StoreError> {
-    connection.client.call(RESTART, b"")?;
+    let is_over = || link.is_closed() || link.lock().generation != generation;
+    let call = |name, payload: &[u8]| {
+        connection.client.call_with(name, payload, &mut is_silent(&connection.client, &is_over))
+    };
+    call(RESTART, b"")?;
     let furthest = link.furthest.load(Ordering::Relaxed);
-    let is_over = |index: usize| orders.pass(index).is_some_and(|(first, uses)| first.0 + uses <= furthest);
-    let begin = (0..).find(|index| !is_over(*index)).unwrap_or_default();
+    let has_passed =
+        |index: usize| orders.pass(index).is_some_and(|(first, uses)| first.0 + uses <= furthest);
+    let begin = (0..).find(|index| !has_passed(*index)).unwrap_or_default();
     for index in begin.. {
         if orders.pass(index).is_none() {
             return Ok(());
@@ -81,7 +87,7 @@ fn announce(
         let Some(pass) = orders.order(index) else { return Ok(()) };
         let numbers: Vec<u8> = pass.samples.iter().flat_map(|id| id.to_le_bytes()).collect();
         for piece in Piece::all(pass.dataset, &numbers) {
-            connection.client.call(ORDER, &OrderPiece { first: pass.first, piece }.encode())?;
+            call(ORDER, &OrderPiece { first: pass.first, piece }.encode())?;
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_store::attach::{ATTACH, Attach, Attached, CATALOG, DatasetAnswer, Piece};
@@ -31,7 +32,14 @@ pub struct AgentJob {
 /// A connection on which a job is attached.
 pub struct Connected {
     pub(crate) connection: Arc<Connection>,
-    attached: Attached,
+    pub(crate) attached: Attached,
+}
+
+impl Connected {
+    /// Whether the agent reads all datasets of the job.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.attached.datasets.iter().all(|answer| *answer == DatasetAnswer::Kept)
+    }
 }
 
 impl std::fmt::Debug for Connected {
@@ -40,29 +48,48 @@ impl std::fmt::Debug for Connected {
     }
 }
 
+/// How long an agent may take to answer a connection, and may be silent while a job attaches.
+const ATTACH_SILENCE: Duration = Duration::from_secs(2);
+
+/// How long it may take to answer a call, for which it may have to open storage.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
 impl AgentJob {
-    /// Connects and attaches. Blocks.
-    pub(crate) fn connect(&self) -> Result<Connected, StoreError> {
-        let client = Client::connect(&self.address)?;
-        let mut attached = self.attach(&client)?;
+    /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is false.
+    pub(crate) fn connect(&self, closed: &dyn Fn() -> bool) -> Result<Connected, StoreError> {
+        let begun = Instant::now();
+        let client =
+            Client::connect_with(&self.address, &mut || closed() || begun.elapsed() > ATTACH_SILENCE)?;
+        let mut attached = self.attach(&client, closed)?;
         let needed = |answer: &DatasetAnswer| *answer == DatasetAnswer::CatalogNeeded;
         if attached.datasets.iter().any(needed) {
             for (number, _) in attached.datasets.iter().enumerate().filter(|(_, answer)| needed(answer)) {
                 let Some(catalog) = self.catalogs.catalog(number) else { continue };
                 for piece in Piece::all(number as u32, &catalog) {
-                    client.call(CATALOG, &piece.encode())?;
+                    client.call_with(CATALOG, &piece.encode(), &mut is_silent(&client, closed))?;
                 }
             }
-            attached = self.attach(&client)?;
+            attached = self.attach(&client, closed)?;
         }
         let stream = client.stream();
         Ok(Connected { connection: Arc::new(Connection { client, stream }), attached })
     }
 
-    fn attach(&self, client: &Client) -> Result<Attached, StoreError> {
+    fn attach(&self, client: &Client, closed: &dyn Fn() -> bool) -> Result<Attached, StoreError> {
         let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
         let payload = serde_json::to_vec(&self.attach).map_err(malformed)?;
-        serde_json::from_slice(&client.call(ATTACH, &payload)?).map_err(malformed)
+        let answer = client.call_with(ATTACH, &payload, &mut is_silent(client, closed))?;
+        serde_json::from_slice(&answer).map_err(malformed)
+    }
+}
+
+/// Ends a wait for an agent without signs of life, which it is asked for.
+pub(crate) fn is_silent<'a>(client: &Client, closed: &'a dyn Fn() -> bool) -> impl FnMut() -> bool + 'a {
+    let (stream, begun) = (client.stream(), Instant::now());
+    move || {
+        let heard = stream.heard().map_or(begun, |heard| heard.max(begun));
+        let is_late = heard.elapsed() > ATTACH_SILENCE || begun.elapsed() > CALL_TIMEOUT;
+        is_late || closed() || stream.ping(0).is_err()
     }
 }
 
@@ -82,7 +109,7 @@ impl AgentClient {
     /// If there is no agent at the address, or it refuses the job. Also if the system has no thread
     /// left.
     pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
-        let Connected { connection, attached } = job.connect()?;
+        let Connected { connection, attached } = job.connect(&|| false)?;
         let link = Arc::new(Link::default());
         link.connect(connection);
         let mut client = Self { link, attached, threads: Vec::new() };

@@ -168,6 +168,9 @@ impl Link {
     /// Uses a new connection.
     pub(crate) fn connect(&self, connection: Arc<Connection>) {
         let mut state = self.lock();
+        if state.closed {
+            return;
+        }
         (state.connection, state.silent) = (Some(connection), false);
         state.generation += 1;
         drop(state);
@@ -212,6 +215,11 @@ impl Link {
     /// The current connection.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.lock().connection()
+    }
+
+    /// Whether the job has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Ends all threads.

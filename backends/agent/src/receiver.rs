@@ -23,7 +23,7 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
         if let Some(connection) = link.connection() {
             let begun = Instant::now();
             receive(link, &connection);
-            if link.lock().closed {
+            if link.is_closed() {
                 return;
             }
             link.give_up(true);
@@ -42,11 +42,12 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
             return;
         }
         pause = (pause * 2).min(RECONNECT.1);
-        match job.connect() {
-            Ok(connected) => {
+        match job.connect(&|| link.is_closed()) {
+            Ok(connected) if connected.is_accepted() => {
                 tracing::info!(agent = %job.address, "the node's agent is back");
                 link.connect(connected.connection);
             }
+            Ok(_) => tracing::debug!(agent = %job.address, "the node's agent does not read this job's data"),
             Err(error) => tracing::debug!(%error, "the node's agent cannot be reached"),
         }
     }
@@ -56,7 +57,7 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
 fn sleep(link: &Link, duration: Duration) -> bool {
     let until = Instant::now() + duration;
     while Instant::now() < until {
-        if link.lock().closed {
+        if link.is_closed() {
             return false;
         }
         std::thread::sleep(CLOSE_POLL.min(duration));
@@ -73,7 +74,7 @@ fn receive(link: &Link, connection: &Connection) {
         }
         // Requests that the agent did not take before.
         link.send();
-        if link.lock().closed || watch.look(link, connection).is_err() {
+        if link.is_closed() || watch.look(link, connection).is_err() {
             return;
         }
     }

@@ -44,6 +44,8 @@ static MEETINGS: Meetings = Meetings::new();
 ///         node's free memory).
 ///     disk: directories of this node's disk tier: 'DIR=SIZE', a list of these, or a dict of
 ///         directories and sizes.
+///     agent: the agent of the node, whose cache all jobs share: 'auto' is the user's own if one
+///         runs, 'off' none, or the path of its socket. It replaces memory and disk.
 ///     look_ahead: how far reads run ahead of the trainer, in bytes. 'auto' is at most 256 MiB.
 ///     origin_limit: the maximum bytes per second read from storage.
 ///     origin_parallelism: the maximum concurrent reads from storage; 'auto': found while reading.
@@ -192,7 +194,7 @@ impl PyLoader {
         signature = (target, **settings),
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, sampler=None, \
                           drop_last=None, deal=None, rank=None, world_size=None, memory=None, disk=None, \
-                          look_ahead=None, origin_limit=None, origin_parallelism=None, patience=None, \
+                          agent=None, look_ahead=None, origin_limit=None, origin_parallelism=None, patience=None, \
                           recall=None, calibration=None, validate=None, format=None, on_error=None, \
                           resume=None, peers=None, progress=False)"
     )]

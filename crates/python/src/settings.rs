@@ -97,6 +97,7 @@ impl PythonSettings {
                 "memory" => ("memory", size(&name, &value)?),
                 "look_ahead" => ("look-ahead", size(&name, &value)?),
                 "origin_limit" => ("origin-limit", size(&name, &value)?),
+                "agent" => ("agent", path(&name, &value)?),
                 "disk" => ("disk", disks(&value)?),
                 "validate" => ("validate", path(&name, &value)?),
                 "calibration" => ("calibration", path(&name, &value)?),

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::leases::Lease;
 use crate::peer_process::PeerProcess;
+use crate::retired::RetiredClient;
 use crate::socket;
 use crate::wire::{self, ClientRecord, MAX_ANSWER, MAX_INLINE, MAX_MESSAGE, PART_HEAD, RecordReader};
 
@@ -115,6 +116,11 @@ impl Connection {
             parts: VecDeque::new(),
             watches_writable: false,
         }
+    }
+
+    /// What the client may still read when this end closes the connection.
+    pub(crate) fn retire(self) -> RetiredClient {
+        RetiredClient::new(self.socket, self.process, self.leases.into_iter().flatten().collect())
     }
 
     /// Receives messages.

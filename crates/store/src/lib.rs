@@ -79,6 +79,7 @@ mod log_limit;
 mod mapping;
 mod peer_process;
 mod requests;
+mod retired;
 mod server;
 mod server_loop;
 mod shared_sample;

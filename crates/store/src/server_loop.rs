@@ -16,6 +16,7 @@ use crate::address::Address;
 use crate::admission::Admission;
 use crate::answer_queue::{AnswerBody, AnswerQueue, PostedAnswer};
 use crate::connection::{Connection, IoStatus, ProtocolViolation};
+use crate::retired::{RetiredClient, keep_until_unread};
 use crate::peer_process::PeerProcess;
 use crate::requests::{ConnectionId, ReplyHandle, SampleProvider, SampleRequest, WorkerCall};
 use crate::{ServerSettings, StoreError, socket, wire};
@@ -48,6 +49,8 @@ pub(crate) struct ServerLoop {
     admission: Admission,
     max_in_flight: usize,
     late_release_bytes: u64,
+    /// Clients whose connection this end has closed, and which may still read samples.
+    retired: Vec<RetiredClient>,
     /// When client processes without a pidfd were last polled.
     last_poll: Instant,
 }
@@ -79,6 +82,7 @@ impl ServerLoop {
             admission: Admission::new(address),
             max_in_flight: settings.max_in_flight.max(1),
             late_release_bytes: settings.late_release_bytes,
+            retired: Vec::new(),
             last_poll: Instant::now(),
         })
     }
@@ -113,10 +117,8 @@ impl ServerLoop {
         } else {
             let accepting = self.accept_paused_until.map(|at| at.saturating_duration_since(Instant::now()));
             let log = self.admission.next_log().map(|at| at.saturating_duration_since(Instant::now()));
-            let poll = self
-                .connections
-                .values()
-                .any(|one| one.process.needs_polling() || one.has_regions())
+            let is_polled = |one: &Connection| one.process.needs_polling() || one.has_regions();
+            let poll = (!self.retired.is_empty() || self.connections.values().any(is_polled))
                 .then_some(POLL_INTERVAL);
             [accepting, log, poll].into_iter().flatten().min()
         };
@@ -138,6 +140,7 @@ impl ServerLoop {
             self.last_poll = Instant::now();
             self.remove_exited();
             self.end_regions();
+            self.retired.retain(RetiredClient::is_reading);
         }
     }
 
@@ -244,24 +247,37 @@ impl ServerLoop {
         Ok(())
     }
 
-    /// Ends a connection. Its slots are released, and its open requests are marked as unwanted.
+    /// Ends a connection of a client that has closed it or has exited. Its leases end, and its open
+    /// requests are marked as unwanted.
     fn remove(&mut self, key: u64) {
-        let Some(connection) = self.connections.remove(&key) else { return };
+        self.end(key);
+    }
+
+    /// Ends a connection, and returns what its client may still read.
+    fn end(&mut self, key: u64) -> Option<RetiredClient> {
+        let connection = self.connections.remove(&key)?;
         connection.wanted.store(false, Ordering::Relaxed);
         // Explicitly, because a forked child may keep the sockets and their watches alive.
         let _ = epoll::delete(&self.watch, &connection.socket);
         if let Some(process) = connection.process.descriptor() {
             let _ = epoll::delete(&self.watch, process);
         }
-        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+        // The client sees the end. Its own end is seen here.
+        let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Write);
         self.queue.clients.fetch_sub(1, Ordering::Relaxed);
-        drop(connection);
         self.samples.disconnected(ConnectionId(key));
+        Some(connection.retire())
+    }
+
+    /// Ends a connection whose client lives.
+    fn retire(&mut self, key: u64) {
+        let client = self.end(key);
+        self.retired.extend(client.filter(RetiredClient::holds_samples));
     }
 
     fn disconnect(&mut self, key: u64, why: ProtocolViolation) {
         tracing::warn!(why = why.0, "a client was disconnected");
-        self.remove(key);
+        self.retire(key);
     }
 
     fn receive(&mut self, key: u64) {
@@ -340,21 +356,23 @@ impl ServerLoop {
             }
         }
         for key in gone {
-            self.remove(key);
+            self.retire(key);
         }
     }
 }
 
 impl Drop for ServerLoop {
     /// Shuts down all connections, also unauthenticated ones, explicitly because a forked child may
-    /// keep the sockets open. Runs after a panic as well, so that no client waits for ever.
+    /// keep the sockets open. Runs after a panic as well, so that no client waits for ever. What
+    /// clients hold stays.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         while socket::accept(&self.listener).is_ok() {}
         self.admission.close(&self.watch);
         for key in self.connections.keys().copied().collect::<Vec<_>>() {
-            self.remove(key);
+            self.retire(key);
         }
+        keep_until_unread(std::mem::take(&mut self.retired));
     }
 }
 

@@ -156,6 +156,15 @@ pub(crate) fn own_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Whether a user has no id in this process's user namespace. Outside of one it is a user like any
+/// other.
+pub(crate) fn is_unknown(user: u32) -> bool {
+    const OVERFLOW: u32 = 65_534;
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    user == OVERFLOW && !is_initial
+}
+
 /// Whether `peer` is the user `own`.
 pub(crate) fn is_same_user(peer: PeerCredentials, own: u32) -> bool {
     peer.user == own

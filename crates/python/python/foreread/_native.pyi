@@ -144,6 +144,7 @@ class Loader:
         world_size: int | None = None,
         memory: Size | None = None,
         disk: str | Sequence[str] | Mapping[Path, Size] | None = None,
+        agent: Path | None = None,
         look_ahead: Size | None = None,
         origin_limit: Size | None = None,
         origin_parallelism: int | Literal["auto"] | None = None,

@@ -49,6 +49,9 @@ class Settings(TypedDict, total=False):
     memory: Size | None
     #: Directories of the disk tier of this node with their sizes: "DIR=SIZE", a list of these, or a dict.
     disk: str | Sequence[str] | Mapping[Path, Size] | None
+    #: The agent of the node, whose cache all jobs share: "auto" (default) is the user's own if one runs, "off" none, or
+    #: the path of its socket. It replaces memory and disk.
+    agent: Path | None
     #: How far reads run ahead of the trainer, in bytes. "auto" (default) is at most 256 MiB.
     look_ahead: Size | None
     #: The maximum bytes per second read from storage.

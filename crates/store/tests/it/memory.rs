@@ -89,23 +89,33 @@ fn sample_in_the_engines_memory_is_not_copied() {
     assert!(process.child.wait().unwrap().success());
 }
 
+/// The memory of a sample that a client held was reused, or zero, once the server had ended.
 #[test]
-// semantics: WORKER-9
-fn held_sample_keeps_its_memory_and_an_unused_region_ends() {
-    let buffers = ArenaBuffers::new(0);
-    assert!(buffers.share());
-    let long = filled(&buffers, 300 * KIB, 7);
-    let region = Arc::downgrade(&buffers.shared_place(&long).unwrap().region);
-    let server = serve(vec![long], &buffers);
-    let client = Client::connect(&server.address()).unwrap();
-    let held = client.get(&[SampleId(0)]).pop().unwrap().unwrap();
-    let address = server.address();
-    // The engine's own handle ends with the server. The held bytes stay, without any owner.
-    drop(server);
-    assert!(Client::connect(&address).is_err());
-    eventually("the engine's memory ends", || region.strong_count() == 0);
-    drop(client);
-    assert_eq!(held.as_ref().len(), 300 * KIB);
+// semantics: WORKER-5
+fn held_sample_stays_after_the_end_of_the_server_and_of_its_memory() {
+    for reuses in [true, false] {
+        let buffers = ArenaBuffers::new(0);
+        assert!(buffers.share());
+        let sample = filled(&buffers, 300 * KIB, 7);
+        let region = Arc::downgrade(&buffers.shared_place(&sample).unwrap().region);
+        let server = serve(vec![sample], &buffers);
+        let client = Client::connect(&server.address()).unwrap();
+        let held = client.get(&[SampleId(0)]).pop().unwrap().unwrap();
+        let address = server.address();
+        drop(server);
+        assert!(Client::connect(&address).is_err());
+        let others: Vec<Bytes> =
+            (0..if reuses { 8 } else { 0 }).map(|_| filled(&buffers, 300 * KIB, 9)).collect();
+        if !reuses {
+            drop(buffers);
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        assert!(held.as_ref().iter().all(|byte| *byte == 7), "reuses: {reuses}");
+        drop((held, client, others));
+        if !reuses {
+            eventually("its memory ends with the client", || region.strong_count() == 0);
+        }
+    }
 }
 
 /// The bytes of a lease must not change while the client holds it, whatever the engine does.

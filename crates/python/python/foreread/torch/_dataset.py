@@ -133,7 +133,7 @@ class Dataset(torch.utils.data.Dataset[Any]):
         target: a path or URL, a catalog, or a list of shards.
         transform, target_transform: as in ImageFolder.
         decode: the input of ``transform``: see ``DataLoader``.
-        settings: memory, disk, look_ahead, origin_limit, origin_parallelism, format: as ``foreread.Loader``.
+        settings: memory, disk, agent, look_ahead, origin_limit, origin_parallelism, format: as ``foreread.Loader``.
     """
 
     def __init__(

@@ -381,7 +381,7 @@ def wrap(
         root: the directory of all its files (default: the dataset's ``root``).
         paths: the files of a dataset without ``samples``: a list of paths, or a function of an index.
         look_ahead: how far reads run ahead, in bytes. At least twice the bytes that the workers process at once.
-        settings: memory, disk, origin_limit, origin_parallelism: as ``foreread.Loader``.
+        settings: memory, disk, agent, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
     dataset = _dataset_of(loader)
     if isinstance(dataset, IterableDataset):

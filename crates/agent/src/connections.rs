@@ -9,7 +9,7 @@ use foreread_store::attach::{Attach, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
-/// The most bytes of a catalog.
+/// The most bytes of all catalogs of a job.
 const MAX_CATALOG: u64 = 8 << 30;
 
 /// The most catalogs and datasets of a job.
@@ -72,8 +72,12 @@ impl JobConnection {
     /// What is wrong with it.
     pub(crate) fn add_catalog(&mut self, piece: Piece<'_>) -> Result<(), &'static str> {
         let number = piece.number;
-        if piece.total > MAX_CATALOG || number as usize >= MAX_DATASETS {
-            return Err("a catalog is too long, or has too high a number");
+        let there = self.catalogs.values().map(Vec::len).sum::<usize>()
+            + self.whole.values().map(Bytes::len).sum::<usize>();
+        if piece.total > MAX_CATALOG - (there as u64).min(MAX_CATALOG) + piece.at
+            || number as usize >= MAX_DATASETS
+        {
+            return Err("the catalogs are too long, or one has too high a number");
         }
         let bytes = self.catalogs.entry(number).or_default();
         append(bytes, piece)?;

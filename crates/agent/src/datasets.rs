@@ -33,7 +33,11 @@ pub(crate) struct KnownDataset {
 
 /// All datasets since the start.
 #[derive(Default)]
-pub(crate) struct Datasets(Mutex<HashMap<DatasetKey, KnownDataset>>);
+pub(crate) struct Datasets {
+    known: Mutex<HashMap<DatasetKey, KnownDataset>>,
+    /// One dataset is opened at a time, so that none is opened twice.
+    opening: tokio::sync::Mutex<()>,
+}
 
 impl std::fmt::Debug for Datasets {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +48,7 @@ impl std::fmt::Debug for Datasets {
 impl Datasets {
     /// Every change is one insertion.
     fn lock(&self) -> MutexGuard<'_, HashMap<DatasetKey, KnownDataset>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The dataset that a job names, and the answer to the job. `catalog` is the job's, if it has
@@ -63,14 +67,19 @@ impl Datasets {
         }
         let AttachDataset { identity, url, settings, .. } = wanted.clone();
         let key = DatasetKey { identity, url, settings };
-        if let Some(known) = self.lock().get(&key) {
-            return (Some(known.id), DatasetAnswer::Kept);
+        let known = || self.lock().get(&key).map(|known| known.id);
+        if let Some(id) = known() {
+            return (Some(id), DatasetAnswer::Kept);
         }
         let Some(catalog) = catalog else { return (None, DatasetAnswer::CatalogNeeded) };
+        let _opening = self.opening.lock().await;
+        if let Some(id) = known() {
+            return (Some(id), DatasetAnswer::Kept);
+        }
         match open(&key, catalog, host, store).await {
             Ok(opened) => {
-                // Another job may have opened it meanwhile. Its dataset is the one that is used.
-                let id = self.lock().entry(key).or_insert(opened).id;
+                let id = opened.id;
+                self.lock().insert(key, opened);
                 (Some(id), DatasetAnswer::Kept)
             }
             Err(why) => (None, DatasetAnswer::Refused(why)),
@@ -97,7 +106,9 @@ async fn open(
     }
     let hosted = host.open(catalog, &key.settings).await.map_err(|error| error.to_string())?;
     if hosted.identity() != key.identity {
-        return Err("the agent sees other data at its place: is another file system mounted there?".to_owned());
+        return Err(
+            "the agent sees other data at its place: is another file system mounted there?".to_owned()
+        );
     }
     let sizes = hosted.sizes();
     let id = store.add_dataset(sizes, hosted.reader()).map_err(|error| error.to_string())?;

@@ -19,6 +19,7 @@
 mod connections;
 mod datasets;
 mod error;
+mod file_limit;
 mod memory;
 mod provider;
 mod socket;
@@ -36,8 +37,10 @@ use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::{Builder, Runtime};
 
 pub use crate::error::AgentError;
+pub use crate::file_limit::FileLimit;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::provider::AgentProvider;
+pub use crate::socket::private_directory;
 pub use crate::status::{AgentStatus, DatasetStatus, JobStatus};
 
 /// The most samples that one job may have requested and not received.
@@ -77,7 +80,7 @@ impl Agent {
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let AgentSettings { socket, memory, config } = settings;
         let lock = socket::prepare(&socket)?;
-        raise_file_limit();
+        FileLimit::current().raise();
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads())
             .thread_name("foreread")
@@ -112,12 +115,9 @@ impl Agent {
         self.provider.status()
     }
 
-    /// Waits until a client has it stop, or `poll` returns true. `poll` is called about ten times a
-    /// second.
-    pub fn wait(&self, mut poll: impl FnMut() -> bool) {
-        while !self.provider.is_stopped() && !poll() {
-            std::thread::sleep(Duration::from_millis(100));
-        }
+    /// Whether it serves no longer: a client has had it stop, or its server has failed.
+    pub fn is_stopped(&self) -> bool {
+        self.provider.is_stopped() || self.server.as_ref().is_none_or(Server::has_ended)
     }
 }
 
@@ -156,14 +156,4 @@ async fn keep_within(provider: Arc<AgentProvider>, given: u64, arena: ArenaBuffe
 fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     (cores / 2).clamp(2, 8)
-}
-
-/// Each 32 MiB of shared memory take a descriptor, and so does each job.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::debug!(%error, "the limit of open files stays");
-    }
 }

@@ -51,7 +51,7 @@ mod tests {
         let mut bound = MemoryBound::new(1_000_000);
         let mut capacity = 1_000_000;
         // An eighth of the memory is gaps, and some is free.
-        let mut look = |bound: &mut MemoryBound, capacity: u64| {
+        let look = |bound: &mut MemoryBound, capacity: u64| {
             let idle = 50_000;
             bound.capacity(MemoryUse { resident: capacity + capacity / 8 + idle, idle, samples: capacity })
         };

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use foreread::agent::host::DatasetHost;
-use foreread_store::attach::{ATTACH, Attach, Attached, CATALOG, ORDER, OrderPiece, Piece, RESTART, STATUS, STOP};
+use foreread_store::attach::{
+    ATTACH, Attach, Attached, CATALOG, ORDER, OrderPiece, Piece, RESTART, STATUS, STOP,
+};
 use foreread_store::{ConnectionId, NodeStore, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
 use tokio::runtime::Handle;
@@ -35,7 +37,10 @@ struct AgentShared {
 impl AgentProvider {
     pub(crate) fn new(store: NodeStore, memory: u64, host: DatasetHost, runtime: Handle) -> Self {
         let (datasets, connections, stopped) = Default::default();
-        Self { shared: Arc::new(AgentShared { store, memory, host, datasets, connections, stopped }), runtime }
+        Self {
+            shared: Arc::new(AgentShared { store, memory, host, datasets, connections, stopped }),
+            runtime,
+        }
     }
 
     /// Changes the bytes that samples may take.
@@ -151,7 +156,11 @@ impl SampleProvider for AgentProvider {
                 continue;
             };
             let due = request.due();
-            requests.push(StoreRequest { key, due, answer: Box::new(move |received| request.answer(received)) });
+            requests.push(StoreRequest {
+                key,
+                due,
+                answer: Box::new(move |received| request.answer(received)),
+            });
         }
         if let Some(job) = job {
             self.shared.store.request(job.job, requests);
@@ -169,9 +178,9 @@ impl SampleProvider for AgentProvider {
                 });
             }
             CATALOG => {
-                let added = Piece::decode(call.payload()).ok_or("a piece is malformed").and_then(|piece| {
-                    shared.lock().entry(connection).or_default().add_catalog(piece)
-                });
+                let added = Piece::decode(call.payload())
+                    .ok_or("a piece is malformed")
+                    .and_then(|piece| shared.lock().entry(connection).or_default().add_catalog(piece));
                 call.answer(added.map(|()| Bytes::new()).map_err(invalid));
             }
             ORDER => self.order(call),

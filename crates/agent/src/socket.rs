@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use foreread_dataset::{LockAttempt, LockFile};
@@ -11,9 +11,11 @@ use crate::AgentError;
 
 const LOCK: &str = "agent.lock";
 
-/// Creates the directory of a socket and locks it for this process. Removes a socket that an ended
-/// agent has left.
-pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
+/// The directory of a socket, which is created if it does not exist.
+///
+/// # Errors
+/// If it cannot be created, belongs to another user, or can be searched by others.
+pub fn private_directory(socket: &Path) -> Result<&Path, AgentError> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let shown = directory.display();
     match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
@@ -28,16 +30,24 @@ pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
     if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
         return Err(AgentError::NotPrivate { directory: directory.to_owned() });
     }
+    Ok(directory)
+}
+
+/// Locks the directory of a socket for this process. Removes a socket that an ended agent has left.
+pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
+    let directory = private_directory(socket)?;
+    let shown = directory.display();
     let lock = LockFile::lock(&directory.join(LOCK));
     let lock = match lock.map_err(|error| AgentError::system(format!("cannot lock {shown}"), error))? {
         LockAttempt::Locked(lock) => lock,
         LockAttempt::InUse(by) => return Err(AgentError::InUse { directory: directory.to_owned(), by }),
     };
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(AgentError::system(format!("cannot replace {}", socket.display()), error))
-        }
-        _ => Ok(lock),
+    let wrong = |error| AgentError::system(format!("cannot replace {}", socket.display()), error);
+    match socket.symlink_metadata() {
+        // A file may be of value to its user.
+        Ok(found) if !found.file_type().is_socket() => Err(wrong(ErrorKind::AlreadyExists.into())),
+        Ok(_) => std::fs::remove_file(socket).map(|()| lock).map_err(wrong),
+        Err(_) => Ok(lock),
     }
 }
 
@@ -60,10 +70,14 @@ mod tests {
         let directory = socket.parent().unwrap();
         assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
         assert!(matches!(prepare(&socket).unwrap_err(), AgentError::InUse { .. }));
-        std::fs::write(&socket, "left by an agent that was killed").unwrap();
+        // Left by an agent that was killed.
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         drop(lock);
         drop(prepare(&socket).unwrap());
         assert!(!socket.exists());
+        std::fs::write(&socket, "a file of the user").unwrap();
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::System { .. }));
+        assert!(socket.exists());
         std::fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(prepare(&socket).unwrap_err(), AgentError::NotPrivate { .. }));
     }

@@ -59,17 +59,6 @@ impl Signals {
         Ok(())
     }
 
-    /// Sends the signal that was received to another process.
-    #[cfg(feature = "agent")]
-    pub fn pass_on(&self, process: u32) {
-        let signal = rustix::process::Signal::from_named_raw(self.0.load(Ordering::Relaxed) as i32);
-        let process = rustix::process::Pid::from_raw(process as i32);
-        if let (Some(signal), Some(process)) = (signal, process) {
-            // It may have ended.
-            let _ = rustix::process::kill_process(process, signal);
-        }
-    }
-
     /// The exit code, if a signal was received.
     pub fn received(&self) -> Option<ExitCode> {
         match self.0.load(Ordering::Relaxed) {

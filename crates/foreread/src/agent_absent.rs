@@ -16,10 +16,6 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
-    pub(crate) fn capacity(&self) -> u64 {
-        match self.0 {}
-    }
-
     pub(crate) fn announce(&self, _: &Run) {
         match self.0 {}
     }

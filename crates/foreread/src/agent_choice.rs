@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-
 /// The environment variable with the path of an agent's socket.
 pub const AGENT_VARIABLE: &str = "FOREREAD_AGENT";
 

@@ -406,7 +406,7 @@ impl Builder {
     pub fn source(self) -> Result<Source> {
         // Two epochs, because a plan does not cache samples of a single epoch. Without an order, no
         // file is needed first, so none is restored.
-        self.epochs(2).recall(false).prepare()?.source()
+        self.by_id().prepare()?.source()
     }
 
     /// Prepares and starts the run, for async code under any executor.
@@ -428,7 +428,13 @@ impl Builder {
     /// # Cancel safety
     /// Dropping the future starts nothing.
     pub async fn source_async(self) -> Result<Source> {
-        self.epochs(2).recall(false).prepare_async().await?.source()
+        self.by_id().prepare_async().await?.source()
+    }
+
+    /// The settings of a source, whose order is announced later.
+    fn by_id(mut self) -> Self {
+        self.config.is_by_id = true;
+        self.epochs(2).recall(false)
     }
 
     async fn prepare_async(self) -> Result<Ready> {

@@ -180,7 +180,7 @@ mod tests {
             kernel_cached: false,
             disk: 1000,
             warm: 0,
-            shared: 0,
+            has_agent: false,
             url: url.map(str::to_owned),
             packed: false,
             stored: None,

@@ -206,6 +206,8 @@ pub struct Config {
     /// The agent of the node, whose cache replaces this run's own. Without the feature `agent` there
     /// is none.
     pub agent: AgentChoice,
+    /// Whether samples are requested by id, and the settings have no order.
+    pub(crate) is_by_id: bool,
     /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
     /// all the same has no disk tier.
     pub plan_only: bool,
@@ -245,6 +247,7 @@ impl Default for Config {
             validate: None,
             format: None,
             agent: AgentChoice::default(),
+            is_by_id: false,
             plan_only: false,
             machine: Machine::default(),
         }

@@ -215,7 +215,7 @@ pub mod cache {
 /// ```
 #[cfg(all(feature = "share", target_os = "linux"))]
 pub mod share {
-    pub use foreread_store::{Client, Server, ServerSettings, StoreError, StoreErrorKind, SharedBytes};
+    pub use foreread_store::{Client, Server, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 }
 
 /// The examples of the guide, compiled.

@@ -91,6 +91,9 @@ impl Ready {
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());
         }
+        if let Some(agent) = &agent {
+            agent.announce(&run);
+        }
         let inner = assembly.start(run, plan, workers.handle());
         Loader {
             inner,
@@ -264,6 +267,9 @@ impl Loader {
         let plan = self.inner.plan().clone();
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
         self.earlier_history = self.history();
+        if let Some(agent) = &self.agent {
+            agent.announce(&run);
+        }
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
         self.jumped = true;

@@ -56,8 +56,8 @@ pub(crate) struct RunEnvironment {
     pub(crate) disk: u64,
     /// The bytes on the disk tier at the start, which lower the bound of bytes from the origin.
     pub(crate) warm: u64,
-    /// The bytes of memory of the node's agent, if the samples come from there.
-    pub(crate) shared: u64,
+    /// Whether the samples come from the node's agent.
+    pub(crate) has_agent: bool,
     /// The URL of the training data. `None` if they are given by sizes only.
     pub(crate) url: Option<String>,
     /// Whether they are in shards.
@@ -131,7 +131,7 @@ impl Planned {
             kernel_cached: false,
             disk: room,
             warm: 0,
-            shared: 0,
+            has_agent: false,
             url: None,
             packed: false,
             stored: None,
@@ -156,8 +156,7 @@ impl Planned {
         let mut cluster = cluster::describe(&config, memory.tier(), &place, sizes.first());
         let is_timed = cluster::is_timed(&config, &place);
         let mut plan = plan(&counted, sizes, &cluster)?;
-        let room = cluster.capacity().saturating_add(cluster.look_ahead);
-        let (mut units, mut room) = (None, room.saturating_add(place.shared));
+        let (mut units, mut room) = (None, cluster.capacity().saturating_add(cluster.look_ahead));
         if let Some(facts) = place.units() {
             room = room.saturating_add(unit_memory(0, config.look_ahead));
             let held = held(plan.clone(), &config, sizes, &run, &cluster)?;
@@ -175,9 +174,10 @@ impl Planned {
             units = Some(UnitPlan::new(facts, kept, config.look_ahead, cached));
         }
         let warm = place.stored.as_ref().map_or(place.warm, |stored| stored.factors.most(place.warm));
-        let floor = match place.shared {
-            0 => floor(&counted, sizes, place.stored.as_ref(), room, &plan)?,
-            _ => LowerBound::of(&counted, sizes, room, Scope::Rank)?.bytes,
+        let floor = match place.has_agent {
+            false => floor(&counted, sizes, place.stored.as_ref(), room, &plan)?,
+            // The agent may have all samples already, or read them for other jobs.
+            true => 0,
         };
         let floor = floor.saturating_sub(warm);
         let may_have_blocks = place.may_have_blocks();

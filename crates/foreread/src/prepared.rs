@@ -93,7 +93,7 @@ impl Prepared {
             url: Some(opened[0].catalog.base_url().to_owned()),
             // An agent reads for all jobs, sample by sample.
             packed: opened[0].catalog.format() != Format::Files && agent.is_none(),
-            shared: agent.as_ref().map_or(0, AgentLink::capacity),
+            has_agent: agent.is_some(),
             stored: StoredSizes::of(&catalogs),
             servers: None,
         };
@@ -112,9 +112,6 @@ impl Prepared {
             }
         });
         let planned = planning.await.map_err(ended)??;
-        if let Some(agent) = &agent {
-            agent.announce(&planned.run);
-        }
         let blocks = blocks(&planned, &opened, context).await?;
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
@@ -129,6 +126,11 @@ impl Prepared {
     /// The stored units that samples share, and how often they are read. `None` if none do.
     pub fn units(&self) -> Option<&UnitPlan> {
         self.planned.units()
+    }
+
+    /// Whether the samples come from the node's agent.
+    pub fn has_agent(&self) -> bool {
+        self.agent.is_some()
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.

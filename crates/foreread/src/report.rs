@@ -38,7 +38,7 @@ pub struct Report {
     /// Their bytes.
     pub dataset_bytes: u64,
     /// The lower bound: the fewest origin bytes that any policy can read for this run, over all
-    /// ranks.
+    /// ranks. 0 with an agent, which may have all samples already.
     pub floor_origin_bytes: u64,
     /// The bytes that the plan reads from the origin: for this rank, or in a group for all ranks.
     pub planned_origin_bytes: u64,
@@ -282,7 +282,8 @@ pub struct ReadsReport {
     pub disk: CountReport,
     /// From other ranks. Empty if there are none.
     pub peer: CountReport,
-    /// From the node's agent, or read directly in its place. Absent if there is none.
+    /// From the node's agent. Includes those that were read directly in its place, which
+    /// [`AgentReport::direct_samples`] counts. Absent if there is none.
     #[serde(skip_serializing_if = "CountReport::is_empty")]
     pub agent: CountReport,
 }

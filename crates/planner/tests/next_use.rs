@@ -373,11 +373,11 @@ fn orders_may_become_known_late() {
         cache
     };
     let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1000 };
-    let ids = |job: u64, epoch: u64| (0..100).map(move |at| SampleId((at * 37 + job * 11 + epoch * 53) % 100));
+    let ids =
+        |job: u64, epoch: u64| (0..100).map(move |at| SampleId((at * 37 + job * 11 + epoch * 53) % 100));
     let order = |job, epoch| NextUseCache::order(dataset, 100, ids(job, epoch)).unwrap();
     let (mut early, mut late) = (make(), make());
-    let early_jobs =
-        [0, 1].map(|job| early.add_job(dataset, start, ids(job, 0), Some(ids(job, 1))).unwrap());
+    let early_jobs = [0, 1].map(|job| early.add_job(dataset, start, ids(job, 0), Some(ids(job, 1))).unwrap());
     let late_jobs = [0, 1].map(|job| {
         let added = late.add_ordered_job(dataset, start, order(job, 0), None).unwrap();
         late.follow(added, order(job, 1)).unwrap();

@@ -151,6 +151,7 @@ fn add_epochs(mut sum: EpochReport, next: EpochReport) -> EpochReport {
         memory: add_counts(sum.reads.memory, next.reads.memory),
         disk: add_counts(sum.reads.disk, next.reads.disk),
         peer: add_counts(sum.reads.peer, next.reads.peer),
+        agent: add_counts(sum.reads.agent, next.reads.agent),
     };
     sum
 }

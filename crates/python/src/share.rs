@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foreread::SampleId;
-use foreread::share::{Client, ServerSettings, StoreError, StoreErrorKind, SharedBytes};
+use foreread::share::{Client, ServerSettings, SharedBytes, StoreError, StoreErrorKind};
 use foreread::size::ByteSize;
 use pyo3::ffi;
 use pyo3::prelude::*;

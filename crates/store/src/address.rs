@@ -150,16 +150,9 @@ mod tests {
         assert_eq!(read.text(), text);
         assert!(read.secret.matches(one.secret.expose()));
         assert_eq!(read.socket().unwrap().abstract_name().unwrap(), &name.as_bytes()[1..]);
-        for wrong in [
-            "",
-            "@",
-            "tmp/socket",
-            &text[1..],
-            &text[..20],
-            name,
-            &format!("{text}0"),
-            &text.to_uppercase(),
-        ] {
+        for wrong in
+            ["", "@", "tmp/socket", &text[1..], &text[..20], name, &format!("{text}0"), &text.to_uppercase()]
+        {
             let error = Address::parse(wrong).unwrap_err();
             assert_eq!(error.kind(), StoreErrorKind::Invalid, "{wrong}");
         }

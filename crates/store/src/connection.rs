@@ -3,8 +3,8 @@
 //! Everything that a client can make the server keep is bounded here. A client that exceeds a bound
 //! is disconnected ([`ProtocolViolation`]). Correct clients never reach the bounds.
 
-use std::collections::btree_map::{BTreeMap, Entry};
 use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};

@@ -138,6 +138,11 @@ impl Server {
         self.address.text()
     }
 
+    /// Whether its thread has ended, after a failure.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// The current status.
     pub fn status(&self) -> ServerStatus {
         ServerStatus {

@@ -16,9 +16,9 @@ use crate::address::Address;
 use crate::admission::Admission;
 use crate::answer_queue::{AnswerBody, AnswerQueue, PostedAnswer};
 use crate::connection::{Connection, IoStatus, ProtocolViolation};
-use crate::retired::{RetiredClient, keep_until_unread};
 use crate::peer_process::PeerProcess;
 use crate::requests::{ConnectionId, ReplyHandle, SampleProvider, SampleRequest, WorkerCall};
+use crate::retired::{RetiredClient, keep_until_unread};
 use crate::{ServerSettings, StoreError, socket, wire};
 
 /// The maximum number of connected clients.

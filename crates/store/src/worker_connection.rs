@@ -142,7 +142,7 @@ impl WorkerConnection {
         // In a container the user ids of the other end may be unknown. There the socket's directory,
         // which was mounted, is the proof.
         let is_trusted = other.user == 0 || socket::is_unknown(other.user);
-        if !socket::is_same_user(other, own) && !(address.path().is_some() && is_trusted) {
+        if !(socket::is_same_user(other, own) || address.path().is_some() && is_trusted) {
             let detail =
                 format!("the data source belongs to user {}, and this process to user {own}", other.user);
             return Err(StoreError::new(StoreErrorKind::Refused, detail));

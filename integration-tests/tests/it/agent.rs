@@ -76,7 +76,8 @@ impl Node {
 
     /// Runs these jobs at once and returns their reports.
     fn all(&self, jobs: &[&[&str]]) -> Vec<Value> {
-        let running: Vec<Running> = jobs.iter().map(|arguments| Running::start(self.job(arguments))).collect();
+        let running: Vec<Running> =
+            jobs.iter().map(|arguments| Running::start(self.job(arguments))).collect();
         running.into_iter().map(Running::report).collect()
     }
 
@@ -167,7 +168,7 @@ fn reads_of_four(epochs: &str, seeds: [&str; 4]) -> (u64, Vec<Vec<String>>) {
     let status = node.status();
     assert!(number(&status, "/held_bytes") <= number(&status, "/memory"), "{status}");
     assert_eq!(status["jobs"].as_array().unwrap().len(), 0);
-    (node.store.requests().get as u64, reports.iter().map(digests).collect())
+    (node.store.requests().get, reports.iter().map(digests).collect())
 }
 
 #[test]
@@ -210,10 +211,27 @@ fn killed_agent_costs_no_sample_and_is_found_again() {
     eventually("it is back", || !node.status()["jobs"].as_array().unwrap().is_empty());
     let report = job.report();
     assert_eq!(digests(&report), expected);
-    let (through, direct) =
-        (number(&report, "/agent/samples"), number(&report, "/agent/direct_samples"));
+    let (through, direct) = (number(&report, "/agent/samples"), number(&report, "/agent/direct_samples"));
     assert!(through > 500 && direct > 0 && through + direct == fetched(&report), "{through} and {direct}");
     assert!(number(&node.status(), "/reads") > 0, "the second agent was used");
+}
+
+/// Samples that a job held were other samples' bytes once the agent was stopped in order.
+#[test]
+// semantics: AGENT-6
+fn agent_that_is_stopped_in_order_changes_no_sample() {
+    let expected = Node::new(2000, 1).digests(&["--seed", "3", "--epochs", "2"]);
+    for round in 0..times(4, 60) {
+        let node = Node::new(2000, 400);
+        let job = Running::start(node.job(&["--seed", "3", "--epochs", "2", "--compute-ms", "20"]));
+        let least = 100 + round * 431 % 2500;
+        eventually("it reads", || number(&node.status(), "/reads") + number(&node.status(), "/hits") > least);
+        match round % 2 {
+            0 => drop(run(&mut node.agent(&["stop"]))),
+            _ => node.signal(Signal::TERM),
+        }
+        assert_eq!(digests(&job.report()), expected, "round {round}");
+    }
 }
 
 #[test]
@@ -229,7 +247,8 @@ fn stopped_agent_delays_no_job_for_long() {
     node.signal(Signal::CONT);
     let report = job.report();
     assert_eq!(digests(&report), expected);
-    let stall: f64 = report["epochs"].as_array().unwrap().iter().map(|it| it["stall_seconds"].as_f64().unwrap()).sum();
+    let stall: f64 =
+        report["epochs"].as_array().unwrap().iter().map(|it| it["stall_seconds"].as_f64().unwrap()).sum();
     assert!(stall < 3.0, "{stall} s of stalls");
     assert_eq!(node.status()["jobs"].as_array().unwrap().len(), 0);
 }
@@ -290,7 +309,8 @@ fn resumed_runs_validation_and_ranks_use_the_agent() {
 
     // Resumed in the middle of an epoch.
     let state = node.directory.path().join("state.json");
-    let arguments = ["--seed", "9", "--epochs", "3", "--compute-ms", "200", "--state", state.to_str().unwrap()];
+    let arguments =
+        ["--seed", "9", "--epochs", "3", "--compute-ms", "200", "--state", state.to_str().unwrap()];
     let mut first = Running::start(node.job(&arguments));
     std::thread::sleep(Duration::from_millis(900));
     kill_process(Pid::from_child(&first.child), Signal::TERM).unwrap();
@@ -311,7 +331,10 @@ fn job_with_other_credentials_reads_by_itself() {
     assert!(!finished.stderr.contains("another"), "{}", finished.stderr);
     let report = finished.json();
     assert_eq!(report.get("agent"), None);
-    assert_eq!((number(&report, "/origin_requests"), number(&node.status(), "/reads")), (fetched(&report), 0));
+    assert_eq!(
+        (number(&report, "/origin_requests"), number(&node.status(), "/reads")),
+        (fetched(&report), 0)
+    );
 }
 
 #[test]
@@ -354,14 +377,39 @@ fn agent_for_a_command_ends_with_it() {
     let socket = PathBuf::from(fs::read_to_string(kept.path()).unwrap().trim());
     assert!(socket.is_absolute() && !socket.parent().unwrap().exists());
 
-    for (words, code) in [(&["false"][..], 1), (&["sh", "-c", "exit 7"], 7), (&["sh", "-c", "kill -9 $$"], 137)] {
+    for (words, code) in
+        [(&["false"][..], 1), (&["sh", "-c", "exit 7"], 7), (&["sh", "-c", "kill -9 $$"], 137)]
+    {
         let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--"]);
         assert_eq!(run(command.args(words)).code, Some(code), "{words:?}");
     }
     let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "/nowhere/program"]);
-    assert!(run(&mut command).fails(1).contains("cannot run /nowhere/program"));
+    assert!(run(&mut command).fails(127).contains("cannot run /nowhere/program"));
+    let limits = "test $(ulimit -Sn) = 256";
+    let inner = format!(
+        "ulimit -Sn 256; exec {} agent run --memory 5MB -- sh -c '{limits}'",
+        crate::support::binary().display()
+    );
+    let mut command = at(&store, &[]);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", &inner])
+        .envs(command.env("X", "").get_envs().filter_map(|(name, value)| Some((name, value?))));
+    assert_eq!(run(&mut limited).code, Some(0), "the command has its own limit of open files");
     let mut command = at(&store, &["agent", "run", "--", "true"]);
     assert!(run(&mut command).fails(2).contains("an agent needs a size"));
+
+    // The terminal's signals reach the command by themselves, and only once.
+    let script = "trap 'n=$((n+1))' INT; trap 'echo $n; exit 9' TERM; while :; do sleep 0.05; done";
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", script]);
+    let child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let group = Pid::from_child(&child);
+    rustix::process::kill_process_group(group, Signal::INT).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    kill_process(group, Signal::TERM).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stdout)), (Some(9), "1\n"));
 
     // A signal for the agent alone ends the command, too.
     let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sleep", "100"]);

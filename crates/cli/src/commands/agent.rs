@@ -33,6 +33,10 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(20);
 
+/// The exit codes of shells for a command that does not exist or cannot be executed.
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
         Agent::Run { settings, words } => return run_command(&settings, &words),
@@ -62,20 +66,23 @@ fn start_agent(knobs: &Knobs, socket: PathBuf) -> Result<RunningAgent> {
 fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, options.socket.clone().unwrap_or_else(default_socket))?;
+    let agent = start_agent(&knobs, socket_of(options)?)?;
     let is_signalled = signals.flag();
-    agent.wait(is_signalled);
+    while !agent.is_stopped() && !is_signalled() {
+        std::thread::sleep(POLL);
+    }
     Ok(())
 }
 
 fn start(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let (memory, _) = agent_config(&knobs)?;
-    let socket = options.socket.clone().unwrap_or_else(default_socket);
+    let socket = socket_of(options)?;
     if Client::connect(&socket.display().to_string()).is_ok() {
         bail!("an agent serves already at {}; `foreread agent status` shows it", socket.display());
     }
-    let log = std::env::temp_dir().join(format!("foreread-agent-{}.log", std::process::id()));
+    // The directory is the user's alone, so nobody can have put a link there.
+    let log = foreread_agent::private_directory(&socket)?.join("agent.log");
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(std::env::current_exe().context("this program has no path")?);
     command.args(["agent", "serve", "--socket"]).arg(&socket);
@@ -86,76 +93,103 @@ fn start(options: &AgentOptions) -> Result<()> {
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
     let mut child = command.spawn().context("cannot start the agent's process")?;
     if let Err(error) = wait_until_serving(&mut child, &socket) {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        std::fs::remove_file(&log).ok();
         let _ = child.kill();
-        return Err(match text.trim() {
-            "" => error,
-            text => anyhow::anyhow!("{}", text.trim_start_matches("foreread: ").trim_start_matches("error: ")),
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        return Err(match text.trim().strip_prefix("foreread: ") {
+            Some(why) => anyhow::anyhow!("{why}"),
+            None => error.context(format!("{} may have more", log.display())),
         });
     }
-    // The process keeps writing to it. Its name has no use any more.
-    std::fs::remove_file(&log).ok();
     let mut out = output::stdout();
-    writeln!(
-        out,
-        "agent {} serves {} at {}",
-        child.id(),
-        ByteSize(memory),
-        socket.display()
-    )?;
+    writeln!(out, "agent {} serves {} at {}", child.id(), ByteSize(memory), socket.display())?;
     Ok(out.flush()?)
 }
 
+/// Waits until the process `child` serves, and not another agent.
 fn wait_until_serving(child: &mut Child, socket: &Path) -> Result<()> {
     let begun = Instant::now();
-    while Client::connect(&socket.display().to_string()).is_err() {
+    loop {
         if let Some(status) = child.try_wait()? {
             bail!("the agent ended at once: {status}");
+        }
+        if status_at(socket).is_ok_and(|status| status.process == child.id()) {
+            return Ok(());
         }
         if begun.elapsed() > START_TIMEOUT {
             bail!("the agent does not serve after {} s", START_TIMEOUT.as_secs());
         }
         std::thread::sleep(POLL);
     }
-    Ok(())
+}
+
+/// The absolute path of the socket of an agent that is to run.
+fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
+    let socket = options.socket.clone().unwrap_or_else(default_socket);
+    std::path::absolute(&socket).with_context(|| format!("no such path: {}", socket.display()))
 }
 
 /// Runs a command with an agent for it, and returns the command's exit code.
 fn run_command(settings: &Settings<AgentSet>, words: &[OsString]) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
     let [program, arguments @ ..] = words else { bail!("no command") };
-    // The directory is private, so nobody else can use the agent.
-    let directory = tempfile::Builder::new()
-        .prefix("foreread-agent-")
-        .permissions(Permissions::from_mode(0o700))
-        .tempdir()
-        .context("cannot create a directory for the agent")?;
-    let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, directory.path().join("node.sock"))?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env(AGENT_VARIABLE, agent.socket())
-        .spawn()
-        .with_context(|| format!("cannot run {}", program.display()))?;
-    let mut ended = None;
-    let mut passed = false;
-    agent.wait(|| {
-        // A launcher signals this process alone. A terminal signals both.
-        if !passed && signals.received().is_some() {
-            passed = true;
-            signals.pass_on(child.id());
+    let directory = agent_directory().context("cannot create a directory for the agent")?;
+    let limit = foreread_agent::FileLimit::current();
+    let mut agent = Some(start_agent(&knobs, directory.path().join("node.sock"))?);
+    let mut command = Command::new(program);
+    command.args(arguments).env(AGENT_VARIABLE, directory.path().join("node.sock"));
+    limit.restore_in(&mut command);
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            output::complain(&format!("cannot run {}: {error}", program.display()));
+            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
         }
-        ended = child.try_wait().transpose();
-        ended.is_some()
-    });
-    let status = match ended {
-        Some(status) => status,
-        // It was stopped before the command has ended.
-        None => child.wait(),
     };
-    drop(agent);
-    Ok(exit_code(status.context("cannot wait for the command")?))
+    PassedSignals::begin(child.id())?;
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
+            return Ok(exit_code(status));
+        }
+        // Its jobs then read by themselves.
+        if agent.as_ref().is_some_and(RunningAgent::is_stopped) {
+            agent = None;
+        }
+        std::thread::sleep(POLL);
+    }
+}
+
+/// A private directory, whose path leaves room for a socket's name.
+fn agent_directory() -> std::io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    let builder = builder.prefix("foreread-agent-").permissions(Permissions::from_mode(0o700));
+    // A socket's path has at most 107 bytes.
+    if std::env::temp_dir().as_os_str().len() > 70 { builder.tempdir_in("/tmp") } else { builder.tempdir() }
+}
+
+/// Signals that end the agent's process are for the command, which ends it.
+struct PassedSignals;
+
+impl PassedSignals {
+    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
+    fn begin(process: u32) -> Result<()> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+        let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
+            .context("cannot register signal handlers")?;
+        let pass = move || {
+            for signal in signals.forever().filter(|signal| [SIGHUP, SIGTERM].contains(signal)) {
+                let signal = rustix::process::Signal::from_named_raw(signal);
+                let process = rustix::process::Pid::from_raw(process as i32);
+                if let (Some(signal), Some(process)) = (signal, process) {
+                    // It may have ended.
+                    let _ = rustix::process::kill_process(process, signal);
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("foreread-signals".to_owned());
+        thread.spawn(pass).context("cannot start a thread")?;
+        Ok(())
+    }
 }
 
 /// The exit code of a shell for a command.
@@ -170,7 +204,8 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 /// The socket of the agent that a command is about.
 fn target(target: &AgentTarget) -> PathBuf {
     let named = std::env::var_os(AGENT_VARIABLE).map(PathBuf::from).filter(|path| path.is_absolute());
-    target.socket.clone().or(named).unwrap_or_else(default_socket)
+    let socket = target.socket.clone().or(named).unwrap_or_else(default_socket);
+    std::path::absolute(&socket).unwrap_or(socket)
 }
 
 fn connect(socket: &Path) -> Result<Client> {
@@ -179,11 +214,15 @@ fn connect(socket: &Path) -> Result<Client> {
     })
 }
 
+fn status_at(socket: &Path) -> Result<AgentStatus> {
+    let answer = connect(socket)?.call(STATUS, b"")?;
+    serde_json::from_slice(&answer).context("the agent is of another version")
+}
+
 fn status(options: &AgentTarget) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     let socket = target(options);
-    let answer = connect(&socket)?.call(STATUS, b"")?;
-    let status: AgentStatus = serde_json::from_slice(&answer).context("the agent is of another version")?;
+    let status = status_at(&socket)?;
     if settings::is_json(&knobs)? { settings::print_json(&status) } else { print(&socket, &status) }
 }
 

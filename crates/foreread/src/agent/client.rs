@@ -25,11 +25,6 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Arc<AgentClient>);
 
 impl AgentLink {
-    /// The bytes of memory that the agent has for samples.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.0.capacity()
-    }
-
     /// Announces the order of a run, in place of an earlier one.
     pub(crate) fn announce(&self, run: &Run) {
         self.0.announce(Arc::new(RunOrders::new(run)));
@@ -77,7 +72,7 @@ pub(crate) async fn attach(
         name: std::env::args().next().unwrap_or_default(),
         process: std::process::id(),
         look_ahead: config.look_ahead,
-        is_ordered: true,
+        is_ordered: !config.is_by_id,
         datasets: datasets.collect(),
     };
     let catalogs = Box::new(Catalogs(opened.iter().map(|dataset| dataset.catalog.clone()).collect()));

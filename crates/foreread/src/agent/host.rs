@@ -19,7 +19,18 @@ use crate::storage::StorageOptions;
 use crate::target::TargetSpec;
 
 /// Environment variables that credentials come from, by their beginnings.
-const CREDENTIALS: [&str; 6] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_"];
+const CREDENTIALS: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_", "HUGGING_FACE_"];
+
+/// Services whose settings come from this project's own variables, by their names in these.
+const SERVICES: [&str; 8] = ["HTTP", "WEBDAV", "WEBHDFS", "OSS", "COS", "HF", "HDFS", "SFTP"];
+
+/// Whether reads of some storage depend on a variable.
+fn is_credential(name: &str) -> bool {
+    let own = name.strip_prefix("FOREREAD_").and_then(|rest| rest.split_once('_'));
+    name == "HOME"
+        || CREDENTIALS.iter().any(|start| name.starts_with(start))
+        || own.is_some_and(|(service, _)| SERVICES.contains(&service))
+}
 
 /// What a job says about a dataset of its own.
 pub(crate) fn described(dataset: &OpenDataset, storage: &StorageOptions) -> AttachDataset {
@@ -39,9 +50,8 @@ pub fn environment(url: &str) -> String {
     if !url.contains("://") || url.starts_with("file:") {
         return String::new();
     }
-    let is_used = |name: &str| name == "HOME" || CREDENTIALS.iter().any(|start| name.starts_with(start));
     let used: BTreeMap<_, _> = std::env::vars_os()
-        .filter(|(name, _)| name.to_str().is_some_and(is_used))
+        .filter(|(name, _)| name.to_str().is_some_and(is_credential))
         .map(|(name, value)| (name.into_encoded_bytes(), value.into_encoded_bytes()))
         .collect();
     let mut all = Vec::new();
@@ -83,7 +93,10 @@ impl DatasetHost {
     /// can plan for.
     pub async fn open(&self, catalog: Catalog, settings: &BTreeMap<String, String>) -> Result<HostedDataset> {
         if catalog.stored_sizes().is_some() {
-            return Err(Error::new(ErrorKind::System, "its samples are decoded, which jobs do by themselves"));
+            return Err(Error::new(
+                ErrorKind::System,
+                "its samples are decoded, which jobs do by themselves",
+            ));
         }
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
@@ -133,5 +146,23 @@ impl SampleReader for HostedReader {
 
     fn submit(&self) {
         self.origin.submit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: AGENT-9
+    fn credentials_of_every_backend_are_compared() {
+        for name in ["HOME", "AWS_PROFILE", "AZURE_STORAGE_KEY", "HF_TOKEN", "FOREREAD_WEBDAV_PASSWORD"] {
+            assert!(is_credential(name), "{name}");
+        }
+        for name in ["PATH", "FOREREAD_SEED", "FOREREAD_ORIGIN_LIMIT", "RANK"] {
+            assert!(!is_credential(name), "{name}");
+        }
+        assert_eq!((environment("/data"), environment("file:///data")), (String::new(), String::new()));
+        assert_eq!(environment("s3://bucket").len(), 32);
     }
 }

@@ -196,7 +196,7 @@ impl GroupRun<'_> {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
-            shared: 0,
+            has_agent: false,
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
             stored: StoredSizes::of(&catalogs),
@@ -262,7 +262,8 @@ impl GroupRun<'_> {
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);
         let agent = None;
-        let prepared = Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent };
+        let prepared =
+            Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent };
         Ok((prepared, words))
     }
 

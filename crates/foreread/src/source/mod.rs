@@ -468,10 +468,12 @@ impl SourceInner {
     }
 
     /// A sample for a caller in this process. Memory that other processes read is absent in forked
-    /// children. A worker may be forked while its parent holds samples, so they are copied. The
-    /// price is paid by sources that serve workers and this process at one time.
+    /// children, and so is an agent's. A worker may be forked while its parent holds samples, so
+    /// they are copied. The price is paid by sources that serve workers and this process at one
+    /// time, and by those with an agent.
     fn for_own_process(&self, bytes: Bytes) -> Bytes {
-        if !self.shared.load(Ordering::Relaxed) || self.buffers.shared_place(&bytes).is_none() {
+        let is_shared = self.shared.load(Ordering::Relaxed) && self.buffers.shared_place(&bytes).is_some();
+        if !is_shared && self.agent.is_none() {
             return bytes;
         }
         let Some(mut copy) = HeapBuffers.allocate(bytes.len(), 1) else { return bytes };

@@ -296,7 +296,12 @@ impl NextUseCache {
     ///
     /// # Panics
     /// If there is no such sample.
-    pub fn used_unannounced(&mut self, key: SampleKey, now_ns: u64, evicted: &mut Vec<SampleKey>) -> CacheUse {
+    pub fn used_unannounced(
+        &mut self,
+        key: SampleKey,
+        now_ns: u64,
+        evicted: &mut Vec<SampleKey>,
+    ) -> CacheUse {
         self.advance(now_ns);
         let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
         let hit = self.datasets[dataset].is_resident(id);

@@ -12,7 +12,7 @@ __all__ = ["Stats"]
 _log = logging.getLogger("foreread")
 
 #: The sources of delivered samples, as named in the report.
-_TIERS = ("origin", "memory", "disk", "peer")
+_TIERS = ("origin", "memory", "disk", "peer", "agent")
 
 #: Below this share of stalled time, the trainer itself is the bottleneck.
 TRAINER_BOUND_SHARE = 0.05
@@ -36,7 +36,7 @@ class Stats:
     """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer."""
     limiting: str
     """The bottleneck: "trainer" (no waiting), "transform" (decoding and transforms), "origin", "origin: throttled",
-    "disk", "peers", "look-ahead", or "memory" (delivery of samples that are in memory)."""
+    "disk", "peers", "agent", "look-ahead", or "memory" (delivery of samples that are in memory)."""
     requests: int
     """Requests that this rank has sent to storage."""
     origin_bytes: int
@@ -119,12 +119,12 @@ def _limiting(report: dict[str, Any], lately: _Sums) -> str:
         return "trainer"
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}
-    slow = {tier: lately.tiers[tier] for tier in ("origin", "disk", "peer")}
+    slow = {tier: lately.tiers[tier] for tier in ("origin", "disk", "peer", "agent")}
     tier = max(slow, key=slow.__getitem__)
     if slow[tier] == 0 and lately.tiers["memory"] > 0:
         return "memory"
     if slow[tier] > 0 and tier != "origin":
-        return {"disk": "disk", "peer": "peers"}[tier]
+        return {"disk": "disk", "peer": "peers", "agent": "agent"}[tier]
     if parallelism.get("why") == "throttled":
         return "origin: throttled"
     ahead = adapted["look_ahead"]
@@ -164,6 +164,7 @@ _REMEDY = {
     "origin: throttled": "the store throttles requests: more memory= or disk=, or packed shards, reduce them",
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
     "peers": "a faster network between ranks, or more memory= on each rank",
+    "agent": "more memory for the node's agent (foreread agent status shows what it keeps)",
     "memory": "small samples cost more to deliver than to read: use a larger batch_size=, or several samples in one",
     "look-ahead": "a larger look_ahead= allows more concurrent reads",
 }

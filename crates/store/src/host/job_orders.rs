@@ -14,6 +14,9 @@ use super::StoreRequest;
 /// The pace of a job until it is measured.
 const NS_PER_SAMPLE: u64 = 1_000_000;
 
+/// Epochs of one dataset that are known. Jobs announce three.
+const MOST_EPOCHS: usize = 16;
+
 /// The orders of one job.
 #[derive(Default)]
 pub(super) struct JobOrders {
@@ -73,6 +76,8 @@ impl JobOrders {
                 let job = cache.add_ordered_job(dataset, start, uses, None)?;
                 self.datasets.insert(dataset, DatasetOrders { job, epochs: VecDeque::from([epoch]) });
             }
+            // A job that announces for ever must not fill the memory.
+            Some(orders) if orders.epochs.len() >= MOST_EPOCHS => {}
             Some(orders) => {
                 if orders.epochs.len() == 1 {
                     cache.follow(orders.job, uses)?;

@@ -30,6 +30,7 @@ use foreread_planner::{CacheUse, DatasetCosts, EpochUses, NextUseCache, PlanErro
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
 
 use self::job_orders::JobOrders;
 
@@ -125,11 +126,19 @@ struct StoreState {
     datasets: Vec<Arc<dyn SampleReader>>,
     /// Residents that were read. Those that are being read are in `flights`.
     samples: KeyMap<Bytes>,
-    flights: KeyMap<Vec<Answer>>,
+    flights: KeyMap<SampleFlight>,
     jobs: HashMap<StoreJob, JobOrders>,
     counts: StoreCounts,
     /// Space for residents that leave.
     evicted: Vec<SampleKey>,
+}
+
+/// A sample that is being read.
+#[derive(Default)]
+struct SampleFlight {
+    waiting: Vec<(StoreJob, Answer)>,
+    /// Ends the read. `None` until it has begun.
+    abort: Option<AbortHandle>,
 }
 
 /// What follows a look at the tables, without the lock.
@@ -230,9 +239,18 @@ impl NodeStore {
         let ended = state.jobs.remove(&job);
         let Some(mut ended) = ended else { return };
         ended.end(&mut state.cache);
+        let (mut unwanted, mut aborts) = (Vec::new(), Vec::new());
+        for flight in state.flights.values_mut() {
+            unwanted.extend(flight.waiting.extract_if(.., |(of, _)| *of == job));
+            // Reads that nobody waits for would delay those of other jobs.
+            if flight.waiting.is_empty() {
+                aborts.extend(flight.abort.take());
+            }
+        }
         drop(state);
+        aborts.iter().for_each(AbortHandle::abort);
         // Its open requests are dropped without the lock.
-        drop(ended);
+        drop((ended, unwanted));
     }
 
     /// Requests samples. Each is answered once: from memory before this returns, or after a read.
@@ -329,7 +347,10 @@ impl StoreInner {
         for (key, due) in reads {
             let read = readers[key.dataset.0 as usize].read(key.id, due);
             let flight = Flight { inner: Arc::clone(self), key, is_open: true };
-            self.runtime.spawn(async move { flight.complete(read.await) });
+            let reading = self.runtime.spawn(async move { flight.complete(read.await) });
+            if let Some(flight) = self.lock().flights.get_mut(&key) {
+                flight.abort = Some(reading.abort_handle());
+            }
         }
         readers.iter().for_each(|reader| reader.submit());
     }
@@ -366,12 +387,12 @@ impl StoreState {
             return;
         }
         match self.flights.get_mut(&key) {
-            Some(waiting) => {
+            Some(flight) => {
                 self.counts.joined += 1;
-                waiting.push(answer);
+                flight.waiting.push((job, answer));
             }
             None => {
-                self.flights.insert(key, vec![answer]);
+                self.flights.insert(key, SampleFlight { waiting: vec![(job, answer)], abort: None });
                 actions.reads.push((key, due));
             }
         }
@@ -404,7 +425,7 @@ impl Flight {
     fn end(&mut self, received: Result<Bytes, TierError>) {
         self.is_open = false;
         let mut state = self.inner.lock();
-        let waiting = state.flights.remove(&self.key).unwrap_or_default();
+        let SampleFlight { waiting, .. } = state.flights.remove(&self.key).unwrap_or_default();
         match &received {
             Ok(bytes) => {
                 state.counts.reads += 1;
@@ -420,7 +441,7 @@ impl Flight {
             }
         }
         drop(state);
-        for answer in waiting {
+        for (_, answer) in waiting {
             answer(received.clone());
         }
     }

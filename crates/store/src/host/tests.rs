@@ -59,7 +59,8 @@ struct Rig {
 
 impl Rig {
     fn new(samples: u64, kept: u64, open: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let now = Arc::new(AtomicU64::new(0));
         let time = Arc::clone(&now);
         let clock = move || time.load(Ordering::Relaxed);
@@ -250,4 +251,25 @@ fn ended_job_leaves_its_samples_to_others() {
     rig.announce(second, 100, &ids);
     rig.get(second, 0, &ids);
     assert_eq!(rig.origin.reads(), 150, "half was there");
+}
+
+/// Reads of a job that has ended delayed the next job by seconds.
+#[test]
+// semantics: AGENT-4
+fn reads_of_an_ended_job_end_unless_others_wait() {
+    let rig = Rig::new(100, 100, 0);
+    let (first, second) = (rig.store.add_job(false), rig.store.add_job(false));
+    let gone = rig.request(first, 0, &(0..50).collect::<Vec<_>>());
+    let joined = rig.request(second, 0, &[7, 60]);
+    assert_eq!(rig.store.status().reading, 51);
+    rig.store.end_job(first);
+    assert!(gone.recv().is_err());
+    let begun = Instant::now();
+    while rig.store.status().reading > 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
+    }
+    rig.origin.gate.add_permits(100);
+    let received: Vec<u64> = joined.iter().map(|(id, bytes)| bytes.map(|_| id).unwrap()).collect();
+    assert_eq!(received.len(), 2);
+    assert_eq!((rig.store.status().samples, rig.store.status().held_bytes), (2, 2 * TAKEN));
 }

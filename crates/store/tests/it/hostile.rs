@@ -82,9 +82,9 @@ fn malformed_message_ends_only_its_connection() {
         vec![1, 2, 3],
         record(2, &[0; 4]), // releases a slot that it does not hold
         record(2, &[255; 4]),
-        record(3, &[0, 0, 0, 0, 255, 255]),    // a call without a name
-        record(3, &[0, 0, 0, 0, 9, 0, b'x']),  // with a truncated name
-        record(1, &[0; 23]),                   // a truncated request
+        record(3, &[0, 0, 0, 0, 255, 255]),   // a call without a name
+        record(3, &[0, 0, 0, 0, 9, 0, b'x']), // with a truncated name
+        record(1, &[0; 23]),                  // a truncated request
         request(5)[..27].to_vec(),
         record(16, &[1; 4]), // what only servers send
         record(99, &[]),

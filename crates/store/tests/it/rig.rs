@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_store::{
-    Client, SampleProvider, SampleRequest, Server, ServerSettings, StoreError, SharedBytes, WorkerCall,
+    Client, SampleProvider, SampleRequest, Server, ServerSettings, SharedBytes, StoreError, WorkerCall,
 };
 use foreread_tier::{ArenaBuffers, ErrorKind, TierError};
 use foreread_types::SampleId;

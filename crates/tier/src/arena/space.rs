@@ -171,8 +171,7 @@ impl<M> Space<M> {
     pub(super) fn oldest_idle(&mut self) -> Option<Instant> {
         while let Some(&(since, address)) = self.idle.front() {
             let region = self.regions.range(..=address).next_back();
-            let page =
-                region.and_then(|(start, region)| region.pages.get((address - start) / region.unit));
+            let page = region.and_then(|(start, region)| region.pages.get((address - start) / region.unit));
             if page.is_some_and(|page| page.idle_since == Some(since)) {
                 return Some(since);
             }

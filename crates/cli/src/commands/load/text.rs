@@ -46,6 +46,7 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
     }
     match memory_off(prepared) {
         Some(line) => writeln!(out, "{line}")?,
+        None if prepared.has_agent() => writeln!(out, "{:12} the node's agent, for all jobs", "memory")?,
         None if prepared.plan().levels().is_empty() => {
             let keeps = prepared.units().is_some();
             let memory = if keeps { "keeps samples of units until their next use" } else { "none" };
@@ -99,6 +100,7 @@ pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
 pub(super) struct EpochTable {
     has_disk: bool,
     has_peers: bool,
+    has_agent: bool,
     /// The rank, if rows of several ranks may mix.
     rank: Option<u32>,
     has_heading: bool,
@@ -107,7 +109,12 @@ pub(super) struct EpochTable {
 impl EpochTable {
     pub(super) fn new(prepared: &Prepared, together: bool, rank: Option<u32>) -> Self {
         let has_disk = !prepared.config().disk.is_empty();
-        Self { has_disk, has_peers: together, rank, has_heading: false }
+        Self { has_disk, has_peers: together, has_agent: prepared.has_agent(), rank, has_heading: false }
+    }
+
+    #[cfg(test)]
+    fn of(has_disk: bool, has_peers: bool, rank: Option<u32>) -> Self {
+        Self { has_disk, has_peers, has_agent: false, rank, has_heading: false }
     }
 
     /// Prints a row, and the heading before the first.
@@ -140,6 +147,9 @@ impl EpochTable {
         if self.has_peers {
             write!(out, " {:>5.1}%", share(epoch.reads.peer))?;
         }
+        if self.has_agent {
+            write!(out, " {:>5.1}%", share(epoch.reads.agent))?;
+        }
         writeln!(out)?;
         if let Some(digest) = &epoch.digest {
             self.rank(out, |rank| rank.to_string())?;
@@ -161,7 +171,8 @@ impl EpochTable {
             "{:>5} {:<10} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>7}",
             "epoch", "phase", "samples", "time", "samples/s", "MiB/s", "stalled", "storage", "memory"
         )?;
-        for (name, _) in [("disk", self.has_disk), ("peers", self.has_peers)].iter().filter(|it| it.1) {
+        let more = [("disk", self.has_disk), ("peers", self.has_peers), ("agent", self.has_agent)];
+        for (name, _) in more.iter().filter(|it| it.1) {
             write!(out, " {name:>6}")?;
         }
         Ok(writeln!(out)?)
@@ -188,6 +199,8 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         // The lower bound is of all ranks together.
         Some(_) => format!(" by rank {}", report.rank),
         None if report.world_size > 1 => format!(" (lower bound of all ranks {floor})"),
+        // What an agent has, and reads for others, is not this run's.
+        None if report.agent.is_some() => " without the agent's".to_owned(),
         None => format!(" (lower bound {floor})"),
     };
     writeln!(
@@ -294,7 +307,7 @@ mod tests {
 
     #[test]
     fn epochs_are_rows_below_one_heading() {
-        let table = EpochTable { has_disk: false, has_peers: false, rank: None, has_heading: false };
+        let table = EpochTable::of(false, false, None);
         let lines = printed(table, &[epoch(0, 4000), epoch(1, 4000)]);
         assert_eq!(
             lines,
@@ -309,7 +322,7 @@ mod tests {
 
     #[test]
     fn widest_table_has_100_columns() {
-        let table = EpochTable { has_disk: true, has_peers: true, rank: Some(1023), has_heading: false };
+        let table = EpochTable::of(true, true, Some(1023));
         let lines = printed(
             table,
             &[EpochReport { digest: Some("f".repeat(64)), bytes: 99 << 30, ..epoch(12_345, 123_456_789) }],

@@ -55,7 +55,8 @@ const ATTACH_SILENCE: Duration = Duration::from_secs(2);
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl AgentJob {
-    /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is false.
+    /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is
+    /// false.
     pub(crate) fn connect(&self, closed: &dyn Fn() -> bool) -> Result<Connected, StoreError> {
         let begun = Instant::now();
         let client =
@@ -83,7 +84,7 @@ impl AgentJob {
     }
 }
 
-/// Ends a wait for an agent without signs of life, which it is asked for.
+/// Ends a wait for an agent without signs of life. Pings it meanwhile.
 pub(crate) fn is_silent<'a>(client: &Client, closed: &'a dyn Fn() -> bool) -> impl FnMut() -> bool + 'a {
     let (stream, begun) = (client.stream(), Instant::now());
     move || {
@@ -93,8 +94,8 @@ pub(crate) fn is_silent<'a>(client: &Client, closed: &'a dyn Fn() -> bool) -> im
     }
 }
 
-/// A job that is attached to the agent of its node. Dropping it ends its threads. Origins made of it
-/// then read directly.
+/// A job that is attached to the agent of its node. Dropping it ends its threads. Origins made of
+/// it then read directly.
 #[derive(Debug)]
 pub struct AgentClient {
     link: Arc<Link>,

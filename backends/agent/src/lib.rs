@@ -7,14 +7,15 @@
 //! # Decisions and price
 //!
 //! * *A job never depends on the agent.* If the agent ends, is stopped, or refuses, the job reads
-//!   its storage by itself, as without an agent but without caches. It warns once, and connects
-//!   again later. Held samples stay valid.
-//! * *Late is not dead.* A slow storage is no reason to read it a second time. So a request waits as
-//!   long as the agent gives signs of life: it answers pings at once, whatever its storage does.
+//!   its storage by itself, without caches. It warns once, and connects again later. Held samples
+//!   stay valid.
+//! * *Late is not dead.* A slow storage is no reason to read it a second time. So a request waits
+//!   as long as the agent gives signs of life: it answers pings at once, whatever its storage does.
 //!   After [`SILENCE`] without one, all open requests are read directly.
 //! * *A sample that the agent cannot read* is read directly, because this job may have other
 //!   credentials, and it has the policy for errors. The price is a second failing request.
-//! * *One thread receives* for a job, and one announces its orders. Requests are sent by the caller.
+//! * *One thread receives* for a job, and one announces its orders. Requests are sent by the
+//!   caller.
 #![cfg(target_os = "linux")]
 
 mod announcer;

@@ -7,7 +7,7 @@ use crate::SILENCE;
 use crate::client::AgentJob;
 use crate::link::{Connection, Link};
 
-/// How long an agent is silent before it is asked for a sign of life.
+/// How long an agent is silent before it is pinged.
 const PING_AFTER: Duration = Duration::from_millis(100);
 
 /// The pauses before connecting again: the first, and the longest.

@@ -11,8 +11,8 @@ use foreread_store::StoreError;
 pub enum AgentError {
     /// Another agent uses the directory.
     #[error(
-        "an agent runs already in {directory}: {by}; use it, stop it by `foreread agent stop`, or name another \
-         socket"
+        "an agent runs already in {directory}: {by}; use it, stop it by `foreread agent stop`, or name \
+         another socket"
     )]
     InUse {
         /// The directory of the socket.

@@ -6,10 +6,10 @@
 //!
 //! # Decisions and price
 //!
-//! * *One agent per directory*, held by a lock that ends with the process. So a socket that a killed
-//!   agent left is replaced.
-//! * *A dataset is what a job proves*: the identity of its bytes, its location, its settings and the
-//!   credentials in the environment. Jobs that differ in one of them share nothing.
+//! * *One agent per directory*, held by a lock that ends with the process. So a socket that a
+//!   killed agent left is replaced.
+//! * *A dataset is what a job proves*: the identity of its bytes, its location, its settings and
+//!   the credentials in the environment. Jobs that differ in one of them share nothing.
 //! * *The agent reads with its own environment.* A job with other credentials is refused, and reads
 //!   by itself.
 //! * *Memory is given once.* The samples that stay take at most that. The look-aheads of the jobs
@@ -75,8 +75,8 @@ impl Agent {
     /// Starts an agent.
     ///
     /// # Errors
-    /// If another agent uses the directory, if the directory belongs to another user or can be
-    /// searched by others, or if the system has no memory, descriptors or threads left.
+    /// If another agent uses the directory, or other users can search it. Also if the system has no
+    /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let AgentSettings { socket, memory, config } = settings;
         let lock = socket::prepare(&socket)?;

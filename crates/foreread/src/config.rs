@@ -203,8 +203,8 @@ pub struct Config {
     pub format: Option<Format>,
     /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
     pub(crate) compute: Duration,
-    /// The agent of the node, whose cache replaces this run's own. Without the feature `agent` there
-    /// is none.
+    /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
+    /// there is none.
     pub agent: AgentChoice,
     /// Whether samples are requested by id, and the settings have no order.
     pub(crate) is_by_id: bool,

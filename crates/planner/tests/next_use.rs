@@ -406,7 +406,7 @@ fn orders_may_become_known_late() {
 }
 
 #[test]
-fn unannounced_uses_take_only_free_room_and_forgotten_samples_free_it() {
+fn unannounced_uses_take_free_room_and_forgotten_ones_free_it() {
     let dataset = DatasetId(0);
     let mut cache = NextUseCache::new(30);
     cache.add_dataset(DatasetCosts::new(Sizes::uniform(10, 10))).unwrap();

@@ -8,7 +8,8 @@
 //! process.
 //!
 //! A server for all jobs of a user has a socket at a path that they know, in a private directory.
-//! Whoever can open the socket may use it. So containers use it by a mount of the directory.
+//! Every process that can open the socket may use it. So containers use it by a mount of the
+//! directory.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -67,7 +68,7 @@ impl Address {
         Ok(Self { place: Place::Name(name), secret: Secret(random()?) })
     }
 
-    /// The address of a socket at `path`, for whoever can open it.
+    /// The address of a socket at `path`, for every process that can open it.
     pub(crate) fn at(path: &Path) -> Self {
         Self { place: Place::Path(path.to_owned()), secret: Secret([0; BYTES]) }
     }

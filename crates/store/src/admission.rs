@@ -86,8 +86,8 @@ impl Admission {
         }
     }
 
-    /// Returns the socket, process and protocol version of a connection whose greeting is correct. A
-    /// closed connection or a wrong greeting ends it.
+    /// Returns the socket, process and protocol version of a connection whose greeting is correct.
+    /// A closed connection or a wrong greeting ends it.
     pub(crate) fn authenticate(
         &mut self,
         key: u64,

@@ -6,8 +6,8 @@
 //! are never shared. The host gets the catalog of a dataset that it does not know, in pieces, and
 //! opens it itself.
 //!
-//! Calls are JSON, where unknown fields are ignored, so a newer end may add some. Pieces of catalogs
-//! and orders are binary.
+//! Calls are JSON, where unknown fields are ignored, so a newer end may add some. Pieces of
+//! catalogs and orders are binary.
 
 use std::collections::BTreeMap;
 

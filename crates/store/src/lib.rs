@@ -8,17 +8,17 @@
 //!
 //! * A server for the workers of one job listens on a name in Linux's abstract socket namespace, so
 //!   no file remains. It admits only processes of the same user whose first message has the 128-bit
-//!   secret of the server's [address](Server::address). A server for all jobs of a user listens at a
-//!   path in a private directory.
+//!   secret of the server's [address](Server::address). A server for all jobs of a user listens at
+//!   a path in a private directory.
 //! * The engine's samples lie in regions of memory that other processes can map
 //!   ([`Buffers::share`](foreread_tier::Buffers::share)). A client gets a region's descriptor with
-//!   the first sample in it, and maps it for reading. The answer to a request has the sample's region
-//!   and offset. So a sample is never copied.
+//!   the first sample in it, and maps it for reading. The answer to a request has the sample's
+//!   region and offset. So a sample is never copied.
 //! * The server holds a handle on each sample until the client releases it, or ends in any way. So
 //!   the memory is not reused, and counts in the engine's budget.
 //! * Samples of all clients together are limited to [a number of
-//!   bytes](ServerSettings::shared_bytes). Beyond that the bytes go through the socket, as do samples
-//!   of at most 8 KiB in private memory. So no client can block another.
+//!   bytes](ServerSettings::shared_bytes). Beyond that the bytes go through the socket, as do
+//!   samples of at most 8 KiB in private memory. So no client can block another.
 //!
 //! # Decisions and price
 //!

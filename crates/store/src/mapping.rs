@@ -73,9 +73,9 @@ impl ReadMapping {
         );
         // SAFETY: the range lies within the mapping, as was just checked, and the mapping within
         // the memory. The memory is sealed against shrinking, so no access faults. It lives as long
-        // as the borrow of `self`. The bytes do not change meanwhile: the server holds a handle on
-        // the sample until this process releases its slot or ends, and nothing writes to a sample
-        // after it was filled. This process releases the slot when the `SharedBytes` are dropped,
+        // as the borrow of `self`. The bytes do not change meanwhile. The server holds a handle on
+        // the sample until this process releases its slot or ends. Nothing writes to a sample after
+        // it was filled. This process releases the slot when the `SharedBytes` are dropped,
         // which is what borrows. Other processes have the memory for reading only. A server that
         // breaks this is a process of this user in error. It is trusted as this process's own
         // memory is.

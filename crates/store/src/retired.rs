@@ -1,9 +1,9 @@
 //! Clients whose connection the server has ended, and which may still read samples.
 //!
-//! A sample that a client holds stays valid, also when the server ends. So its lease lasts until the
-//! client has closed its own end, which it does after its last sample, or has exited. A server that
-//! ended leaves a thread that waits for that. If the process itself ends, the kernel keeps the memory
-//! as long as a client maps it.
+//! A sample that a client holds stays valid, also when the server ends. So its lease lasts until
+//! the client has closed its own end, which it does after its last sample, or has exited. A server
+//! that ended leaves a thread that waits for that. If the process itself ends, the kernel keeps the
+//! memory as long as a client maps it.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -139,8 +139,8 @@ impl WorkerConnection {
         let other = socket::peer_credentials(&socket)
             .map_err(|error| StoreError::system("cannot determine the user of the data source", error))?;
         let own = socket::own_user();
-        // In a container the user ids of the other end may be unknown. There the socket's directory,
-        // which was mounted, is the proof.
+        // In a container the user ids of the other end may be unknown. There the socket's
+        // directory, which was mounted, is the proof.
         let is_trusted = other.user == 0 || socket::is_unknown(other.user);
         if !(socket::is_same_user(other, own) || address.path().is_some() && is_trusted) {
             let detail =

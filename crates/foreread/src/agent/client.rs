@@ -52,8 +52,8 @@ impl JobCatalogs for Catalogs {
 }
 
 /// Attaches a run to its agent, if it has one. The datasets are then read from there, and the run
-/// has no caches of its own. An agent that is absent or refuses is a warning: a job never depends on
-/// it.
+/// has no caches of its own. An agent that is absent or refuses is a warning: a job never depends
+/// on it.
 ///
 /// # Errors
 /// If the runtime was shut down.

@@ -89,8 +89,8 @@ impl DatasetHost {
     /// Opens the dataset of a catalog, from the place where it was made.
     ///
     /// # Errors
-    /// If its storage cannot be opened. If its samples share stored units, which only the job itself
-    /// can plan for.
+    /// If its storage cannot be opened. If its samples share stored units, which only the job
+    /// itself can plan for.
     pub async fn open(&self, catalog: Catalog, settings: &BTreeMap<String, String>) -> Result<HostedDataset> {
         if catalog.stored_sizes().is_some() {
             return Err(Error::new(

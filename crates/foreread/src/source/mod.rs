@@ -136,8 +136,8 @@ struct SourceInner {
     /// The node's agent, if the samples come from there.
     agent: Option<AgentLink>,
     wait_time: Arc<WaitTime>,
-    /// The bytes that direct reads of this process hold until their samples are taken, and copies for
-    /// this process.
+    /// The bytes that direct reads of this process hold until their samples are taken, and copies
+    /// for this process.
     direct_budget: Budget,
     /// Memory for samples.
     buffers: Arc<dyn Buffers>,

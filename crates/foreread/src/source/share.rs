@@ -34,8 +34,9 @@ impl Source {
     /// `report` and `path`. The first returns this source's [`report`](Self::report) as JSON. The
     /// second returns the path of the sample whose number is the payload, in digits.
     ///
-    /// Samples that clients hold count in the look-ahead, of which they take at most a quarter. The memory
-    /// of samples is such from now on that forked children do not have it. So this process gets copies.
+    /// Samples that clients hold count in the look-ahead, of which they take at most a quarter. The
+    /// memory of samples is such from now on that forked children do not have it. So this process
+    /// gets copies.
     ///
     /// # Errors
     /// If the system has no memory, descriptors or threads left.

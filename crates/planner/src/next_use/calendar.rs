@@ -136,9 +136,9 @@ impl Calendar {
         }
     }
 
-    /// Fits the width to the range of next uses, as it was before `passed` buckets were emptied just
-    /// now. Uses come in bursts, with many buckets between them. Without these, residents would seem
-    /// nearer with each burst, and the width would shrink to nothing.
+    /// Fits the width to the range of next uses, as it was before `passed` buckets were emptied
+    /// just now. Uses come in bursts, with many buckets between them. Without these, residents
+    /// would seem nearer with each burst, and the width would shrink to nothing.
     fn check_width(&mut self, passed: u64, now: u64, moved: &mut Vec<u32>) {
         let is_contested = std::mem::take(&mut self.is_contested);
         self.checked = self.cursor;
@@ -165,8 +165,8 @@ impl Calendar {
         (self.top, self.checked) = (self.cursor, self.cursor);
     }
 
-    /// Narrows the ring to `span` nanoseconds if it covers far more: the first estimate of a pace was
-    /// wrong. Adds to `moved` the residents that must be inserted again.
+    /// Narrows the ring to `span` nanoseconds if it covers far more: the first estimate of a pace
+    /// was wrong. Adds to `moved` the residents that must be inserted again.
     pub(crate) fn narrow(&mut self, span: u64, now: u64, moved: &mut Vec<u32>) {
         /// The ring may cover this many times the span.
         const WIDE: u64 = 4;

@@ -9,13 +9,13 @@
 //!   be announced: those of any sampler, of a resumed run, of a part of the ranks. The price is 4
 //!   bytes per sample and epoch through the socket, and 8 bytes per sample and job here.
 //! * *A use is a request.* Jobs request a look-ahead before they use a sample, all of them alike.
-//! * *The capacity counts samples that stay.* A sample that was evicted lives as long as a job holds
-//!   it, and counts in that job's look-ahead. So all memory is at most the capacity and the
+//! * *The capacity counts samples that stay.* A sample that was evicted lives as long as a job
+//!   holds it, and counts in that job's look-ahead. So all memory is at most the capacity and the
 //!   look-aheads of the connected jobs.
 //! * *One lock* protects the tables. It is held for about a microsecond per request. Tables of
 //!   orders are made without it.
-//! * *A request waits for its job's first order*, but not for long: a sample that is read before its
-//!   job is known would not stay.
+//! * *A request waits for its job's first order*, but not for long: a sample that is read before
+//!   its job is known would not stay.
 
 mod job_orders;
 
@@ -206,9 +206,9 @@ impl NodeStore {
         job
     }
 
-    /// Announces the next epoch of a job: its samples in the order of their uses, the first of which
-    /// is at `first`. Epochs are announced in their order, at best two ahead of the requests. Blocks
-    /// the thread while it makes a table, some milliseconds for a million samples.
+    /// Announces the next epoch of a job: its samples in the order of their uses, the first of
+    /// which is at `first`. Epochs are announced in their order, at best two ahead of the requests.
+    /// Blocks the thread while it makes a table, some milliseconds for a million samples.
     ///
     /// # Errors
     /// A sample that the dataset does not have, or tables that do not fit in memory.
@@ -242,7 +242,7 @@ impl NodeStore {
         let (mut unwanted, mut aborts) = (Vec::new(), Vec::new());
         for flight in state.flights.values_mut() {
             unwanted.extend(flight.waiting.extract_if(.., |(of, _)| *of == job));
-            // Reads that nobody waits for would delay those of other jobs.
+            // Reads for no job would delay those of other jobs.
             if flight.waiting.is_empty() {
                 aborts.extend(flight.abort.take());
             }

@@ -1,4 +1,5 @@
-//! Samples in the engine's own memory: one physical copy for all processes, as long as any holds it.
+//! Samples in the engine's own memory: one physical copy for all processes, as long as any holds
+//! it.
 
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ fn sample_in_the_engines_memory_is_not_copied() {
 /// The memory of a sample that a client held was reused, or zero, once the server had ended.
 #[test]
 // semantics: WORKER-5
-fn held_sample_stays_after_the_end_of_the_server_and_of_its_memory() {
+fn held_sample_stays_after_the_end_of_server_and_memory() {
     for reuses in [true, false] {
         let buffers = ArenaBuffers::new(0);
         assert!(buffers.share());

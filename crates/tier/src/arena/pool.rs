@@ -1,8 +1,8 @@
 //! The memory of one lifetime.
 //!
 //! One lock per pool protects its tables. It is held while the kernel maps a region or takes a huge
-//! page back. The latter takes 20 to 100 us, and 400 to 500 us where other processes can map it,
-//! because the kernel then frees small pages one by one.
+//! page back. The latter takes 20 to 100 us. Where other processes can map it, it takes 400 to
+//! 500 us for 2 MiB, because the kernel then frees small pages one by one.
 //!
 //! A forked child never takes the lock, because a thread of its parent may hold it. There a dropped
 //! buffer stays allocated, until the child ends, and so does the pool. The price is memory that the

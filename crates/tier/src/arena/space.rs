@@ -180,9 +180,9 @@ impl<M> Space<M> {
         None
     }
 
-    /// Gives back the page that is idle for longest, with neighbours up to a huge page, or the region
-    /// if that was its last one. The caller gives the memory to the kernel before it takes other
-    /// memory.
+    /// Gives back the page that is idle for longest, with neighbours up to a huge page, or the
+    /// region if that was its last one. The caller gives the memory to the kernel before it takes
+    /// other memory.
     pub(super) fn give_back(&mut self) -> Option<Unused<M>> {
         let since = self.oldest_idle()?;
         let (_, address) = self.idle.pop_front()?;

@@ -1,10 +1,10 @@
 //! The memory tier's map, and the allocation of sample buffers.
 
 use anyhow::Result;
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use criterion::{BatchSize, Criterion};
 use foreread_memory::MemoryTier;
-use foreread_tier::{ArenaBuffers, Buffer, Buffers, CacheTier, HeapBuffers, Sample};
+use foreread_tier::{ArenaBuffers, Buffer, Buffers, CacheTier, HeapBuffers, Lifetime, Sample};
 use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::FutureExt;
 
@@ -44,12 +44,52 @@ pub fn parts(criterion: &mut Criterion) -> Result<()> {
     group.finish();
 
     let mut group = criterion.benchmark_group("buffer of 100 kB, allocated and dropped");
-    let buffers: [(&str, &dyn Buffers); 2] = [("heap", &HeapBuffers), ("arena", &ArenaBuffers::default())];
+    let shared = shared_arena();
+    let buffers: [(&str, &dyn Buffers); 3] =
+        [("heap", &HeapBuffers), ("arena", &ArenaBuffers::default()), ("arena, shared", &shared)];
     for (name, buffers) in buffers {
         group.bench_function(name, |bencher| {
             bencher.iter(|| buffers.allocate(100_000, 1).map(Buffer::freeze))
         });
     }
     group.finish();
+    fresh(criterion);
     Ok(())
+}
+
+/// Memory that other processes can map.
+fn shared_arena() -> ArenaBuffers {
+    let arena = ArenaBuffers::default();
+    assert!(arena.share(), "the system has no memory that processes can share");
+    arena
+}
+
+/// Memory that was never used, or went back to the kernel: 100 samples, filled and held. The kernel
+/// has huge pages for shared memory only where `shmem_enabled` says so.
+fn fresh(criterion: &mut Criterion) {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    let setting = setting.unwrap_or_default();
+    let chosen = setting.split(['[', ']']).nth(1).unwrap_or("absent").to_owned();
+    let mut group = criterion.benchmark_group(format!("100 fresh samples of 110 kB, shmem_enabled {chosen}"));
+    group.sample_size(20);
+    let arenas: [(&str, fn() -> ArenaBuffers); 2] =
+        [("arena", ArenaBuffers::default), ("arena, shared", shared_arena)];
+    for (name, arena) in arenas {
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched_ref(
+                || (arena(), Vec::with_capacity(100)),
+                |(arena, held)| {
+                    let filled = |arena: &ArenaBuffers| {
+                        let mut buffer = arena.allocate_for(Lifetime::Kept, 110_000, 1)?;
+                        buffer.put_bytes(7, 110_000);
+                        Some(buffer.freeze())
+                    };
+                    held.extend((0..100).map_while(|_| filled(arena)));
+                    assert_eq!(held.len(), 100, "memory is short");
+                },
+                BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
 }

@@ -96,7 +96,7 @@ impl Agent {
         let host = DatasetHost::new(config, Arc::clone(&buffers), runtime.handle().clone());
         let store = NodeStore::new(memory, runtime.handle().clone());
         let provider = Arc::new(AgentProvider::new(store, memory, host, runtime.handle().clone()));
-        runtime.spawn(keep_within(Arc::clone(&provider), memory, arena));
+        runtime.spawn(keep_within(Arc::clone(&provider), arena));
         let server_settings =
             ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
@@ -113,6 +113,11 @@ impl Agent {
     /// The present status.
     pub fn status(&self) -> AgentStatus {
         self.provider.status()
+    }
+
+    /// For how long no job has been attached. Zero while one is.
+    pub fn idle_time(&self) -> Duration {
+        self.provider.idle_time()
     }
 
     /// Whether it serves no longer: a client has had it stop, or its server has failed.
@@ -134,16 +139,18 @@ impl Drop for Agent {
 }
 
 /// Holds the memory of samples to what was given.
-async fn keep_within(provider: Arc<AgentProvider>, given: u64, arena: ArenaBuffers) {
-    let mut bound = MemoryBound::new(given);
-    let mut capacity = given;
+async fn keep_within(provider: Arc<AgentProvider>, arena: ArenaBuffers) {
+    let mut bound = MemoryBound::default();
+    let mut capacity = provider.memory();
     loop {
         tokio::time::sleep(MEMORY_POLL).await;
-        let next = bound.capacity(MemoryUse {
+        let given = provider.memory();
+        let now = MemoryUse {
             resident: arena.resident() as u64,
             idle: arena.idle() as u64,
             samples: arena.in_use() as u64,
-        });
+        };
+        let next = bound.capacity(given, now);
         // Each change looks at the residents.
         if next.abs_diff(capacity) > given / 256 {
             capacity = next;

@@ -9,11 +9,9 @@
 const LOOKS: u64 = 8;
 
 /// The capacity of a store, by the memory that is in use.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MemoryBound {
-    /// What the agent was given, in bytes.
-    given: u64,
-    /// The gaps on average.
+    /// The gaps on average, in bytes.
     gaps: u64,
 }
 
@@ -29,15 +27,11 @@ pub(crate) struct MemoryUse {
 }
 
 impl MemoryBound {
-    pub(crate) fn new(given: u64) -> Self {
-        Self { given, gaps: 0 }
-    }
-
-    /// The capacity from now on.
-    pub(crate) fn capacity(&mut self, now: MemoryUse) -> u64 {
+    /// The capacity from now on, of an agent that was given `given` bytes.
+    pub(crate) fn capacity(&mut self, given: u64, now: MemoryUse) -> u64 {
         let gaps = now.resident.saturating_sub(now.idle).saturating_sub(now.samples);
         self.gaps = (self.gaps * (LOOKS - 1) + gaps).div_ceil(LOOKS);
-        self.given - self.gaps.min(self.given / 2)
+        given - self.gaps.min(given / 2)
     }
 }
 
@@ -48,24 +42,26 @@ mod tests {
     #[test]
     // semantics: AGENT-4
     fn gaps_lower_the_capacity_until_memory_is_within_the_bound() {
-        let mut bound = MemoryBound::new(1_000_000);
+        const GIVEN: u64 = 1_000_000;
+        let mut bound = MemoryBound::default();
         let mut capacity = 1_000_000;
         // An eighth of the memory is gaps, and some is free.
         let look = |bound: &mut MemoryBound, capacity: u64| {
             let idle = 50_000;
-            bound.capacity(MemoryUse { resident: capacity + capacity / 8 + idle, idle, samples: capacity })
+            let now = MemoryUse { resident: capacity + capacity / 8 + idle, idle, samples: capacity };
+            bound.capacity(GIVEN, now)
         };
         for _ in 0..100 {
             capacity = look(&mut bound, capacity);
         }
         assert!(capacity + capacity / 8 <= 1_000_000 && capacity > 880_000, "{capacity}");
         for _ in 0..200 {
-            capacity = bound.capacity(MemoryUse { resident: 0, idle: 0, samples: 0 });
+            capacity = bound.capacity(GIVEN, MemoryUse { resident: 0, idle: 0, samples: 0 });
         }
         assert!(capacity > 999_000, "{capacity}");
         // However large gaps are, half stays.
         for _ in 0..100 {
-            capacity = bound.capacity(MemoryUse { resident: 1 << 40, idle: 0, samples: 0 });
+            capacity = bound.capacity(GIVEN, MemoryUse { resident: 1 << 40, idle: 0, samples: 0 });
         }
         assert_eq!(capacity, 500_000);
     }

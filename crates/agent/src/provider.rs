@@ -1,12 +1,13 @@
 //! The agent as the server sees it: requests and calls of jobs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread::agent::host::DatasetHost;
 use foreread_store::attach::{
-    ATTACH, Attach, Attached, CATALOG, ORDER, OrderPiece, Piece, RESTART, STATUS, STOP,
+    ATTACH, Attach, Attached, CATALOG, HostSettings, ORDER, OrderPiece, Piece, RESTART, SET, STATUS, STOP,
 };
 use foreread_store::{ConnectionId, NodeStore, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
@@ -26,8 +27,11 @@ pub(crate) struct AgentProvider {
 #[derive(Debug)]
 struct AgentShared {
     store: NodeStore,
-    /// The bytes that the agent was given.
-    memory: u64,
+    /// The bytes that the agent was given, and those that it may use now.
+    given: u64,
+    memory: AtomicU64,
+    /// When the last job has left.
+    left: Mutex<Instant>,
     host: DatasetHost,
     datasets: Datasets,
     connections: Mutex<Connections>,
@@ -37,10 +41,22 @@ struct AgentShared {
 impl AgentProvider {
     pub(crate) fn new(store: NodeStore, memory: u64, host: DatasetHost, runtime: Handle) -> Self {
         let (datasets, connections, stopped) = Default::default();
-        Self {
-            shared: Arc::new(AgentShared { store, memory, host, datasets, connections, stopped }),
-            runtime,
+        let (given, memory, left) = (memory, AtomicU64::new(memory), Mutex::new(Instant::now()));
+        let shared = AgentShared { store, given, memory, left, host, datasets, connections, stopped };
+        Self { shared: Arc::new(shared), runtime }
+    }
+
+    /// The bytes that samples may take in memory, gaps included.
+    pub(crate) fn memory(&self) -> u64 {
+        self.shared.memory.load(Ordering::Relaxed)
+    }
+
+    /// For how long no job has been attached.
+    pub(crate) fn idle_time(&self) -> Duration {
+        if self.shared.lock().values().any(|connection| connection.attached.is_some()) {
+            return Duration::ZERO;
         }
+        self.shared.left.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Changes the bytes that samples may take.
@@ -82,7 +98,7 @@ impl AgentShared {
             datasets.push(id);
             answers.push(answer);
         }
-        let answer = Attached { capacity: self.memory, datasets: answers };
+        let answer = Attached { capacity: self.memory.load(Ordering::Relaxed), datasets: answers };
         let mut connections = self.lock();
         // The job may have left meanwhile.
         if let Some(there) = connections.get_mut(&connection) {
@@ -92,6 +108,20 @@ impl AgentShared {
         }
         drop(connections);
         encoded(&answer)
+    }
+
+    /// Changes settings. The memory changes within a second.
+    fn set(&self, payload: &[u8]) -> Result<Bytes, TierError> {
+        let settings: HostSettings =
+            serde_json::from_slice(payload).map_err(|error| invalid(&error.to_string()))?;
+        if let Some(memory) = settings.memory {
+            if memory > self.given {
+                let given = self.given;
+                return Err(invalid(&format!("memory: at most {given} bytes, with which it was started")));
+            }
+            self.memory.store(memory, Ordering::Relaxed);
+        }
+        Ok(Bytes::new())
     }
 
     fn status(&self) -> AgentStatus {
@@ -108,7 +138,7 @@ impl AgentShared {
         });
         AgentStatus {
             process: std::process::id(),
-            memory: self.memory,
+            memory: self.memory.load(Ordering::Relaxed),
             held_bytes: store.held_bytes,
             samples: store.samples,
             reading: store.reading,
@@ -194,6 +224,10 @@ impl SampleProvider for AgentProvider {
                 let status = encoded(&shared.status());
                 call.answer(status);
             }
+            SET => {
+                let set = shared.set(call.payload());
+                call.answer(set);
+            }
             STOP => {
                 shared.stopped.store(true, Ordering::Relaxed);
                 call.answer(Ok(Bytes::new()));
@@ -209,6 +243,7 @@ impl SampleProvider for AgentProvider {
         let left = self.shared.lock().remove(&connection);
         if let Some(job) = left.and_then(|left| left.attached) {
             self.shared.store.end_job(job.job);
+            *self.shared.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
     }
 }

@@ -16,6 +16,7 @@ use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
 use tokio::runtime::Handle;
 
 use crate::calibration::Calibration;
+use crate::agent_choice::AgentChoice;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
@@ -236,6 +237,14 @@ impl Builder {
     #[must_use]
     pub fn plan_only(mut self, plan_only: bool) -> Self {
         self.config.plan_only = plan_only;
+        self
+    }
+
+    /// The agent of the node, whose cache replaces this run's memory and disks. Needs the feature
+    /// `agent`.
+    #[must_use]
+    pub fn agent(mut self, agent: AgentChoice) -> Self {
+        self.config.agent = agent;
         self
     }
 

@@ -24,11 +24,22 @@ pub const ORDER: &str = "order";
 pub const RESTART: &str = "restart";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";
+/// The call that changes settings of the host, as JSON: [`HostSettings`].
+pub const SET: &str = "set";
 /// The call that ends the host.
 pub const STOP: &str = "stop";
 
 /// The most bytes of a piece.
 pub const PIECE_BYTES: usize = 48 << 10;
+
+/// Settings of a host that can change while it runs. Absent ones stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostSettings {
+    /// The bytes that samples take in memory, at most what the host was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+}
 
 /// A job, or one rank of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -422,6 +422,35 @@ fn agent_for_a_command_ends_with_it() {
 }
 
 #[test]
+// semantics: AGENT-4
+fn memory_of_an_agent_changes_while_it_runs() {
+    let node = Node::new(200, 200);
+    run(&mut node.job(&["--epochs", "1"])).ok();
+    assert_eq!(number(&node.status(), "/samples"), 200);
+    run(&mut node.agent(&["set", "memory=500KB"])).ok();
+    eventually("samples leave", || number(&node.status(), "/held_bytes") <= 500_000);
+    assert_eq!(number(&node.status(), "/memory"), 500_000);
+    run(&mut node.agent(&["set", "memory=1MB"])).ok();
+    run(&mut node.job(&["--epochs", "3"])).ok();
+    eventually("it is used", || (500_000..=1_000_000).contains(&number(&node.status(), "/held_bytes")));
+    assert!(run(&mut node.agent(&["set", "memory=1GB"])).fails(1).contains("with which it was started"));
+    assert!(run(&mut node.agent(&["set", "memory=much"])).fails(2).contains("memory=much"));
+    assert!(run(&mut node.agent(&["set", "colour=red"])).fails(2).contains("expected memory=SIZE"));
+}
+
+#[test]
+fn unused_agent_ends_by_itself() {
+    let mut node = Node::new(200, 200);
+    run(&mut node.agent(&["stop"])).ok();
+    run(&mut node.agent(&["start", "--memory", "5MB", "--idle-exit", "0.5"])).ok();
+    node.process = number(&node.status(), "/process") as u32;
+    let job = Running::start(node.job(&["--epochs", "2", "--compute-ms", "300"]));
+    assert_eq!(number(&job.report(), "/agent/direct_samples"), 0, "it stays while a job uses it");
+    eventually("it ends", || !node.socket().exists());
+    assert!(run(&mut node.agent(&["serve", "--memory", "5MB", "--idle-exit", "-1"])).code == Some(2));
+}
+
+#[test]
 fn agents_are_started_shown_and_stopped() {
     let mut node = Node::new(200, 100);
     let again = run(&mut node.agent(&["start", "--memory", "5MB"])).fails(1);

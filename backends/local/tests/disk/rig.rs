@@ -108,7 +108,8 @@ pub async fn verify(tier: &DiskTier, known: impl Fn(u64) -> KnownSample) -> u64 
 
 /// The allocated bytes of a directory and everything below it.
 pub fn taken(path: &Path) -> u64 {
-    let metadata = fs::symlink_metadata(path).unwrap();
+    // A segment may be removed meanwhile.
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
     let below = match metadata.is_dir() {
         true => fs::read_dir(path).unwrap().map(|entry| taken(&entry.unwrap().path())).sum(),
         false => 0,

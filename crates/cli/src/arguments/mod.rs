@@ -292,6 +292,15 @@ pub enum Agent {
     /// Show what an agent keeps, and for whom
     #[command(after_help = texts::AGENT_STATUS)]
     Status(AgentTarget),
+    /// Change an agent while it runs
+    #[command(after_help = texts::AGENT_SET)]
+    Set {
+        #[command(flatten)]
+        target: AgentTarget,
+        /// memory=SIZE: the bytes of samples in memory, at most those with which it was started
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        changes: Vec<String>,
+    },
     /// Stop an agent; its jobs then read storage by themselves
     #[command(after_help = texts::AGENT_STOP)]
     Stop(AgentTarget),
@@ -305,6 +314,9 @@ pub struct AgentOptions {
     /// in XDG_RUNTIME_DIR, or /tmp/foreread-UID/node.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// End the agent when no job has used it for so long [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub idle_exit: Option<f64>,
     #[command(flatten)]
     pub settings: Settings<AgentSet>,
 }

@@ -71,7 +71,7 @@ pub(super) const AGENT_START: &str = help![
 #[cfg(feature = "agent")]
 pub(super) const AGENT_SERVE: &str = help![
     "foreread agent serve --memory 200GiB",
-    "foreread agent serve --memory 200GiB --origin-limit 500MB/s",
+    "foreread agent serve --memory 200GiB --origin-limit 500MB/s --idle-exit 3600",
 ];
 #[cfg(feature = "agent")]
 pub(super) const AGENT_RUN: &str = help![
@@ -81,6 +81,9 @@ pub(super) const AGENT_RUN: &str = help![
 #[cfg(feature = "agent")]
 pub(super) const AGENT_STATUS: &str =
     help!["foreread agent status", "foreread agent status --report json --socket /run/user/1000/a/node.sock"];
+#[cfg(feature = "agent")]
+pub(super) const AGENT_SET: &str =
+    help!["foreread agent set memory=100GiB", "foreread agent set memory=0 --socket /run/user/1000/a/node.sock"];
 #[cfg(feature = "agent")]
 pub(super) const AGENT_STOP: &str =
     help!["foreread agent stop", "foreread agent stop --socket /run/user/1000/foreread/node.sock"];

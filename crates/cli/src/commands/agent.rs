@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
-use foreread::{AGENT_VARIABLE, AgentChoice, Config, Memory, default_socket};
+use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
 use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
-use foreread_store::attach::{STATUS, STOP};
+use foreread_store::attach::{HostSettings, SET, STATUS, STOP};
 
 use crate::arguments::{Agent, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
@@ -43,6 +43,7 @@ pub fn run(options: Agent) -> Result<ExitCode> {
         Agent::Serve(options) => serve(&options),
         Agent::Start(options) => start(&options),
         Agent::Status(target) => status(&target),
+        Agent::Set { target, changes } => set(&target, &changes),
         Agent::Stop(target) => stop(&target),
     };
     done.map(|()| ExitCode::SUCCESS)
@@ -65,17 +66,29 @@ fn start_agent(knobs: &Knobs, socket: PathBuf) -> Result<RunningAgent> {
 
 fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    check_idle_exit(options)?;
     let signals = Signals::watch()?;
     let agent = start_agent(&knobs, socket_of(options)?)?;
     let is_signalled = signals.flag();
-    while !agent.is_stopped() && !is_signalled() {
+    let most = options.idle_exit.map_or(Duration::MAX, Duration::from_secs_f64);
+    while !agent.is_stopped() && !is_signalled() && agent.idle_time() < most {
         std::thread::sleep(POLL);
     }
     Ok(())
 }
 
+fn check_idle_exit(options: &AgentOptions) -> Result<()> {
+    match options.idle_exit {
+        Some(seconds) if !(0.0..1e9).contains(&seconds) => {
+            Err(Error::new(ErrorKind::Usage, "--idle-exit: expected seconds, such as 3600").into())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn start(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
+    check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
     let socket = socket_of(options)?;
     if Client::connect(&socket.display().to_string()).is_ok() {
@@ -88,6 +101,9 @@ fn start(options: &AgentOptions) -> Result<()> {
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);
+    }
+    if let Some(seconds) = options.idle_exit {
+        command.arg("--idle-exit").arg(seconds.to_string());
     }
     // A group of its own: signals of this terminal do not reach it.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
@@ -256,6 +272,26 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         writeln!(out, "job          process {} ({name}) reads {datasets}", job.process)?;
     }
     Ok(out.flush()?)
+}
+
+fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
+    let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
+    let mut settings = HostSettings::default();
+    for change in changes {
+        match change.split_once('=') {
+            Some(("memory", size)) => {
+                let size: ByteSize = size.parse().map_err(|error| usage(change, &error))?;
+                settings.memory = Some(size.0);
+            }
+            _ => return Err(usage(change, &"expected memory=SIZE").into()),
+        }
+    }
+    connect(&target(options))?.call(SET, &serde_json::to_vec(&settings)?)?;
+    Ok(())
+}
+
+fn usage(what: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Usage, format!("'{what}': {why}"))
 }
 
 fn stop(options: &AgentTarget) -> Result<()> {

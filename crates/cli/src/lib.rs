@@ -73,7 +73,7 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
         #[cfg(feature = "peer")]
         Command::Token(options) => commands::token::run(&options),
         #[cfg(feature = "agent")]
-        Command::Agent(options) => match commands::agent::run(options) {
+        Command::Agent(options) => match commands::agent::run(options, words.first().map(OsString::as_os_str)) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

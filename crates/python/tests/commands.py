@@ -86,7 +86,10 @@ def run(document: Path, images: Path, scratch: Path) -> subprocess.CompletedProc
         "TMPDIR": str(scratch / "disk"),
         "STORE": environment.get("AWS_ENDPOINT_URL", ""),
         "OMP_NUM_THREADS": "1",
+        # An agent of these commands is not that of other tests.
+        "XDG_RUNTIME_DIR": str(scratch / "run"),
     }
+    (scratch / "run").mkdir(mode=0o700)
     return subprocess.run(
         ["bash", "-c", script(document, str(images), str(scratch))],
         cwd=scratch,

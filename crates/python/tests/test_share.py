@@ -156,7 +156,7 @@ def test_failing_requests_report_the_cause(directory: Path) -> None:
     with pytest.raises(foreread.ClosedError):
         source.share()
     with pytest.raises(ValueError, match="invalid address"):
-        foreread.ShareClient("/tmp/socket").get(1)
+        foreread.ShareClient("tmp/socket").get(1)
     with Source(directory) as source:
         with pytest.raises(foreread.ConfigError, match="shared_memory"):
             source.share(shared_memory="much")

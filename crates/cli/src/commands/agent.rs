@@ -4,7 +4,7 @@
 //! own, and returns when it serves. `run` has an agent in this process, for one command and its
 //! children, which find it by `FOREREAD_AGENT`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -37,11 +37,12 @@ const POLL: Duration = Duration::from_millis(20);
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-pub fn run(options: Agent) -> Result<ExitCode> {
+/// `program` is the name under which this command was run.
+pub fn run(options: Agent, program: Option<&OsStr>) -> Result<ExitCode> {
     let done = match options {
         Agent::Run { settings, words } => return run_command(&settings, &words),
         Agent::Serve(options) => serve(&options),
-        Agent::Start(options) => start(&options),
+        Agent::Start(options) => start(&options, program),
         Agent::Status(target) => status(&target),
         Agent::Set { target, changes } => set(&target, &changes),
         Agent::Stop(target) => stop(&target),
@@ -86,7 +87,7 @@ fn check_idle_exit(options: &AgentOptions) -> Result<()> {
     }
 }
 
-fn start(options: &AgentOptions) -> Result<()> {
+fn start(options: &AgentOptions, program: Option<&OsStr>) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
@@ -97,7 +98,8 @@ fn start(options: &AgentOptions) -> Result<()> {
     // The directory is the user's alone, so nobody can have put a link there.
     let log = foreread_agent::private_directory(&socket)?.join("agent.log");
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut command = Command::new(std::env::current_exe().context("this program has no path")?);
+    // The command may be a script, whose process is that of an interpreter.
+    let mut command = Command::new(program.context("this program has no name")?);
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);

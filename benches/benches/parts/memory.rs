@@ -72,9 +72,8 @@ fn fresh(criterion: &mut Criterion) {
     let chosen = setting.split(['[', ']']).nth(1).unwrap_or("absent").to_owned();
     let mut group = criterion.benchmark_group(format!("100 fresh samples of 110 kB, shmem_enabled {chosen}"));
     group.sample_size(20);
-    let arenas: [(&str, fn() -> ArenaBuffers); 2] =
-        [("arena", ArenaBuffers::default), ("arena, shared", shared_arena)];
-    for (name, arena) in arenas {
+    for (name, is_shared) in [("arena", false), ("arena, shared", true)] {
+        let arena = || if is_shared { shared_arena() } else { ArenaBuffers::default() };
         group.bench_function(name, |bencher| {
             bencher.iter_batched_ref(
                 || (arena(), Vec::with_capacity(100)),

@@ -15,8 +15,8 @@ use foreread_oracle::Deal;
 use foreread_tier::{ArenaBuffers, Buffers, OpenContext, OriginTier};
 use tokio::runtime::Handle;
 
-use crate::calibration::Calibration;
 use crate::agent_choice::AgentChoice;
+use crate::calibration::Calibration;
 use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::group_member::GroupPreparation;

@@ -430,9 +430,10 @@ fn memory_of_an_agent_changes_while_it_runs() {
     run(&mut node.agent(&["set", "memory=500KB"])).ok();
     eventually("samples leave", || number(&node.status(), "/held_bytes") <= 500_000);
     assert_eq!(number(&node.status(), "/memory"), 500_000);
-    run(&mut node.agent(&["set", "memory=1MB"])).ok();
+    run(&mut node.agent(&["set", &format!("memory={}", 200 * TAKEN)])).ok();
     run(&mut node.job(&["--epochs", "3"])).ok();
-    eventually("it is used", || (500_000..=1_000_000).contains(&number(&node.status(), "/held_bytes")));
+    // Gaps take some of it.
+    assert!(number(&node.status(), "/held_bytes") > 1_000_000, "{}", node.status());
     assert!(run(&mut node.agent(&["set", "memory=1GB"])).fails(1).contains("with which it was started"));
     assert!(run(&mut node.agent(&["set", "memory=much"])).fails(2).contains("memory=much"));
     assert!(run(&mut node.agent(&["set", "colour=red"])).fails(2).contains("expected memory=SIZE"));

@@ -82,8 +82,10 @@ pub(super) const AGENT_RUN: &str = help![
 pub(super) const AGENT_STATUS: &str =
     help!["foreread agent status", "foreread agent status --report json --socket /run/user/1000/a/node.sock"];
 #[cfg(feature = "agent")]
-pub(super) const AGENT_SET: &str =
-    help!["foreread agent set memory=100GiB", "foreread agent set memory=0 --socket /run/user/1000/a/node.sock"];
+pub(super) const AGENT_SET: &str = help![
+    "foreread agent set memory=100GiB",
+    "foreread agent set memory=0 --socket /run/user/1000/a/node.sock"
+];
 #[cfg(feature = "agent")]
 pub(super) const AGENT_STOP: &str =
     help!["foreread agent stop", "foreread agent stop --socket /run/user/1000/foreread/node.sock"];

@@ -110,7 +110,7 @@ impl AgentShared {
         encoded(&answer)
     }
 
-    /// Changes settings. The memory changes within a second.
+    /// Changes settings, at once.
     fn set(&self, payload: &[u8]) -> Result<Bytes, TierError> {
         let settings: HostSettings =
             serde_json::from_slice(payload).map_err(|error| invalid(&error.to_string()))?;
@@ -120,6 +120,8 @@ impl AgentShared {
                 return Err(invalid(&format!("memory: at most {given} bytes, with which it was started")));
             }
             self.memory.store(memory, Ordering::Relaxed);
+            // What gaps take of it is known a moment later.
+            self.store.set_capacity(memory);
         }
         Ok(Bytes::new())
     }

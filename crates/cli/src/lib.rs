@@ -73,12 +73,10 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
         #[cfg(feature = "peer")]
         Command::Token(options) => commands::token::run(&options),
         #[cfg(feature = "agent")]
-        Command::Agent(options) => {
-            match commands::agent::run(options, words.first().map(OsString::as_os_str)) {
-                Ok(code) => return code,
-                Err(error) => Err(error),
-            }
-        }
+        Command::Agent(options) => match commands::agent::run(options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Cache(options) => commands::cache::run(&options),
         Command::Completions(options) => commands::completions::run(options.shell, command(&registry)),
         Command::Man(options) => commands::man::run(options.directory.as_deref(), command(&registry)),

@@ -62,14 +62,19 @@ def main() -> None:
     # As Python does for a script.
     sys.path[0] = str(Path(sys.argv[0]).parent)
     foreread.torch.DataLoader = RecordedLoader  # type: ignore[misc]
-    status: Any = 0
+    # The script's objects are never deleted, and the interpreter has no end of its own: there a thread of PyTorch 1.13 may
+    # wait for ever, once rank 0 has left.
+    kept: Any = None
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        kept = runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as ended:
-        status = ended.code
-    # Without the interpreter's own end: there a thread of PyTorch 1.13 may wait for ever, once rank 0 has left.
+        end(ended.code)
+    end(0 if kept is not None else 1)
+
+
+def end(status: Any) -> None:
     sys.stdout.flush()
-    os._exit(status)
+    os._exit(status or 0)
 
 
 if __name__ == "__main__":

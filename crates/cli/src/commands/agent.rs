@@ -4,9 +4,10 @@
 //! own, and returns when it serves. `run` has an agent in this process, for one command and its
 //! children, which find it by `FOREREAD_AGENT`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -37,12 +38,11 @@ const POLL: Duration = Duration::from_millis(20);
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// `program` is the name under which this command was run.
-pub fn run(options: Agent, program: Option<&OsStr>) -> Result<ExitCode> {
+pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
         Agent::Run { settings, words } => return run_command(&settings, &words),
         Agent::Serve(options) => serve(&options),
-        Agent::Start(options) => start(&options, program),
+        Agent::Start(options) => start(&options),
         Agent::Status(target) => status(&target),
         Agent::Set { target, changes } => set(&target, &changes),
         Agent::Stop(target) => stop(&target),
@@ -87,7 +87,7 @@ fn check_idle_exit(options: &AgentOptions) -> Result<()> {
     }
 }
 
-fn start(options: &AgentOptions, program: Option<&OsStr>) -> Result<()> {
+fn start(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
@@ -98,8 +98,7 @@ fn start(options: &AgentOptions, program: Option<&OsStr>) -> Result<()> {
     // The directory is the user's alone, so nobody can have put a link there.
     let log = foreread_agent::private_directory(&socket)?.join("agent.log");
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    // The command may be a script, whose process is that of an interpreter.
-    let mut command = Command::new(program.context("this program has no name")?);
+    let mut command = own_command().context("this program has no path")?;
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);
@@ -121,6 +120,24 @@ fn start(options: &AgentOptions, program: Option<&OsStr>) -> Result<()> {
     let mut out = output::stdout();
     writeln!(out, "agent {} serves {} at {}", child.id(), ByteSize(memory), socket.display())?;
     Ok(out.flush()?)
+}
+
+/// The command that runs this program, without its arguments. The program may be a script, whose
+/// process is that of an interpreter.
+fn own_command() -> std::io::Result<Command> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let is_here = |pair: &[OsString]| pair[0] == "agent" && pair[1] == "start";
+    let before = words.windows(2).position(is_here).unwrap_or(1);
+    let (program, more) = match words.split_first() {
+        Some((program, _)) if program.as_bytes().contains(&b'/') => {
+            (PathBuf::from(program), &words[1..before.max(1)])
+        }
+        Some(_) => (std::env::current_exe()?, &words[1..before.max(1)]),
+        None => (std::env::current_exe()?, &[][..]),
+    };
+    let mut command = Command::new(program);
+    command.args(more);
+    Ok(command)
 }
 
 /// Waits until the process `child` serves, and not another agent.

@@ -18,6 +18,8 @@ pub const FOREVER: Duration = Duration::from_secs(60);
 
 /// Ids from here on contain their length: `SIZED + length * 1000 + number`.
 pub const SIZED: u64 = 1 << 32;
+/// The longest sample that exists.
+const LONGEST: u64 = 1 << 28;
 /// A sample that does not exist.
 pub const MISSING: SampleId = SampleId(1 << 60);
 /// A sample whose request the engine drops.
@@ -66,6 +68,10 @@ fn answer(request: SampleRequest) {
             request.answer(Err(error.with_source(std::io::Error::other("no such file"))));
         }
         FORGOTTEN => drop(request),
+        // A hostile program requests anything.
+        SampleId(id) if (SIZED..PARKED).contains(&id) && (id - SIZED) / 1000 > LONGEST => {
+            request.answer(Err(TierError::new(ErrorKind::Invalid, "test")));
+        }
         _ => request.answer(Ok(content(id))),
     }
 }

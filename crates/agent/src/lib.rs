@@ -25,7 +25,7 @@ mod provider;
 mod socket;
 mod status;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -103,16 +103,6 @@ impl Agent {
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
         Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), _lock: lock })
-    }
-
-    /// The path of its socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// The present status.
-    pub fn status(&self) -> AgentStatus {
-        self.provider.status()
     }
 
     /// For how long no job has been attached. Zero while one is.

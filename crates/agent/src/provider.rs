@@ -64,10 +64,6 @@ impl AgentProvider {
         self.shared.store.set_capacity(capacity);
     }
 
-    pub(crate) fn status(&self) -> AgentStatus {
-        self.shared.status()
-    }
-
     /// Whether a client has had the agent stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Relaxed)

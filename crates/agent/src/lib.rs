@@ -41,7 +41,7 @@ pub use crate::file_limit::FileLimit;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::provider::AgentProvider;
 pub use crate::socket::private_directory;
-pub use crate::status::{AgentStatus, DatasetStatus, JobStatus};
+pub use crate::status::{AgentStatus, DatasetStatus, JobStatus, OriginStatus, PolicyValue};
 
 /// The most samples that one job may have requested and not received.
 const MAX_IN_FLIGHT: usize = 4096;

@@ -133,6 +133,7 @@ impl AgentShared {
             url: dataset.url.clone(),
             samples: dataset.samples,
             bytes: dataset.bytes,
+            ..DatasetStatus::default()
         });
         AgentStatus {
             process: std::process::id(),
@@ -147,6 +148,7 @@ impl AgentShared {
             failures: store.counts.failures,
             jobs,
             datasets: datasets.collect(),
+            ..AgentStatus::default()
         }
     }
 }
@@ -159,6 +161,7 @@ fn job_status(
         process: job.attach.process,
         look_ahead: job.attach.look_ahead,
         datasets: job.datasets.iter().flatten().filter_map(&url).collect(),
+        ..JobStatus::default()
     }
 }
 

@@ -2,21 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The status of an agent.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The status of an agent. Counts are totals since its start.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AgentStatus {
     /// Its process.
     pub process: u32,
+    /// Seconds since its start.
+    pub uptime_seconds: f64,
     /// The bytes that samples may take in memory.
     pub memory: u64,
     /// The bytes that they take.
     pub held_bytes: u64,
     /// The number of samples in memory.
     pub samples: u64,
-    /// Samples that are being read.
+    /// Samples that are being read, or wait for that.
     pub reading: u64,
-    /// Requests that were answered from memory, since the start.
+    /// Requests that were answered from memory.
     pub hits: u64,
     /// Requests that joined the read of another request.
     pub joined: u64,
@@ -28,15 +30,19 @@ pub struct AgentStatus {
     pub failures: u64,
     /// The connected jobs.
     pub jobs: Vec<JobStatus>,
-    /// The datasets since the start.
+    /// The datasets.
     pub datasets: Vec<DatasetStatus>,
+    /// The stores that datasets are read from.
+    pub stores: Vec<OriginStatus>,
+    /// The policy in force.
+    pub policy: Vec<PolicyValue>,
 }
 
 /// A connected job.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobStatus {
-    /// Its name.
+    /// The program that it runs.
     pub name: String,
     /// Its process.
     pub process: u32,
@@ -44,10 +50,33 @@ pub struct JobStatus {
     pub look_ahead: u64,
     /// Where its datasets are read from.
     pub datasets: Vec<String>,
+    /// Its share of a store's time, relative to other jobs.
+    pub weight: u32,
+    /// Samples that it has received from memory.
+    pub hits: u64,
+    /// Samples for which it joined the read of another job.
+    pub joined: u64,
+    /// Samples that were read for it.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Reads for it that failed.
+    pub failures: u64,
+    /// Samples that it has requested and not received.
+    pub waiting: u64,
+    /// Samples per second, over the last seconds.
+    pub samples_per_second: f64,
+    /// The part of its requests that should be answered without a read of its own, by the paces of
+    /// all jobs and the size of the cache. `None` until the paces are known.
+    pub expected_hit_share: Option<f64>,
+    /// The part of the last seconds in which its trainer waited for samples.
+    pub stalled_share: f64,
+    /// What it waits for: `storage`, `limit` (of its store), `other jobs` or nothing.
+    pub waits_for: Option<String>,
 }
 
 /// A dataset.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatasetStatus {
     /// Where it is read from.
@@ -56,4 +85,48 @@ pub struct DatasetStatus {
     pub samples: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Its samples in memory.
+    pub held_samples: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// Connected jobs that read it.
+    pub jobs: u64,
+    /// Requests that were answered from memory or joined a read.
+    pub hits: u64,
+    /// Samples that were read from storage.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+}
+
+/// A store that datasets are read from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OriginStatus {
+    /// Its name: the scheme and the bucket or server of its datasets' locations, or a directory.
+    pub name: String,
+    /// The most bytes per second. `None`: no limit.
+    pub limit: Option<u64>,
+    /// The most reads at once. `None`: as many as the store answers fastest.
+    pub parallelism: Option<u64>,
+    /// Reads under way.
+    pub reading: u64,
+    /// Reads that wait for their turn.
+    pub queued: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+    /// Bytes per second, over the last seconds.
+    pub bytes_per_second: f64,
+}
+
+/// A value of the policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PolicyValue {
+    /// Its key, as `foreread agent set` takes it.
+    pub key: String,
+    /// Its value as text.
+    pub value: String,
+    /// Where it comes from: `default`, `argument`, a file, or `set`.
+    pub source: String,
 }

@@ -19,6 +19,9 @@ pub trait JobCatalogs: Send + Sync + 'static {
     fn catalog(&self, dataset: usize) -> Option<Bytes>;
 }
 
+/// How long a trainer has waited for batches so far.
+pub type StallTime = Arc<dyn Fn() -> Duration + Send + Sync>;
+
 /// What a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
     /// The address of the agent: the path of its socket.
@@ -146,6 +149,11 @@ impl AgentClient {
     /// Announces the orders of the job, in place of earlier ones.
     pub fn announce(&self, orders: Arc<dyn JobOrders>) {
         self.link.set_orders(orders);
+    }
+
+    /// Has the agent told from now on how long the trainer has waited so far, about once a second.
+    pub fn watch(&self, stalled: StallTime) {
+        self.link.lock().stalled = Some(stalled);
     }
 
     /// Samples by the way they came.

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use foreread_store::StoreError;
 
+use crate::policy::PolicyError;
+
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,6 +42,9 @@ pub enum AgentError {
         /// The system's error.
         error: io::Error,
     },
+    /// The policy has a mistake.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The server could not start.
     #[error(transparent)]
     Server(#[from] StoreError),

@@ -1,6 +1,7 @@
 //! No agent: the crate was built without the feature `agent`, or for another system than Linux.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use foreread_oracle::Run;
 use foreread_tier::OpenContext;
@@ -17,6 +18,10 @@ pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
     pub(crate) fn announce(&self, _: &Run) {
+        match self.0 {}
+    }
+
+    pub(crate) fn watch(&self, _: impl Fn() -> Duration) {
         match self.0 {}
     }
 

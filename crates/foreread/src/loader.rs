@@ -95,6 +95,9 @@ impl Ready {
             agent.announce(&run);
         }
         let inner = assembly.start(run, plan, workers.handle());
+        if let Some(agent) = &agent {
+            agent.watch(inner.stalled());
+        }
         Loader {
             inner,
             earlier: RunReport::default(),
@@ -272,6 +275,9 @@ impl Loader {
         }
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
+        if let Some(agent) = &self.agent {
+            agent.watch(self.inner.stalled());
+        }
         self.jumped = true;
         Ok(())
     }

@@ -363,7 +363,7 @@ fn other_users_cannot_use_an_agent() {
 
 #[test]
 fn agent_for_a_command_ends_with_it() {
-    let store = HttpStore::start();
+    let (store, directory) = (HttpStore::start(), tempfile::tempdir().unwrap());
     store.numbered("train", NumberedObjects::new(200, LENGTH));
     let kept = tempfile::NamedTempFile::new().unwrap();
     let load = format!(
@@ -400,21 +400,29 @@ fn agent_for_a_command_ends_with_it() {
     assert!(run(&mut command).fails(2).contains("an agent needs a size"));
 
     // The terminal's signals reach the command by themselves, and only once.
-    let script = "trap 'n=$((n+1))' INT; trap 'echo $n; exit 9' TERM; while :; do sleep 0.05; done";
-    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", script]);
+    let seen = |name: &str| directory.path().join(name);
+    let script = format!(
+        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; while :; do sleep 0.05; done",
+        seen("interrupted").display(),
+        seen("began").display()
+    );
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
     let child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    eventually("the command runs", || seen("began").exists());
     let group = Pid::from_child(&child);
     rustix::process::kill_process_group(group, Signal::INT).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the command was interrupted", || seen("interrupted").exists());
+    // Time for a second one, which must not come.
+    std::thread::sleep(Duration::from_millis(200));
     kill_process(group, Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stdout)), (Some(9), "1\n"));
 
     // A signal for the agent alone ends the command, too.
-    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sleep", "100"]);
+    let script = format!("echo > {}; exec sleep 100", seen("slept").display());
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the command runs", || seen("slept").exists());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let begun = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(143));

@@ -283,6 +283,10 @@ pub enum Agent {
     /// Run a command with an agent for it and its children, which ends with the command
     #[command(after_help = texts::AGENT_RUN)]
     Run {
+        /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME, or in
+        /// ~/.config]
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
         #[command(flatten)]
         settings: Settings<AgentSet>,
         /// The command and its arguments
@@ -297,7 +301,8 @@ pub enum Agent {
     Set {
         #[command(flatten)]
         target: AgentTarget,
-        /// memory=SIZE: the bytes of samples in memory, at most those with which it was started
+        /// Values of the policy, such as memory=100GiB, limit@s3://bucket=100MB/s or weight@JOB=4;
+        /// `none` removes one
         #[arg(value_name = "KEY=VALUE", required = true)]
         changes: Vec<String>,
     },
@@ -317,6 +322,10 @@ pub struct AgentOptions {
     /// End the agent when no job has used it for so long [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<f64>,
+    /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME, or in
+    /// ~/.config]
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings<AgentSet>,
 }

@@ -20,7 +20,7 @@ use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, de
 use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
-use foreread_store::attach::{HostSettings, SET, STATUS, STOP};
+use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
 use crate::arguments::{Agent, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
@@ -40,7 +40,7 @@ const NOT_EXECUTABLE: u8 = 126;
 
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
-        Agent::Run { settings, words } => return run_command(&settings, &words),
+        Agent::Run { policy, settings, words } => return run_command(policy.as_deref(), &settings, &words),
         Agent::Serve(options) => serve(&options),
         Agent::Start(options) => start(&options),
         Agent::Status(target) => status(&target),
@@ -60,16 +60,28 @@ fn agent_config(knobs: &Knobs) -> Result<(u64, Config)> {
     Ok((memory, config))
 }
 
-fn start_agent(knobs: &Knobs, socket: PathBuf) -> Result<RunningAgent> {
+fn start_agent(knobs: &Knobs, socket: PathBuf, policy: Option<&Path>) -> Result<RunningAgent> {
     let (memory, config) = agent_config(knobs)?;
-    Ok(RunningAgent::start(AgentSettings { socket, memory, config })?)
+    let policy = policy_file(policy)?;
+    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy })?)
+}
+
+/// The absolute path of the policy file: a named one must exist.
+fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        let path = std::fs::canonicalize(named);
+        return path.with_context(|| format!("cannot read the policy file {}", named.display()));
+    }
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
+    let directory = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Ok(directory.or_else(home).unwrap_or_default().join("foreread").join("agent.toml"))
 }
 
 fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, socket_of(options)?)?;
+    let agent = start_agent(&knobs, socket_of(options)?, options.policy.as_deref())?;
     let is_signalled = signals.flag();
     let most = options.idle_exit.map_or(Duration::MAX, Duration::from_secs_f64);
     while !agent.is_stopped() && !is_signalled() && agent.idle_time() < most {
@@ -102,6 +114,9 @@ fn start(options: &AgentOptions) -> Result<()> {
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);
+    }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy_file(Some(policy))?);
     }
     if let Some(seconds) = options.idle_exit {
         command.arg("--idle-exit").arg(seconds.to_string());
@@ -164,15 +179,16 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 }
 
 /// Runs a command with an agent for it, and returns the command's exit code.
-fn run_command(settings: &Settings<AgentSet>, words: &[OsString]) -> Result<ExitCode> {
+fn run_command(policy: Option<&Path>, settings: &Settings<AgentSet>, words: &[OsString]) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
     let [program, arguments @ ..] = words else { bail!("no command") };
     let directory = agent_directory().context("cannot create a directory for the agent")?;
     let limit = foreread_agent::FileLimit::current();
-    let mut agent = Some(start_agent(&knobs, directory.path().join("node.sock"))?);
+    let mut agent = Some(start_agent(&knobs, directory.path().join("node.sock"), policy)?);
     let mut command = Command::new(program);
     command.args(arguments).env(AGENT_VARIABLE, directory.path().join("node.sock"));
     limit.restore_in(&mut command);
+    let signals = PassedSignals::record()?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -181,7 +197,7 @@ fn run_command(settings: &Settings<AgentSet>, words: &[OsString]) -> Result<Exit
             return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
         }
     };
-    PassedSignals::begin(child.id())?;
+    signals.pass_to(child.id())?;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             return Ok(exit_code(status));
@@ -203,14 +219,20 @@ fn agent_directory() -> std::io::Result<tempfile::TempDir> {
 }
 
 /// Signals that end the agent's process are for the command, which ends it.
-struct PassedSignals;
+struct PassedSignals(signal_hook::iterator::Signals);
 
 impl PassedSignals {
-    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
-    fn begin(process: u32) -> Result<()> {
+    /// Records signals from now on, so that none is lost while the command starts.
+    fn record() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
-            .context("cannot register signal handlers")?;
+        let signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+        Ok(Self(signals.context("cannot register signal handlers")?))
+    }
+
+    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
+    fn pass_to(self, process: u32) -> Result<()> {
+        use signal_hook::consts::{SIGHUP, SIGTERM};
+        let Self(mut signals) = self;
         let pass = move || {
             for signal in signals.forever().filter(|signal| [SIGHUP, SIGTERM].contains(signal)) {
                 let signal = rustix::process::Signal::from_named_raw(signal);
@@ -295,22 +317,11 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
 
 fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
     let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
-    let mut settings = HostSettings::default();
-    for change in changes {
-        match change.split_once('=') {
-            Some(("memory", size)) => {
-                let size: ByteSize = size.parse().map_err(|error| usage(change, &error))?;
-                settings.memory = Some(size.0);
-            }
-            _ => return Err(usage(change, &"expected memory=SIZE").into()),
-        }
-    }
-    connect(&target(options))?.call(SET, &serde_json::to_vec(&settings)?)?;
+    let changes = serde_json::to_vec(&PolicyChanges { changes: changes.to_vec() })?;
+    let set = connect(&target(options))?.call(SET, &changes);
+    // The agent says which key or value is wrong.
+    set.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
     Ok(())
-}
-
-fn usage(what: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Usage, format!("'{what}': {why}"))
 }
 
 fn stop(options: &AgentTarget) -> Result<()> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread::agent::host::DatasetHost;
-use foreread_store::attach::{Attach, Attached, PolicyChanges, WarmAnswer};
+use foreread_store::attach::{Attach, Attached, PolicyChanges, WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore};
 use foreread_tier::{ErrorKind, TierError};
 use tokio::runtime::Handle;
@@ -176,16 +176,25 @@ impl AgentState {
         }
     }
 
-    /// Begins to fill the memory with a dataset of a job, unless that goes on already.
+    /// Fills the memory with a dataset of a job, if the request says so, and answers how much is
+    /// there.
     pub(crate) fn warm(
         self: &Arc<Self>,
         connection: ConnectionId,
-        number: usize,
+        request: WarmRequest,
     ) -> Result<WarmAnswer, TierError> {
         let job = self.job(connection).ok_or_else(|| invalid("not attached"))?;
-        let dataset = job.datasets.get(number).copied().flatten().and_then(|id| self.datasets.get(id));
+        let dataset = job
+            .datasets
+            .get(request.dataset as usize)
+            .copied()
+            .flatten()
+            .and_then(|id| self.datasets.get(id));
         let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        let is_active = self.warmings.begin(&self.store, &self.runtime, &dataset);
+        let is_active = match request.begin {
+            true => self.warmings.begin(&self.store, &self.runtime, &dataset),
+            false => self.warmings.contains(dataset.id),
+        };
         let there = self.store.status().datasets[dataset.id.0 as usize].clone();
         Ok(WarmAnswer {
             is_active,

@@ -89,9 +89,7 @@ impl SampleProvider for AgentProvider {
                     there.stalls.add(Instant::now(), progress.stalled_seconds);
                 }
             })),
-            WARM => decoded(&call)
-                .and_then(|number| state.warm(connection, number))
-                .and_then(|warmth| encoded(&warmth)),
+            WARM => decoded(&call).and_then(|request| encoded(&state.warm(connection, request)?)),
             STATUS => encoded(&state.status()),
             SET => done(decoded(&call).and_then(|changes: PolicyChanges| state.set(&changes))),
             STOP => {

@@ -1,10 +1,9 @@
 //! Fills the memory with a dataset ahead of its jobs, once however many ask.
 //!
-//! The samples are read in the order of the catalog, as for a job that will use all of them again.
-//! Its weight is the lowest, so other jobs are not delayed. It takes free room and that of datasets
-//! without jobs. Residents are skipped, so a later request continues where an earlier one ended. The
-//! price: orders of its jobs are not known yet, so which part of a large dataset is kept is
-//! arbitrary.
+//! The samples are read in the order of the catalog. The weight of these reads is the lowest, so
+//! other jobs are hardly delayed. They take free room, and that of datasets without jobs. Residents
+//! are skipped, so a later request continues where an earlier one ended. The price: the orders of
+//! later jobs are not known yet, so it is arbitrary which part of a large dataset is kept.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,6 +35,11 @@ impl Warmings {
         !self.lock().is_empty()
     }
 
+    /// Whether a dataset is being warmed.
+    pub(crate) fn contains(&self, dataset: DatasetId) -> bool {
+        self.lock().contains(&dataset)
+    }
+
     /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether it
     /// is being warmed now.
     pub(crate) fn begin(&self, store: &NodeStore, runtime: &Handle, dataset: &KnownDataset) -> bool {
@@ -48,7 +52,7 @@ impl Warmings {
         let Some(first) = missing else { return false };
         let (store, dataset) = (store.clone(), dataset.clone());
         runtime.spawn(async move {
-            let job = store.add_job(true);
+            let job = store.add_filling_job();
             let warming = WarmingJob { store, job, _ends: ends };
             tracing::info!(url = dataset.url, "fills the memory with a dataset");
             warming.run(&dataset, first).await;
@@ -84,44 +88,30 @@ impl Drop for WarmingJob {
 
 impl WarmingJob {
     async fn run(&self, dataset: &KnownDataset, first: u64) {
-        let samples = dataset.samples;
-        let (store, job, id) = (self.store.clone(), self.job, dataset.id);
-        let announced = tokio::task::spawn_blocking(move || {
-            // The second epoch says that all of them are used again.
-            (0..2).try_for_each(|epoch| {
-                store.announce(job, id, Tick(epoch * samples), (0..samples).map(SampleId))
-            })
-        });
-        if !matches!(announced.await, Ok(Ok(()))) {
-            return;
-        }
+        let (samples, id) = (dataset.samples, dataset.id);
         let (sender, mut received) = mpsc::unbounded_channel();
         let (mut next, mut in_flight, mut without_room) = (first, 0, 0);
         loop {
-            let mut requests = Vec::new();
-            while in_flight < IN_FLIGHT && next < samples {
+            while in_flight < IN_FLIGHT && next < samples && without_room < FULL {
                 let key = SampleKey::new(id, SampleId(next));
-                if !self.store.contains(key) {
-                    let sender = sender.clone();
-                    let answer = Box::new(move |_| {
-                        // A closed channel: the warming has ended.
-                        let _ = sender.send(key);
-                    });
-                    requests.push(StoreRequest { key, due: Tick(next), answer });
-                    in_flight += 1;
-                }
                 next += 1;
+                if self.store.contains(key) {
+                    continue;
+                }
+                let sender = sender.clone();
+                let answer = Box::new(move |_| {
+                    // A closed channel: the warming has ended.
+                    let _ = sender.send(());
+                });
+                self.store.request(self.job, vec![StoreRequest { key, due: Tick(next), answer }]);
+                in_flight += 1;
+                // Its room was found, or not, at the request.
+                without_room = if self.store.contains(key) { 0 } else { without_room + 1 };
             }
-            self.store.request(self.job, requests);
-            if in_flight == 0 {
+            if in_flight == 0 || received.recv().await.is_none() {
                 return;
             }
-            let Some(key) = received.recv().await else { return };
             in_flight -= 1;
-            without_room = if self.store.contains(key) { 0 } else { without_room + 1 };
-            if without_room >= FULL {
-                return;
-            }
         }
     }
 }

@@ -9,7 +9,7 @@ use foreread_tier::OpenContext;
 use crate::config::Config;
 use crate::error::Result;
 use crate::origin::OpenDataset;
-use crate::report::AgentReport;
+use crate::report::{AgentReport, WarmDataset};
 use crate::storage::StorageOptions;
 
 /// The agent of a run. There is none.
@@ -22,6 +22,10 @@ impl AgentLink {
     }
 
     pub(crate) fn watch(&self, _: impl Fn() -> Duration) {
+        match self.0 {}
+    }
+
+    pub(crate) fn warm(&self, _: bool) -> Result<WarmDataset> {
         match self.0 {}
     }
 

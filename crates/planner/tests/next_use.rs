@@ -600,3 +600,29 @@ fn datasets_without_jobs_leave_in_the_order_of_their_latest_use() {
         assert_eq!(held(&cache), expected);
     }
 }
+
+#[test]
+fn filling_takes_free_room_and_that_of_unused_datasets() {
+    let mut cache = NextUseCache::new(40);
+    let [old, busy, new] =
+        [0; 3].map(|_| cache.add_dataset(DatasetCosts::new(Sizes::uniform(30, 1))).unwrap());
+    let mut evicted = Vec::new();
+    let start = JobStart { now_ns: 5, position: 0, ns_per_sample: NS };
+    let order = || (0..30).map(SampleId);
+    let job = cache.add_job(busy, start, order(), Some(order())).unwrap();
+    for id in 0..10 {
+        cache.used_unannounced(SampleKey::new(old, SampleId(id)), 4, &mut evicted);
+        cache.used(job, id as u32, SampleId(id), 5, &mut evicted);
+    }
+    let fill = |cache: &mut NextUseCache, dataset, since| {
+        let fill = |id| cache.fill(SampleKey::new(dataset, SampleId(id)), 9, since, &mut Vec::new()).kept;
+        (0..30).map(fill).filter(|kept| *kept).count()
+    };
+    // Room for 20, and what the old dataset has.
+    assert_eq!(fill(&mut cache, new, 8), 30);
+    assert_eq!([old, busy, new].map(|dataset| cache.residents(dataset).0), [0, 10, 30]);
+    // What was filled a moment ago stays.
+    assert_eq!(fill(&mut cache, old, 8), 0);
+    assert_eq!(fill(&mut cache, new, 8), 30);
+    assert!(cache.held_bytes() <= 40);
+}

@@ -24,8 +24,8 @@ pub const ORDER: &str = "order";
 pub const RESTART: &str = "restart";
 /// The call that says how a job gets on: [`JobProgress`].
 pub const PROGRESS: &str = "progress";
-/// The call that has the host fill its memory with a dataset of the job: the dataset's number, as
-/// JSON.
+/// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered by
+/// [`WarmAnswer`].
 pub const WARM: &str = "warm";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";
@@ -42,6 +42,15 @@ pub const PIECE_BYTES: usize = 48 << 10;
 pub struct PolicyChanges {
     /// Each as `KEY=VALUE`. The host knows the keys.
     pub changes: Vec<String>,
+}
+
+/// A request to fill the memory with a dataset, or a question about that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmRequest {
+    /// The dataset's number among those of the job.
+    pub dataset: u32,
+    /// Whether to begin, unless that has happened.
+    pub begin: bool,
 }
 
 /// What a host keeps of a dataset that it fills its memory with.

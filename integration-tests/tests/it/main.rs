@@ -6,6 +6,8 @@
 )]
 
 mod agent;
+mod agent_node;
+mod agent_policy;
 mod bad_input;
 mod calibrate;
 mod catalog;

@@ -18,7 +18,7 @@ use foreread::dataset::FormatOptions;
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
 #[cfg(feature = "agent")]
-pub use self::settings::{AgentSet, AgentStatusSet};
+pub use self::settings::{AgentSet, AgentStatusSet, WarmSet};
 pub use self::settings::{
     CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
 };
@@ -91,6 +91,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(subcommand, after_help = texts::AGENT)]
     Agent(Agent),
+    /// Fill the memory of the node's agent with a dataset, ahead of its jobs
+    #[cfg(feature = "agent")]
+    #[command(after_help = texts::WARM)]
+    Warm(Warm),
     /// List disk caches, or remove unused ones
     #[command(subcommand, after_help = texts::CACHE)]
     Cache(Cache),
@@ -109,6 +113,36 @@ pub struct Demo {
     pub directory: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings<DemoSet>,
+}
+
+/// A dataset for the agent's memory.
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct Warm {
+    /// The dataset: a directory, a URL or a catalog
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: String,
+    /// Wait until this part of the samples is in memory, or all that fits [default: do not wait]
+    #[arg(long, value_name = "PERCENT%")]
+    pub wait: Option<Percent>,
+    #[command(flatten)]
+    pub settings: Settings<WarmSet>,
+}
+
+/// A part in percent, such as `80%`.
+#[cfg(feature = "agent")]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Percent(pub f64);
+
+#[cfg(feature = "agent")]
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok());
+        let percent = number.filter(|percent: &f64| (0.0..=100.0).contains(percent));
+        percent.map(Self).ok_or_else(|| "expected a part of the samples, such as 80%".to_owned())
+    }
 }
 
 #[derive(Debug, Args)]

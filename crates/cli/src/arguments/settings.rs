@@ -200,6 +200,13 @@ knob_set!(
         _ => report(option),
     }
 );
+#[cfg(feature = "agent")]
+knob_set!(
+    /// `warm`.
+    WarmSet,
+    &["agent", "format", "patience", "report", "progress"],
+    report
+);
 knob_set!(
     /// `calibrate`.
     CalibrateSet,

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
-use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus};
+use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, JobStatus, OriginStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
@@ -304,15 +304,57 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     )?;
     let failures = if status.failures > 0 { format!(", {} failed", status.failures) } else { String::new() };
     writeln!(out, "storage      {} samples, {}{failures}", status.reads, ByteSize(status.read_bytes))?;
+    for store in &status.stores {
+        writeln!(out, "store        {}", store_line(store))?;
+    }
     for dataset in &status.datasets {
         let url = output::one_line(&dataset.url);
-        writeln!(out, "dataset      {} samples, {}: {url}", dataset.samples, ByteSize(dataset.bytes))?;
+        let held = 100.0 * dataset.held_samples as f64 / dataset.samples.max(1) as f64;
+        let (samples, bytes) = (dataset.samples, ByteSize(dataset.bytes));
+        writeln!(out, "dataset      {samples} samples, {bytes}, {held:.0}% in memory: {url}")?;
     }
     for job in &status.jobs {
-        let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
-        writeln!(out, "job          process {} ({name}) reads {datasets}", job.process)?;
+        writeln!(out, "job          {}", job_line(job))?;
+    }
+    for value in &status.policy {
+        let [key, shown, source] =
+            [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
+        writeln!(out, "policy       {key}={shown} ({source})")?;
     }
     Ok(out.flush()?)
+}
+
+fn store_line(store: &OriginStatus) -> String {
+    let rate = |bytes: f64| format!("{}/s", ByteSize(bytes as u64));
+    let limit = store.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
+    let OriginStatus { reading, queued, bytes_per_second, .. } = store;
+    let name = output::one_line(&store.name);
+    format!("{name}: {}{limit}, {reading} reads under way, {queued} wait", rate(*bytes_per_second))
+}
+
+fn job_line(job: &JobStatus) -> String {
+    let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
+    let used = job.hits + job.joined + job.reads;
+    let mut line =
+        format!("process {} ({name}) reads {datasets}: {:.0}/s", job.process, job.samples_per_second);
+    if used > 0 {
+        let share = 100.0 * (job.hits + job.joined) as f64 / used as f64;
+        line.push_str(&format!(", {share:.0}% without a read"));
+    }
+    if let Some(expected) = job.expected_hit_share {
+        line.push_str(&format!(" ({:.0}% expected)", 100.0 * expected));
+    }
+    if job.weight > 1 {
+        line.push_str(&format!(", weight {}", job.weight));
+    }
+    if let Some(cause) = &job.waits_for {
+        line.push_str(&format!(
+            ", stalled {:.0}%, waits for {}",
+            100.0 * job.stalled_share,
+            output::one_line(cause)
+        ));
+    }
+    line
 }
 
 fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {

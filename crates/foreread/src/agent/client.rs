@@ -8,16 +8,16 @@ use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_oracle::Run;
 use foreread_store::StoreErrorKind;
-use foreread_store::attach::{Attach, DatasetAnswer};
+use foreread_store::attach::{Attach, DatasetAnswer, WarmAnswer};
 use foreread_tier::OpenContext;
 
 use super::host::described;
 use super::orders::RunOrders;
 use crate::agent_choice::AgentChoice;
 use crate::config::{Config, Memory};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::origin::OpenDataset;
-use crate::report::AgentReport;
+use crate::report::{AgentReport, WarmDataset};
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
 
@@ -34,6 +34,15 @@ impl AgentLink {
     /// Tells the agent from now on how long the trainer has waited.
     pub(crate) fn watch(&self, stalled: impl Fn() -> Duration + Send + Sync + 'static) {
         self.0.watch(Arc::new(stalled));
+    }
+
+    /// Has the agent fill its memory with the training data, if `begin` is set. Returns how much of
+    /// them is there.
+    pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
+        let answer = self.0.warm(0, begin);
+        let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
+        let WarmAnswer { is_active, held_samples, held_bytes, samples } = answer;
+        Ok(WarmDataset { is_active, held_samples, held_bytes, samples })
     }
 
     /// The samples by the way they came.

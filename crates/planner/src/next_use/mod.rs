@@ -118,6 +118,17 @@ pub struct NextUseCache {
     moved: Vec<u32>,
 }
 
+/// What room is made for.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoomFor {
+    /// The dataset whose own residents may leave at its floor, too.
+    dataset: Option<usize>,
+    /// For a sample that no job has announced: only datasets that were not used since then give room,
+    /// and only samples without uses to come.
+    unused_since: Option<u64>,
+    ignores_floors: bool,
+}
+
 /// After so many uses, calendars are compared with the jobs' paces.
 const CHECK_USES: u32 = 512;
 
@@ -312,6 +323,26 @@ impl NextUseCache {
         CacheUse { hit, kept: hit || self.keep(dataset, id, evicted) }
     }
 
+    /// Keeps a sample that jobs are expected to use, although none has announced it. It gets free
+    /// room, or that of other datasets without uses to come that were not used `since` that time.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn fill(
+        &mut self,
+        key: SampleKey,
+        now_ns: u64,
+        since: u64,
+        evicted: &mut Vec<SampleKey>,
+    ) -> CacheUse {
+        self.advance(now_ns);
+        let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+        let hit = self.datasets[dataset].is_resident(id);
+        let kept = hit || self.keep_with(dataset, id, Some(since), evicted);
+        self.datasets[dataset].latest = self.now;
+        CacheUse { hit, kept }
+    }
+
     /// Removes a sample, if it is resident: its bytes could not be read.
     pub fn forget(&mut self, key: SampleKey) {
         if self.contains(key) {
@@ -334,12 +365,10 @@ impl NextUseCache {
     /// Changes the capacity in bytes. Adds the residents that leave to `evicted`.
     pub fn set_capacity(&mut self, bytes: u64, evicted: &mut Vec<SampleKey>) {
         self.capacity = bytes;
-        // Floors are less than the capacity, or they do not hold.
-        if !self.make_room(0, f64::NEG_INFINITY, None, evicted) {
-            for dataset in &mut self.datasets {
-                dataset.bounds.floor = 0;
-            }
-            self.make_room(0, f64::NEG_INFINITY, None, evicted);
+        if !self.make_room(0, f64::NEG_INFINITY, RoomFor::default(), evicted) {
+            // Floors hold among datasets. The capacity always holds.
+            let room = RoomFor { ignores_floors: true, ..RoomFor::default() };
+            self.make_room(0, f64::NEG_INFINITY, room, evicted);
         }
     }
 
@@ -389,6 +418,17 @@ impl NextUseCache {
 
     /// Keeps an absent sample if there is room or a resident of higher cost.
     fn keep(&mut self, dataset: usize, id: u32, evicted: &mut Vec<SampleKey>) -> bool {
+        self.keep_with(dataset, id, None, evicted)
+    }
+
+    /// The same, or as [`fill`](Self::fill) has it.
+    fn keep_with(
+        &mut self,
+        dataset: usize,
+        id: u32,
+        fill: Option<u64>,
+        evicted: &mut Vec<SampleKey>,
+    ) -> bool {
         let bytes = self.datasets[dataset].bytes(id);
         let span = self.span(dataset);
         let class = self.datasets[dataset].class(id, span, self.now);
@@ -399,11 +439,13 @@ impl NextUseCache {
         let CacheBounds { floor, cap } = self.datasets[dataset].bounds;
         // Up to its floor, a dataset gets room whatever its samples cost.
         let is_due = self.datasets[dataset].held.saturating_add(bytes) <= floor;
+        let room = RoomFor { dataset: Some(dataset), unused_since: fill, ..RoomFor::default() };
+        let due_room = RoomFor { dataset: None, ..room };
         let before = evicted.len();
         let kept = bytes <= self.capacity.min(cap)
             && self.make_room_within(dataset, bytes, cost, evicted)
-            && (is_due && self.make_room(bytes, f64::NEG_INFINITY, None, evicted)
-                || self.make_room(bytes, cost, Some(dataset), evicted));
+            && (is_due && self.make_room(bytes, f64::NEG_INFINITY, due_room, evicted)
+                || self.make_room(bytes, cost, room, evicted));
         if kept {
             self.insert(dataset, id, class, list);
         } else {
@@ -414,12 +456,11 @@ impl NextUseCache {
         kept
     }
 
-    /// Evicts residents of a higher cost until `bytes` more fit, for a sample of the dataset
-    /// `of` if there is one. Returns whether they suffice.
-    fn make_room(&mut self, bytes: u64, cost: f64, of: Option<usize>, evicted: &mut Vec<SampleKey>) -> bool {
+    /// Evicts residents of a higher cost until `bytes` more fit. Returns whether they suffice.
+    fn make_room(&mut self, bytes: u64, cost: f64, room: RoomFor, evicted: &mut Vec<SampleKey>) -> bool {
         while self.held.saturating_add(bytes) > self.capacity {
             let all = 0..self.datasets.len();
-            let Some((dataset, id)) = self.costliest(all, cost, of) else { return false };
+            let Some((dataset, id)) = self.costliest(all, cost, room) else { return false };
             self.evict(dataset, id, evicted);
         }
         true
@@ -434,7 +475,8 @@ impl NextUseCache {
         evicted: &mut Vec<SampleKey>,
     ) -> bool {
         while self.datasets[dataset].held.saturating_add(bytes) > self.datasets[dataset].bounds.cap {
-            let found = self.costliest(dataset..dataset + 1, cost, Some(dataset));
+            let room = RoomFor { dataset: Some(dataset), ..RoomFor::default() };
+            let found = self.costliest(dataset..dataset + 1, cost, room);
             let Some((_, id)) = found else { return false };
             self.evict(dataset, id, evicted);
         }
@@ -458,10 +500,15 @@ impl NextUseCache {
 
     /// The resident of the highest cost among these datasets, if that is above `cost`. A dataset at
     /// its floor gives room to its own samples only.
-    fn costliest(&mut self, among: Range<usize>, cost: f64, of: Option<usize>) -> Option<(usize, u32)> {
+    fn costliest(&mut self, among: Range<usize>, cost: f64, room: RoomFor) -> Option<(usize, u32)> {
+        // To fill, only samples without uses give room.
+        let cost = if room.unused_since.is_some() { f64::MAX } else { cost };
         let (mut highest, mut found): (_, Option<(usize, u32)>) = (cost, None);
         for dataset in among {
-            if of != Some(dataset) && !self.datasets[dataset].gives_room() {
+            let is_own = room.dataset == Some(dataset);
+            let is_used = |since| is_own || self.datasets[dataset].latest >= since;
+            let gives_room = is_own || room.ignores_floors || self.datasets[dataset].gives_room();
+            if !gives_room || room.unused_since.is_some_and(is_used) {
                 continue;
             }
             let epoch_ns = self.epoch_ns(dataset);

@@ -26,7 +26,7 @@ impl Flight {
         self.is_open = false;
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
-        let SampleFlight { waiting, .. } = state.flights.remove(&self.key).unwrap_or_default();
+        let SampleFlight { waiting, reader, .. } = state.flights.remove(&self.key).unwrap_or_default();
         match &received {
             // It may have been evicted meanwhile.
             Ok(bytes) if state.cache.contains(self.key) => {
@@ -40,10 +40,8 @@ impl Flight {
                 member.waiting -= 1;
             }
         }
-        // The first request is the one that it was read for.
-        let reader = waiting.first().map_or(StoreJob(u64::MAX), |(job, _)| *job);
         let length = received.as_ref().ok().map(Bytes::len);
-        state.count(reader, self.key.dataset, |counts| match length {
+        state.count(reader.unwrap_or(StoreJob(u64::MAX)), self.key.dataset, |counts| match length {
             Some(length) => {
                 counts.reads += 1;
                 counts.read_bytes += length as u64;

@@ -189,8 +189,19 @@ impl NodeStore {
 
     /// Adds a job. With `is_ordered` its requests wait for its first [order](Self::announce).
     pub fn add_job(&self, is_ordered: bool) -> StoreJob {
+        self.add_member(is_ordered, None)
+    }
+
+    /// Adds a job that only fills the memory. Its samples stay if there is free room, or a dataset
+    /// that no job uses.
+    pub fn add_filling_job(&self) -> StoreJob {
+        self.add_member(false, Some((self.0.clock)()))
+    }
+
+    fn add_member(&self, is_ordered: bool, fills_since: Option<u64>) -> StoreJob {
         let job = StoreJob(self.0.next_job.fetch_add(1, Ordering::Relaxed));
         let member = StoreMember {
+            fills_since,
             orders: JobOrders::new(is_ordered),
             weight: NonZeroU32::MIN,
             counts: StoreCounts::default(),

@@ -7,16 +7,19 @@
 //! all of the store. Where a limit in bytes holds, a read takes its bytes.
 
 use std::collections::HashMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
 use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
 
 use super::fair_queue::FairQueue;
 use super::{OriginLimits, StoreJob};
 
-/// The bytes of a limit that may be under way, as a part of a second. Longer than the latency of
-/// stores, and short enough that new weights are in force soon.
-const LIMIT_WINDOW: u64 = 4;
+/// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the store's
+/// latency. What is under way can no longer be reordered.
+const LIMIT_WINDOW: u64 = 50_000_000;
+
+/// The latency of a store is the lowest one since the last two such times, in nanoseconds.
+const LATENCY_PERIOD: u64 = 10_000_000_000;
 
 /// What a request costs in addition to its bytes, in bytes.
 const REQUEST_BYTES: u64 = 4096;
@@ -42,8 +45,8 @@ pub(super) struct OriginQueue {
     pub(super) name: String,
     pub(super) limits: OriginLimits,
     pub(super) queue: FairQueue,
-    /// Reads under way, with the value of `busy` at their beginning.
-    reading: KeyMap<u64>,
+    /// Reads under way, with the value of `busy` and the time of their beginning.
+    reading: KeyMap<(u64, u64)>,
     reading_bytes: u64,
     /// The time of one read that would have been under way all the time, in nanoseconds.
     busy: u64,
@@ -53,6 +56,7 @@ pub(super) struct OriginQueue {
     speeds: HashMap<DatasetId, ReadSpeed>,
     /// Of all datasets.
     speed: ReadSpeed,
+    latency: LowestLatency,
     /// Where the jobs are: the convoy and the weight, as the queue has them.
     members: HashMap<StoreJob, (u64, NonZeroU32)>,
     /// The furthest request of a convoy, and the mean length of what it reads.
@@ -79,6 +83,28 @@ impl ReadSpeed {
     }
 }
 
+/// The lowest time of a read, lately. It is that of a read that did not wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct LowestLatency {
+    /// The lowest of this period and of the one before.
+    lowest: [Option<u64>; 2],
+    begun: u64,
+}
+
+impl LowestLatency {
+    fn add(&mut self, now: u64, latency: u64) {
+        if now.saturating_sub(self.begun) > LATENCY_PERIOD {
+            (self.lowest, self.begun) = ([None, self.lowest[0]], now);
+        }
+        let lowest = &mut self.lowest[0];
+        *lowest = Some(lowest.map_or(latency, |lowest| lowest.min(latency)));
+    }
+
+    fn ns(&self) -> u64 {
+        self.lowest.iter().flatten().min().copied().unwrap_or(0)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct ConvoyFront {
     furthest: Tick,
@@ -98,6 +124,7 @@ impl OriginQueue {
             begun: 0,
             speeds: HashMap::new(),
             speed: ReadSpeed::default(),
+            latency: LowestLatency::default(),
             members: HashMap::new(),
             convoys: HashMap::new(),
         }
@@ -140,18 +167,20 @@ impl OriginQueue {
     /// Whether one more read may begin, where `window` are of use at once.
     pub(super) fn has_room(&self, window: usize) -> bool {
         let most = self.limits.parallelism.map_or(window, |most| most.get());
-        let most_bytes = self.limits.bytes_per_second.map(|rate| rate.get() / LIMIT_WINDOW);
+        let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
+        let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
+        let most_bytes = self.limits.bytes_per_second.map(bytes);
         self.reading.is_empty()
             || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
     }
 
-    /// Takes the next read out of the queue and begins it. `bytes` is its length, and `None` if it
+    /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is its length, and `None` if it
     /// is not needed any more: then there is nothing to read.
     pub(super) fn next_read(
         &mut self,
         now: u64,
         bytes: impl Fn(SampleKey) -> Option<u64>,
-    ) -> Option<(SampleKey, Tick)> {
+    ) -> Option<(SampleKey, Tick, StoreJob)> {
         let (is_limited, speeds, all) = (self.limits.bytes_per_second.is_some(), &self.speeds, self.speed);
         let cost = |key: SampleKey| {
             let bytes = bytes(key).map_or(0, |bytes| bytes + REQUEST_BYTES) as f64;
@@ -167,16 +196,17 @@ impl OriginQueue {
             front.bytes = if front.bytes == 0 { bytes } else { (front.bytes * 7 + bytes) / 8 };
         }
         self.advance(now);
-        self.reading.insert(key, self.busy);
+        self.reading.insert(key, (self.busy, now));
         self.reading_bytes += bytes;
         self.begun += 1;
-        Some((key, Tick(self.begun)))
+        Some((key, Tick(self.begun), job))
     }
 
     /// Ends a read. Returns whether reads of its dataset have become much faster or slower.
     pub(super) fn end_read(&mut self, key: SampleKey, bytes: u64, now: u64) -> bool {
         self.advance(now);
-        let Some(begun) = self.reading.remove(&key) else { return false };
+        let Some((begun, began_at)) = self.reading.remove(&key) else { return false };
+        self.latency.add(now, now.saturating_sub(began_at));
         self.reading_bytes -= bytes;
         let ns_per_byte = (self.busy - begun) as f64 / (bytes + REQUEST_BYTES) as f64;
         self.speed.add(ns_per_byte);
@@ -211,8 +241,6 @@ impl OriginQueue {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-
     use foreread_types::SampleId;
 
     use super::*;
@@ -235,8 +263,8 @@ mod tests {
         // Two at a time: a short read takes one second, a long one two.
         let mut now = 0;
         for _ in 0..100 {
-            let (short, _) = origin.next_read(now, bytes).unwrap();
-            let (long, _) = origin.next_read(now, bytes).unwrap();
+            let (short, ..) = origin.next_read(now, bytes).unwrap();
+            let (long, ..) = origin.next_read(now, bytes).unwrap();
             origin.end_read(short, 1000, now + SECOND);
             origin.end_read(long, 9000, now + 2 * SECOND);
             now += 2 * SECOND;
@@ -253,7 +281,7 @@ mod tests {
     fn only_a_part_of_a_second_of_a_limit_is_under_way() {
         let mut origin = OriginQueue::new("s3://bucket");
         origin.set_member(StoreJob(0), 0, NonZeroU32::MIN);
-        origin.limits.bytes_per_second = NonZeroU64::new(4_000_000);
+        origin.limits.bytes_per_second = NonZeroU64::new(20_000_000);
         (0..100).for_each(|id| origin.queue.push(StoreJob(0), Tick(id), key(0, id)));
         let mut begun = 0;
         while origin.has_room(1000) {

@@ -50,6 +50,8 @@ pub(super) struct StoreMember {
     pub(super) orders: JobOrders,
     pub(super) weight: NonZeroU32,
     pub(super) counts: StoreCounts,
+    /// Since when it fills the memory, if it does only that.
+    pub(super) fills_since: Option<u64>,
     /// Requests without an answer.
     pub(super) waiting: u64,
     /// Jobs in the same order have the same one.
@@ -68,6 +70,8 @@ pub(super) struct SampleFlight {
     pub(super) waiting: Vec<(StoreJob, Answer)>,
     /// Whether its read has left the queue.
     pub(super) has_begun: bool,
+    /// The job whose turn it was.
+    pub(super) reader: Option<StoreJob>,
     /// Ends the read. `None` until its task runs.
     pub(super) abort: Option<AbortHandle>,
 }
@@ -111,9 +115,11 @@ impl StoreState {
         }
         let Self { cache, jobs, evicted, .. } = self;
         let announced = jobs.get_mut(&job).and_then(|member| member.orders.position(cache, key, due));
-        match announced {
-            Some((cache_job, position)) => cache.used(cache_job, position, key.id, now, evicted),
-            None => cache.used_unannounced(key, now, evicted),
+        let fills_since = jobs.get(&job).and_then(|member| member.fills_since);
+        match (announced, fills_since) {
+            (Some((cache_job, position)), _) => cache.used(cache_job, position, key.id, now, evicted),
+            (None, Some(since)) => cache.fill(key, now, since, evicted),
+            (None, None) => cache.used_unannounced(key, now, evicted),
         };
         // The sample itself may leave with this use, and is still the answer.
         let resident = self.samples.get(&key).cloned();
@@ -189,11 +195,11 @@ impl StoreState {
             let bytes = |key: SampleKey| datasets[key.dataset.0 as usize].footprints.bytes(key.id);
             let waits = |key: &SampleKey| flights.get(key).is_some_and(|flight| !flight.has_begun);
             // One that other jobs have brought meanwhile costs nothing.
-            let Some((key, order)) = queue.next_read(now, |key| waits(&key).then(|| bytes(key))) else {
+            let Some((key, order, job)) = queue.next_read(now, |key| waits(&key).then(|| bytes(key))) else {
                 continue;
             };
             if let Some(flight) = flights.get_mut(&key) {
-                flight.has_begun = true;
+                (flight.has_begun, flight.reader) = (true, Some(job));
             }
             actions.reads.push((key, order, Arc::clone(&datasets[key.dataset.0 as usize].reader)));
         }

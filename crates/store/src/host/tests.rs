@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 
+use foreread_tier::ErrorKind;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -334,7 +335,7 @@ fn limits_of_an_origin_change_what_is_under_way() {
     rig.store.set_origin("test", limits(20, 0));
     assert_eq!(rig.store.status().origins[0].reading, 20);
     // Lower ones hold as soon as reads have ended.
-    rig.store.set_origin("test", limits(20, 12 * TAKEN));
+    rig.store.set_origin("test", limits(20, 60 * TAKEN));
     rig.origin.gate.add_permits(18);
     while rig.store.status().counts.reads < 18 {
         std::thread::yield_now();

@@ -189,3 +189,45 @@ fn warming_takes_free_room_only() {
     assert!(number(&node.status(), "/held_bytes") <= 300 * TAKEN);
     drop(job);
 }
+
+/// The sum of the speeds of four jobs with one order, each relative to a trainer that never waits.
+/// The store is as fast as one trainer, and memory has room for a tenth. The first job's trainer
+/// takes `first_ms` for a batch, the others' 20 ms.
+fn speed_of_a_convoy(first_ms: u64) -> f64 {
+    const SAMPLES: u64 = 1000;
+    let mut node = Node::without_agent(SAMPLES, LENGTH);
+    // 16 samples in 20 ms, and what the agent counts for a sample.
+    let rate = (50 * 16 * LENGTH).to_string();
+    node.start_with(SAMPLES / 10 * TAKEN, &["--origin-limit", &rate]);
+    let jobs: Vec<(u64, Running)> = [first_ms, 20, 20, 20]
+        .into_iter()
+        .map(|step| {
+            let mut command = node.foreread(&["load", "s3://train", "--seed", "7", "--batch-size", "16"]);
+            command.args(["--epochs", "4", "--look-ahead", "500KB", "--progress", "off", "--report", "json"]);
+            command.args(["--compute-ms", &step.to_string()]).arg("--agent").arg(node.socket());
+            (step, Running::start(command))
+        })
+        .collect();
+    let speed = |(step, job): (u64, Running)| {
+        let report = job.report();
+        let epochs = report["epochs"].as_array().unwrap();
+        // The first epoch has the start of all processes.
+        let seconds: f64 = epochs[1..].iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).sum();
+        let full = 3.0 * (SAMPLES / 16) as f64 * 0.02;
+        println!("{step} ms for a batch: {seconds:.2} s, {full:.2} s at full speed");
+        full / seconds
+    };
+    jobs.into_iter().map(speed).sum()
+}
+
+#[test]
+// semantics: AGENT-13
+fn jobs_with_one_order_are_as_fast_as_one() {
+    let speed = speed_of_a_convoy(20);
+    println!("{speed:.2} of 4");
+    assert!(speed >= 3.7, "{speed:.2} of 4");
+    // A slower job does not hold the others up.
+    let speed = speed_of_a_convoy(40);
+    println!("{speed:.2} of 3.5");
+    assert!(speed >= 2.9, "{speed:.2} of 3.5");
+}

@@ -264,7 +264,8 @@ fn agent_for_a_command_ends_with_it() {
     // The terminal's signals reach the command by themselves, and only once.
     let seen = |name: &str| directory.path().join(name);
     let script = format!(
-        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; while :; do sleep 0.05; done",
+        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; \
+         while :; do sleep 0.05; done",
         seen("interrupted").display(),
         seen("began").display()
     );

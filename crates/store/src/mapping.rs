@@ -9,13 +9,18 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 
+use foreread_tier::MappedRegion;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 
 use crate::StoreError;
 
 #[derive(Debug)]
-pub(crate) struct ReadMapping(ProcessMapping);
+pub(crate) struct ReadMapping {
+    /// Dropped first: other memory may get the address of the mapping.
+    _passed_on: Option<MappedRegion>,
+    map: ProcessMapping,
+}
 
 /// A mapping that forked children neither inherit nor remove. In a child the range is unmapped, or
 /// used by something else.
@@ -42,8 +47,9 @@ impl Deref for ProcessMapping {
 }
 
 impl ReadMapping {
-    /// Maps the first `bytes` of `file`, which must be sealed against shrinking.
-    pub(crate) fn open(file: OwnedFd, bytes: u64) -> Result<Self, StoreError> {
+    /// Maps the first `bytes` of `file`, which must be sealed against shrinking. With `passes_on`,
+    /// this process may serve the samples in it to others.
+    pub(crate) fn open(file: OwnedFd, bytes: u64, passes_on: bool) -> Result<Self, StoreError> {
         let wrong = |error: io::Error| StoreError::system("the shared memory cannot be mapped", error);
         let seals = fcntl_get_seals(&file).map_err(|error| wrong(error.into()))?;
         let actual = fstat(&file).map_err(|error| wrong(error.into()))?.st_size;
@@ -53,12 +59,14 @@ impl ReadMapping {
             return Err(StoreError::malformed("the shared memory has a wrong size or is not sealed"));
         };
         let map = MmapOptions::new().len(length).map_raw_read_only(&file);
-        Ok(Self(map.and_then(ProcessMapping::new).map_err(wrong)?))
+        let map = map.and_then(ProcessMapping::new).map_err(wrong)?;
+        let _passed_on = passes_on.then(|| MappedRegion::new(map.as_ptr().addr(), bytes, file)).flatten();
+        Ok(Self { _passed_on, map })
     }
 
     /// Whether the range lies in the memory.
     pub(crate) fn contains(&self, offset: u64, length: u64) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.0.len() as u64)
+        offset.checked_add(length).is_some_and(|end| end <= self.map.len() as u64)
     }
 
     /// The bytes of a range. The caller holds its slot, which was not released yet.
@@ -69,7 +77,7 @@ impl ReadMapping {
         assert!(
             self.contains(offset as u64, length as u64),
             "{length} bytes at {offset} of {}",
-            self.0.len()
+            self.map.len()
         );
         // SAFETY: the range lies within the mapping, as was just checked, and the mapping within
         // the memory. The memory is sealed against shrinking, so no access faults. It lives as long
@@ -79,7 +87,7 @@ impl ReadMapping {
         // which is what borrows. Other processes have the memory for reading only. A server that
         // breaks this is a process of this user in error. It is trusted as this process's own
         // memory is.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr().add(offset), length) }
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().add(offset), length) }
     }
 }
 

@@ -60,6 +60,8 @@ pub(crate) struct WorkerConnection {
     max_in_flight: usize,
     release_threshold: usize,
     own_pid: u32,
+    /// Whether regions can be passed on to other processes.
+    passes_on: bool,
     state: Mutex<ConnectionState>,
     result_ready: Condvar,
     buffer: Mutex<Vec<u8>>,
@@ -192,6 +194,8 @@ impl WorkerConnection {
             max_in_flight: hello.max_in_flight as usize,
             release_threshold: usize::try_from(hello.release_threshold).unwrap_or(usize::MAX),
             own_pid: std::process::id(),
+            // A worker of a job has no workers of its own.
+            passes_on: address.path().is_some(),
             state: Mutex::default(),
             result_ready: Condvar::new(),
             buffer: Mutex::new(buffer),
@@ -395,7 +399,7 @@ impl WorkerConnection {
         let Some(Ok(ServerRecord::Region { number, length })) = record else {
             return Err(StoreError::malformed("a descriptor without a region from the main process"));
         };
-        let region = Arc::new(ReadMapping::open(descriptor, length)?);
+        let region = Arc::new(ReadMapping::open(descriptor, length, self.passes_on)?);
         self.state().regions.insert(number, region);
         Ok(())
     }

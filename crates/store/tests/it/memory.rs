@@ -82,6 +82,47 @@ pub fn mapped() {
     crate::rig::print_line("no copies");
 }
 
+/// In a separate process: a job of an agent that serves a worker.
+pub fn passed_on() {
+    let buffers = ArenaBuffers::default();
+    assert!(buffers.share());
+    let samples: Vec<Bytes> = (0..4_usize).map(|number| filled(&buffers, 110_000, number as u8)).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("node.sock");
+    let provider = Arc::new(InMemory(samples.clone()));
+    let agent =
+        Server::start_at(&socket, provider, Arc::new(buffers.clone()), ServerSettings::default()).unwrap();
+    let job = Client::connect(socket.to_str().unwrap()).unwrap();
+    let received = |id: u64| Bytes::from_owner(job.get(&[SampleId(id)]).pop().unwrap().unwrap());
+    // The job has an arena of its own, which is not used.
+    let own = ArenaBuffers::default();
+    let server = serve((0..4).map(received).collect(), &own);
+    let worker = Client::connect(&server.address()).unwrap();
+    for (number, sample) in samples.iter().enumerate() {
+        let held = worker.get(&[SampleId(number as u64)]).pop().unwrap().unwrap();
+        assert!(held.as_ref() == sample && held.is_shared(), "sample {number}");
+        assert_eq!(file_place(held.as_ref()), file_place(sample), "sample {number}");
+    }
+    assert_eq!((own.resident(), server.status().over_the_socket), (0, 0));
+    // The worker holds a sample beyond the job's handles and the agent's own.
+    let held = worker.get(&[SampleId(3)]).pop().unwrap().unwrap();
+    drop((server, job, samples));
+    drop(agent);
+    for _ in 0..8 {
+        drop(filled(&buffers, 110_000, 99));
+    }
+    assert!(held.as_ref().iter().all(|byte| *byte == 3));
+    crate::rig::print_line("no copies");
+}
+
+#[test]
+// semantics: WORKER-10
+fn sample_of_an_agent_reaches_a_worker_without_a_copy() {
+    let mut process = crate::rig::ChildProcess::start("passed-on");
+    assert_eq!(process.next_line(), "no copies");
+    assert!(process.child.wait().unwrap().success());
+}
+
 #[test]
 // semantics: WORKER-9
 fn sample_in_the_engines_memory_is_not_copied() {

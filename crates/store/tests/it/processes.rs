@@ -31,6 +31,7 @@ fn child() {
         "main" => main_process(),
         "forking-main" => leftovers::forking_main(),
         "mapped" => crate::memory::mapped(),
+        "passed-on" => crate::memory::passed_on(),
         "cycles" => leftovers::cycles(words[0].parse().unwrap()),
         "forks" => leftovers::forks(),
         "inherits" => leftovers::inherits(),

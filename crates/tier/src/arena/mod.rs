@@ -36,6 +36,7 @@
 
 mod extents;
 mod forks;
+mod mapped_region;
 mod pool;
 mod recent;
 mod region;
@@ -48,6 +49,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
+pub use self::mapped_region::MappedRegion;
 pub(crate) use self::pool::ArenaMemory;
 use self::pool::{IDLE, IdleMemory, Pool, REGION};
 use self::region::{PageSize, Region};
@@ -204,7 +206,9 @@ impl Buffers for ArenaBuffers {
         if !self.0.is_own() {
             return None;
         }
-        self.0.idle.shared.place_of(bytes.as_ptr().addr(), bytes.len())
+        let (address, length) = (bytes.as_ptr().addr(), bytes.len());
+        let own = self.0.idle.shared.place_of(address, length);
+        own.or_else(|| mapped_region::place_of(address, length))
     }
 }
 

@@ -15,7 +15,7 @@
 //!   stays until the child ends as well.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
@@ -64,7 +64,6 @@ impl SharedRegion {
     /// A file of `length` zeros, and the descriptor for writing. `None` if the system has no such
     /// files, or if a limit of the process is reached.
     pub(super) fn create(length: usize) -> Option<(Self, OwnedFd)> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
         let length = length as u64;
         // Beyond this limit the kernel would send a signal that ends the process.
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| length > limit) {
@@ -76,15 +75,29 @@ impl SharedRegion {
         fchmod(&writable, Mode::RUSR).ok()?;
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let descriptor = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        // The kernel gives out the lowest free number, so as many descriptors are open as this one
-        // has. The rest is for other files.
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
-        if descriptor.as_raw_fd() as u64 >= most {
+        if !has_free_descriptors(descriptor.as_raw_fd()) {
             return None;
         }
-        let next = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1));
-        Some((Self { number: next.ok()?, length, descriptor }, writable))
+        Some((Self { number: next_number()?, length, descriptor }, writable))
     }
+
+    /// The region of another process, which `descriptor` is for. `None` if numbers have run out.
+    pub(super) fn received(length: u64, descriptor: OwnedFd) -> Option<Self> {
+        Some(Self { number: next_number()?, length, descriptor })
+    }
+}
+
+/// A number that no region of this process has had.
+fn next_number() -> Option<u32> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1)).ok()
+}
+
+/// Whether half of the descriptors are free, after `descriptor` was opened. The kernel gives out the
+/// lowest free number, so as many are open as this one has. The rest is for other files.
+pub(super) fn has_free_descriptors(descriptor: RawFd) -> bool {
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
+    (descriptor as u64) < most
 }
 
 fn memory_file() -> rustix::io::Result<OwnedFd> {

@@ -14,17 +14,20 @@
 //!   by itself.
 //! * *Memory is given once.* The samples that stay take at most that. The look-aheads of the jobs
 //!   come on top, as they do without an agent.
+//! * *It shows itself over HTTP*, read-only, on a socket of its user ([`HttpFiles`]).
 #![cfg(target_os = "linux")]
 
 mod connections;
 mod datasets;
 mod error;
 mod file_limit;
+mod http;
 mod memory;
 mod provider;
 mod socket;
 mod status;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +41,8 @@ use tokio::runtime::{Builder, Runtime};
 
 pub use crate::error::AgentError;
 pub use crate::file_limit::FileLimit;
+pub use crate::http::HttpFiles;
+use crate::http::{HttpListeners, HttpServer};
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::provider::AgentProvider;
 pub use crate::socket::private_directory;
@@ -58,6 +63,9 @@ pub struct AgentSettings {
     pub memory: u64,
     /// How storage is read: limits, retries, timeouts.
     pub config: Config,
+    /// The loopback address on which browsers and Prometheus reach it, with port 0 for a free one.
+    /// `None`: only by a Unix socket next to its own.
+    pub http: Option<SocketAddr>,
 }
 
 /// A running agent. Dropping it ends it: jobs then read by themselves.
@@ -68,6 +76,7 @@ pub struct Agent {
     /// Dropped in this order: no job is served when the runtime ends.
     server: Option<Server>,
     runtime: Option<Runtime>,
+    http: HttpServer,
     _lock: LockFile,
 }
 
@@ -78,8 +87,9 @@ impl Agent {
     /// If another agent uses the directory, or other users can search it. Also if the system has no
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
-        let AgentSettings { socket, memory, config } = settings;
+        let AgentSettings { socket, memory, config, http } = settings;
         let lock = socket::prepare(&socket)?;
+        let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise();
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads())
@@ -102,7 +112,14 @@ impl Agent {
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
-        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), _lock: lock })
+        let status = Arc::clone(&provider);
+        let http = http.serve(runtime.handle(), move || status.status());
+        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), http, _lock: lock })
+    }
+
+    /// The loopback address of its page, if it has one.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.address()
     }
 
     /// For how long no job has been attached. Zero while one is.

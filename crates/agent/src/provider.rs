@@ -64,6 +64,11 @@ impl AgentProvider {
         self.shared.store.set_capacity(capacity);
     }
 
+    /// What it does now.
+    pub(crate) fn status(&self) -> AgentStatus {
+        self.shared.status()
+    }
+
     /// Whether a client has had the agent stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.shared.stopped.load(Ordering::Relaxed)

@@ -6,6 +6,7 @@
 )]
 
 mod agent;
+mod agent_http;
 mod bad_input;
 mod calibrate;
 mod catalog;
@@ -22,6 +23,7 @@ mod needs_azurite;
 mod needs_bindfs;
 mod needs_btrfs;
 mod needs_ceph;
+mod needs_chromium;
 mod needs_ext4;
 mod needs_fuse;
 mod needs_moto;

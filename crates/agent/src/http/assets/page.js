@@ -17,6 +17,8 @@
   // A job that waits for more than this part of its time is marked.
   const STALLED = 0.05;
   const COLOURS = 8;
+  // Distances of the grid for bytes: powers of two, so that labels are round.
+  const BINARY_STEPS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
   const byId = (id) => document.getElementById(id);
 
@@ -109,6 +111,9 @@
       this.body = add(this.table, "tbody");
       this.empty = add(section, "p", "empty");
       this.empty.textContent = empty;
+      // Until the first status, neither is known.
+      this.table.hidden = true;
+      this.empty.hidden = true;
     }
 
     makeRow(body) {
@@ -236,7 +241,13 @@
         scales: { x: { range: span }, y: { range: most } },
         axes: [
           { ...axis, values: times, space: 70, size: 24 },
-          { ...axis, values: (plot, ticks) => ticks.map(this.format), size: this.isShare ? 48 : 78, space: 36 },
+          {
+            ...axis,
+            values: (plot, ticks) => ticks.map(this.format),
+            incrs: this.isShare ? [0.25, 0.5, 1] : BINARY_STEPS,
+            size: this.isShare ? 48 : 82,
+            space: 32,
+          },
         ],
         series: [{}, ...lines],
         hooks: { setCursor: [() => this.showLegend()] },
@@ -461,7 +472,7 @@
 
   async function connect() {
     try {
-      const answer = await fetch("/api/v1/history");
+      const answer = await fetch("/api/v1/history", { signal: AbortSignal.timeout(SILENCE) });
       if (answer.status === 401) {
         setConnection("lost", "this link is no longer valid: foreread agent status prints the new one");
       }

@@ -280,6 +280,12 @@ pub const NEEDS: &[Need] = &[
         source: NeedSource::Module { module: "ensurepip", package: "python3-venv" },
     },
     Need {
+        name: "curl for commands of documents",
+        step: "python",
+        tests: None,
+        source: NeedSource::Program { program: "curl", package: "curl" },
+    },
+    Need {
         name: "maturin, pytest, mypy and what the package's tests import",
         step: "python",
         tests: None,

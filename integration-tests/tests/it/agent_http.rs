@@ -163,7 +163,7 @@ fn status_and_metrics_are_those_of_the_jobs() {
 }
 
 #[test]
-// semantics: AGENT-10
+// semantics: AGENT-20
 fn only_the_user_reads_and_nothing_is_left() {
     let agent = ShownAgent::start();
     for name in ["http.sock", "http.token", "http.url"] {
@@ -203,9 +203,10 @@ fn killed_agent_is_replaced() {
 }
 
 #[test]
-// semantics: AGENT-10
+// semantics: AGENT-20
 fn addresses_that_others_reach_are_usage_errors() {
     let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let socket = directory.path().join("node.sock");
     for address in ["0.0.0.0:0", "192.0.2.1:80", "[::]:0", "127.0.0.1", "localhost:80", ""] {
         for command in ["start", "serve"] {
@@ -241,7 +242,7 @@ fn agent_of_a_command_shows_its_page() {
 }
 
 #[test]
-// semantics: AGENT-12
+// semantics: AGENT-22
 fn silent_clients_delay_no_job_and_no_owner() {
     let agent = ShownAgent::start();
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(agent.address()).unwrap()).collect();

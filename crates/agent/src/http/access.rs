@@ -58,7 +58,7 @@ impl AccessToken {
 
 /// What a socket requires of its clients.
 #[derive(Debug)]
-pub(super) enum Access {
+pub(super) enum HttpAccess {
     /// Nothing: the socket's mode lets only its owner connect.
     Owner,
     /// A token.
@@ -69,7 +69,7 @@ pub(super) enum Access {
     },
 }
 
-impl Access {
+impl HttpAccess {
     pub(super) fn token(token: AccessToken, port: u16) -> Self {
         Self::Token { token, cookie: format!("foreread-agent-{port}") }
     }
@@ -100,7 +100,7 @@ impl Access {
 }
 
 /// Lets a request pass if its client may read.
-pub(super) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(super) async fn check(State(access): State<Arc<HttpAccess>>, request: Request, next: Next) -> Response {
     match access.intercept(request.method(), request.uri(), request.headers()) {
         Some(answer) => answer,
         None => next.run(request).await,
@@ -171,11 +171,11 @@ mod tests {
 
     const PORT: u16 = 9464;
 
-    fn access(token: &str) -> Access {
-        Access::token(AccessToken(token.to_owned()), PORT)
+    fn access(token: &str) -> HttpAccess {
+        HttpAccess::token(AccessToken(token.to_owned()), PORT)
     }
 
-    fn status(access: &Access, method: Method, uri: &str, headers: &[(HeaderName, &str)]) -> u16 {
+    fn status(access: &HttpAccess, method: Method, uri: &str, headers: &[(HeaderName, &str)]) -> u16 {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap()));
         let answer = access.intercept(&method, &uri.parse().unwrap(), &headers.collect());
         if let Some(answer) = &answer {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-10
+    // semantics: AGENT-20
     fn token_is_taken_as_header_cookie_or_link_of_the_page() {
         let access = access("5ec3e7");
         let host = (HOST, "127.0.0.1:9464");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-10
+    // semantics: AGENT-20
     fn link_is_exchanged_for_a_cookie_of_this_site_alone() {
         let headers = [(HOST, "localhost:9464".parse().unwrap())].into_iter().collect();
         let uri = "/?token=5ec3e7".parse().unwrap();
@@ -222,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-10
+    // semantics: AGENT-20
     fn hosts_other_than_loopback_are_refused_on_both_sockets() {
         let bearer = (AUTHORIZATION, "Bearer 5ec3e7");
-        for access in [&access("5ec3e7"), &Access::Owner] {
+        for access in [&access("5ec3e7"), &HttpAccess::Owner] {
             let of = |host: &'static str| status(access, Method::GET, "/", &[(HOST, host), bearer.clone()]);
             for host in ["127.0.0.1", "127.0.0.1:80", "localhost:1", "LOCALHOST", "[::1]:9464", "[::1]"] {
                 assert_eq!(of(host), 200, "{host}");
@@ -245,19 +245,19 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-11
+    // semantics: AGENT-21
     fn only_reading_methods_are_answered() {
         let host = (HOST, "localhost");
         let bearer = (AUTHORIZATION, "Bearer 5ec3e7");
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::PATCH] {
             let headers = [host.clone(), bearer.clone()];
             assert_eq!(status(&access("5ec3e7"), method.clone(), "/", &headers), 405, "{method}");
-            assert_eq!(status(&Access::Owner, method.clone(), "/", &headers), 405, "{method}");
+            assert_eq!(status(&HttpAccess::Owner, method.clone(), "/", &headers), 405, "{method}");
             // Without the token, not even that.
             assert_eq!(status(&access("5ec3e7"), method.clone(), "/", &headers[..1]), 401, "{method}");
             assert_eq!(status(&access("5ec3e7"), method, "/?token=5ec3e7", &headers[..1]), 401);
         }
-        assert_eq!(status(&Access::Owner, Method::HEAD, "/", &[host]), 200);
+        assert_eq!(status(&HttpAccess::Owner, Method::HEAD, "/", &[host]), 200);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The agent's status once per second, for all clients at once.
 //!
-//! Decision: one task asks the agent, and clients get what it found last. Each text is rendered at
-//! most once per second, and only if a client wants it. A client that is slow skips seconds, so none
-//! has a queue. The price: the agent looks at its jobs once per second, even without clients.
+//! Decision: one task looks at the agent, and clients get the newest status. Each text is rendered
+//! at most once per second, and only for a client. A slow client skips seconds, so none has a
+//! queue. The price: the agent looks at its jobs once per second, even without clients.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -40,7 +40,7 @@ pub(super) struct StatusSnapshot {
 }
 
 impl StatusFeed {
-    /// Looks at `status` now and then once per second, until no client is left and the runtime ends.
+    /// Calls `status` now, and then once per second until the runtime ends.
     pub(super) fn start(runtime: &Handle, status: impl Fn() -> AgentStatus + Send + 'static) -> Self {
         let history = Arc::new(Mutex::new(StatusHistory::default()));
         let look = move || Arc::new(StatusSnapshot::new(status(), &history));

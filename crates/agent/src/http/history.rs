@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-12
+    // semantics: AGENT-22
     fn history_is_bounded_in_points_jobs_and_names() {
         let (mut history, begun) = (StatusHistory::default(), Instant::now());
         let name = format!("{}ü{}", "\u{1}x".repeat(5000), "y".repeat(MAX_NAME - 1));

@@ -4,8 +4,8 @@
 //!
 //! * *Counters and present values, no rates*: Prometheus computes rates over any time. Bytes and
 //!   seconds are the units.
-//! * *Labels identify a series.* A job is its program and process, a dataset its location. The label
-//!   `job` is Prometheus's own. Loaders of one process, and datasets of one location, are one
+//! * *Labels identify a series.* A job is its program and process, a dataset its location. The
+//!   label `job` is Prometheus's own. Loaders of one process, and datasets of one location, are one
 //!   series: counts are added, and of shares the largest is printed. The price: each new job is a
 //!   new series.
 //! * *Written here*, without a registry: the values exist already, so there is nothing to register.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use self::access::{Access, AccessToken};
+use self::access::{AccessToken, HttpAccess};
 use self::feed::StatusFeed;
 pub use self::files::HttpFiles;
 use crate::{AgentError, AgentStatus};
@@ -84,13 +84,13 @@ impl HttpListeners {
     ) -> HttpServer {
         let feed = StatusFeed::start(runtime, status);
         if let Some(unix) = self.unix {
-            let routes = routes::router(feed.clone(), Arc::new(Access::Owner));
+            let routes = routes::router(feed.clone(), Arc::new(HttpAccess::Owner));
             runtime.spawn(serving::serve(unix, routes));
         }
         let mut address = None;
         if let Some(loopback) = self.loopback {
             address = Some(loopback.address);
-            let access = Access::token(loopback.token, loopback.address.port());
+            let access = HttpAccess::token(loopback.token, loopback.address.port());
             runtime.spawn(serving::serve(loopback.listener, routes::router(feed, Arc::new(access))));
             tracing::info!(address = %loopback.address, "the agent's page is served");
         }

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    // semantics: AGENT-11
+    // semantics: AGENT-21
     fn page_loads_nothing_from_elsewhere_and_runs_no_inline_script() {
         let page = FILES[0].text;
         for part in page.split(['<', '>']).skip(1).step_by(2) {

@@ -1,8 +1,8 @@
 //! The paths of the HTTP interface. docs/agent.md describes them for users.
 //!
 //! Decision: the version is in the path, and the status has the fields of `foreread agent status`.
-//! Later versions add fields. Events are texts that all clients share, instead of axum's own events,
-//! which would be made for each client. The price is their format, in one line of [`super::feed`].
+//! Later versions add fields. Events are texts that all clients share. axum's own events would be
+//! made for each client. The price is their format, in one line of [`super::feed`].
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use axum::routing::get;
 use futures::stream;
 use tokio::sync::Semaphore;
 
-use super::access::{self, Access};
+use super::access::{self, HttpAccess};
 use super::feed::{StatusFeed, StatusSnapshot};
 use super::{metrics, page};
 
@@ -35,7 +35,7 @@ struct Served {
 }
 
 /// The routes of one socket.
-pub(super) fn router(feed: StatusFeed, access: Arc<Access>) -> Router {
+pub(super) fn router(feed: StatusFeed, access: Arc<HttpAccess>) -> Router {
     let text = |media_type, text: fn(&StatusSnapshot) -> Bytes| {
         get(async move |State(served): State<Served>| page::answer(media_type, text(&served.feed.latest())))
     };

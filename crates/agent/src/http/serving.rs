@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-12
+    // semantics: AGENT-22
     fn client_that_sends_no_request_is_disconnected() {
         run(async {
             for sent in [&b""[..], b"GET / HTTP/1.1\r\nHost: local"] {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-12
+    // semantics: AGENT-22
     fn client_that_receives_nothing_is_disconnected() {
         run(async {
             let (mut client, server) = tokio::io::duplex(1024);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-12
+    // semantics: AGENT-22
     fn head_of_a_request_is_bounded() {
         run(async {
             let (mut client, server) = tokio::io::duplex(1 << 20);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-12
+    // semantics: AGENT-22
     fn connections_beyond_the_bound_wait_for_a_free_one() {
         run(async {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -75,6 +75,38 @@ fn request(mut stream: impl Read + Write, method: &str, path: &str, more: &str) 
     Answer { status, head: head.to_lowercase(), body: body.to_owned() }
 }
 
+/// The names of all fields of a value, each with its place.
+fn fields(value: &Value, place: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                found.push(format!("{place}.{name}"));
+                fields(value, &format!("{place}.{name}"), found);
+            }
+        }
+        Value::Array(values) => values.iter().for_each(|value| fields(value, place, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn documented_examples_have_exactly_the_fields() {
+    let document = include_str!("../../../../docs/agent.md");
+    let examples = document.split("```json\n").skip(1).map(|text| text.split("```").next().unwrap());
+    let examples: Vec<Value> = examples.map(|text| serde_json::from_str(text).unwrap()).collect();
+    let status: AgentStatus = serde_json::from_value(examples[0].clone()).unwrap();
+    let mut history = history::StatusHistory::default();
+    let point = history.add(&status, Default::default(), std::time::Instant::now());
+    let shown = [serde_json::to_value(&status).unwrap(), serde_json::from_str(&point).unwrap()];
+    assert_eq!(examples.len(), 2);
+    for (example, shown) in examples.iter().zip(&shown) {
+        let (mut documented, mut real) = (Vec::new(), Vec::new());
+        fields(example, "", &mut documented);
+        fields(shown, "", &mut real);
+        assert_eq!(documented, real);
+    }
+}
+
 fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
 }
@@ -120,7 +152,7 @@ fn each_path_answers_with_its_type_and_strict_headers() {
 }
 
 #[test]
-// semantics: AGENT-10
+// semantics: AGENT-20
 fn loopback_port_gives_nothing_without_the_token() {
     let served = Served::new();
     for path in ["/", "/page.js", "/metrics", "/api/v1/status", "/api/v1/events", "/nothing"] {
@@ -145,7 +177,7 @@ fn loopback_port_gives_nothing_without_the_token() {
 }
 
 #[test]
-// semantics: AGENT-10
+// semantics: AGENT-20
 fn files_are_the_users_alone_and_end_with_the_agent() {
     let mut served = Served::new();
     for path in [served.files.socket(), served.files.token(), served.files.link()] {
@@ -181,7 +213,7 @@ fn agent_without_a_port_has_a_socket_and_no_token() {
 }
 
 #[test]
-// semantics: AGENT-10
+// semantics: AGENT-20
 fn addresses_that_other_machines_reach_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
@@ -215,7 +247,7 @@ fn events_are_one_line_of_json_each_and_begin_at_once() {
 }
 
 #[test]
-// semantics: AGENT-12
+// semantics: AGENT-22
 fn event_streams_are_bounded_and_free_their_place() {
     let served = Served::new();
     let open = || {
@@ -237,7 +269,7 @@ fn event_streams_are_bounded_and_free_their_place() {
 }
 
 #[test]
-// semantics: AGENT-12
+// semantics: AGENT-22
 fn requests_do_not_look_at_the_agent() {
     let begun = std::time::Instant::now();
     let served = Served::new();

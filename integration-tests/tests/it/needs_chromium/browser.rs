@@ -1,8 +1,8 @@
 //! Headless Chromium, driven by its DevTools protocol over a pipe.
 //!
-//! Decision: not by `--dump-dom` and virtual time, because a stream of events never ends, and virtual
-//! time waits for that. The price is a client of the protocol: messages are JSON that end with a zero
-//! byte.
+//! Decision: not by `--dump-dom` and virtual time, because a stream of events never ends, and
+//! virtual time waits for that. The price is a client of the protocol: messages are JSON that end
+//! with a zero byte.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

@@ -190,7 +190,7 @@ mod tests {
         let access = access("5ec3e7");
         let host = (HOST, "127.0.0.1:9464");
         let get = |uri, more: &[(HeaderName, &'static str)]| {
-            status(&access, Method::GET, uri, &[&[host.clone()], more].concat())
+            status(&access, Method::GET, uri, &[std::slice::from_ref(&host), more].concat())
         };
         for path in ["/", "/metrics", "/api/v1/status", "/nothing"] {
             assert_eq!(get(path, &[]), 401, "{path}");

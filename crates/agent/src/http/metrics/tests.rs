@@ -152,7 +152,8 @@ fn each_value_is_printed_with_help_type_and_labels() {
     let job = [("program", "train.py"), ("process", "41")];
     let dataset = [("dataset", "s3://bucket/train")];
     let store = [("store", "s3://bucket")];
-    let expected: &[(&str, &[(&str, &str)], f64)] = &[
+    type Expected<'a> = (&'a str, &'a [(&'a str, &'a str)], f64);
+    let expected: &[Expected<'_>] = &[
         ("info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0),
         ("uptime_seconds", &[], 1.5),
         ("memory_limit_bytes", &[], 1.0),

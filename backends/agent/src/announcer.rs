@@ -5,10 +5,10 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foreread_store::StoreError;
-use foreread_store::attach::{ORDER, OrderPiece, Piece, RESTART};
+use foreread_store::attach::{JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART};
 
 use crate::JobOrders;
 use crate::client::is_silent;
@@ -20,8 +20,12 @@ const AHEAD: usize = 2;
 /// How long a wait for requests lasts at most.
 const WAIT: Duration = Duration::from_millis(500);
 
+/// How often the agent is told how the job gets on.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Announces until the job ends.
 pub(crate) fn run(link: &Arc<Link>) {
+    let mut progress = Progress { told: Instant::now() };
     loop {
         let mut state = link.lock();
         let (connection, orders) = loop {
@@ -31,23 +35,52 @@ pub(crate) fn run(link: &Arc<Link>) {
             if let (Some(connection), Some(orders)) = (state.connection(), state.orders.clone()) {
                 break (connection, orders);
             }
-            state = wait(link, state);
+            state = wait(link, state, &mut progress);
         };
         let generation = state.generation;
         drop(state);
-        if let Err(error) = announce(link, &connection, &*orders, generation) {
+        if let Err(error) = announce(link, &connection, &*orders, generation, &mut progress) {
             tracing::debug!(%error, "the node's agent does not know this job's order");
         }
         let mut state = link.lock();
         while state.generation == generation && !state.closed {
-            state = wait(link, state);
+            state = wait(link, state, &mut progress);
         }
     }
 }
 
-/// Waits for a change.
-fn wait<'a>(link: &'a Link, state: MutexGuard<'a, LinkState>) -> MutexGuard<'a, LinkState> {
+/// Waits for a change. Meanwhile, tells the agent how the job gets on.
+fn wait<'a>(
+    link: &'a Link,
+    mut state: MutexGuard<'a, LinkState>,
+    progress: &mut Progress,
+) -> MutexGuard<'a, LinkState> {
+    if progress.told.elapsed() >= PROGRESS_INTERVAL {
+        progress.told = Instant::now();
+        let connection = state.connection();
+        if let (Some(connection), Some(stalled)) = (connection, state.stalled.clone()) {
+            drop(state);
+            tell(link, &connection, stalled().as_secs_f64());
+            state = link.lock();
+        }
+    }
     link.changed.wait_timeout(state, WAIT).unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// When the agent was told last how the job gets on.
+struct Progress {
+    told: Instant,
+}
+
+/// Tells the agent how long the trainer has waited. An agent that does not understand it loses
+/// nothing but a column of its status.
+fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
+    let Ok(payload) = serde_json::to_vec(&JobProgress { stalled_seconds }) else { return };
+    let is_over = || link.is_closed();
+    let mut is_silent = is_silent(&connection.client, &is_over);
+    if let Err(error) = connection.client.call_with(PROGRESS, &payload, &mut is_silent) {
+        tracing::trace!(%error, "the node's agent does not know how this job gets on");
+    }
 }
 
 /// Announces all epochs, as requests come near. Ends early if the connection or the orders change.
@@ -56,6 +89,7 @@ fn announce(
     connection: &Connection,
     orders: &dyn JobOrders,
     generation: u64,
+    progress: &mut Progress,
 ) -> Result<(), StoreError> {
     let is_over = || link.is_closed() || link.lock().generation != generation;
     let call = |name, payload: &[u8]| {
@@ -78,7 +112,7 @@ fn announce(
                 if state.generation != generation || state.closed {
                     return Ok(());
                 }
-                state = wait(link, state);
+                state = wait(link, state, progress);
             }
         }
         if link.lock().generation != generation {

@@ -5,7 +5,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_store::attach::{ATTACH, Attach, Attached, CATALOG, DatasetAnswer, Piece};
+use foreread_store::attach::{
+    ATTACH, Attach, Attached, CATALOG, DatasetAnswer, Piece, WARM, WarmAnswer, WarmRequest,
+};
 use foreread_store::{Client, StoreError};
 use foreread_tier::OriginTier;
 
@@ -18,6 +20,9 @@ pub trait JobCatalogs: Send + Sync + 'static {
     /// The content of a catalog's file. `None` if it cannot be had.
     fn catalog(&self, dataset: usize) -> Option<Bytes>;
 }
+
+/// How long a trainer has waited for batches so far.
+pub type StallTime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// What a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
@@ -146,6 +151,25 @@ impl AgentClient {
     /// Announces the orders of the job, in place of earlier ones.
     pub fn announce(&self, orders: Arc<dyn JobOrders>) {
         self.link.set_orders(orders);
+    }
+
+    /// Has the agent told from now on how long the trainer has waited so far, about once a second.
+    pub fn watch(&self, stalled: StallTime) {
+        self.link.lock().stalled = Some(stalled);
+    }
+
+    /// Has the agent fill its memory with a dataset of the job, if `begin` is set, and returns how
+    /// much of it is there. Blocks until the agent has answered.
+    ///
+    /// # Errors
+    /// If the agent has ended, or is of a version that cannot do it.
+    pub fn warm(&self, dataset: u32, begin: bool) -> Result<WarmAnswer, StoreError> {
+        let connection = self.link.lock().connection().ok_or_else(StoreError::gone)?;
+        let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
+        let request = serde_json::to_vec(&WarmRequest { dataset, begin }).map_err(malformed)?;
+        let answer =
+            connection.client.call_with(WARM, &request, &mut is_silent(&connection.client, &|| false))?;
+        serde_json::from_slice(&answer).map_err(malformed)
     }
 
     /// Samples by the way they came.

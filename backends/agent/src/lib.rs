@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use foreread_types::Tick;
 
-pub use client::{AgentClient, AgentJob, Connected, JobCatalogs};
+pub use client::{AgentClient, AgentJob, Connected, JobCatalogs, StallTime};
 pub use link::AgentCounts;
 pub use origin::AgentOrigin;
 

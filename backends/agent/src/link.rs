@@ -10,6 +10,7 @@ use foreread_types::{SampleKey, Tick};
 use tokio::sync::oneshot;
 
 use crate::JobOrders;
+use crate::client::StallTime;
 
 /// Samples of a job by the way they came, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +57,7 @@ pub(crate) struct LinkState {
     /// Since when requests are open without a pause.
     open_since: Option<Instant>,
     pub(crate) orders: Option<Arc<dyn JobOrders>>,
+    pub(crate) stalled: Option<StallTime>,
     /// Increases with each connection and each set of orders.
     pub(crate) generation: u64,
     pub(crate) closed: bool,

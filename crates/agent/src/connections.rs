@@ -9,6 +9,8 @@ use foreread_store::attach::{Attach, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
+use crate::recent::StallShare;
+
 /// The most bytes of all catalogs of a job.
 const MAX_CATALOG: u64 = 8 << 30;
 
@@ -28,6 +30,8 @@ pub(crate) struct JobConnection {
     whole: BTreeMap<u32, Bytes>,
     /// The order that arrives.
     order: Option<PartialOrder>,
+    /// How the job gets on, by its own account.
+    pub(crate) stalls: StallShare,
 }
 
 /// A job.

@@ -14,6 +14,8 @@ use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
 use foreread_types::DatasetId;
 
+use crate::origin_name::origin_name;
+
 /// What makes a dataset the same for two jobs.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct DatasetKey {
@@ -27,6 +29,8 @@ struct DatasetKey {
 pub(crate) struct KnownDataset {
     pub(crate) id: DatasetId,
     pub(crate) url: String,
+    /// The store that it is read from.
+    pub(crate) origin: String,
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
 }
@@ -86,6 +90,11 @@ impl Datasets {
         }
     }
 
+    /// The dataset of a number.
+    pub(crate) fn get(&self, id: DatasetId) -> Option<KnownDataset> {
+        self.lock().values().find(|dataset| dataset.id == id).cloned()
+    }
+
     /// All of them.
     pub(crate) fn all(&self) -> Vec<KnownDataset> {
         let mut all: Vec<_> = self.lock().values().cloned().collect();
@@ -104,13 +113,15 @@ async fn open(
     if catalog.base_url() != key.url {
         return Err("its catalog is of another place".to_owned());
     }
-    let hosted = host.open(catalog, &key.settings).await.map_err(|error| error.to_string())?;
+    let origin = origin_name(&key.url);
+    let hosted = host.open(catalog, &key.settings, &origin).await.map_err(|error| error.to_string())?;
     if hosted.identity() != key.identity {
         return Err(
             "the agent sees other data at its place: is another file system mounted there?".to_owned()
         );
     }
     let sizes = hosted.sizes();
-    let id = store.add_dataset(sizes, hosted.reader()).map_err(|error| error.to_string())?;
-    Ok(KnownDataset { id, url: key.url.clone(), samples: sizes.len(), bytes: sizes.total() })
+    let added = store.add_dataset(sizes, hosted.reader(), &origin);
+    let id = added.map_err(|error| error.to_string())?;
+    Ok(KnownDataset { id, url: key.url.clone(), origin, samples: sizes.len(), bytes: sizes.total() })
 }

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use foreread_store::StoreError;
 
+use crate::policy::PolicyError;
+
 /// Why an agent cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -49,6 +51,9 @@ pub enum AgentError {
         /// The system's error.
         error: io::Error,
     },
+    /// The policy has a mistake.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The server could not start.
     #[error(transparent)]
     Server(#[from] StoreError),

@@ -17,15 +17,22 @@
 //! * *It shows itself over HTTP*, read-only, on a socket of its user ([`HttpFiles`]).
 #![cfg(target_os = "linux")]
 
+mod agent_state;
 mod connections;
 mod datasets;
 mod error;
 mod file_limit;
 mod http;
 mod memory;
+mod origin_name;
+mod policy;
+mod policy_file;
 mod provider;
+mod recent;
 mod socket;
 mod status;
+mod status_report;
+mod warming;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,11 +46,15 @@ use foreread_store::{NodeStore, Server, ServerSettings};
 use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::agent_state::{AgentParts, AgentState};
 pub use crate::error::AgentError;
 pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
 use crate::memory::{MemoryBound, MemoryUse};
+use crate::policy::{Policy, PolicySource};
+pub use crate::policy::{PolicyError, policy_keys};
+use crate::policy_file::PolicyFile;
 use crate::provider::AgentProvider;
 pub use crate::socket::private_directory;
 pub use crate::status::{AgentStatus, DatasetStatus, JobStatus, OriginStatus, PolicyValue};
@@ -54,6 +65,9 @@ const MAX_IN_FLIGHT: usize = 4096;
 /// How often the memory in use is compared with what was given.
 const MEMORY_POLL: Duration = Duration::from_millis(100);
 
+/// How often the policy file is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
 /// The settings of an agent.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
@@ -61,11 +75,32 @@ pub struct AgentSettings {
     pub socket: PathBuf,
     /// The most bytes that samples take in memory.
     pub memory: u64,
-    /// How storage is read: limits, retries, timeouts.
+    /// How storage is read: retries, timeouts, and limits that the policy can change.
     pub config: Config,
+    /// The policy file. It need not exist.
+    pub policy: PathBuf,
     /// The loopback address on which browsers and Prometheus reach it, with port 0 for a free one.
     /// `None`: only by a Unix socket next to its own.
     pub http: Option<SocketAddr>,
+}
+
+impl AgentSettings {
+    /// The limits of the configuration as values of the policy.
+    fn arguments(&self) -> Policy {
+        let mut policy = Policy::default();
+        let limits = [
+            ("limit", self.config.origin_limit.map(|rate| rate.to_string())),
+            ("parallelism", self.config.origin_parallelism.map(|most| most.to_string())),
+        ];
+        for (word, value) in limits {
+            if let Some(value) = value
+                && let Err(error) = policy.set(word, "*", &value, PolicySource::Argument)
+            {
+                tracing::warn!(%error, "a limit is not in force");
+            }
+        }
+        policy
+    }
 }
 
 /// A running agent. Dropping it ends it: jobs then read by themselves.
@@ -87,7 +122,8 @@ impl Agent {
     /// If another agent uses the directory, or other users can search it. Also if the system has no
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
-        let AgentSettings { socket, memory, config, http } = settings;
+        let policy = settings.arguments();
+        let AgentSettings { socket, memory, config, policy: file, http } = settings;
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise();
@@ -105,15 +141,19 @@ impl Agent {
         }
         let host = DatasetHost::new(config, Arc::clone(&buffers), runtime.handle().clone());
         let store = NodeStore::new(memory, runtime.handle().clone());
-        let provider = Arc::new(AgentProvider::new(store, memory, host, runtime.handle().clone()));
-        runtime.spawn(keep_within(Arc::clone(&provider), arena));
+        let file = PolicyFile::new(file);
+        let parts = AgentParts { store, runtime: runtime.handle().clone(), memory, host, policy, file };
+        let state = Arc::new(AgentState::new(parts)?);
+        let provider = AgentProvider { state: Arc::clone(&state), runtime: runtime.handle().clone() };
+        let provider = Arc::new(provider);
+        runtime.spawn(keep_within(Arc::clone(&state), arena));
+        runtime.spawn(look_regularly(Arc::clone(&state)));
         let server_settings =
             ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
-        let status = Arc::clone(&provider);
-        let http = http.serve(runtime.handle(), move || status.status());
+        let http = http.serve(runtime.handle(), move || state.status());
         Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), http, _lock: lock })
     }
 
@@ -124,12 +164,12 @@ impl Agent {
 
     /// For how long no job has been attached. Zero while one is.
     pub fn idle_time(&self) -> Duration {
-        self.provider.idle_time()
+        self.provider.state.idle_time()
     }
 
     /// Whether it serves no longer: a client has had it stop, or its server has failed.
     pub fn is_stopped(&self) -> bool {
-        self.provider.is_stopped() || self.server.as_ref().is_none_or(Server::has_ended)
+        self.provider.state.is_stopped() || self.server.as_ref().is_none_or(Server::has_ended)
     }
 }
 
@@ -146,12 +186,12 @@ impl Drop for Agent {
 }
 
 /// Holds the memory of samples to what was given.
-async fn keep_within(provider: Arc<AgentProvider>, arena: ArenaBuffers) {
+async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
     let mut bound = MemoryBound::default();
-    let mut capacity = provider.memory();
+    let mut capacity = state.memory();
     loop {
         tokio::time::sleep(MEMORY_POLL).await;
-        let given = provider.memory();
+        let given = state.memory();
         let now = MemoryUse {
             resident: arena.resident() as u64,
             idle: arena.idle() as u64,
@@ -161,7 +201,21 @@ async fn keep_within(provider: Arc<AgentProvider>, arena: ArenaBuffers) {
         // Each change looks at the residents.
         if next.abs_diff(capacity) > given / 256 {
             capacity = next;
-            provider.set_capacity(capacity);
+            state.store.set_capacity(capacity);
+        }
+    }
+}
+
+/// Reads the policy again when its file changes, and notes totals for rates.
+async fn look_regularly(state: Arc<AgentState>) {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        state.note_rates();
+        let looking = Arc::clone(&state);
+        // The file may be on a slow file system.
+        let looked = tokio::task::spawn_blocking(move || looking.reload());
+        if looked.await.is_err() {
+            return;
         }
     }
 }

@@ -77,6 +77,8 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        #[cfg(feature = "agent")]
+        Command::Warm(options) => commands::warm::run(&options, registry),
         Command::Cache(options) => commands::cache::run(&options),
         Command::Completions(options) => commands::completions::run(options.shell, command(&registry)),
         Command::Man(options) => commands::man::run(options.directory.as_deref(), command(&registry)),

@@ -1,6 +1,7 @@
 //! No agent: the crate was built without the feature `agent`, or for another system than Linux.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use foreread_oracle::Run;
 use foreread_tier::OpenContext;
@@ -8,7 +9,7 @@ use foreread_tier::OpenContext;
 use crate::config::Config;
 use crate::error::Result;
 use crate::origin::OpenDataset;
-use crate::report::AgentReport;
+use crate::report::{AgentReport, WarmDataset};
 use crate::storage::StorageOptions;
 
 /// The agent of a run. There is none.
@@ -17,6 +18,14 @@ pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
     pub(crate) fn announce(&self, _: &Run) {
+        match self.0 {}
+    }
+
+    pub(crate) fn watch(&self, _: impl Fn() -> Duration) {
+        match self.0 {}
+    }
+
+    pub(crate) fn warm(&self, _: bool) -> Result<WarmDataset> {
         match self.0 {}
     }
 

@@ -240,6 +240,13 @@ impl Builder {
         self
     }
 
+    /// What the agent of the node calls this job, in its status and in its policy.
+    #[must_use]
+    pub fn job_name(mut self, name: impl Into<String>) -> Self {
+        self.config.job_name = Some(name.into());
+        self
+    }
+
     /// The agent of the node, whose cache replaces this run's memory and disks. Needs the feature
     /// `agent`.
     #[must_use]

@@ -206,6 +206,9 @@ pub struct Config {
     /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
     /// there is none.
     pub agent: AgentChoice,
+    /// What the agent calls this job, in its status and in its policy. `None`: the name of the
+    /// Slurm job, or the program's.
+    pub job_name: Option<String>,
     /// Whether samples are requested by id, and the settings have no order.
     pub(crate) is_by_id: bool,
     /// Plan only: directories of the disk tier are neither created nor changed. A run that starts
@@ -247,6 +250,7 @@ impl Default for Config {
             validate: None,
             format: None,
             agent: AgentChoice::default(),
+            job_name: None,
             is_by_id: false,
             plan_only: false,
             machine: Machine::default(),

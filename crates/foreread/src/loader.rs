@@ -24,7 +24,7 @@ use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
-use crate::report::{Adapted, Report, RunTotals, UnitsReport};
+use crate::report::{Adapted, Report, RunTotals, UnitsReport, WarmDataset};
 use crate::runtime::Workers;
 use crate::state::State;
 use crate::stored::StoredFactors;
@@ -54,6 +54,17 @@ impl Ready {
     /// The plan.
     pub fn prepared(&self) -> &Prepared {
         &self.prepared
+    }
+
+    /// Has the node's agent fill its memory with the training data ahead of a run, if `begin` is
+    /// set, and returns how much of them is there. The agent continues when this process ends. It
+    /// reads each sample once, however many processes ask. `None` without an agent. Blocks the
+    /// thread until the agent has answered.
+    ///
+    /// # Errors
+    /// If the agent has ended, or cannot do it.
+    pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
+        self.prepared.agent.as_ref().map(|agent| agent.warm(begin)).transpose()
     }
 
     /// Starts reading ahead.
@@ -95,6 +106,9 @@ impl Ready {
             agent.announce(&run);
         }
         let inner = assembly.start(run, plan, workers.handle());
+        if let Some(agent) = &agent {
+            agent.watch(inner.stalled());
+        }
         Loader {
             inner,
             earlier: RunReport::default(),
@@ -272,6 +286,9 @@ impl Loader {
         }
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());
+        if let Some(agent) = &self.agent {
+            agent.watch(self.inner.stalled());
+        }
         self.jumped = true;
         Ok(())
     }

@@ -58,6 +58,12 @@ impl OriginPolicy {
         Self { meter, stack, parallelism: config.origin_parallelism, fixed, patience: config.patience }
     }
 
+    /// The same with another limit in bytes per second.
+    #[cfg(feature = "agent")]
+    pub(crate) fn with_bandwidth(self, bandwidth: Bandwidth) -> Self {
+        Self { stack: self.stack.with_bandwidth(Some(bandwidth)), ..self }
+    }
+
     /// The stored units that samples share.
     pub(crate) fn units(&self) -> &Units {
         &self.stack.units

@@ -100,6 +100,19 @@ pub struct AgentReport {
     pub direct_bytes: u64,
 }
 
+/// How much of a dataset the node's agent has in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WarmDataset {
+    /// Whether the agent is still reading samples for it. Otherwise all that fits is there.
+    pub is_active: bool,
+    /// The samples in the agent's memory.
+    pub held_samples: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// All samples of the dataset.
+    pub samples: u64,
+}
+
 /// The time of requests for samples by id.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WaitReport {

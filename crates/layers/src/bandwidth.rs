@@ -25,7 +25,8 @@ pub struct Bandwidth(Arc<Mutex<LinkState>>);
 
 #[derive(Debug)]
 struct LinkState {
-    rate: u64,
+    /// `None`: unlimited, at present.
+    rate: Option<NonZeroU64>,
     /// The end of the last transmission. `None` before the first request.
     clear: Option<Instant>,
     /// The fraction of a nanosecond that `clear` lacks, times `rate`.
@@ -35,7 +36,18 @@ struct LinkState {
 impl Bandwidth {
     /// At most `bytes_per_second`.
     pub fn new(bytes_per_second: NonZeroU64) -> Self {
-        Self(Arc::new(Mutex::new(LinkState { rate: bytes_per_second.get(), clear: None, rest: 0 })))
+        Self::changeable(Some(bytes_per_second))
+    }
+
+    /// At most `bytes_per_second`, or any number, until that is [changed](Self::set_rate).
+    pub fn changeable(bytes_per_second: Option<NonZeroU64>) -> Self {
+        Self(Arc::new(Mutex::new(LinkState { rate: bytes_per_second, clear: None, rest: 0 })))
+    }
+
+    /// Changes the rate, or ends the limit. Requests that wait leave by the new rate a fourth of a
+    /// second later at most. What is being sent is sent at the new rate.
+    pub fn set_rate(&self, bytes_per_second: Option<NonZeroU64>) {
+        self.link().set_rate(bytes_per_second, Instant::now());
     }
 
     fn link(&self) -> MutexGuard<'_, LinkState> {
@@ -64,7 +76,17 @@ impl Bandwidth {
 }
 
 impl LinkState {
+    fn set_rate(&mut self, rate: Option<NonZeroU64>, now: Instant) {
+        let left = self.clear.map(|clear| clear.saturating_duration_since(now));
+        let scaled = self.rate.zip(rate).zip(left).map(|((old, new), left)| {
+            let nanos = left.as_nanos() * u128::from(old.get()) / u128::from(new.get());
+            now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5))
+        });
+        (self.rate, self.clear, self.rest) = (rate, scaled, 0);
+    }
+
     fn take(&mut self, now: Instant, bytes: u64) {
+        let Some(rate) = self.rate.map(|rate| u128::from(rate.get())) else { return };
         // Idle time beyond the credit is lost.
         let earliest = now.checked_sub(CREDIT).unwrap_or(now);
         let (clear, rest) = match self.clear {
@@ -73,7 +95,7 @@ impl LinkState {
             None => (now, 0),
         };
         let scaled = u128::from(bytes) * NANOS + u128::from(rest);
-        let (nanos, rest) = (scaled / u128::from(self.rate), scaled % u128::from(self.rate));
+        let (nanos, rest) = (scaled / rate, scaled % rate);
         // Capped at a century, so that the sum below is a valid instant.
         let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).min(u64::MAX / 5));
         (self.clear, self.rest) = (Some(clear + took), rest as u64);
@@ -292,5 +314,25 @@ mod tests {
                 assert_never_above(rate, &probe.0.lock().unwrap());
             });
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changed_rate_holds_for_requests_that_wait() {
+        let rate = |bytes: u64| NonZeroU64::new(bytes);
+        let bandwidth = Bandwidth::changeable(rate(1));
+        let probe = Arc::new(Probe::default());
+        let origin = Stack::bare().with_bandwidth(Some(bandwidth.clone())).wrap(Arc::clone(&probe) as _);
+        let begun = Instant::now();
+        let reads = tokio::spawn(join_all((0..20).map(|id| origin.read(Arc::new(request(id, MB / 10, id))))));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The second would leave after a day.
+        assert_eq!(probe.0.lock().unwrap().len(), 1);
+        bandwidth.set_rate(rate(MB));
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let left = probe.0.lock().unwrap().len();
+        assert!((12..=16).contains(&left), "{left}");
+        bandwidth.set_rate(None);
+        reads.await.unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
     }
 }

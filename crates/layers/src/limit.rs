@@ -30,6 +30,9 @@ use crate::Bandwidth;
 use crate::controller::{AdaptivePolicy, Controller, LimitReason};
 use crate::queue::{Position, Queues, Waiter};
 
+/// How long a request that waits for a rate sleeps at most, before it looks at the rate again.
+const RATE_POLL: Duration = Duration::from_millis(250);
+
 /// A number of slots, of which each request in flight takes one. Clones share them.
 #[derive(Clone)]
 pub struct Limit(Arc<LimitShared>);
@@ -320,8 +323,10 @@ impl Gate {
                 return Poll::Ready(());
             }
             let Some(next) = next else { return Poll::Pending };
+            // The rate may rise meanwhile.
+            let next = next.min(Instant::now() + RATE_POLL);
             let sleep = timer.get_or_insert_with(|| Box::pin(sleep_until(next)));
-            if sleep.deadline() != next {
+            if sleep.is_elapsed() || sleep.deadline() > next {
                 sleep.as_mut().reset(next);
             }
             ready!(Future::poll(sleep.as_mut(), cx));

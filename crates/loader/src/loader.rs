@@ -193,6 +193,14 @@ impl Loader {
         self.handover.report()
     }
 
+    /// A function that tells how long the trainer has waited for batches so far. It does not keep
+    /// the run alive.
+    pub fn stalled(&self) -> impl Fn() -> Duration + Send + Sync + 'static + use<> {
+        let handover = Arc::downgrade(&self.handover);
+        let stall = |handover: Arc<Handover>| handover.report().passes.iter().map(|pass| pass.stall).sum();
+        move || handover.upgrade().map_or(Duration::ZERO, stall)
+    }
+
     /// The history so far: delivered bytes and stalls over time.
     pub fn history(&self) -> History {
         self.handover.history()

@@ -79,7 +79,9 @@ pub use forecast::{Amount, EpochForecast, Resource};
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};
-pub use next_use::{AnnouncedUses, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache};
+pub use next_use::{
+    AnnouncedUses, CacheBounds, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache,
+};
 pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;

@@ -173,6 +173,14 @@ pub const KNOBS: &[Knob] = &[
          the user's own, if one runs, for data that the kernel does not cache. PATH: its socket",
     ),
     knob(
+        "job-name",
+        Value("NAME"),
+        None,
+        Caches,
+        "What the agent of the node calls this job, in its status and in its policy [default: the Slurm job's \
+         name, or the program's]",
+    ),
+    knob(
         "look-ahead",
         Value("auto|SIZE"),
         Some("auto"),

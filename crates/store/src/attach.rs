@@ -22,9 +22,14 @@ pub const CATALOG: &str = "catalog";
 pub const ORDER: &str = "order";
 /// The call that forgets the announced orders of a job.
 pub const RESTART: &str = "restart";
+/// The call that says how a job gets on: [`JobProgress`].
+pub const PROGRESS: &str = "progress";
+/// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered by
+/// [`WarmAnswer`].
+pub const WARM: &str = "warm";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";
-/// The call that changes settings of the host, as JSON: [`HostSettings`].
+/// The call that changes the policy of the host, as JSON: [`PolicyChanges`].
 pub const SET: &str = "set";
 /// The call that ends the host.
 pub const STOP: &str = "stop";
@@ -32,13 +37,42 @@ pub const STOP: &str = "stop";
 /// The most bytes of a piece.
 pub const PIECE_BYTES: usize = 48 << 10;
 
-/// Settings of a host that can change while it runs. Absent ones stay.
+/// Changes of the policy of a host. All of them are made, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyChanges {
+    /// Each as `KEY=VALUE`. The host knows the keys.
+    pub changes: Vec<String>,
+}
+
+/// A request to fill the memory with a dataset, or a question about that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmRequest {
+    /// The dataset's number among those of the job.
+    pub dataset: u32,
+    /// Whether to begin, unless that has happened.
+    pub begin: bool,
+}
+
+/// What a host keeps of a dataset that it fills its memory with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct HostSettings {
-    /// The bytes that samples take in memory, at most what the host was started with.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory: Option<u64>,
+pub struct WarmAnswer {
+    /// Whether samples are being read for it. Otherwise all that fits is there.
+    pub is_active: bool,
+    /// The samples in memory.
+    pub held_samples: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// All samples of the dataset.
+    pub samples: u64,
+}
+
+/// How a job gets on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobProgress {
+    /// How long its trainer has waited for samples so far, in seconds.
+    pub stalled_seconds: f64,
 }
 
 /// A job, or one rank of it.

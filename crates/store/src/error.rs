@@ -51,7 +51,8 @@ impl StoreError {
         Self(Arc::new(ErrorInner { kind, detail: detail.into(), source: ErrorCause::None }))
     }
 
-    pub(crate) fn gone() -> Self {
+    /// The other end is gone.
+    pub fn gone() -> Self {
         Self::new(
             StoreErrorKind::Gone,
             "the main process is gone, or has closed its data source: this worker cannot continue",

@@ -89,7 +89,10 @@ mod worker_connection;
 
 pub use client::{Client, Received, RequestStream};
 pub use error::{StoreError, StoreErrorKind};
-pub use host::{Answer, NodeStore, SampleReader, StoreCounts, StoreJob, StoreRequest, StoreStatus};
+pub use host::{
+    Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, SampleReader, StoreCounts,
+    StoreJob, StoreRequest, StoreStatus,
+};
 pub use requests::{ConnectionId, SampleProvider, SampleRequest, WorkerCall};
 pub use server::{Server, ServerSettings, ServerStatus};
 pub use shared_sample::SharedBytes;

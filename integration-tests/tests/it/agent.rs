@@ -4,153 +4,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-use tempfile::TempDir;
 
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually, fetched};
 use crate::s3::at;
 use crate::support::{number, run, times};
-
-/// The length of each sample, and what it takes in an agent's memory.
-const LENGTH: u64 = 10_000;
-const TAKEN: u64 = 10_048 + 192;
-
-/// A store, and an agent for its bucket.
-struct Node {
-    store: HttpStore,
-    directory: TempDir,
-    /// The agent's process.
-    process: u32,
-}
-
-impl Node {
-    /// A bucket of `samples` samples, and an agent with memory for `kept` of them.
-    fn new(samples: u64, kept: u64) -> Self {
-        let store = HttpStore::start();
-        store.numbered("train", NumberedObjects::new(samples, LENGTH));
-        let mut node = Self { store, directory: tempfile::tempdir().unwrap(), process: 0 };
-        fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        node.start(kept * TAKEN);
-        node
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.directory.path().join("node.sock")
-    }
-
-    /// `foreread` with the store's keys.
-    fn foreread(&self, arguments: &[&str]) -> Command {
-        at(&self.store, arguments)
-    }
-
-    fn agent(&self, arguments: &[&str]) -> Command {
-        let mut command = self.foreread(&["agent"]);
-        command.args(arguments).arg("--socket").arg(self.socket());
-        command
-    }
-
-    fn start(&mut self, memory: u64) {
-        run(&mut self.agent(&["start", "--memory", &memory.to_string()])).ok();
-        self.process = number(&self.status(), "/process") as u32;
-    }
-
-    fn status(&self) -> Value {
-        run(&mut self.agent(&["status", "--report", "json"])).json()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.process as i32).unwrap(), signal).unwrap();
-    }
-
-    /// A job over the bucket that uses the agent.
-    fn job(&self, arguments: &[&str]) -> Command {
-        let mut command = self.foreread(&["load", "s3://train", "--look-ahead", "1MB", "--report", "json"]);
-        command.args(["--digest", "--progress", "off"]).args(arguments);
-        command.arg("--agent").arg(self.socket());
-        command
-    }
-
-    /// Runs these jobs at once and returns their reports.
-    fn all(&self, jobs: &[&[&str]]) -> Vec<Value> {
-        let running: Vec<Running> =
-            jobs.iter().map(|arguments| Running::start(self.job(arguments))).collect();
-        running.into_iter().map(Running::report).collect()
-    }
-
-    /// The digests of a job that reads by itself.
-    fn digests(&self, arguments: &[&str]) -> Vec<String> {
-        let mut command = self.foreread(&["load", "s3://train", "--report", "json", "--digest"]);
-        digests(&run(command.args(arguments).args(["--agent", "off"])).json())
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_raw(self.process as i32).unwrap(), Signal::KILL);
-    }
-}
-
-/// A job that runs.
-struct Running {
-    child: Child,
-    out: tempfile::NamedTempFile,
-    err: tempfile::NamedTempFile,
-}
-
-impl Running {
-    fn start(mut command: Command) -> Self {
-        let (out, err) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
-        command.stdout(out.reopen().unwrap()).stderr(err.reopen().unwrap());
-        Self { child: command.spawn().unwrap(), out, err }
-    }
-
-    fn errors(&self) -> String {
-        fs::read_to_string(self.err.path()).unwrap()
-    }
-
-    #[track_caller]
-    fn report(mut self) -> Value {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() > Duration::from_secs(120) {
-                self.child.kill().unwrap();
-                panic!("it hangs: {}", self.errors());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert!(status.success(), "{status}: {}", self.errors());
-        serde_json::from_str(&fs::read_to_string(self.out.path()).unwrap()).unwrap()
-    }
-}
-
-fn digests(report: &Value) -> Vec<String> {
-    let epochs = report["epochs"].as_array().unwrap();
-    epochs.iter().map(|epoch| epoch["digest"].as_str().unwrap().to_owned()).collect()
-}
-
-/// The delivered samples that were read for their use, by the agent or directly. The look-ahead may
-/// still hold a sample at its next use.
-fn fetched(report: &Value) -> u64 {
-    let epochs = report["epochs"].as_array().unwrap();
-    let held = epochs.iter().map(|epoch| number(epoch, "/reads/memory/samples")).sum::<u64>();
-    epochs.iter().map(|epoch| number(epoch, "/samples")).sum::<u64>() - held
-}
-
-/// Waits until the condition holds.
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
 
@@ -363,7 +225,7 @@ fn other_users_cannot_use_an_agent() {
 
 #[test]
 fn agent_for_a_command_ends_with_it() {
-    let store = HttpStore::start();
+    let (store, directory) = (HttpStore::start(), tempfile::tempdir().unwrap());
     store.numbered("train", NumberedObjects::new(200, LENGTH));
     let kept = tempfile::NamedTempFile::new().unwrap();
     let load = format!(
@@ -400,21 +262,29 @@ fn agent_for_a_command_ends_with_it() {
     assert!(run(&mut command).fails(2).contains("an agent needs a size"));
 
     // The terminal's signals reach the command by themselves, and only once.
-    let script = "trap 'n=$((n+1))' INT; trap 'echo $n; exit 9' TERM; while :; do sleep 0.05; done";
-    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", script]);
+    let seen = |name: &str| directory.path().join(name);
+    let script = format!(
+        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; while :; do sleep 0.05; done",
+        seen("interrupted").display(),
+        seen("began").display()
+    );
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
     let child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    eventually("the command runs", || seen("began").exists());
     let group = Pid::from_child(&child);
     rustix::process::kill_process_group(group, Signal::INT).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the command was interrupted", || seen("interrupted").exists());
+    // Time for a second one, which must not come.
+    std::thread::sleep(Duration::from_millis(200));
     kill_process(group, Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stdout)), (Some(9), "1\n"));
 
     // A signal for the agent alone ends the command, too.
-    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sleep", "100"]);
+    let script = format!("echo > {}; exec sleep 100", seen("slept").display());
+    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the command runs", || seen("slept").exists());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let begun = Instant::now();
     assert_eq!(child.wait().unwrap().code(), Some(143));
@@ -434,9 +304,9 @@ fn memory_of_an_agent_changes_while_it_runs() {
     run(&mut node.job(&["--epochs", "3"])).ok();
     // Gaps take some of it.
     assert!(number(&node.status(), "/held_bytes") > 1_000_000, "{}", node.status());
-    assert!(run(&mut node.agent(&["set", "memory=1GB"])).fails(1).contains("with which it was started"));
-    assert!(run(&mut node.agent(&["set", "memory=much"])).fails(2).contains("memory=much"));
-    assert!(run(&mut node.agent(&["set", "colour=red"])).fails(2).contains("expected memory=SIZE"));
+    assert!(run(&mut node.agent(&["set", "memory=1GB"])).fails(2).contains("with which it was started"));
+    assert!(run(&mut node.agent(&["set", "memory=much"])).fails(2).contains("invalid size 'much'"));
+    assert!(run(&mut node.agent(&["set", "colour=red"])).fails(2).contains("there is no such key"));
 }
 
 #[test]

@@ -7,6 +7,8 @@
 
 mod agent;
 mod agent_http;
+mod agent_node;
+mod agent_policy;
 mod bad_input;
 mod calibrate;
 mod catalog;

@@ -18,7 +18,7 @@ use foreread::dataset::FormatOptions;
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
 #[cfg(feature = "agent")]
-pub use self::settings::{AgentSet, AgentStatusSet};
+pub use self::settings::{AgentSet, AgentStatusSet, WarmSet};
 pub use self::settings::{
     CacheSet, CalibrateSet, DemoSet, IndexSet, KnobSet, LoadSet, OrderSet, PlanSet, Settings, SimulateSet,
 };
@@ -91,6 +91,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(subcommand, after_help = texts::AGENT)]
     Agent(Agent),
+    /// Fill the memory of the node's agent with a dataset, ahead of its jobs
+    #[cfg(feature = "agent")]
+    #[command(after_help = texts::WARM)]
+    Warm(Warm),
     /// List disk caches, or remove unused ones
     #[command(subcommand, after_help = texts::CACHE)]
     Cache(Cache),
@@ -109,6 +113,36 @@ pub struct Demo {
     pub directory: Option<PathBuf>,
     #[command(flatten)]
     pub settings: Settings<DemoSet>,
+}
+
+/// A dataset for the agent's memory.
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct Warm {
+    /// The dataset: a directory, a URL or a catalog
+    #[arg(value_name = "URL|CATALOG")]
+    pub target: String,
+    /// Wait until this part of the samples is in memory, or all that fits [default: do not wait]
+    #[arg(long, value_name = "PERCENT%")]
+    pub wait: Option<Percent>,
+    #[command(flatten)]
+    pub settings: Settings<WarmSet>,
+}
+
+/// A part in percent, such as `80%`.
+#[cfg(feature = "agent")]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Percent(pub f64);
+
+#[cfg(feature = "agent")]
+impl std::str::FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').and_then(|number| number.trim_end().parse().ok());
+        let percent = number.filter(|percent: &f64| (0.0..=100.0).contains(percent));
+        percent.map(Self).ok_or_else(|| "expected a part of the samples, such as 80%".to_owned())
+    }
 }
 
 #[derive(Debug, Args)]
@@ -283,6 +317,10 @@ pub enum Agent {
     /// Run a command with an agent for it and its children, which ends with the command
     #[command(after_help = texts::AGENT_RUN)]
     Run {
+        /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME, or in
+        /// ~/.config]
+        #[arg(long, value_name = "FILE")]
+        policy: Option<PathBuf>,
         #[command(flatten)]
         http: AgentHttp,
         #[command(flatten)]
@@ -299,7 +337,8 @@ pub enum Agent {
     Set {
         #[command(flatten)]
         target: AgentTarget,
-        /// memory=SIZE: the bytes of samples in memory, at most those with which it was started
+        /// Values of the policy, such as memory=100GiB, limit@s3://bucket=100MB/s or weight@JOB=4;
+        /// `none` removes one
         #[arg(value_name = "KEY=VALUE", required = true)]
         changes: Vec<String>,
     },
@@ -319,6 +358,10 @@ pub struct AgentOptions {
     /// End the agent when no job has used it for so long [default: never]
     #[arg(long, value_name = "SECONDS")]
     pub idle_exit: Option<f64>,
+    /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME, or in
+    /// ~/.config]
+    #[arg(long, value_name = "FILE")]
+    pub policy: Option<PathBuf>,
     #[command(flatten)]
     pub http: AgentHttp,
     #[command(flatten)]

@@ -149,7 +149,7 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
-        "memory", "disk", "agent", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
+        "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
         "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
         "digest", "ids", "state", "plot", "progress",
     ],
@@ -199,6 +199,13 @@ knob_set!(
             .help("The catalog file [default: the dataset's last name, with .foreread]"),
         _ => report(option),
     }
+);
+#[cfg(feature = "agent")]
+knob_set!(
+    /// `warm`.
+    WarmSet,
+    &["agent", "format", "patience", "report", "progress"],
+    report
 );
 knob_set!(
     /// `calibrate`.

@@ -85,7 +85,13 @@ pub(super) const AGENT_STATUS: &str =
 #[cfg(feature = "agent")]
 pub(super) const AGENT_SET: &str = help![
     "foreread agent set memory=100GiB",
-    "foreread agent set memory=0 --socket /run/user/1000/a/node.sock"
+    "foreread agent set limit@s3://bucket=100MB/s 'weight@search-*=4'",
+    "foreread agent set pin@s3://bucket/train=true --socket /run/user/1000/a/node.sock"
+];
+#[cfg(feature = "agent")]
+pub(super) const WARM: &str = help![
+    "foreread warm s3://bucket/train",
+    "foreread warm s3://bucket/train --wait 80% && torchrun train.py",
 ];
 #[cfg(feature = "agent")]
 pub(super) const AGENT_STOP: &str =

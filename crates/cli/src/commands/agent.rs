@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
-use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, HttpFiles};
+use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, HttpFiles, JobStatus, OriginStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
-use foreread_store::attach::{HostSettings, SET, STATUS, STOP};
+use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
 use crate::arguments::{Agent, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
@@ -41,7 +41,9 @@ const NOT_EXECUTABLE: u8 = 126;
 
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
-        Agent::Run { http, settings, words } => return run_command(&http, &settings, &words),
+        Agent::Run { policy, http, settings, words } => {
+            return run_command(policy.as_deref(), &http, &settings, &words);
+        }
         Agent::Serve(options) => serve(&options),
         Agent::Start(options) => start(&options),
         Agent::Status(target) => status(&target),
@@ -61,10 +63,15 @@ fn agent_config(knobs: &Knobs) -> Result<(u64, Config)> {
     Ok((memory, config))
 }
 
-fn start_agent(knobs: &Knobs, socket: PathBuf, http: &AgentHttp) -> Result<RunningAgent> {
+fn start_agent(
+    knobs: &Knobs,
+    socket: PathBuf,
+    policy: Option<&Path>,
+    http: &AgentHttp,
+) -> Result<RunningAgent> {
     let (memory, config) = agent_config(knobs)?;
-    let http = http_address(http)?;
-    Ok(RunningAgent::start(AgentSettings { socket, memory, config, http })?)
+    let (policy, http) = (policy_file(policy)?, http_address(http)?);
+    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy, http })?)
 }
 
 /// The address of `--http`. Only this machine may reach it.
@@ -79,11 +86,22 @@ fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
     }
 }
 
+/// The absolute path of the policy file: a named one must exist.
+fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        let path = std::fs::canonicalize(named);
+        return path.with_context(|| format!("cannot read the policy file {}", named.display()));
+    }
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
+    let directory = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    Ok(directory.or_else(home).unwrap_or_default().join("foreread").join("agent.toml"))
+}
+
 fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, socket_of(options)?, &options.http)?;
+    let agent = start_agent(&knobs, socket_of(options)?, options.policy.as_deref(), &options.http)?;
     let is_signalled = signals.flag();
     let most = options.idle_exit.map_or(Duration::MAX, Duration::from_secs_f64);
     while !agent.is_stopped() && !is_signalled() && agent.idle_time() < most {
@@ -117,6 +135,9 @@ fn start(options: &AgentOptions) -> Result<()> {
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);
+    }
+    if let Some(policy) = &options.policy {
+        command.arg("--policy").arg(policy_file(Some(policy))?);
     }
     if let Some(seconds) = options.idle_exit {
         command.arg("--idle-exit").arg(seconds.to_string());
@@ -182,13 +203,18 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 }
 
 /// Runs a command with an agent for it, and returns the command's exit code.
-fn run_command(http: &AgentHttp, settings: &Settings<AgentSet>, words: &[OsString]) -> Result<ExitCode> {
+fn run_command(
+    policy: Option<&Path>,
+    http: &AgentHttp,
+    settings: &Settings<AgentSet>,
+    words: &[OsString],
+) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
     let [program, arguments @ ..] = words else { bail!("no command") };
     let directory = agent_directory().context("cannot create a directory for the agent")?;
     let limit = foreread_agent::FileLimit::current();
     let socket = directory.path().join("node.sock");
-    let started = start_agent(&knobs, socket.clone(), http)?;
+    let started = start_agent(&knobs, socket.clone(), policy, http)?;
     if let Some(address) = started.http_address() {
         // Output is often kept where others can read it, so it has no token.
         let link = HttpFiles::of(&socket).link().display().to_string();
@@ -198,6 +224,7 @@ fn run_command(http: &AgentHttp, settings: &Settings<AgentSet>, words: &[OsStrin
     let mut command = Command::new(program);
     command.args(arguments).env(AGENT_VARIABLE, &socket);
     limit.restore_in(&mut command);
+    let signals = PassedSignals::record()?;
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
@@ -206,7 +233,7 @@ fn run_command(http: &AgentHttp, settings: &Settings<AgentSet>, words: &[OsStrin
             return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
         }
     };
-    PassedSignals::begin(child.id())?;
+    signals.pass_to(child.id())?;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
             return Ok(exit_code(status));
@@ -228,14 +255,20 @@ fn agent_directory() -> std::io::Result<tempfile::TempDir> {
 }
 
 /// Signals that end the agent's process are for the command, which ends it.
-struct PassedSignals;
+struct PassedSignals(signal_hook::iterator::Signals);
 
 impl PassedSignals {
-    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
-    fn begin(process: u32) -> Result<()> {
+    /// Records signals from now on, so that none is lost while the command starts.
+    fn record() -> Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-        let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
-            .context("cannot register signal handlers")?;
+        let signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+        Ok(Self(signals.context("cannot register signal handlers")?))
+    }
+
+    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
+    fn pass_to(self, process: u32) -> Result<()> {
+        use signal_hook::consts::{SIGHUP, SIGTERM};
+        let Self(mut signals) = self;
         let pass = move || {
             for signal in signals.forever().filter(|signal| [SIGHUP, SIGTERM].contains(signal)) {
                 let signal = rustix::process::Signal::from_named_raw(signal);
@@ -307,13 +340,22 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     )?;
     let failures = if status.failures > 0 { format!(", {} failed", status.failures) } else { String::new() };
     writeln!(out, "storage      {} samples, {}{failures}", status.reads, ByteSize(status.read_bytes))?;
+    for store in &status.stores {
+        writeln!(out, "store        {}", store_line(store))?;
+    }
     for dataset in &status.datasets {
         let url = output::one_line(&dataset.url);
-        writeln!(out, "dataset      {} samples, {}: {url}", dataset.samples, ByteSize(dataset.bytes))?;
+        let held = 100.0 * dataset.held_samples as f64 / dataset.samples.max(1) as f64;
+        let (samples, bytes) = (dataset.samples, ByteSize(dataset.bytes));
+        writeln!(out, "dataset      {samples} samples, {bytes}, {held:.0}% in memory: {url}")?;
     }
     for job in &status.jobs {
-        let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
-        writeln!(out, "job          process {} ({name}) reads {datasets}", job.process)?;
+        writeln!(out, "job          {}", job_line(job))?;
+    }
+    for value in &status.policy {
+        let [key, shown, source] =
+            [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
+        writeln!(out, "policy       {key}={shown} ({source})")?;
     }
     let files = HttpFiles::of(socket);
     match files.page() {
@@ -326,24 +368,46 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
-    let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
-    let mut settings = HostSettings::default();
-    for change in changes {
-        match change.split_once('=') {
-            Some(("memory", size)) => {
-                let size: ByteSize = size.parse().map_err(|error| usage(change, &error))?;
-                settings.memory = Some(size.0);
-            }
-            _ => return Err(usage(change, &"expected memory=SIZE").into()),
-        }
-    }
-    connect(&target(options))?.call(SET, &serde_json::to_vec(&settings)?)?;
-    Ok(())
+fn store_line(store: &OriginStatus) -> String {
+    let rate = |bytes: f64| format!("{}/s", ByteSize(bytes as u64));
+    let limit = store.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
+    let OriginStatus { reading, queued, bytes_per_second, .. } = store;
+    let name = output::one_line(&store.name);
+    format!("{name}: {}{limit}, {reading} reads under way, {queued} wait", rate(*bytes_per_second))
 }
 
-fn usage(what: &str, why: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Usage, format!("'{what}': {why}"))
+fn job_line(job: &JobStatus) -> String {
+    let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
+    let used = job.hits + job.joined + job.reads;
+    let mut line =
+        format!("process {} ({name}) reads {datasets}: {:.0}/s", job.process, job.samples_per_second);
+    if used > 0 {
+        let share = 100.0 * (job.hits + job.joined) as f64 / used as f64;
+        line.push_str(&format!(", {share:.0}% without a read"));
+    }
+    if let Some(expected) = job.expected_hit_share {
+        line.push_str(&format!(" ({:.0}% expected)", 100.0 * expected));
+    }
+    if job.weight > 1 {
+        line.push_str(&format!(", weight {}", job.weight));
+    }
+    if let Some(cause) = &job.waits_for {
+        line.push_str(&format!(
+            ", stalled {:.0}%, waits for {}",
+            100.0 * job.stalled_share,
+            output::one_line(cause)
+        ));
+    }
+    line
+}
+
+fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
+    let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
+    let changes = serde_json::to_vec(&PolicyChanges { changes: changes.to_vec() })?;
+    let set = connect(&target(options))?.call(SET, &changes);
+    // The agent says which key or value is wrong.
+    set.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
+    Ok(())
 }
 
 fn stop(options: &AgentTarget) -> Result<()> {

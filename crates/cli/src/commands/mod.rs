@@ -14,3 +14,5 @@ pub mod plan;
 pub mod simulate;
 #[cfg(feature = "peer")]
 pub mod token;
+#[cfg(feature = "agent")]
+pub mod warm;

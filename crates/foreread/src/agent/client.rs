@@ -1,22 +1,23 @@
 //! This process as a job of an agent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_oracle::Run;
 use foreread_store::StoreErrorKind;
-use foreread_store::attach::{Attach, DatasetAnswer};
+use foreread_store::attach::{Attach, DatasetAnswer, WarmAnswer};
 use foreread_tier::OpenContext;
 
 use super::host::described;
 use super::orders::RunOrders;
 use crate::agent_choice::AgentChoice;
 use crate::config::{Config, Memory};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::origin::OpenDataset;
-use crate::report::AgentReport;
+use crate::report::{AgentReport, WarmDataset};
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
 
@@ -28,6 +29,20 @@ impl AgentLink {
     /// Announces the order of a run, in place of an earlier one.
     pub(crate) fn announce(&self, run: &Run) {
         self.0.announce(Arc::new(RunOrders::new(run)));
+    }
+
+    /// Tells the agent from now on how long the trainer has waited.
+    pub(crate) fn watch(&self, stalled: impl Fn() -> Duration + Send + Sync + 'static) {
+        self.0.watch(Arc::new(stalled));
+    }
+
+    /// Has the agent fill its memory with the training data, if `begin` is set. Returns how much of
+    /// them is there.
+    pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
+        let answer = self.0.warm(0, begin);
+        let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
+        let WarmAnswer { is_active, held_samples, held_bytes, samples } = answer;
+        Ok(WarmDataset { is_active, held_samples, held_bytes, samples })
     }
 
     /// The samples by the way they came.
@@ -69,7 +84,7 @@ pub(crate) async fn attach(
     };
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
     let attach = Attach {
-        name: std::env::args().next().unwrap_or_default(),
+        name: job_name(config),
         process: std::process::id(),
         look_ahead: config.look_ahead,
         is_ordered: !config.is_by_id,
@@ -109,6 +124,16 @@ pub(crate) async fn attach(
     );
     (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
     Ok(Some(AgentLink(Arc::new(client))))
+}
+
+/// What the agent calls this job: its name in the settings, that of Slurm, or its program's.
+fn job_name(config: &Config) -> String {
+    let slurm = || std::env::var("SLURM_JOB_NAME").ok().filter(|name| !name.is_empty());
+    let program = || {
+        let program = std::env::args().next().unwrap_or_default();
+        program.rsplit('/').next().unwrap_or_default().to_owned()
+    };
+    config.job_name.clone().or_else(slurm).unwrap_or_else(program)
 }
 
 /// Whether a shared cache helps this run: a second copy of what the kernel caches does not.

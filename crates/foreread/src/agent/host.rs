@@ -1,9 +1,11 @@
 //! The agent's end: opens and reads the datasets of jobs, with the same layers as a job.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foreread_dataset::Catalog;
+use foreread_layers::{Bandwidth, Limit};
 use foreread_loader::{Dataset, DirectReader};
 use foreread_store::SampleReader;
 use foreread_store::attach::AttachDataset;
@@ -23,6 +25,9 @@ const CREDENTIALS: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF
 
 /// Services whose settings come from this project's own variables, by their names in these.
 const SERVICES: [&str; 8] = ["HTTP", "WEBDAV", "WEBHDFS", "OSS", "COS", "HF", "HDFS", "SFTP"];
+
+/// The fewest reads that are of use at once, for any store.
+const FEWEST_READS: usize = 8;
 
 /// Whether reads of some storage depend on a variable.
 fn is_credential(name: &str) -> bool {
@@ -68,6 +73,8 @@ pub struct DatasetHost {
     config: Config,
     registry: Registry,
     context: OpenContext,
+    /// The limits of stores, by their names. Datasets of one store share them.
+    bandwidths: Mutex<BTreeMap<String, Bandwidth>>,
 }
 
 /// A dataset that jobs share.
@@ -83,15 +90,34 @@ impl DatasetHost {
     pub fn new(config: Config, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
         buffers.return_unused_on(&runtime);
         let seed = config.seed;
-        Self { config, registry: Registry::with_defaults(), context: OpenContext { buffers, runtime, seed } }
+        let (registry, bandwidths) = (Registry::with_defaults(), Mutex::default());
+        Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths }
     }
 
-    /// Opens the dataset of a catalog, from the place where it was made.
+    /// Limits the bytes per second of a store, for all its datasets together, from now on.
+    pub fn set_limit(&self, store: &str, bytes_per_second: Option<NonZeroU64>) {
+        self.bandwidth(store).set_rate(bytes_per_second);
+    }
+
+    /// The limit of a store. Each has that of the configuration at first.
+    fn bandwidth(&self, store: &str) -> Bandwidth {
+        let mut known = self.bandwidths.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = || Bandwidth::changeable(self.config.origin_limit.and_then(NonZeroU64::new));
+        known.entry(store.to_owned()).or_insert_with(first).clone()
+    }
+
+    /// Opens the dataset of a catalog, from the place where it was made, within the limit of a
+    /// store.
     ///
     /// # Errors
     /// If its storage cannot be opened. If its samples share stored units, which only the job
     /// itself can plan for.
-    pub async fn open(&self, catalog: Catalog, settings: &BTreeMap<String, String>) -> Result<HostedDataset> {
+    pub async fn open(
+        &self,
+        catalog: Catalog,
+        settings: &BTreeMap<String, String>,
+        store: &str,
+    ) -> Result<HostedDataset> {
         if catalog.stored_sizes().is_some() {
             return Err(Error::new(
                 ErrorKind::System,
@@ -101,14 +127,15 @@ impl DatasetHost {
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
-        let policy = OriginPolicy::new(&self.config, &self.context);
+        let policy = OriginPolicy::new(&self.config, &self.context).with_bandwidth(self.bandwidth(store));
         let opened =
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
-        let OpenDataset { catalog, identity, origin, .. } = opened;
+        let OpenDataset { catalog, identity, origin, limit, .. } = opened;
         let sizes = catalog.sizes();
         let dataset = Dataset::new(catalog, Arc::clone(&origin) as Arc<dyn Tier>);
         let dataset = dataset.with_retry(self.config.retry_policy());
-        let reader = Arc::new(HostedReader { reader: DirectReader::new(vec![dataset], Vec::new()), origin });
+        let reader = DirectReader::new(vec![dataset], Vec::new());
+        let reader = Arc::new(HostedReader { reader, origin, limit });
         Ok(HostedDataset { identity: identity.to_string(), sizes, reader })
     }
 }
@@ -135,17 +162,25 @@ impl HostedDataset {
 struct HostedReader {
     reader: DirectReader,
     origin: Arc<dyn foreread_tier::OriginTier>,
+    limit: Option<Limit>,
 }
 
 impl SampleReader for HostedReader {
-    fn read(&self, id: SampleId, due: Tick) -> ReadFuture {
+    fn read(&self, id: SampleId, order: Tick) -> ReadFuture {
         let reader = self.reader.clone();
         let key = SampleKey::new(DatasetId(0), id);
-        Box::pin(async move { reader.read_for(key, due, Lifetime::Kept).await })
+        Box::pin(async move { reader.read_for(key, order, Lifetime::Kept).await })
     }
 
     fn submit(&self) {
         self.origin.submit();
+    }
+
+    /// Twice as many as the store is known to answer at once. So reads wait in the layers, too, and
+    /// an adaptive limit sees that there is demand for more.
+    fn parallelism(&self) -> usize {
+        let known = self.limit.as_ref().map(|limit| limit.decisions().limit);
+        2 * known.unwrap_or_else(|| self.origin.profile().parallelism).max(FEWEST_READS)
     }
 }
 

@@ -35,6 +35,22 @@ impl DatasetCosts {
     }
 }
 
+/// How many bytes of the cache a dataset has in any case, and at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheBounds {
+    /// Other datasets get no room from this one while it has at most this many bytes.
+    pub floor: u64,
+    /// It never has more bytes than this.
+    pub cap: u64,
+}
+
+impl Default for CacheBounds {
+    /// Neither.
+    fn default() -> Self {
+        Self { floor: 0, cap: u64::MAX }
+    }
+}
+
 /// Residents whose cost grows equally fast with the time to their next use.
 #[derive(Clone, Debug)]
 pub(crate) struct CostClass {
@@ -72,6 +88,12 @@ impl Default for ResidentSlot {
 pub(crate) struct DatasetResidents {
     costs: DatasetCosts,
     slots: Vec<ResidentSlot>,
+    /// The number of residents, and their bytes.
+    pub(crate) residents: u64,
+    pub(crate) held: u64,
+    pub(crate) bounds: CacheBounds,
+    /// The time of the latest use of any sample.
+    pub(crate) latest: u64,
     pub(crate) classes: Vec<CostClass>,
     /// Indices of the jobs that use it.
     pub(crate) jobs: Vec<usize>,
@@ -82,7 +104,29 @@ impl DatasetResidents {
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
-        Some(Self { costs, slots, classes: Vec::new(), jobs: Vec::new() })
+        let (bounds, classes, jobs) = Default::default();
+        Some(Self { costs, slots, residents: 0, held: 0, bounds, latest: 0, classes, jobs })
+    }
+
+    /// Changes what a hit saves. Returns the residents, which have to be inserted again: their
+    /// classes are those of the costs before.
+    pub(crate) fn set_costs(&mut self, costs: DatasetCosts) -> Vec<u32> {
+        self.costs = costs;
+        let mut residents = Vec::new();
+        for class in &mut self.classes {
+            class.calendar.drain(&mut residents);
+        }
+        self.classes.clear();
+        residents
+    }
+
+    pub(crate) fn costs(&self) -> &DatasetCosts {
+        &self.costs
+    }
+
+    /// Whether other datasets may get the room of a resident.
+    pub(crate) fn gives_room(&self) -> bool {
+        self.held > self.bounds.floor
     }
 
     pub(crate) fn samples(&self) -> u64 {
@@ -112,7 +156,14 @@ impl DatasetResidents {
         (self.classes.len() - 1) as u16
     }
 
-    /// Makes an absent sample resident.
+    /// Makes an absent sample resident, and counts it.
+    pub(crate) fn admit(&mut self, sample: u32, class: u16, list: u16) {
+        self.residents += 1;
+        self.held += self.bytes(sample);
+        self.insert(sample, class, list);
+    }
+
+    /// Puts a resident, or what becomes one, into a list of its calendar.
     pub(crate) fn insert(&mut self, sample: u32, class: u16, list: u16) {
         let calendar = self.classes[usize::from(class)].calendar.push(list, sample);
         self.slots[sample as usize] = ResidentSlot { class, calendar };
@@ -120,6 +171,8 @@ impl DatasetResidents {
 
     /// Removes a resident.
     pub(crate) fn remove(&mut self, sample: u32) {
+        self.residents -= 1;
+        self.held -= self.bytes(sample);
         let slot = std::mem::take(&mut self.slots[sample as usize]);
         let moved = self.classes[usize::from(slot.class)].calendar.remove(slot.calendar);
         if let Some(moved) = moved {

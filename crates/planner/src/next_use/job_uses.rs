@@ -75,6 +75,11 @@ impl JobUses {
         current.map(|at| u64::from(at - self.position)).or_else(following)
     }
 
+    /// Nanoseconds per sample, at the present pace.
+    pub(crate) fn ns_per_sample(&self, now: u64) -> f64 {
+        self.pace.ns_per_sample(now)
+    }
+
     /// Nanoseconds of an epoch at the present pace.
     pub(crate) fn epoch_ns(&self, now: u64) -> f64 {
         f64::from(self.current.length()) * self.pace.ns_per_sample(now)

@@ -37,12 +37,15 @@ mod epoch_uses;
 mod job_uses;
 mod pace;
 
+use std::num::NonZeroU32;
+use std::ops::Range;
+
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
 pub use self::announced_uses::AnnouncedUses;
 use self::calendar::NextUseTime;
-pub use self::dataset_residents::DatasetCosts;
 use self::dataset_residents::DatasetResidents;
+pub use self::dataset_residents::{CacheBounds, DatasetCosts};
 pub use self::epoch_uses::EpochUses;
 use self::epoch_uses::OrderFault;
 use self::job_uses::JobUses;
@@ -113,6 +116,17 @@ pub struct NextUseCache {
     unchecked: u32,
     /// Space for residents that change their place.
     moved: Vec<u32>,
+}
+
+/// What room is made for.
+#[derive(Clone, Copy, Debug, Default)]
+struct RoomFor {
+    /// The dataset whose own residents may leave at its floor, too.
+    dataset: Option<usize>,
+    /// For a sample that no job has announced: only datasets that were not used since then give room,
+    /// and only samples without uses to come.
+    unused_since: Option<u64>,
+    ignores_floors: bool,
 }
 
 /// After so many uses, calendars are compared with the jobs' paces.
@@ -278,6 +292,7 @@ impl NextUseCache {
         };
         let (dataset, id) = (job.dataset, sample.0 as u32);
         job.used(position, id, self.now);
+        self.datasets[dataset].latest = self.now;
         self.unchecked += 1;
         if self.unchecked >= CHECK_USES {
             self.unchecked = 0;
@@ -285,8 +300,7 @@ impl NextUseCache {
         }
         let hit = self.datasets[dataset].is_resident(id);
         if hit {
-            self.held -= self.datasets[dataset].bytes(id);
-            self.datasets[dataset].remove(id);
+            self.remove(dataset, id);
         }
         CacheUse { hit, kept: self.keep(dataset, id, evicted) }
     }
@@ -304,16 +318,35 @@ impl NextUseCache {
     ) -> CacheUse {
         self.advance(now_ns);
         let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+        self.datasets[dataset].latest = self.now;
         let hit = self.datasets[dataset].is_resident(id);
         CacheUse { hit, kept: hit || self.keep(dataset, id, evicted) }
+    }
+
+    /// Keeps a sample that jobs are expected to use, although none has announced it. It gets free
+    /// room, or that of other datasets without uses to come that were not used `since` that time.
+    ///
+    /// # Panics
+    /// If there is no such sample.
+    pub fn fill(
+        &mut self,
+        key: SampleKey,
+        now_ns: u64,
+        since: u64,
+        evicted: &mut Vec<SampleKey>,
+    ) -> CacheUse {
+        self.advance(now_ns);
+        let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+        let hit = self.datasets[dataset].is_resident(id);
+        let kept = hit || self.keep_with(dataset, id, Some(since), evicted);
+        self.datasets[dataset].latest = self.now;
+        CacheUse { hit, kept }
     }
 
     /// Removes a sample, if it is resident: its bytes could not be read.
     pub fn forget(&mut self, key: SampleKey) {
         if self.contains(key) {
-            let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
-            self.held -= self.datasets[dataset].bytes(id);
-            self.datasets[dataset].remove(id);
+            self.remove(key.dataset.0 as usize, key.id.0 as u32);
         }
     }
 
@@ -332,11 +365,70 @@ impl NextUseCache {
     /// Changes the capacity in bytes. Adds the residents that leave to `evicted`.
     pub fn set_capacity(&mut self, bytes: u64, evicted: &mut Vec<SampleKey>) {
         self.capacity = bytes;
-        self.make_room(0, f64::NEG_INFINITY, evicted);
+        if !self.make_room(0, f64::NEG_INFINITY, RoomFor::default(), evicted) {
+            // Floors hold among datasets. The capacity always holds.
+            let room = RoomFor { ignores_floors: true, ..RoomFor::default() };
+            self.make_room(0, f64::NEG_INFINITY, room, evicted);
+        }
+    }
+
+    /// Changes how much room a dataset has in any case, and at most. Adds the residents that leave
+    /// to `evicted`. An unknown dataset changes nothing.
+    pub fn set_bounds(&mut self, dataset: DatasetId, bounds: CacheBounds, evicted: &mut Vec<SampleKey>) {
+        let dataset = dataset.0 as usize;
+        if let Some(there) = self.datasets.get_mut(dataset) {
+            there.bounds = bounds;
+            self.make_room_within(dataset, 0, f64::NEG_INFINITY, evicted);
+        }
+    }
+
+    /// Changes what a hit of a dataset's samples saves. Predicts the next uses of its residents
+    /// again, as when a job comes. The sizes stay. An unknown dataset changes nothing.
+    pub fn set_costs(
+        &mut self,
+        dataset: DatasetId,
+        weight: NonZeroU32,
+        origin_latency_ns: u64,
+        origin_bytes_per_second: u64,
+    ) {
+        let index = dataset.0 as usize;
+        let Some(there) = self.datasets.get_mut(index) else { return };
+        let sizes = there.costs().sizes.clone();
+        let costs = DatasetCosts { sizes, weight, origin_latency_ns, origin_bytes_per_second };
+        if *there.costs() == costs {
+            return;
+        }
+        let span = self.span(index);
+        for id in self.datasets[index].set_costs(costs) {
+            let class = self.datasets[index].class(id, span, self.now);
+            self.reinsert(index, class, &[id]);
+        }
+    }
+
+    /// The number and the bytes of a dataset's residents.
+    pub fn residents(&self, dataset: DatasetId) -> (u64, u64) {
+        self.datasets.get(dataset.0 as usize).map_or((0, 0), |dataset| (dataset.residents, dataset.held))
+    }
+
+    /// The pace of a job in samples per second. `None` if it has ended.
+    pub fn samples_per_second(&self, job: CacheJob) -> Option<f64> {
+        let job = self.jobs.get(job.0)?.as_ref()?;
+        Some(1e9 / job.ns_per_sample(self.now).max(1.0))
     }
 
     /// Keeps an absent sample if there is room or a resident of higher cost.
     fn keep(&mut self, dataset: usize, id: u32, evicted: &mut Vec<SampleKey>) -> bool {
+        self.keep_with(dataset, id, None, evicted)
+    }
+
+    /// The same, or as [`fill`](Self::fill) has it.
+    fn keep_with(
+        &mut self,
+        dataset: usize,
+        id: u32,
+        fill: Option<u64>,
+        evicted: &mut Vec<SampleKey>,
+    ) -> bool {
         let bytes = self.datasets[dataset].bytes(id);
         let span = self.span(dataset);
         let class = self.datasets[dataset].class(id, span, self.now);
@@ -344,42 +436,91 @@ impl NextUseCache {
         let chosen = &self.datasets[dataset].classes[usize::from(class)];
         let list = chosen.calendar.list(time);
         let cost = chosen.cost(list, self.now, self.epoch_ns(dataset));
-        let kept = bytes <= self.capacity && self.make_room(bytes, cost, evicted);
+        let CacheBounds { floor, cap } = self.datasets[dataset].bounds;
+        // Up to its floor, a dataset gets room whatever its samples cost.
+        let is_due = self.datasets[dataset].held.saturating_add(bytes) <= floor;
+        let room = RoomFor { dataset: Some(dataset), unused_since: fill, ..RoomFor::default() };
+        let due_room = RoomFor { dataset: None, ..room };
+        let before = evicted.len();
+        let kept = bytes <= self.capacity.min(cap)
+            && self.make_room_within(dataset, bytes, cost, evicted)
+            && (is_due && self.make_room(bytes, f64::NEG_INFINITY, due_room, evicted)
+                || self.make_room(bytes, cost, room, evicted));
         if kept {
-            self.held += bytes;
-            self.datasets[dataset].insert(id, class, list);
+            self.insert(dataset, id, class, list);
+        } else {
+            for key in evicted.drain(before..) {
+                self.restore(key);
+            }
         }
         kept
     }
 
-    /// Evicts residents of a higher cost until `bytes` more fit. If they do not suffice, all
-    /// residents stay.
-    fn make_room(&mut self, bytes: u64, cost: f64, evicted: &mut Vec<SampleKey>) -> bool {
-        let before = evicted.len();
+    /// Evicts residents of a higher cost until `bytes` more fit. Returns whether they suffice.
+    fn make_room(&mut self, bytes: u64, cost: f64, room: RoomFor, evicted: &mut Vec<SampleKey>) -> bool {
         while self.held.saturating_add(bytes) > self.capacity {
-            let Some((dataset, id)) = self.costliest(cost) else {
-                for key in evicted.drain(before..) {
-                    self.restore(key);
-                }
-                return false;
-            };
-            self.held -= self.datasets[dataset].bytes(id);
-            self.datasets[dataset].remove(id);
-            evicted.push(SampleKey::new(DatasetId(dataset as u32), SampleId(u64::from(id))));
+            let all = 0..self.datasets.len();
+            let Some((dataset, id)) = self.costliest(all, cost, room) else { return false };
+            self.evict(dataset, id, evicted);
         }
         true
     }
 
-    /// The resident of the highest cost, if that is above `cost`.
-    fn costliest(&mut self, cost: f64) -> Option<(usize, u32)> {
-        let (mut highest, mut found) = (cost, None);
-        for dataset in 0..self.datasets.len() {
+    /// The same within the cap of a dataset, by its own residents.
+    fn make_room_within(
+        &mut self,
+        dataset: usize,
+        bytes: u64,
+        cost: f64,
+        evicted: &mut Vec<SampleKey>,
+    ) -> bool {
+        while self.datasets[dataset].held.saturating_add(bytes) > self.datasets[dataset].bounds.cap {
+            let room = RoomFor { dataset: Some(dataset), ..RoomFor::default() };
+            let found = self.costliest(dataset..dataset + 1, cost, room);
+            let Some((_, id)) = found else { return false };
+            self.evict(dataset, id, evicted);
+        }
+        true
+    }
+
+    fn evict(&mut self, dataset: usize, id: u32, evicted: &mut Vec<SampleKey>) {
+        self.remove(dataset, id);
+        evicted.push(SampleKey::new(DatasetId(dataset as u32), SampleId(u64::from(id))));
+    }
+
+    fn insert(&mut self, dataset: usize, id: u32, class: u16, list: u16) {
+        self.held += self.datasets[dataset].bytes(id);
+        self.datasets[dataset].admit(id, class, list);
+    }
+
+    fn remove(&mut self, dataset: usize, id: u32) {
+        self.held -= self.datasets[dataset].bytes(id);
+        self.datasets[dataset].remove(id);
+    }
+
+    /// The resident of the highest cost among these datasets, if that is above `cost`. A dataset at
+    /// its floor gives room to its own samples only.
+    fn costliest(&mut self, among: Range<usize>, cost: f64, room: RoomFor) -> Option<(usize, u32)> {
+        // To fill, only samples without uses give room.
+        let cost = if room.unused_since.is_some() { f64::MAX } else { cost };
+        let (mut highest, mut found): (_, Option<(usize, u32)>) = (cost, None);
+        for dataset in among {
+            let is_own = room.dataset == Some(dataset);
+            let is_used = |since| is_own || self.datasets[dataset].latest >= since;
+            let gives_room = is_own || room.ignores_floors || self.datasets[dataset].gives_room();
+            if !gives_room || room.unused_since.is_some_and(is_used) {
+                continue;
+            }
             let epoch_ns = self.epoch_ns(dataset);
+            let is_older_than = |other: usize| self.datasets[dataset].latest < self.datasets[other].latest;
+            let is_older = found.is_some_and(|(other, _)| is_older_than(other));
             for class in &mut self.datasets[dataset].classes {
                 class.calendar.contest();
                 if let Some((id, list)) = class.calendar.furthest(self.now, epoch_ns) {
                     let cost = class.cost(list, self.now, epoch_ns);
-                    if cost > highest {
+                    // Of datasets without uses, the least recently used one is first.
+                    let is_first = cost == f64::INFINITY && cost == highest && is_older;
+                    if cost > highest || is_first {
                         (highest, found) = (cost, Some((dataset, id)));
                     }
                 }
@@ -391,9 +532,10 @@ impl NextUseCache {
     /// Makes a sample resident that was evicted a moment ago.
     fn restore(&mut self, key: SampleKey) {
         let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
-        self.held += self.datasets[dataset].bytes(id);
         let class = self.datasets[dataset].class(id, 0, self.now);
-        self.reinsert(dataset, class, &[id]);
+        let time = self.next_use(&self.datasets[dataset], id);
+        let list = self.datasets[dataset].classes[usize::from(class)].calendar.list(time);
+        self.insert(dataset, id, class, list);
     }
 
     /// Moves the present. Residents whose predicted use did not come get new predictions.

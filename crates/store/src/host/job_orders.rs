@@ -112,6 +112,14 @@ impl JobOrders {
         Some((orders.job, position as u32))
     }
 
+    /// The job's datasets whose orders are known, with its pace in epochs per second.
+    pub(super) fn paces(&self, cache: &NextUseCache) -> impl Iterator<Item = (DatasetId, f64)> {
+        self.datasets.iter().filter_map(|(dataset, orders)| {
+            let samples = cache.samples(*dataset).ok()?.max(1);
+            Some((*dataset, cache.samples_per_second(orders.job)? / samples as f64))
+        })
+    }
+
     /// Ends the job for the rule.
     pub(super) fn end(&mut self, cache: &mut NextUseCache) {
         for orders in std::mem::take(&mut self.datasets).into_values() {

@@ -16,23 +16,34 @@
 //!   orders are made without it.
 //! * *A request waits for its job's first order*, but not for long: a sample that is read before
 //!   its job is known would not stay.
+//! * *Reads of a store wait here*, in a fair order over its jobs ([`FairQueue`](fair_queue)). Only
+//!   as many as it answers at once, and half a second of its limit, are under way.
 
+mod counts;
+mod fair_queue;
+mod flight;
 mod job_orders;
+mod origin_queue;
+mod state;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_planner::{CacheUse, DatasetCosts, EpochUses, NextUseCache, PlanError};
-use foreread_tier::{ErrorKind, ReadFuture, TierError};
+use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, PlanError};
+use foreread_tier::{ReadFuture, TierError};
 use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+pub use self::counts::{DatasetState, JobState, OriginState, StoreCounts, StoreStatus};
+use self::flight::Flight;
 use self::job_orders::JobOrders;
+use self::state::{Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState};
 
 /// The bytes that a sample takes in addition to its own: its places in the tables, its handle, and
 /// what the arena loses.
@@ -46,11 +57,23 @@ const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where a store reads the samples of a dataset.
 pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
-    /// Starts to read a sample. `due` orders the reads of one job.
-    fn read(&self, id: SampleId, due: Tick) -> ReadFuture;
+    /// Starts to read a sample. Reads of a lower `order` go first.
+    fn read(&self, id: SampleId, order: Tick) -> ReadFuture;
 
     /// Ends a burst of reads.
     fn submit(&self);
+
+    /// How many reads are of use at once, at present.
+    fn parallelism(&self) -> usize;
+}
+
+/// How the reads of a store are limited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginLimits {
+    /// Bytes per second. The readers enforce it. Here it says how many reads may be under way.
+    pub bytes_per_second: Option<NonZeroU64>,
+    /// The most reads at once.
+    pub parallelism: Option<NonZeroUsize>,
 }
 
 /// The number of a job, unique in a store.
@@ -76,38 +99,6 @@ impl fmt::Debug for StoreRequest {
     }
 }
 
-/// Samples and bytes since a store was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreCounts {
-    /// Requests that were answered from memory.
-    pub hits: u64,
-    /// Requests that joined the read of another request.
-    pub joined: u64,
-    /// Samples that were read.
-    pub reads: u64,
-    /// Their bytes.
-    pub read_bytes: u64,
-    /// Reads that failed.
-    pub failures: u64,
-}
-
-/// The state of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreStatus {
-    /// The bytes that samples may take.
-    pub capacity: u64,
-    /// The bytes that samples take, with all overhead.
-    pub held_bytes: u64,
-    /// The number of samples in memory.
-    pub samples: u64,
-    /// Connected jobs.
-    pub jobs: u64,
-    /// Samples that are being read.
-    pub reading: u64,
-    /// What has happened so far.
-    pub counts: StoreCounts,
-}
-
 /// One cache for all jobs of a node. Clones are the same store.
 #[derive(Clone)]
 pub struct NodeStore(Arc<StoreInner>);
@@ -118,36 +109,6 @@ struct StoreInner {
     /// The rule's time in nanoseconds.
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
     next_job: AtomicU64,
-}
-
-struct StoreState {
-    capacity: u64,
-    cache: NextUseCache,
-    datasets: Vec<Arc<dyn SampleReader>>,
-    /// Residents that were read. Those that are being read are in `flights`.
-    samples: KeyMap<Bytes>,
-    flights: KeyMap<SampleFlight>,
-    jobs: HashMap<StoreJob, JobOrders>,
-    counts: StoreCounts,
-    /// Space for residents that leave.
-    evicted: Vec<SampleKey>,
-}
-
-/// A sample that is being read.
-#[derive(Default)]
-struct SampleFlight {
-    waiting: Vec<(StoreJob, Answer)>,
-    /// Ends the read. `None` until it has begun.
-    abort: Option<AbortHandle>,
-}
-
-/// What follows a look at the tables, without the lock.
-#[derive(Default)]
-struct Actions {
-    ready: Vec<(Answer, Bytes)>,
-    reads: Vec<(SampleKey, Tick)>,
-    /// Residents that left. Dropping them may unmap memory.
-    dropped: Vec<Bytes>,
 }
 
 impl fmt::Debug for NodeStore {
@@ -168,9 +129,11 @@ impl NodeStore {
             capacity,
             cache: NextUseCache::new(capacity),
             datasets: Vec::new(),
+            origins: Vec::new(),
             samples: KeyMap::default(),
             flights: KeyMap::default(),
             jobs: HashMap::new(),
+            convoys: HashMap::new(),
             counts: StoreCounts::default(),
             evicted: Vec::new(),
         };
@@ -178,22 +141,74 @@ impl NodeStore {
         Self(Arc::new(StoreInner { state: Mutex::new(state), runtime, clock, next_job }))
     }
 
-    /// Adds a dataset with the lengths of its samples.
+    /// Adds a dataset with the lengths of its samples. Datasets with the same `origin` share its
+    /// limits, and their jobs its time.
     ///
     /// # Errors
     /// If its tables do not fit in memory.
-    pub fn add_dataset(&self, sizes: &Sizes, reader: Arc<dyn SampleReader>) -> Result<DatasetId, PlanError> {
-        let costs = DatasetCosts::new(footprints(sizes));
+    pub fn add_dataset(
+        &self,
+        sizes: &Sizes,
+        reader: Arc<dyn SampleReader>,
+        origin: &str,
+    ) -> Result<DatasetId, PlanError> {
+        let footprints = footprints(sizes);
+        let costs = DatasetCosts::new(footprints.clone());
         let mut state = self.0.lock();
         let dataset = state.cache.add_dataset(costs)?;
-        state.datasets.push(reader);
+        let origin = state.origin(origin);
+        let (weight, counts) = (NonZeroU32::MIN, StoreCounts::default());
+        state.datasets.push(StoreDataset { reader, origin, footprints, weight, counts });
         Ok(dataset)
+    }
+
+    /// Limits the reads of an origin, from now on.
+    pub fn set_origin(&self, origin: &str, limits: OriginLimits) {
+        let mut actions = Actions::default();
+        let mut state = self.0.lock();
+        let origin = state.origin(origin);
+        state.origins[origin].limits = limits;
+        state.begin_reads(origin, (self.0.clock)(), &mut actions);
+        drop(state);
+        self.0.carry_out(actions);
+    }
+
+    /// Changes what a dataset counts relative to others, and its room in memory. Samples above its
+    /// cap leave at once. An unknown dataset changes nothing.
+    pub fn set_dataset(&self, dataset: DatasetId, weight: NonZeroU32, bounds: CacheBounds) {
+        let mut actions = Actions::default();
+        let mut state = self.0.lock();
+        let StoreState { cache, evicted, .. } = &mut *state;
+        cache.set_bounds(dataset, bounds, evicted);
+        state.drop_evicted(&mut actions);
+        if let Some(there) = state.datasets.get_mut(dataset.0 as usize) {
+            there.weight = weight;
+            state.set_costs(dataset);
+        }
     }
 
     /// Adds a job. With `is_ordered` its requests wait for its first [order](Self::announce).
     pub fn add_job(&self, is_ordered: bool) -> StoreJob {
+        self.add_member(is_ordered, None)
+    }
+
+    /// Adds a job that only fills the memory. Its samples stay if there is free room, or a dataset
+    /// that no job uses.
+    pub fn add_filling_job(&self) -> StoreJob {
+        self.add_member(false, Some((self.0.clock)()))
+    }
+
+    fn add_member(&self, is_ordered: bool, fills_since: Option<u64>) -> StoreJob {
         let job = StoreJob(self.0.next_job.fetch_add(1, Ordering::Relaxed));
-        self.0.lock().jobs.insert(job, JobOrders::new(is_ordered));
+        let member = StoreMember {
+            fills_since,
+            orders: JobOrders::new(is_ordered),
+            weight: NonZeroU32::MIN,
+            counts: StoreCounts::default(),
+            waiting: 0,
+            convoy: job.0,
+        };
+        self.0.lock().jobs.insert(job, member);
         if is_ordered {
             let inner = Arc::downgrade(&self.0);
             self.0.runtime.spawn(async move {
@@ -204,6 +219,15 @@ impl NodeStore {
             });
         }
         job
+    }
+
+    /// Changes a job's share of the time of the stores that it reads, relative to other jobs.
+    pub fn set_weight(&self, job: StoreJob, weight: NonZeroU32) {
+        let mut state = self.0.lock();
+        if let Some(member) = state.jobs.get_mut(&job) {
+            member.weight = weight;
+            state.join_convoy(job);
+        }
     }
 
     /// Announces the next epoch of a job: its samples in the order of their uses, the first of
@@ -220,35 +244,55 @@ impl NodeStore {
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<(), PlanError> {
         let samples = self.0.lock().cache.samples(dataset)?;
-        let uses = NextUseCache::order(dataset, samples, order)?;
-        self.0.announce(job, dataset, first, uses)
+        let mut hash = 0_u64;
+        let hashed = order.into_iter().inspect(|sample| {
+            hash = (hash.rotate_left(5) ^ sample.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        });
+        let uses = NextUseCache::order(dataset, samples, hashed)?;
+        let key = (dataset, first, uses.uses(), hash);
+        self.0.announce(job, key, uses)
     }
 
     /// Forgets the announced orders of a job, which will announce others.
     pub fn restart(&self, job: StoreJob) {
         let mut state = self.0.lock();
         let StoreState { jobs, cache, .. } = &mut *state;
-        if let Some(orders) = jobs.get_mut(&job) {
-            orders.end(cache);
+        if let Some(member) = jobs.get_mut(&job) {
+            member.orders.end(cache);
         }
     }
 
     /// Ends a job. Its samples stay until others need their room.
     pub fn end_job(&self, job: StoreJob) {
+        let mut actions = Actions::default();
         let mut state = self.0.lock();
-        let ended = state.jobs.remove(&job);
-        let Some(mut ended) = ended else { return };
-        ended.end(&mut state.cache);
-        let (mut unwanted, mut aborts) = (Vec::new(), Vec::new());
-        for flight in state.flights.values_mut() {
-            unwanted.extend(flight.waiting.extract_if(.., |(of, _)| *of == job));
-            // Reads for no job would delay those of other jobs.
-            if flight.waiting.is_empty() {
-                aborts.extend(flight.abort.take());
-            }
+        let Some(mut ended) = state.jobs.remove(&job) else { return };
+        ended.orders.end(&mut state.cache);
+        if state.jobs.is_empty() {
+            state.convoys.clear();
         }
+        for origin in &mut state.origins {
+            origin.remove(job);
+        }
+        let (mut unwanted, mut aborts) = (Vec::new(), Vec::new());
+        let StoreState { flights, cache, .. } = &mut *state;
+        flights.retain(|key, flight| {
+            unwanted.extend(flight.waiting.extract_if(.., |(of, _)| *of == job));
+            if !flight.waiting.is_empty() {
+                return true;
+            }
+            // Reads for no job would delay those of other jobs.
+            aborts.extend(flight.abort.take());
+            if !flight.has_begun {
+                cache.forget(*key);
+            }
+            flight.has_begun
+        });
+        let now = (self.0.clock)();
+        (0..state.origins.len()).for_each(|origin| state.begin_reads(origin, now, &mut actions));
         drop(state);
         aborts.iter().for_each(AbortHandle::abort);
+        self.0.carry_out(actions);
         // Its open requests are dropped without the lock.
         drop((ended, unwanted));
     }
@@ -258,17 +302,14 @@ impl NodeStore {
         self.0.request(job, requests);
     }
 
+    /// Whether a sample is in memory, or is being read to stay there.
+    pub fn contains(&self, key: SampleKey) -> bool {
+        self.0.lock().cache.contains(key)
+    }
+
     /// The present state.
     pub fn status(&self) -> StoreStatus {
-        let state = self.0.lock();
-        StoreStatus {
-            capacity: state.capacity,
-            held_bytes: state.cache.held_bytes(),
-            samples: state.samples.len() as u64,
-            jobs: state.jobs.len() as u64,
-            reading: state.flights.len() as u64,
-            counts: state.counts,
-        }
+        self.0.lock().status()
     }
 
     /// Changes the capacity in bytes. Samples that do not fit leave at once.
@@ -299,17 +340,18 @@ impl StoreInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn announce(
-        self: &Arc<Self>,
-        job: StoreJob,
-        dataset: DatasetId,
-        first: Tick,
-        uses: EpochUses,
-    ) -> Result<(), PlanError> {
+    fn announce(self: &Arc<Self>, job: StoreJob, key: OrderKey, uses: EpochUses) -> Result<(), PlanError> {
         let mut state = self.lock();
-        let StoreState { jobs, cache, .. } = &mut *state;
-        let Some(orders) = jobs.get_mut(&job) else { return Ok(()) };
-        orders.announce(cache, dataset, first, uses, (self.clock)())?;
+        let StoreState { jobs, cache, convoys, .. } = &mut *state;
+        let Some(member) = jobs.get_mut(&job) else { return Ok(()) };
+        let (dataset, first, ..) = key;
+        member.orders.announce(cache, dataset, first, uses, (self.clock)())?;
+        if let Some(convoy) = convoys.get(&key) {
+            member.convoy = *convoy;
+        } else if convoys.len() < MAX_ORDER_KEYS {
+            convoys.insert(key, member.convoy);
+        }
+        state.join_convoy(job);
         drop(state);
         self.begin_waiting(job);
         Ok(())
@@ -317,7 +359,8 @@ impl StoreInner {
 
     /// Carries out the requests that have waited for an order.
     fn begin_waiting(self: &Arc<Self>, job: StoreJob) {
-        let waiting = self.lock().jobs.get_mut(&job).map(JobOrders::stop_waiting).unwrap_or_default();
+        let stop_waiting = |member: &mut StoreMember| member.orders.stop_waiting();
+        let waiting = self.lock().jobs.get_mut(&job).map(stop_waiting).unwrap_or_default();
         self.request(job, waiting);
     }
 
@@ -326,133 +369,36 @@ impl StoreInner {
         let now = (self.clock)();
         let mut state = self.lock();
         for request in requests {
-            let Some(orders) = state.jobs.get_mut(&job) else { continue };
-            let Some(request) = orders.wait(request) else { continue };
+            let Some(member) = state.jobs.get_mut(&job) else { continue };
+            let Some(request) = member.orders.wait(request) else { continue };
             state.use_sample(job, request, now, &mut actions);
+        }
+        for origin in std::mem::take(&mut actions.origins) {
+            state.begin_reads(origin, now, &mut actions);
         }
         drop(state);
         self.carry_out(actions);
     }
 
     fn carry_out(self: &Arc<Self>, actions: Actions) {
-        let Actions { ready, reads, dropped } = actions;
+        let Actions { ready, reads, dropped, .. } = actions;
         for (answer, bytes) in ready {
             answer(Ok(bytes));
         }
         drop(dropped);
-        if reads.is_empty() {
-            return;
-        }
-        let readers = self.lock().datasets.clone();
-        for (key, due) in reads {
-            let read = readers[key.dataset.0 as usize].read(key.id, due);
+        let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
+        for (key, order, reader) in reads {
+            let read = reader.read(key.id, order);
             let flight = Flight { inner: Arc::clone(self), key, is_open: true };
             let reading = self.runtime.spawn(async move { flight.complete(read.await) });
             if let Some(flight) = self.lock().flights.get_mut(&key) {
                 flight.abort = Some(reading.abort_handle());
             }
-        }
-        readers.iter().for_each(|reader| reader.submit());
-    }
-}
-
-impl StoreState {
-    /// Decides what happens for one request.
-    fn use_sample(&mut self, job: StoreJob, request: StoreRequest, now: u64, actions: &mut Actions) {
-        let StoreRequest { key, due, answer } = request;
-        let known = self.datasets.len() > key.dataset.0 as usize
-            && self.cache.samples(key.dataset).is_ok_and(|samples| key.id.0 < samples);
-        if !known {
-            // Answered without the lock: it is dropped there, and its request fails.
-            actions.ready.push((Box::new(move |_| answer(Err(unknown(key)))), Bytes::new()));
-            return;
-        }
-        let Self { cache, jobs, evicted, .. } = self;
-        let announced = jobs.get_mut(&job).and_then(|orders| orders.position(cache, key, due));
-        let CacheUse { .. } = match announced {
-            Some((cache_job, position)) => cache.used(cache_job, position, key.id, now, evicted),
-            None => cache.used_unannounced(key, now, evicted),
-        };
-        // The sample itself may leave with this use, and is still the answer.
-        let resident = self.samples.get(&key).cloned();
-        self.drop_evicted(actions);
-        if !self.cache.contains(key)
-            && let Some(bytes) = self.samples.remove(&key)
-        {
-            actions.dropped.push(bytes);
-        }
-        if let Some(bytes) = resident {
-            self.counts.hits += 1;
-            actions.ready.push((answer, bytes));
-            return;
-        }
-        match self.flights.get_mut(&key) {
-            Some(flight) => {
-                self.counts.joined += 1;
-                flight.waiting.push((job, answer));
-            }
-            None => {
-                self.flights.insert(key, SampleFlight { waiting: vec![(job, answer)], abort: None });
-                actions.reads.push((key, due));
+            if !used.iter().any(|other| Arc::ptr_eq(other, &reader)) {
+                used.push(reader);
             }
         }
-    }
-
-    /// Takes the evicted residents out of memory.
-    fn drop_evicted(&mut self, actions: &mut Actions) {
-        for key in self.evicted.drain(..) {
-            actions.dropped.extend(self.samples.remove(&key));
-        }
-    }
-}
-
-fn unknown(key: SampleKey) -> TierError {
-    TierError::new(ErrorKind::Invalid, "store").with_detail(format!("there is no sample {key}"))
-}
-
-/// A sample that is being read. If the read ends without a result, its requests fail.
-struct Flight {
-    inner: Arc<StoreInner>,
-    key: SampleKey,
-    is_open: bool,
-}
-
-impl Flight {
-    fn complete(mut self, received: Result<Bytes, TierError>) {
-        self.end(received);
-    }
-
-    fn end(&mut self, received: Result<Bytes, TierError>) {
-        self.is_open = false;
-        let mut state = self.inner.lock();
-        let SampleFlight { waiting, .. } = state.flights.remove(&self.key).unwrap_or_default();
-        match &received {
-            Ok(bytes) => {
-                state.counts.reads += 1;
-                state.counts.read_bytes += bytes.len() as u64;
-                // It may have been evicted meanwhile.
-                if state.cache.contains(self.key) {
-                    state.samples.insert(self.key, bytes.clone());
-                }
-            }
-            Err(_) => {
-                state.counts.failures += 1;
-                state.cache.forget(self.key);
-            }
-        }
-        drop(state);
-        for (_, answer) in waiting {
-            answer(received.clone());
-        }
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        if self.is_open {
-            let detail = "the read has ended without a result";
-            self.end(Err(TierError::new(ErrorKind::Transient, "store").with_detail(detail)));
-        }
+        used.iter().for_each(|reader| reader.submit());
     }
 }
 

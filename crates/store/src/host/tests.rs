@@ -1,6 +1,7 @@
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 
+use foreread_tier::ErrorKind;
 use tokio::sync::Semaphore;
 
 use super::*;
@@ -15,12 +16,14 @@ struct TestOrigin {
     reads: Mutex<Vec<u64>>,
     gate: Arc<Semaphore>,
     fails: AtomicBool,
+    parallelism: AtomicUsize,
 }
 
 impl TestOrigin {
     fn new(open: usize) -> Arc<Self> {
         let gate = Arc::new(Semaphore::new(open));
-        Arc::new(Self { reads: Mutex::default(), gate, fails: AtomicBool::new(false) })
+        let (fails, parallelism) = (AtomicBool::new(false), AtomicUsize::new(1000));
+        Arc::new(Self { reads: Mutex::default(), gate, fails, parallelism })
     }
 
     fn reads(&self) -> usize {
@@ -46,6 +49,10 @@ impl SampleReader for TestOrigin {
     }
 
     fn submit(&self) {}
+
+    fn parallelism(&self) -> usize {
+        self.parallelism.load(Ordering::Relaxed)
+    }
 }
 
 struct Rig {
@@ -67,7 +74,7 @@ impl Rig {
         let store = NodeStore::with_clock(kept * TAKEN, runtime.handle().clone(), clock);
         let origin = TestOrigin::new(open);
         let sizes = Sizes::uniform(samples, LENGTH);
-        let dataset = store.add_dataset(&sizes, Arc::clone(&origin) as _).unwrap();
+        let dataset = store.add_dataset(&sizes, Arc::clone(&origin) as _, "test").unwrap();
         Self { store, origin, dataset, now, _runtime: runtime }
     }
 
@@ -217,7 +224,7 @@ fn requests_wait_for_the_first_order() {
     let received = rig.request(leaving, 0, &[4]);
     rig.store.end_job(leaving);
     assert!(received.recv().is_err());
-    assert_eq!((rig.origin.reads(), rig.store.status().jobs), (3, 1));
+    assert_eq!((rig.origin.reads(), rig.store.status().jobs.len()), (3, 1));
 }
 
 #[test]
@@ -272,4 +279,131 @@ fn reads_of_an_ended_job_end_unless_others_wait() {
     let received: Vec<u64> = joined.iter().map(|(id, bytes)| bytes.map(|_| id).unwrap()).collect();
     assert_eq!(received.len(), 2);
     assert_eq!((rig.store.status().samples, rig.store.status().held_bytes), (2, 2 * TAKEN));
+}
+
+/// The samples that were read, in the order of their reads.
+fn read_order(rig: &Rig) -> Vec<u64> {
+    rig.origin.reads.lock().unwrap().clone()
+}
+
+#[test]
+fn reads_of_jobs_follow_weights() {
+    let rig = Rig::new(1000, 0, 0);
+    rig.origin.parallelism.store(1, Ordering::Relaxed);
+    let jobs: Vec<StoreJob> = (0..3).map(|_| rig.store.add_job(false)).collect();
+    for (&job, weight) in jobs.iter().zip([1, 2, 4]) {
+        rig.store.set_weight(job, NonZeroU32::new(weight).unwrap());
+    }
+    let all: Vec<_> = (0..3)
+        .map(|at| rig.request(jobs[at as usize], 0, &(at * 300..at * 300 + 300).collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(rig.store.status().origins[0].reading, 1);
+    assert_eq!(rig.store.status().origins[0].queued, 899);
+    // A new weight holds for reads that wait already.
+    let served = |count: usize, before: usize| {
+        rig.origin.gate.add_permits(count);
+        while read_order(&rig).len() <= before + count {
+            std::thread::yield_now();
+        }
+        let read = read_order(&rig);
+        [0, 1, 2].map(|job| read[before..before + count].iter().filter(|id| *id / 300 == job).count())
+    };
+    let [first, second, third] = served(140, 0);
+    assert!(first.abs_diff(20) <= 2 && second.abs_diff(40) <= 2 && third.abs_diff(80) <= 2);
+    rig.store.set_weight(jobs[0], NonZeroU32::new(10).unwrap());
+    let [first, second, third] = served(160, 140);
+    assert!(
+        first.abs_diff(100) <= 5 && second.abs_diff(20) <= 3 && third.abs_diff(40) <= 3,
+        "{first} {second} {third}"
+    );
+    rig.origin.gate.add_permits(1000);
+    let received: usize = all.iter().map(|answers| answers.iter().count()).sum();
+    assert_eq!((received, rig.store.status().counts.reads), (900, 900));
+}
+
+#[test]
+fn limits_of_an_origin_change_what_is_under_way() {
+    let rig = Rig::new(1000, 0, 0);
+    let job = rig.store.add_job(false);
+    let limits = |parallelism, rate| OriginLimits {
+        parallelism: NonZeroUsize::new(parallelism),
+        bytes_per_second: NonZeroU64::new(rate),
+    };
+    rig.store.set_origin("test", limits(7, 0));
+    let all = rig.request(job, 0, &(0..100).collect::<Vec<_>>());
+    assert_eq!(rig.store.status().origins[0].reading, 7);
+    rig.store.set_origin("test", limits(20, 0));
+    assert_eq!(rig.store.status().origins[0].reading, 20);
+    // Lower ones hold as soon as reads have ended.
+    rig.store.set_origin("test", limits(20, 60 * TAKEN));
+    rig.origin.gate.add_permits(18);
+    while rig.store.status().counts.reads < 18 {
+        std::thread::yield_now();
+    }
+    assert_eq!(rig.store.status().origins[0].reading, 3);
+    rig.store.set_origin("other", limits(1, 1));
+    rig.store.set_origin("test", OriginLimits::default());
+    assert_eq!(rig.store.status().origins[0].reading, 82);
+    rig.origin.gate.add_permits(82);
+    assert_eq!(all.iter().count(), 100);
+}
+
+#[test]
+fn read_that_waits_ends_with_its_only_job() {
+    let rig = Rig::new(100, 100, 0);
+    rig.store
+        .set_origin("test", OriginLimits { parallelism: NonZeroUsize::new(2), ..OriginLimits::default() });
+    let (first, second) = (rig.store.add_job(false), rig.store.add_job(false));
+    let gone = rig.request(first, 0, &(0..50).collect::<Vec<_>>());
+    let joined = rig.request(second, 0, &[1, 40]);
+    rig.store.end_job(first);
+    assert!(gone.recv().is_err());
+    rig.origin.gate.add_permits(100);
+    assert_eq!(joined.iter().filter(|(_, received)| received.is_ok()).count(), 2);
+    let begun = Instant::now();
+    while rig.store.status().reading > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
+    }
+    // Reads of the first job that had begun may have ended in time. Those that waited are not residents.
+    let status = rig.store.status();
+    assert!(status.samples <= 4 && status.held_bytes == status.samples * TAKEN, "{status:?}");
+    rig.get(second, 0, &(0..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn jobs_of_one_order_share_a_turn_and_the_last_one_is_first() {
+    let rig = Rig::new(400, 400, 0);
+    rig.store
+        .set_origin("test", OriginLimits { parallelism: NonZeroUsize::new(1), ..OriginLimits::default() });
+    let jobs: Vec<StoreJob> = (0..3).map(|_| rig.store.add_job(true)).collect();
+    let (same, other) = (order(400, 0, 0), order(400, 1, 0));
+    rig.announce(jobs[0], 0, &same);
+    rig.announce(jobs[1], 0, &same);
+    rig.announce(jobs[2], 0, &other);
+    let ahead = rig.request(jobs[0], 100, &same[100..150]);
+    let behind = rig.request(jobs[1], 0, &same[..50]);
+    rig.origin.gate.add_permits(51);
+    while rig.store.status().counts.reads < 51 {
+        std::thread::yield_now();
+    }
+    // The first read had begun. Then come those of the job behind.
+    assert_eq!(behind.try_iter().count(), 50);
+    let expected = rig.store.status().jobs[&jobs[0]].expected_hit_share.unwrap();
+    assert!((0.0..=1.0).contains(&expected), "{expected}");
+    rig.origin.gate.add_permits(49);
+    assert_eq!(ahead.iter().count(), 50);
+}
+
+#[test]
+fn counts_are_those_of_jobs_and_datasets() {
+    let rig = Rig::new(100, 100, 1000);
+    let (first, second) = (rig.store.add_job(false), rig.store.add_job(false));
+    rig.get(first, 0, &(0..60).collect::<Vec<_>>());
+    rig.get(second, 0, &(20..100).collect::<Vec<_>>());
+    let status = rig.store.status();
+    let of = |job| status.jobs[&job].counts;
+    assert_eq!((of(first).reads, of(first).hits, of(second).reads, of(second).hits), (60, 0, 40, 40));
+    let dataset = &status.datasets[0];
+    assert_eq!((dataset.counts.reads, dataset.held_samples, dataset.held_bytes), (100, 100, 100 * TAKEN));
+    assert_eq!((status.origins[0].read_bytes, status.jobs[&first].waiting), (100 * LENGTH, 0));
 }

@@ -57,10 +57,10 @@
     return shown.map(([value, unit]) => `${value} ${unit}`).join(" ");
   }
 
-  // The part of requests that took no read of their own.
-  function hitShare(hits, joined, reads) {
-    const all = hits + joined + reads;
-    return all > 0 ? (hits + joined) / all : null;
+  // The part of requests that took no read of storage of their own.
+  function hitShare(counts) {
+    const hits = counts.hits + counts.joined + (counts.disk_reads || 0);
+    return hits + counts.reads > 0 ? hits / (hits + counts.reads) : null;
   }
 
   // A program without its directories.
@@ -349,7 +349,7 @@
         {
           name: "Hit share",
           isNumber: true,
-          text: (job) => percent(hitShare(job.hits, job.joined, job.reads)),
+          text: (job) => percent(hitShare(job)),
           detail: (job) => (job.expected_hit_share === null ? "" : `expected ${percent(job.expected_hit_share)}`),
         },
         {
@@ -378,7 +378,7 @@
           name: "In memory",
           text: (it) => `${bytes(it.held_bytes)} of ${bytes(it.bytes)}`,
           bar: (it) => it.held_bytes / it.bytes,
-          detail: (it) => plural(it.held_samples, "sample"),
+          detail: (it) => plural(it.held_samples, "sample") + (it.disk_bytes ? `, and ${bytes(it.disk_bytes)} on disks` : ""),
         },
         { name: "Jobs", isNumber: true, text: (it) => count(it.jobs) },
         { name: "Hits", isNumber: true, text: (it) => count(it.hits) },
@@ -425,12 +425,19 @@
     add(byId("held"), "small").textContent = ` of ${bytes(status.memory)}`;
     setBar(byId("held-bar"), status.held_bytes / status.memory);
     setText(byId("held-note"), plural(status.samples, "sample"));
+    byId("disk").hidden = !status.disk;
+    if (status.disk) {
+      setText(byId("disk-held"), bytes(status.disk.held_bytes));
+      add(byId("disk-held"), "small").textContent = ` of ${bytes(status.disk.capacity)}`;
+      setBar(byId("disk-bar"), status.disk.held_bytes / status.disk.capacity);
+      setText(byId("disk-note"), `${bytes(status.disk.written_bytes)} written since the start`);
+    }
     setText(byId("rate"), rate(point.bytes_per_second));
     const failed = status.failures > 0 ? `, ${count(status.failures)} failed` : "";
     const read = `${bytes(status.read_bytes)} in ${plural(status.reads, "sample")}`;
     setText(byId("rate-note"), `${read} since the start${failed}`);
     setText(byId("hit"), percent(point.hit_share));
-    setText(byId("hit-note"), `${percent(hitShare(status.hits, status.joined, status.reads))} since the start`);
+    setText(byId("hit-note"), `${percent(hitShare(status))} since the start`);
     setText(byId("job-count"), count(status.jobs.length));
     const stalled = status.jobs.filter((job) => job.stalled_share > STALLED).length;
     setText(byId("job-note"), stalled > 0 ? `${plural(stalled, "job")} stalled` : "none stalled");

@@ -1,0 +1,310 @@
+//! What an agent knows: its jobs, datasets and policy, and the store that they share.
+//!
+//! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
+//! changes.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foreread::agent::host::DatasetHost;
+use foreread_store::attach::{Attach, Attached, PolicyChanges, WarmAnswer, WarmRequest};
+use foreread_store::{ConnectionId, NodeStore};
+use foreread_tier::{ErrorKind, TierError};
+use tokio::runtime::Handle;
+
+use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
+use crate::datasets::{Datasets, KnownDataset};
+use crate::policy::{Policy, PolicyError, PolicySource};
+use crate::policy_file::PolicyFile;
+use crate::status_report::RecentRates;
+use crate::warming::Warmings;
+
+/// The weight of a job for the store, per unit of its weight in the policy. So the agent's own reads
+/// can have less than any job.
+const WEIGHT_SCALE: u32 = 1000;
+
+/// The state of an agent.
+#[derive(Debug)]
+pub(crate) struct AgentState {
+    pub(crate) store: NodeStore,
+    pub(crate) runtime: Handle,
+    /// The bytes that the agent was given, and those that it may use now.
+    given: u64,
+    memory: AtomicU64,
+    pub(crate) begun: Instant,
+    /// When the last job has left.
+    left: Mutex<Instant>,
+    host: DatasetHost,
+    pub(crate) datasets: Datasets,
+    connections: Mutex<Connections>,
+    policy: Mutex<PolicyState>,
+    pub(crate) rates: Mutex<RecentRates>,
+    pub(crate) warmings: Warmings,
+    stopped: AtomicBool,
+}
+
+#[derive(Debug)]
+struct PolicyState {
+    policy: Policy,
+    file: PolicyFile,
+    /// What is wrong with the file, whose last values stay in force.
+    mistake: Option<String>,
+}
+
+/// What an agent is made of.
+pub(crate) struct AgentParts {
+    pub(crate) store: NodeStore,
+    pub(crate) runtime: Handle,
+    pub(crate) memory: u64,
+    pub(crate) host: DatasetHost,
+    pub(crate) policy: Policy,
+    pub(crate) file: PolicyFile,
+}
+
+impl AgentState {
+    /// The state of an agent without jobs.
+    ///
+    /// # Errors
+    /// A mistake in the policy file.
+    pub(crate) fn new(parts: AgentParts) -> Result<Self, PolicyError> {
+        let AgentParts { store, runtime, memory, host, policy, mut file } = parts;
+        let policy = match file.changed().transpose()? {
+            Some(values) => policy.with_file(values),
+            None => policy,
+        };
+        let (datasets, connections, rates, warmings, stopped) = Default::default();
+        let now = Instant::now();
+        let state = Self {
+            store,
+            runtime,
+            given: memory,
+            memory: AtomicU64::new(memory),
+            begun: now,
+            left: Mutex::new(now),
+            host,
+            datasets,
+            connections,
+            policy: Mutex::new(PolicyState { policy, file, mistake: None }),
+            rates,
+            warmings,
+            stopped,
+        };
+        let policy = state.lock_policy();
+        state.check(&policy.policy)?;
+        state.apply(&policy.policy);
+        drop(policy);
+        Ok(state)
+    }
+
+    /// Every change is complete before the lock is released, even after a panic.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_policy(&self) -> MutexGuard<'_, PolicyState> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bytes that samples may take in memory, gaps included.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory.load(Ordering::Relaxed)
+    }
+
+    /// For how long no job has been attached, and nothing was warmed.
+    pub(crate) fn idle_time(&self) -> Duration {
+        let is_used = self.lock().values().any(|connection| connection.attached.is_some());
+        if is_used || self.warmings.is_active() {
+            return Duration::ZERO;
+        }
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    /// Whether a client has had the agent stop.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn job(&self, connection: ConnectionId) -> Option<AttachedJob> {
+        self.lock().get(&connection)?.attached.clone()
+    }
+
+    /// Attaches a job to a connection, or again with other datasets.
+    pub(crate) async fn attach(
+        &self,
+        connection: ConnectionId,
+        attach: Attach,
+    ) -> Result<Attached, TierError> {
+        if attach.datasets.len() > MAX_DATASETS {
+            return Err(invalid(&format!("a job has at most {MAX_DATASETS} datasets")));
+        }
+        let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
+        let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
+        let (mut datasets, mut answers) = (Vec::new(), Vec::new());
+        for (number, wanted) in (0..).zip(&attach.datasets) {
+            let catalog = catalogs.remove(&number);
+            let (id, answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;
+            if let Some(known) = id.and_then(|id| self.datasets.get(id)) {
+                self.apply_to_dataset(&self.lock_policy().policy, &known);
+            }
+            datasets.push(id);
+            answers.push(answer);
+        }
+        let answer = Attached { capacity: self.memory(), datasets: answers };
+        let weight = self.weight(&attach.name);
+        let mut connections = self.lock();
+        // The job may have left meanwhile.
+        if let Some(there) = connections.get_mut(&connection) {
+            let before = there.attached.take().map(|before| before.job);
+            let job = before.unwrap_or_else(|| self.store.add_job(attach.is_ordered));
+            self.store.set_weight(job, weight);
+            there.attached = Some(AttachedJob { job, attach, datasets });
+        }
+        Ok(answer)
+    }
+
+    pub(crate) fn disconnected(&self, connection: ConnectionId) {
+        let left = self.lock().remove(&connection);
+        if let Some(job) = left.and_then(|left| left.attached) {
+            self.store.end_job(job.job);
+            *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
+
+    /// Fills the memory with a dataset of a job, if the request says so, and answers how much is
+    /// there.
+    pub(crate) fn warm(
+        self: &Arc<Self>,
+        connection: ConnectionId,
+        request: WarmRequest,
+    ) -> Result<WarmAnswer, TierError> {
+        let job = self.job(connection).ok_or_else(|| invalid("not attached"))?;
+        let dataset = job
+            .datasets
+            .get(request.dataset as usize)
+            .copied()
+            .flatten()
+            .and_then(|id| self.datasets.get(id));
+        let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
+        let is_active = match request.begin {
+            true => self.warmings.begin(&self.store, &self.runtime, &dataset),
+            false => self.warmings.contains(dataset.id),
+        };
+        let there = self.store.status().datasets[dataset.id.0 as usize].clone();
+        Ok(WarmAnswer {
+            is_active,
+            held_samples: there.held_samples,
+            held_bytes: there.held_bytes,
+            samples: dataset.samples,
+        })
+    }
+
+    /// Changes the policy, at once. All changes are made, or none.
+    pub(crate) fn set(&self, changes: &PolicyChanges) -> Result<(), TierError> {
+        let mut there = self.lock_policy();
+        let mut policy = there.policy.clone();
+        for change in &changes.changes {
+            policy.set_text(change, PolicySource::Set).map_err(|error| invalid(&error.to_string()))?;
+        }
+        self.check(&policy).map_err(|error| invalid(&error.to_string()))?;
+        for change in &changes.changes {
+            tracing::info!(change, "the policy was changed");
+        }
+        self.apply(&policy);
+        there.policy = policy;
+        Ok(())
+    }
+
+    /// Reads the policy file again, if it has changed.
+    pub(crate) fn reload(&self) {
+        let mut there = self.lock_policy();
+        let Some(read) = there.file.changed() else { return };
+        let values = read.map(|values| there.policy.with_file(values));
+        match values.and_then(|policy| self.check(&policy).map(|()| policy)) {
+            Ok(policy) => {
+                self.apply(&policy);
+                tracing::info!(file = %there.file.path().display(), "the policy was read again");
+                (there.policy, there.mistake) = (policy, None);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the policy file has a mistake, and the policy stays as it was");
+                there.mistake = Some(error.to_string());
+            }
+        }
+    }
+
+    /// Whether a policy can be in force.
+    fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
+        let memory = policy.memory().unwrap_or(self.given);
+        if memory > self.given {
+            let given = self.given;
+            return Err(PolicyError::new(format!(
+                "memory: at most {given} bytes, with which it was started"
+            )));
+        }
+        let floors = policy.floors();
+        if floors > memory {
+            return Err(PolicyError::new(format!(
+                "floor: together they are {floors} bytes, and the memory is {memory}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn apply(&self, policy: &Policy) {
+        let memory = policy.memory().unwrap_or(self.given);
+        if self.memory.swap(memory, Ordering::Relaxed) != memory {
+            // What gaps take of it is known a moment later.
+            self.store.set_capacity(memory);
+        }
+        for dataset in self.datasets.all() {
+            self.apply_to_dataset(policy, &dataset);
+        }
+        let connections = self.lock();
+        for job in connections.values().filter_map(|there| there.attached.as_ref()) {
+            self.store.set_weight(job.job, scaled(policy.job_weight(&job.attach.name)));
+        }
+    }
+
+    fn apply_to_dataset(&self, policy: &Policy, dataset: &KnownDataset) {
+        let limits = policy.store(&dataset.origin);
+        self.host.set_limit(&dataset.origin, limits.bytes_per_second);
+        self.store.set_origin(&dataset.origin, limits);
+        let (weight, bounds) = policy.dataset(&dataset.url, u64::MAX);
+        self.store.set_dataset(dataset.id, weight, bounds);
+    }
+
+    fn weight(&self, name: &str) -> NonZeroU32 {
+        scaled(self.lock_policy().policy.job_weight(name))
+    }
+
+    /// A job's weight as the policy has it.
+    pub(crate) fn policy_weight(weight: u32) -> u32 {
+        weight / WEIGHT_SCALE
+    }
+
+    /// The policy in force, and what is wrong with its file.
+    pub(crate) fn policy_values(&self) -> Vec<crate::status::PolicyValue> {
+        let there = self.lock_policy();
+        let file = there.file.path().display().to_string();
+        let mut values = there.policy.values(&file);
+        if let Some(mistake) = &there.mistake {
+            let (key, value) = ("mistake".to_owned(), mistake.clone());
+            values.push(crate::status::PolicyValue { key, value, source: file });
+        }
+        values
+    }
+}
+
+fn scaled(weight: NonZeroU32) -> NonZeroU32 {
+    weight.saturating_mul(NonZeroU32::MIN.saturating_add(WEIGHT_SCALE - 1))
+}
+
+pub(crate) fn invalid(what: &str) -> TierError {
+    TierError::new(ErrorKind::Invalid, "agent").with_detail(what.to_owned())
+}

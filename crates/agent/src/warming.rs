@@ -1,0 +1,117 @@
+//! Fills the memory with a dataset ahead of its jobs, once however many ask.
+//!
+//! The samples are read in the order of the catalog. The weight of these reads is the lowest, so
+//! other jobs are hardly delayed. They take free room, and that of datasets without jobs. Residents
+//! are skipped, so a later request continues where an earlier one ended. The price: the orders of
+//! later jobs are not known yet, so it is arbitrary which part of a large dataset is kept.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foreread_store::{NodeStore, StoreJob, StoreRequest};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::datasets::KnownDataset;
+
+/// Samples that are requested and not received at once.
+const IN_FLIGHT: usize = 256;
+
+/// So many samples in a row that found no room end it.
+const FULL: usize = 64;
+
+/// The datasets that are being warmed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Warmings(Arc<Mutex<HashSet<DatasetId>>>);
+
+impl Warmings {
+    fn lock(&self) -> MutexGuard<'_, HashSet<DatasetId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any dataset is being warmed.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.lock().is_empty()
+    }
+
+    /// Whether a dataset is being warmed.
+    pub(crate) fn contains(&self, dataset: DatasetId) -> bool {
+        self.lock().contains(&dataset)
+    }
+
+    /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether it
+    /// is being warmed now.
+    pub(crate) fn begin(&self, store: &NodeStore, runtime: &Handle, dataset: &KnownDataset) -> bool {
+        if !self.lock().insert(dataset.id) {
+            return true;
+        }
+        let ends = WarmingEnds { warmings: self.clone(), dataset: dataset.id };
+        let missing =
+            (0..dataset.samples).find(|id| !store.contains(SampleKey::new(dataset.id, SampleId(*id))));
+        let Some(first) = missing else { return false };
+        let (store, dataset) = (store.clone(), dataset.clone());
+        runtime.spawn(async move {
+            let job = store.add_filling_job();
+            let warming = WarmingJob { store, job, _ends: ends };
+            tracing::info!(url = dataset.url, "fills the memory with a dataset");
+            warming.run(&dataset, first).await;
+        });
+        true
+    }
+}
+
+/// Ends a warming when it is dropped.
+struct WarmingEnds {
+    warmings: Warmings,
+    dataset: DatasetId,
+}
+
+impl Drop for WarmingEnds {
+    fn drop(&mut self) {
+        self.warmings.lock().remove(&self.dataset);
+    }
+}
+
+/// The agent as a job of its own store.
+struct WarmingJob {
+    store: NodeStore,
+    job: StoreJob,
+    _ends: WarmingEnds,
+}
+
+impl Drop for WarmingJob {
+    fn drop(&mut self) {
+        self.store.end_job(self.job);
+    }
+}
+
+impl WarmingJob {
+    async fn run(&self, dataset: &KnownDataset, first: u64) {
+        let (samples, id) = (dataset.samples, dataset.id);
+        let (sender, mut received) = mpsc::unbounded_channel();
+        let (mut next, mut in_flight, mut without_room) = (first, 0, 0);
+        loop {
+            while in_flight < IN_FLIGHT && next < samples && without_room < FULL {
+                let key = SampleKey::new(id, SampleId(next));
+                next += 1;
+                if self.store.contains(key) {
+                    continue;
+                }
+                let sender = sender.clone();
+                let answer = Box::new(move |_| {
+                    // A closed channel: the warming has ended.
+                    let _ = sender.send(());
+                });
+                self.store.request(self.job, vec![StoreRequest { key, due: Tick(next), answer }]);
+                in_flight += 1;
+                // Its room was found, or not, at the request.
+                without_room = if self.store.contains(key) { 0 } else { without_room + 1 };
+            }
+            if in_flight == 0 || received.recv().await.is_none() {
+                return;
+            }
+            in_flight -= 1;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What a store has done, and its present state.
+
+use std::collections::BTreeMap;
+
+use foreread_planner::SharedMiss;
+use foreread_types::DatasetId;
+
+use super::{OriginLimits, StoreJob, StoreMember, StoreState};
+
+/// Samples and bytes since a store was made, or a job was added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreCounts {
+    /// Requests that were answered from memory.
+    pub hits: u64,
+    /// Requests that joined the read of another request.
+    pub joined: u64,
+    /// Samples that were read.
+    pub reads: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Reads that failed.
+    pub failures: u64,
+}
+
+/// The state of a store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoreStatus {
+    /// The bytes that samples may take.
+    pub capacity: u64,
+    /// The bytes that samples take, with all overhead.
+    pub held_bytes: u64,
+    /// The number of samples in memory.
+    pub samples: u64,
+    /// Samples that are being read, or wait for that.
+    pub reading: u64,
+    /// What has happened so far.
+    pub counts: StoreCounts,
+    /// The jobs.
+    pub jobs: BTreeMap<StoreJob, JobState>,
+    /// The datasets, by their numbers.
+    pub datasets: Vec<DatasetState>,
+    /// The stores that are read from.
+    pub origins: Vec<OriginState>,
+}
+
+/// The state of a job.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JobState {
+    /// What has happened so far. Reads are those that began for it.
+    pub counts: StoreCounts,
+    /// Samples that it has requested and not received.
+    pub waiting: u64,
+    /// Its share of a store's time.
+    pub weight: u32,
+    /// The part of its uses that needs no read of its own, at best: by the paces of all jobs, their
+    /// orders and the samples in memory. `None` if no order is known.
+    pub expected_hit_share: Option<f64>,
+}
+
+/// The state of a dataset.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DatasetState {
+    /// Its samples in memory.
+    pub held_samples: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// What has happened so far.
+    pub counts: StoreCounts,
+}
+
+/// The state of a store that datasets are read from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OriginState {
+    /// Its name.
+    pub name: String,
+    /// Its limits.
+    pub limits: OriginLimits,
+    /// Reads under way.
+    pub reading: u64,
+    /// Reads that wait for their turn.
+    pub queued: u64,
+    /// Bytes that were read.
+    pub read_bytes: u64,
+}
+
+impl StoreState {
+    pub(super) fn status(&self) -> StoreStatus {
+        StoreStatus {
+            capacity: self.capacity,
+            held_bytes: self.cache.held_bytes(),
+            samples: self.samples.len() as u64,
+            reading: self.flights.len() as u64,
+            counts: self.counts,
+            jobs: self.job_states(),
+            datasets: self.dataset_states(),
+            origins: self.origin_states(),
+        }
+    }
+
+    fn dataset_states(&self) -> Vec<DatasetState> {
+        let states = (0..).zip(&self.datasets).map(|(number, dataset)| {
+            let (held_samples, held_bytes) = self.cache.residents(DatasetId(number));
+            DatasetState { held_samples, held_bytes, counts: dataset.counts }
+        });
+        states.collect()
+    }
+
+    fn origin_states(&self) -> Vec<OriginState> {
+        let states = self.origins.iter().enumerate().map(|(index, origin)| {
+            let here = self.datasets.iter().filter(|dataset| dataset.origin == index);
+            OriginState {
+                name: origin.name.clone(),
+                limits: origin.limits,
+                reading: origin.reading() as u64,
+                queued: origin.queue.len() as u64,
+                read_bytes: here.map(|dataset| dataset.counts.read_bytes).sum(),
+            }
+        });
+        states.collect()
+    }
+
+    fn job_states(&self) -> BTreeMap<StoreJob, JobState> {
+        // The paces of each dataset's orders, and how many jobs have each order.
+        let mut orders: BTreeMap<DatasetId, BTreeMap<u64, (f64, f64)>> = BTreeMap::new();
+        for member in self.jobs.values() {
+            for (dataset, pace) in member.orders.paces(&self.cache) {
+                let (fastest, jobs) = orders.entry(dataset).or_default().entry(member.convoy).or_default();
+                (*fastest, *jobs) = (fastest.max(pace), *jobs + 1.0);
+            }
+        }
+        let misses: BTreeMap<DatasetId, f64> = orders
+            .iter()
+            .map(|(dataset, orders)| {
+                let paces: Vec<f64> = orders.values().map(|(pace, _)| *pace).collect();
+                (*dataset, SharedMiss::of(&paces, self.held_share(*dataset)).miss)
+            })
+            .collect();
+        let states = self.jobs.iter().map(|(job, member)| {
+            let expected = member.orders.paces(&self.cache).map(|(dataset, pace)| {
+                let jobs = orders[&dataset][&member.convoy].1;
+                (pace, 1.0 - misses[&dataset] / jobs)
+            });
+            // A job's present dataset is the one that it has begun last; its others have ended.
+            let expected_hit_share = expected.last().map(|(_, share)| share);
+            let StoreMember { counts, waiting, weight, .. } = member;
+            let state =
+                JobState { counts: *counts, waiting: *waiting, weight: weight.get(), expected_hit_share };
+            (*job, state)
+        });
+        states.collect()
+    }
+
+    /// The part of a dataset that is in memory.
+    fn held_share(&self, dataset: DatasetId) -> f64 {
+        let all = self.datasets.get(dataset.0 as usize).map_or(0, |dataset| dataset.footprints.total());
+        let (_, held) = self.cache.residents(dataset);
+        if all == 0 { 1.0 } else { held as f64 / all as f64 }
+    }
+}

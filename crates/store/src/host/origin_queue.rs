@@ -1,0 +1,310 @@
+//! One store that datasets are read from: its limits, the reads that wait for it, and the time that
+//! it takes for them.
+//!
+//! The time of a read is its part of the time in which the store was busy: each moment is divided
+//! among the reads under way. So the times of all reads add up to the store's time, whatever the
+//! parallelism. What a read will take is its bytes, times how slow its dataset is in comparison with
+//! all of the store. Where a limit in bytes holds, a read takes its bytes.
+
+use std::collections::HashMap;
+use std::num::{NonZeroU32, NonZeroU64};
+
+use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
+
+use super::fair_queue::FairQueue;
+use super::{OriginLimits, StoreJob};
+
+/// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the store's
+/// latency. What is under way can no longer be reordered.
+const LIMIT_WINDOW: u64 = 50_000_000;
+
+/// The latency of a store is the lowest one since the last two such times, in nanoseconds.
+const LATENCY_PERIOD: u64 = 10_000_000_000;
+
+/// What a request costs in addition to its bytes, in bytes.
+const REQUEST_BYTES: u64 = 4096;
+
+/// Nanoseconds per byte until they are measured: 100 MB/s.
+const FIRST_NS_PER_BYTE: f64 = 10.0;
+
+/// The most by which a dataset counts as slower or faster than its store.
+const MOST_SLOWER: f64 = 100.0;
+
+/// Reads over which the time of a byte is averaged.
+const AVERAGED: f64 = 64.0;
+
+/// A change of the time of a byte by this factor is reported.
+const CHANGED: f64 = 1.5;
+
+/// Reads before the time of a byte is reported for the first time.
+const ENOUGH: u64 = 32;
+
+/// A store, and the reads that wait for it.
+#[derive(Debug)]
+pub(super) struct OriginQueue {
+    pub(super) name: String,
+    pub(super) limits: OriginLimits,
+    pub(super) queue: FairQueue,
+    /// Reads under way, with the value of `busy` and the time of their beginning.
+    reading: KeyMap<(u64, u64)>,
+    reading_bytes: u64,
+    /// The time of one read that would have been under way all the time, in nanoseconds.
+    busy: u64,
+    changed: u64,
+    /// The number of reads so far, which orders those under way.
+    begun: u64,
+    speeds: HashMap<DatasetId, ReadSpeed>,
+    /// Of all datasets.
+    speed: ReadSpeed,
+    latency: LowestLatency,
+    /// Where the jobs are: the convoy and the weight, as the queue has them.
+    members: HashMap<StoreJob, (u64, NonZeroU32)>,
+    /// The furthest request of a convoy, and the mean length of what it reads.
+    convoys: HashMap<u64, ConvoyFront>,
+}
+
+/// How fast reads are.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReadSpeed {
+    ns_per_byte: f64,
+    reads: u64,
+    /// As it was reported.
+    reported: f64,
+}
+
+impl ReadSpeed {
+    fn add(&mut self, ns_per_byte: f64) {
+        self.reads += 1;
+        self.ns_per_byte += (ns_per_byte - self.ns_per_byte) / AVERAGED.min(self.reads as f64);
+    }
+
+    fn is_known(&self) -> bool {
+        self.reads >= ENOUGH && self.ns_per_byte > 0.0
+    }
+}
+
+/// The lowest time of a read, lately. It is that of a read that did not wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct LowestLatency {
+    /// The lowest of this period and of the one before.
+    lowest: [Option<u64>; 2],
+    begun: u64,
+}
+
+impl LowestLatency {
+    fn add(&mut self, now: u64, latency: u64) {
+        if now.saturating_sub(self.begun) > LATENCY_PERIOD {
+            (self.lowest, self.begun) = ([None, self.lowest[0]], now);
+        }
+        let lowest = &mut self.lowest[0];
+        *lowest = Some(lowest.map_or(latency, |lowest| lowest.min(latency)));
+    }
+
+    fn ns(&self) -> u64 {
+        self.lowest.iter().flatten().min().copied().unwrap_or(0)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ConvoyFront {
+    furthest: Tick,
+    bytes: u64,
+}
+
+impl OriginQueue {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            limits: OriginLimits::default(),
+            queue: FairQueue::default(),
+            reading: KeyMap::default(),
+            reading_bytes: 0,
+            busy: 0,
+            changed: 0,
+            begun: 0,
+            speeds: HashMap::new(),
+            speed: ReadSpeed::default(),
+            latency: LowestLatency::default(),
+            members: HashMap::new(),
+            convoys: HashMap::new(),
+        }
+    }
+
+    /// Makes a job a member of the queue, or changes its convoy or weight.
+    pub(super) fn set_member(&mut self, job: StoreJob, convoy: u64, weight: NonZeroU32) {
+        if self.members.insert(job, (convoy, weight)) != Some((convoy, weight)) {
+            self.queue.set_member(job, convoy, weight);
+        }
+    }
+
+    pub(super) fn is_member(&self, job: StoreJob) -> bool {
+        self.members.contains_key(&job)
+    }
+
+    /// Removes a job and its reads that wait.
+    pub(super) fn remove(&mut self, job: StoreJob) {
+        let removed = self.members.remove(&job);
+        self.queue.remove(job);
+        if let Some((convoy, _)) = removed
+            && !self.members.values().any(|(other, _)| *other == convoy)
+        {
+            self.convoys.remove(&convoy);
+        }
+    }
+
+    /// Whether a request of a convoy is so near its furthest one that a cache of `capacity` bytes
+    /// still holds what the first job has read.
+    pub(super) fn is_near(&mut self, convoy: u64, due: Tick, capacity: u64) -> bool {
+        let front = self.convoys.entry(convoy).or_default();
+        front.furthest = front.furthest.max(due);
+        (front.furthest.0 - due.0).saturating_mul(front.bytes) <= capacity
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.queue.len() > 0
+    }
+
+    /// Whether one more read may begin, where `window` are of use at once.
+    pub(super) fn has_room(&self, window: usize) -> bool {
+        let most = self.limits.parallelism.map_or(window, |most| most.get());
+        let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
+        let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
+        let most_bytes = self.limits.bytes_per_second.map(bytes);
+        self.reading.is_empty()
+            || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
+    }
+
+    /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is its length, and `None` if it
+    /// is not needed any more: then there is nothing to read.
+    pub(super) fn next_read(
+        &mut self,
+        now: u64,
+        bytes: impl Fn(SampleKey) -> Option<u64>,
+    ) -> Option<(SampleKey, Tick, StoreJob)> {
+        let (is_limited, speeds, all) = (self.limits.bytes_per_second.is_some(), &self.speeds, self.speed);
+        let cost = |key: SampleKey| {
+            let bytes = bytes(key).map_or(0, |bytes| bytes + REQUEST_BYTES) as f64;
+            let known = speeds.get(&key.dataset).filter(|speed| speed.is_known() && !is_limited);
+            let slower = known.map_or(1.0, |speed| speed.ns_per_byte / all.ns_per_byte);
+            (bytes * slower.clamp(1.0 / MOST_SLOWER, MOST_SLOWER)) as u64
+        };
+        let (key, job) = self.queue.pop(cost)?;
+        let bytes = bytes(key)?;
+        if let Some((convoy, _)) = self.members.get(&job) {
+            let front = self.convoys.entry(*convoy).or_default();
+            // An average over about eight reads.
+            front.bytes = if front.bytes == 0 { bytes } else { (front.bytes * 7 + bytes) / 8 };
+        }
+        self.advance(now);
+        self.reading.insert(key, (self.busy, now));
+        self.reading_bytes += bytes;
+        self.begun += 1;
+        Some((key, Tick(self.begun), job))
+    }
+
+    /// Ends a read. Returns whether reads of its dataset have become much faster or slower.
+    pub(super) fn end_read(&mut self, key: SampleKey, bytes: u64, now: u64) -> bool {
+        self.advance(now);
+        let Some((begun, began_at)) = self.reading.remove(&key) else { return false };
+        self.latency.add(now, now.saturating_sub(began_at));
+        self.reading_bytes -= bytes;
+        let ns_per_byte = (self.busy - begun) as f64 / (bytes + REQUEST_BYTES) as f64;
+        self.speed.add(ns_per_byte);
+        let speed = self.speeds.entry(key.dataset).or_default();
+        speed.add(ns_per_byte);
+        let factor = speed.ns_per_byte / speed.reported;
+        let has_changed = speed.is_known() && !(1.0 / CHANGED..CHANGED).contains(&factor);
+        if has_changed {
+            speed.reported = speed.ns_per_byte;
+        }
+        has_changed
+    }
+
+    fn advance(&mut self, now: u64) {
+        let passed = now.saturating_sub(self.changed);
+        self.changed = self.changed.max(now);
+        self.busy += passed.checked_div(self.reading.len() as u64).unwrap_or(0);
+    }
+
+    /// What a hit of a dataset's samples saves: nanoseconds for the request, and bytes per second.
+    pub(super) fn costs(&self, dataset: DatasetId) -> (u64, u64) {
+        let known = self.speeds.get(&dataset).filter(|speed| speed.is_known());
+        let ns_per_byte = known.map_or(FIRST_NS_PER_BYTE, |speed| speed.ns_per_byte);
+        ((REQUEST_BYTES as f64 * ns_per_byte) as u64, (1e9 / ns_per_byte) as u64)
+    }
+
+    /// Reads under way.
+    pub(super) fn reading(&self) -> usize {
+        self.reading.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_types::SampleId;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn key(dataset: u32, id: u64) -> SampleKey {
+        SampleKey::new(DatasetId(dataset), SampleId(id))
+    }
+
+    #[test]
+    fn time_is_divided_among_reads_under_way() {
+        let mut origin = OriginQueue::new("s3://bucket");
+        origin.set_member(StoreJob(0), 0, NonZeroU32::MIN);
+        let bytes = |key: SampleKey| Some(if key.dataset == DatasetId(0) { 1000 } else { 9000 });
+        for id in 0..100 {
+            origin.queue.push(StoreJob(0), Tick(id), key(0, id));
+            origin.queue.push(StoreJob(0), Tick(id), key(1, id));
+        }
+        // Two at a time: a short read takes one second, a long one two.
+        let mut now = 0;
+        for _ in 0..100 {
+            let (short, ..) = origin.next_read(now, bytes).unwrap();
+            let (long, ..) = origin.next_read(now, bytes).unwrap();
+            origin.end_read(short, 1000, now + SECOND);
+            origin.end_read(long, 9000, now + 2 * SECOND);
+            now += 2 * SECOND;
+        }
+        let (latency, rate) = origin.costs(DatasetId(0));
+        let short = latency as f64 + 1000.0 * 1e9 / rate as f64;
+        assert!((short / SECOND as f64 - 0.5).abs() < 0.01, "{short}");
+        let (latency, rate) = origin.costs(DatasetId(1));
+        let long = latency as f64 + 9000.0 * 1e9 / rate as f64;
+        assert!((long / SECOND as f64 - 1.5).abs() < 0.01, "{long}");
+    }
+
+    #[test]
+    fn only_a_part_of_a_second_of_a_limit_is_under_way() {
+        let mut origin = OriginQueue::new("s3://bucket");
+        origin.set_member(StoreJob(0), 0, NonZeroU32::MIN);
+        origin.limits.bytes_per_second = NonZeroU64::new(20_000_000);
+        (0..100).for_each(|id| origin.queue.push(StoreJob(0), Tick(id), key(0, id)));
+        let mut begun = 0;
+        while origin.has_room(1000) {
+            origin.next_read(0, |_| Some(100_000)).unwrap();
+            begun += 1;
+        }
+        assert_eq!(begun, 10);
+        // One read is always allowed.
+        origin.limits.bytes_per_second = NonZeroU64::new(1);
+        for id in 0..10 {
+            origin.end_read(key(0, id), 100_000, SECOND);
+        }
+        assert!(origin.has_room(0));
+    }
+
+    #[test]
+    fn job_far_behind_leaves_its_convoy() {
+        let mut origin = OriginQueue::new("s3://bucket");
+        origin.set_member(StoreJob(0), 7, NonZeroU32::MIN);
+        assert!(origin.is_near(7, Tick(100), 1000));
+        origin.queue.push(StoreJob(0), Tick(100), key(0, 0));
+        origin.next_read(0, |_| Some(100)).unwrap();
+        assert!(origin.is_near(7, Tick(90), 1000));
+        assert!(!origin.is_near(7, Tick(89), 1000));
+    }
+}

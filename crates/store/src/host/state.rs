@@ -1,0 +1,246 @@
+//! The tables of a store, and what happens to them at a request and at the end of a read.
+//!
+//! All of it happens under the store's lock. What takes time or calls other code is collected as
+//! [`Actions`], which follow without the lock.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_planner::NextUseCache;
+use foreread_tier::{ErrorKind, TierError};
+use foreread_types::{DatasetId, KeyMap, SampleKey, Sizes, Tick};
+use tokio::task::AbortHandle;
+
+use super::counts::StoreCounts;
+use super::job_orders::JobOrders;
+use super::origin_queue::OriginQueue;
+use super::{Answer, SampleReader, StoreJob, StoreRequest};
+
+pub(super) struct StoreState {
+    pub(super) capacity: u64,
+    pub(super) cache: NextUseCache,
+    pub(super) datasets: Vec<StoreDataset>,
+    pub(super) origins: Vec<OriginQueue>,
+    /// Residents that were read. Those that are being read are in `flights`.
+    pub(super) samples: KeyMap<Bytes>,
+    pub(super) flights: KeyMap<SampleFlight>,
+    pub(super) jobs: HashMap<StoreJob, StoreMember>,
+    /// Jobs that have announced the same order, by it.
+    pub(super) convoys: HashMap<OrderKey, u64>,
+    pub(super) counts: StoreCounts,
+    /// Space for residents that leave.
+    pub(super) evicted: Vec<SampleKey>,
+}
+
+/// A dataset.
+pub(super) struct StoreDataset {
+    pub(super) reader: Arc<dyn SampleReader>,
+    /// The index of its origin.
+    pub(super) origin: usize,
+    /// The bytes that its samples take.
+    pub(super) footprints: Sizes,
+    pub(super) weight: NonZeroU32,
+    pub(super) counts: StoreCounts,
+}
+
+/// A job.
+pub(super) struct StoreMember {
+    pub(super) orders: JobOrders,
+    pub(super) weight: NonZeroU32,
+    pub(super) counts: StoreCounts,
+    /// Since when it fills the memory, if it does only that.
+    pub(super) fills_since: Option<u64>,
+    /// Requests without an answer.
+    pub(super) waiting: u64,
+    /// Jobs in the same order have the same one.
+    pub(super) convoy: u64,
+}
+
+/// An announced epoch: its dataset, its beginning, its length and a hash of its samples.
+pub(super) type OrderKey = (DatasetId, Tick, u64, u64);
+
+/// The most epochs that are compared with those of other jobs.
+pub(super) const MAX_ORDER_KEYS: usize = 1 << 16;
+
+/// A sample that is being read, or waits for that.
+#[derive(Default)]
+pub(super) struct SampleFlight {
+    pub(super) waiting: Vec<(StoreJob, Answer)>,
+    /// Whether its read has left the queue.
+    pub(super) has_begun: bool,
+    /// The job whose turn it was.
+    pub(super) reader: Option<StoreJob>,
+    /// Ends the read. `None` until its task runs.
+    pub(super) abort: Option<AbortHandle>,
+}
+
+/// What follows a look at the tables, without the lock.
+#[derive(Default)]
+pub(super) struct Actions {
+    pub(super) ready: Vec<(Answer, Bytes)>,
+    /// Origins with new reads in their queues.
+    pub(super) origins: Vec<usize>,
+    pub(super) reads: Vec<(SampleKey, Tick, Arc<dyn SampleReader>)>,
+    /// Residents that left. Dropping them may unmap memory.
+    pub(super) dropped: Vec<Bytes>,
+}
+
+impl StoreState {
+    /// The index of an origin, which is made if it is new.
+    pub(super) fn origin(&mut self, name: &str) -> usize {
+        let known = self.origins.iter().position(|origin| origin.name == name);
+        known.unwrap_or_else(|| {
+            self.origins.push(OriginQueue::new(name));
+            self.origins.len() - 1
+        })
+    }
+
+    /// Decides what happens for one request.
+    pub(super) fn use_sample(
+        &mut self,
+        job: StoreJob,
+        request: StoreRequest,
+        now: u64,
+        actions: &mut Actions,
+    ) {
+        let StoreRequest { key, due, answer } = request;
+        let known = self.datasets.len() > key.dataset.0 as usize
+            && self.cache.samples(key.dataset).is_ok_and(|samples| key.id.0 < samples);
+        if !known {
+            // Answered without the lock: it is dropped there, and its request fails.
+            actions.ready.push((Box::new(move |_| answer(Err(unknown(key)))), Bytes::new()));
+            return;
+        }
+        let Self { cache, jobs, evicted, .. } = self;
+        let announced = jobs.get_mut(&job).and_then(|member| member.orders.position(cache, key, due));
+        let fills_since = jobs.get(&job).and_then(|member| member.fills_since);
+        match (announced, fills_since) {
+            (Some((cache_job, position)), _) => cache.used(cache_job, position, key.id, now, evicted),
+            (None, Some(since)) => cache.fill(key, now, since, evicted),
+            (None, None) => cache.used_unannounced(key, now, evicted),
+        };
+        // The sample itself may leave with this use, and is still the answer.
+        let resident = self.samples.get(&key).cloned();
+        self.drop_evicted(actions);
+        if !self.cache.contains(key)
+            && let Some(bytes) = self.samples.remove(&key)
+        {
+            actions.dropped.push(bytes);
+        }
+        if let Some(bytes) = resident {
+            self.count(job, key.dataset, |counts| counts.hits += 1);
+            actions.ready.push((answer, bytes));
+            return;
+        }
+        if let Some(member) = self.jobs.get_mut(&job) {
+            member.waiting += 1;
+        }
+        let origin = self.datasets[key.dataset.0 as usize].origin;
+        let has_begun = match self.flights.get_mut(&key) {
+            Some(flight) => {
+                flight.waiting.push((job, answer));
+                let has_begun = flight.has_begun;
+                self.count(job, key.dataset, |counts| counts.joined += 1);
+                has_begun
+            }
+            None => {
+                let waiting = vec![(job, answer)];
+                self.flights.insert(key, SampleFlight { waiting, ..SampleFlight::default() });
+                false
+            }
+        };
+        // A job that joins a read that waits may be served earlier than the first one.
+        if !has_begun {
+            self.enter_queue(job, origin, due);
+            self.origins[origin].queue.push(job, due, key);
+            if !actions.origins.contains(&origin) {
+                actions.origins.push(origin);
+            }
+        }
+    }
+
+    /// Makes a job a member of an origin's queue, in its convoy unless it is too far behind.
+    pub(super) fn enter_queue(&mut self, job: StoreJob, origin: usize, due: Tick) {
+        let Some(member) = self.jobs.get(&job) else { return };
+        let StoreMember { weight, convoy, .. } = *member;
+        let queue = &mut self.origins[origin];
+        let is_near = queue.is_near(convoy, due, self.capacity);
+        queue.set_member(job, if is_near { convoy } else { job.0 }, weight);
+    }
+
+    /// Tells the queues that a job's weight or convoy has changed.
+    pub(super) fn join_convoy(&mut self, job: StoreJob) {
+        let Some(member) = self.jobs.get(&job) else { return };
+        for queue in &mut self.origins {
+            if queue.is_member(job) {
+                queue.set_member(job, member.convoy, member.weight);
+            }
+        }
+    }
+
+    /// Begins the reads of an origin that are next, as many as are of use at once.
+    pub(super) fn begin_reads(&mut self, origin: usize, now: u64, actions: &mut Actions) {
+        let Self { origins, flights, datasets, .. } = self;
+        let (queue, mut window) = (&mut origins[origin], None);
+        while queue.has_waiting() {
+            let window = *window.get_or_insert_with(|| {
+                let here = datasets.iter().filter(|dataset| dataset.origin == origin);
+                here.map(|dataset| dataset.reader.parallelism()).max().unwrap_or(1)
+            });
+            if !queue.has_room(window) {
+                break;
+            }
+            let bytes = |key: SampleKey| datasets[key.dataset.0 as usize].footprints.bytes(key.id);
+            let waits = |key: &SampleKey| flights.get(key).is_some_and(|flight| !flight.has_begun);
+            // One that other jobs have brought meanwhile costs nothing.
+            let Some((key, order, job)) = queue.next_read(now, |key| waits(&key).then(|| bytes(key))) else {
+                continue;
+            };
+            if let Some(flight) = flights.get_mut(&key) {
+                (flight.has_begun, flight.reader) = (true, Some(job));
+            }
+            actions.reads.push((key, order, Arc::clone(&datasets[key.dataset.0 as usize].reader)));
+        }
+    }
+
+    /// Notes that a read has ended, and begins others.
+    pub(super) fn end_read(&mut self, key: SampleKey, now: u64, actions: &mut Actions) {
+        let dataset = &self.datasets[key.dataset.0 as usize];
+        let (origin, bytes) = (dataset.origin, dataset.footprints.bytes(key.id));
+        if self.origins[origin].end_read(key, bytes, now) && self.datasets.len() > 1 {
+            self.set_costs(key.dataset);
+        }
+        self.begin_reads(origin, now, actions);
+    }
+
+    /// Applies what a hit of a dataset saves.
+    pub(super) fn set_costs(&mut self, dataset: DatasetId) {
+        let Some(there) = self.datasets.get(dataset.0 as usize) else { return };
+        let (latency, rate) = self.origins[there.origin].costs(dataset);
+        self.cache.set_costs(dataset, there.weight, latency, rate);
+    }
+
+    /// Changes the counts of all, of a job and of a dataset.
+    pub(super) fn count(&mut self, job: StoreJob, dataset: DatasetId, change: impl Fn(&mut StoreCounts)) {
+        change(&mut self.counts);
+        if let Some(dataset) = self.datasets.get_mut(dataset.0 as usize) {
+            change(&mut dataset.counts);
+        }
+        if let Some(member) = self.jobs.get_mut(&job) {
+            change(&mut member.counts);
+        }
+    }
+
+    /// Takes the evicted residents out of memory.
+    pub(super) fn drop_evicted(&mut self, actions: &mut Actions) {
+        for key in self.evicted.drain(..) {
+            actions.dropped.extend(self.samples.remove(&key));
+        }
+    }
+}
+
+fn unknown(key: SampleKey) -> TierError {
+    TierError::new(ErrorKind::Invalid, "store").with_detail(format!("there is no sample {key}"))
+}

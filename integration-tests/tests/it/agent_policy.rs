@@ -1,0 +1,233 @@
+//! The policy of an agent: limits, weights and room, from its file and by `agent set`; `foreread warm`.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually};
+use crate::support::{number, run};
+
+/// Large samples, so that a limit in bytes needs few requests.
+const LARGE: u64 = 100_000;
+
+/// Jobs over large samples that never end by themselves.
+fn endless_jobs(node: &Node, names: &[&str]) -> Vec<Running> {
+    let job = |(seed, name): (usize, &&str)| {
+        let mut command = node.foreread(&["load", "s3://train", "--epochs", "1000", "--look-ahead", "20MB"]);
+        command.args(["--batch-size", "16"]);
+        command.args(["--seed", &seed.to_string(), "--job-name", name, "--progress", "off"]);
+        command.arg("--agent").arg(node.socket());
+        Running::start(command)
+    };
+    names.iter().enumerate().map(job).collect()
+}
+
+/// The bytes that are read from storage, and those for each job by its name.
+fn read_bytes(status: &Value) -> (u64, Vec<(String, u64)>) {
+    let jobs = status["jobs"].as_array().unwrap().iter();
+    let of = |job: &Value| (job["name"].as_str().unwrap().to_owned(), number(job, "/read_bytes"));
+    let mut jobs: Vec<_> = jobs.map(of).collect();
+    jobs.sort();
+    (number(status, "/read_bytes"), jobs)
+}
+
+/// Bytes per second in the next seconds: of all, and of each job.
+fn rates(node: &Node, seconds: f64) -> (f64, Vec<f64>) {
+    let look = || (Instant::now(), read_bytes(&node.status()));
+    let (begun, (before, jobs_before)) = look();
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let (ended, (after, jobs)) = look();
+    let took = (ended - begun).as_secs_f64();
+    let of = |((name, before), (same, after)): (&(String, u64), &(String, u64))| {
+        assert_eq!(name, same);
+        (after - before) as f64 / took
+    };
+    ((after - before) as f64 / took, jobs_before.iter().zip(&jobs).map(of).collect())
+}
+
+#[test]
+// semantics: AGENT-10
+fn limit_of_a_store_holds_over_four_jobs_and_changes_at_once() {
+    let mut node = Node::without_agent(2000, LARGE);
+    node.start_with(0, &["--origin-limit", "100MB/s"]);
+    let jobs = endless_jobs(&node, &["a", "b", "c", "d"]);
+    eventually("all read", || {
+        let status = node.status();
+        number(&status, "/read_bytes") > 20_000_000 && status["jobs"].as_array().unwrap().len() == 4
+    });
+    let (all, each) = rates(&node, 3.0);
+    println!("{:.2} MB/s of 100, by job {each:.0?}", all / 1e6);
+    assert!(all <= 102e6, "{all}");
+    assert!(each.iter().all(|rate| (rate / all - 0.25).abs() < 0.02), "{each:?} of {all}");
+    run(&mut node.agent(&["set", "limit@*=30MB/s"])).ok();
+    std::thread::sleep(Duration::from_millis(700));
+    let (all, _) = rates(&node, 2.0);
+    println!("{:.2} MB/s of 30", all / 1e6);
+    assert!((25e6..=30.6e6).contains(&all), "{all}");
+    let status = node.status();
+    let policy = status["policy"].as_array().unwrap();
+    assert!(
+        policy
+            .iter()
+            .any(|value| value["key"] == "limit@*" && value["value"] == "30MB/s" && value["source"] == "set")
+    );
+    let waits = status["jobs"].as_array().unwrap().iter().filter(|job| job["waits_for"] == "limit").count();
+    assert_eq!(waits, 4, "{status}");
+    drop(jobs);
+}
+
+#[test]
+// semantics: AGENT-10
+fn weights_divide_the_time_of_a_store() {
+    let mut node = Node::without_agent(2000, LARGE);
+    let policy = node.directory.path().join("agent.toml");
+    fs::write(&policy, "[weight]\nheavy = 4\n\"mid*\" = 2\n[limit]\n\"s3://*\" = \"40MB/s\"\n").unwrap();
+    node.start_with(0, &["--policy", policy.to_str().unwrap()]);
+    let jobs = endless_jobs(&node, &["heavy", "light", "middle"]);
+    eventually("all read", || {
+        let (_, jobs) = read_bytes(&node.status());
+        jobs.len() == 3 && jobs.iter().all(|(_, bytes)| *bytes > 2_000_000)
+    });
+    let check = |expected: [f64; 3]| {
+        let (all, each) = rates(&node, 3.0);
+        let shares: Vec<f64> = each.iter().map(|rate| rate / all).collect();
+        println!("{shares:.3?} of {:.1} MB/s, expected {expected:.3?}", all / 1e6);
+        for (share, expected) in shares.iter().zip(expected) {
+            assert!((share / expected - 1.0).abs() < 0.05, "{shares:?} {expected:?}");
+        }
+    };
+    check([4.0 / 7.0, 1.0 / 7.0, 2.0 / 7.0]);
+    // The file is read again by itself.
+    fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"40MB/s\"\n").unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
+    // A mistake changes nothing, and is shown.
+    fs::write(&policy, "[wieght]\nlight = 3\n").unwrap();
+    eventually("the mistake is shown", || {
+        node.status()["policy"].to_string().contains("there is no such key")
+    });
+    assert_eq!(number(&node.status(), "/stores/0/limit"), 40_000_000);
+    drop(jobs);
+}
+
+#[test]
+// semantics: AGENT-11
+fn pinned_dataset_stays_and_unused_ones_leave() {
+    let node = Node::new(100, 110);
+    node.store.numbered("other", foreread_tier_testing::store::NumberedObjects::new(100, LENGTH));
+    let load = |bucket: &str| {
+        let mut command = node.foreread(&["load", bucket, "--report", "json", "--look-ahead", "1MB"]);
+        run(command.arg("--agent").arg(node.socket())).json()
+    };
+    let held = |bucket: &str| {
+        let status = node.status();
+        let datasets = status["datasets"].as_array().unwrap();
+        let of = datasets.iter().find(|dataset| dataset["url"].as_str().unwrap().contains(bucket));
+        of.map_or(0, |dataset| number(dataset, "/held_samples"))
+    };
+    load("s3://train");
+    assert_eq!(held("train"), 100);
+    run(&mut node.agent(&["set", "pin@s3://train*=true"])).ok();
+    load("s3://other");
+    assert_eq!(held("train"), 100);
+    assert!(held("other") <= 10, "{}", held("other"));
+    run(&mut node.agent(&["set", "pin@s3://train*=none"])).ok();
+    load("s3://other");
+    assert!(held("other") >= 95, "{}", held("other"));
+    assert!(held("train") <= 10, "{}", held("train"));
+    run(&mut node.agent(&["set", "cap@s3://other*=200KB"])).ok();
+    assert!(held("other") <= 19, "{}", held("other"));
+    assert!(run(&mut node.agent(&["set", "floor@x=1TB"])).fails(2).contains("and the memory is"));
+}
+
+#[test]
+// semantics: AGENT-12
+fn warm_fills_the_memory_once_however_many_ask() {
+    let node = Node::new(1000, 2000);
+    let warm = |arguments: &[&str]| {
+        let mut command = node.foreread(&["warm", "s3://train", "--report", "json", "--progress", "off"]);
+        command.args(arguments).arg("--agent").arg(node.socket());
+        command
+    };
+    let asking: Vec<Running> = (0..4).map(|_| Running::start(warm(&["--wait", "80%"]))).collect();
+    for asked in asking {
+        let report = asked.report();
+        assert!(number(&report, "/held_samples") >= 800, "{report}");
+    }
+    let report = run(&mut warm(&["--wait", "100%"])).json();
+    assert_eq!((number(&report, "/held_samples"), &report["is_active"]), (1000, &Value::Bool(false)));
+    assert_eq!(node.store.requests().get, 1000);
+    // The job reads nothing.
+    let report = run(&mut node.job(&["--seed", "5"])).json();
+    assert_eq!(digests(&report), node.digests(&["--seed", "5"]));
+    assert_eq!(number(&node.status(), "/reads"), 1000);
+    // Without waiting, and without an agent.
+    assert!(run(&mut warm(&[])).stdout.contains("\"is_active\""));
+    let mut alone = node.foreread(&["warm", "s3://train", "--agent", "off"]);
+    assert!(run(&mut alone).fails(1).contains("no agent keeps s3://train"));
+    assert!(run(&mut warm(&["--wait", "much"])).fails(2).contains("such as 80%"));
+}
+
+#[test]
+// semantics: AGENT-12
+fn warming_takes_free_room_only() {
+    let node = Node::new(1000, 300);
+    let other = "other";
+    node.store.numbered(other, foreread_tier_testing::store::NumberedObjects::new(200, LENGTH));
+    let mut job =
+        node.foreread(&["load", "s3://other", "--epochs", "1000", "--compute-ms", "20", "--report", "json"]);
+    job.arg("--agent").arg(node.socket());
+    let job = Running::start(job);
+    eventually("the job's samples are kept", || number(&node.status(), "/samples") == 200);
+    let mut warm = node.foreread(&["warm", "s3://train", "--wait", "100%", "--report", "json", "--agent"]);
+    let report = run(warm.arg(node.socket())).json();
+    let held = number(&report, "/held_samples");
+    assert!((90..=100).contains(&held) && report["is_active"] == false, "{report}");
+    let reads = node.store.requests().get;
+    assert!(reads <= 200 + 110 + 64, "{reads}");
+    assert!(number(&node.status(), "/held_bytes") <= 300 * TAKEN);
+    drop(job);
+}
+
+/// The sum of the speeds of four jobs with one order, each relative to a trainer that never waits.
+/// The store is as fast as one trainer, and memory has room for a tenth. The first job's trainer
+/// takes `first_ms` for a batch, the others' 20 ms.
+fn speed_of_a_convoy(first_ms: u64) -> f64 {
+    const SAMPLES: u64 = 1000;
+    let mut node = Node::without_agent(SAMPLES, LENGTH);
+    // 16 samples in 20 ms, and what the agent counts for a sample.
+    let rate = (50 * 16 * LENGTH).to_string();
+    node.start_with(SAMPLES / 10 * TAKEN, &["--origin-limit", &rate]);
+    let jobs: Vec<(u64, Running)> = [first_ms, 20, 20, 20]
+        .into_iter()
+        .map(|step| {
+            let mut command = node.foreread(&["load", "s3://train", "--seed", "7", "--batch-size", "16"]);
+            command.args(["--epochs", "4", "--look-ahead", "500KB", "--progress", "off", "--report", "json"]);
+            command.args(["--compute-ms", &step.to_string()]).arg("--agent").arg(node.socket());
+            (step, Running::start(command))
+        })
+        .collect();
+    let speed = |(step, job): (u64, Running)| {
+        let report = job.report();
+        let epochs = report["epochs"].as_array().unwrap();
+        // The first epoch has the start of all processes.
+        let seconds: f64 = epochs[1..].iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).sum();
+        let full = 3.0 * (SAMPLES / 16) as f64 * 0.02;
+        println!("{step} ms for a batch: {seconds:.2} s, {full:.2} s at full speed");
+        full / seconds
+    };
+    jobs.into_iter().map(speed).sum()
+}
+
+#[test]
+// semantics: AGENT-13
+fn jobs_with_one_order_are_as_fast_as_one() {
+    let speed = speed_of_a_convoy(20);
+    println!("{speed:.2} of 4");
+    assert!(speed >= 3.7, "{speed:.2} of 4");
+    // A slower job does not hold the others up.
+    let speed = speed_of_a_convoy(40);
+    println!("{speed:.2} of 3.5");
+    assert!(speed >= 2.9, "{speed:.2} of 3.5");
+}

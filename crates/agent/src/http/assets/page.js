@@ -414,7 +414,7 @@
         { name: "Value", text: (it) => it.value },
         { name: "Source", text: (it) => it.source },
       ],
-      "No value is set.",
+      "All values are the defaults.",
     ),
   };
 

@@ -3,15 +3,18 @@
 //! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
 //! changes.
 
+use std::collections::HashSet;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread_store::attach::{Attach, Attached, PolicyChanges, WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore};
 use foreread_tier::{ErrorKind, TierError};
+use foreread_types::DatasetId;
 use tokio::runtime::Handle;
 
 use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
@@ -98,6 +101,28 @@ impl AgentState {
         Ok(state)
     }
 
+    /// The disks, if there are any.
+    pub(crate) fn disk(&self) -> Option<&Arc<HostDisk>> {
+        self.host.disk()
+    }
+
+    /// Tells the disks which datasets have jobs, and which keep their room without them.
+    fn note_disk_uses(&self) {
+        let Some(disk) = self.disk() else { return };
+        let policy = self.lock_policy().policy.clone();
+        let used: HashSet<DatasetId> = {
+            let connections = self.lock();
+            let jobs = connections.values().filter_map(|there| there.attached.as_ref());
+            jobs.flat_map(|job| job.datasets.iter().flatten().copied()).collect()
+        };
+        for dataset in self.datasets.all() {
+            if let Some(number) = dataset.on_disk {
+                let has_jobs = used.contains(&dataset.id) || self.warmings.contains(dataset.id);
+                disk.set_use(number, has_jobs, policy.is_pinned(&dataset.url));
+            }
+        }
+    }
+
     /// Every change is complete before the lock is released, even after a panic.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
@@ -165,6 +190,8 @@ impl AgentState {
             self.store.set_weight(job, weight);
             there.attached = Some(AttachedJob { job, attach, datasets });
         }
+        drop(connections);
+        self.note_disk_uses();
         Ok(answer)
     }
 
@@ -172,6 +199,7 @@ impl AgentState {
         let left = self.lock().remove(&connection);
         if let Some(job) = left.and_then(|left| left.attached) {
             self.store.end_job(job.job);
+            self.note_disk_uses();
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
     }
@@ -192,14 +220,18 @@ impl AgentState {
             .and_then(|id| self.datasets.get(id));
         let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
         let is_active = match request.begin {
-            true => self.warmings.begin(&self.store, &self.runtime, &dataset),
+            true => self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned()),
             false => self.warmings.contains(dataset.id),
         };
         let there = self.store.status().datasets[dataset.id.0 as usize].clone();
+        let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         Ok(WarmAnswer {
             is_active,
+            kept_samples: there.kept_samples,
             held_samples: there.held_samples,
             held_bytes: there.held_bytes,
+            disk_samples: disk.0,
+            disk_bytes: disk.1,
             samples: dataset.samples,
         })
     }
@@ -217,6 +249,8 @@ impl AgentState {
         }
         self.apply(&policy);
         there.policy = policy;
+        drop(there);
+        self.note_disk_uses();
         Ok(())
     }
 
@@ -224,6 +258,7 @@ impl AgentState {
     pub(crate) fn reload(&self) {
         let mut there = self.lock_policy();
         let Some(read) = there.file.changed() else { return };
+        tracing::debug!(file = %there.file.path().display(), "the policy file has changed");
         let values = read.map(|values| there.policy.with_file(values));
         match values.and_then(|policy| self.check(&policy).map(|()| policy)) {
             Ok(policy) => {
@@ -236,6 +271,8 @@ impl AgentState {
                 there.mistake = Some(error.to_string());
             }
         }
+        drop(there);
+        self.note_disk_uses();
     }
 
     /// Whether a policy can be in force.
@@ -261,6 +298,9 @@ impl AgentState {
         if self.memory.swap(memory, Ordering::Relaxed) != memory {
             // What gaps take of it is known a moment later.
             self.store.set_capacity(memory);
+        }
+        if let Some(disk) = self.disk() {
+            disk.set_writes_per_day(policy.disk_writes_per_day().unwrap_or(WRITES_PER_DAY));
         }
         for dataset in self.datasets.all() {
             self.apply_to_dataset(policy, &dataset);

@@ -5,14 +5,15 @@
 //! and compares what it finds itself.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use foreread::agent::disk::DiskDataset;
 use foreread::agent::host::{DatasetHost, environment};
 use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
-use foreread_types::DatasetId;
+use foreread_types::{DatasetId, SampleId};
 
 use crate::origin_name::origin_name;
 
@@ -31,6 +32,8 @@ pub(crate) struct KnownDataset {
     pub(crate) url: String,
     /// The store that it is read from.
     pub(crate) origin: String,
+    /// Its number for the disks, if there are any.
+    pub(crate) on_disk: Option<DiskDataset>,
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
 }
@@ -123,5 +126,8 @@ async fn open(
     let sizes = hosted.sizes();
     let added = store.add_dataset(sizes, hosted.reader(), &origin);
     let id = added.map_err(|error| error.to_string())?;
-    Ok(KnownDataset { id, url: key.url.clone(), origin, samples: sizes.len(), bytes: sizes.total() })
+    let told = store.clone();
+    let listener = move |ids: &[SampleId], is_on_disk: bool| told.set_on_disk(id, ids, is_on_disk);
+    let on_disk = hosted.use_disk(Arc::new(listener)).await;
+    Ok(KnownDataset { id, url: key.url.clone(), origin, on_disk, samples: sizes.len(), bytes: sizes.total() })
 }

@@ -57,7 +57,7 @@ pub use crate::policy::{PolicyError, policy_keys};
 use crate::policy_file::PolicyFile;
 use crate::provider::AgentProvider;
 pub use crate::socket::private_directory;
-pub use crate::status::{AgentStatus, DatasetStatus, JobStatus, OriginStatus, PolicyValue};
+pub use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue};
 
 /// The most samples that one job may have requested and not received.
 const MAX_IN_FLIGHT: usize = 4096;

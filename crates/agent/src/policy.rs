@@ -19,7 +19,7 @@ use foreread_store::OriginLimits;
 use crate::status::PolicyValue;
 
 /// The words of keys: what a key is about, and what its value is.
-const WORDS: [(&str, &str); 8] = [
+const WORDS: [(&str, &str); 9] = [
     ("memory", "the bytes of samples in memory"),
     ("limit", "STORE: bytes per second"),
     ("parallelism", "STORE: reads at once"),
@@ -27,8 +27,15 @@ const WORDS: [(&str, &str); 8] = [
     ("dataset-weight", "DATASET: what its reads count, from 1"),
     ("floor", "DATASET: the bytes of memory that others never get"),
     ("cap", "DATASET: the most bytes of memory"),
-    ("pin", "DATASET: true, if others never get its memory"),
+    ("pin", "DATASET: true, if others never get its room"),
+    ("disk-writes-per-day", "capacities of the disks that may be written in a day"),
 ];
+
+/// Words of keys that have no name.
+const ABOUT_AGENT: [&str; 2] = ["memory", "disk-writes-per-day"];
+
+/// Writes per day are kept in thousandths.
+const WRITES_SCALE: f64 = 1000.0;
 
 /// The value that removes one.
 const NONE: &str = "none";
@@ -106,8 +113,9 @@ impl Policy {
             let words: Vec<&str> = WORDS.iter().map(|(known, _)| *known).collect();
             return Err(wrong(&format!("there is no such key; known are {}", words.join(", "))));
         }
-        if (word == "memory") != about.is_empty() {
-            let why = if word == "memory" { "it is about nothing" } else { "it needs @NAME, or @* for all" };
+        let is_about_agent = ABOUT_AGENT.contains(&word);
+        if is_about_agent != about.is_empty() {
+            let why = if is_about_agent { "it is about nothing" } else { "it needs @NAME, or @* for all" };
             return Err(wrong(&why));
         }
         let key = ((word.to_owned(), about.to_owned()), source);
@@ -145,6 +153,16 @@ impl Policy {
         self.find("memory", "")
     }
 
+    /// The capacities of the disks that may be written in a day.
+    pub(crate) fn disk_writes_per_day(&self) -> Option<f64> {
+        self.find("disk-writes-per-day", "").map(|writes| writes as f64 / WRITES_SCALE)
+    }
+
+    /// Whether a dataset keeps its room.
+    pub(crate) fn is_pinned(&self, url: &str) -> bool {
+        self.find("pin", url).is_some_and(|pin| pin != 0)
+    }
+
     /// The limits of a store.
     pub(crate) fn store(&self, name: &str) -> OriginLimits {
         OriginLimits {
@@ -160,8 +178,7 @@ impl Policy {
 
     /// What a dataset counts, and its room. `bytes` are those that all of it takes.
     pub(crate) fn dataset(&self, url: &str, bytes: u64) -> (NonZeroU32, CacheBounds) {
-        let is_pinned = self.find("pin", url).is_some_and(|pin| pin != 0);
-        let floor = if is_pinned { bytes } else { self.find("floor", url).unwrap_or(0) };
+        let floor = if self.is_pinned(url) { bytes } else { self.find("floor", url).unwrap_or(0) };
         let cap = self.find("cap", url).unwrap_or(u64::MAX);
         (self.weight("dataset-weight", url), CacheBounds { floor: floor.min(cap), cap })
     }
@@ -208,6 +225,11 @@ fn number(word: &str, value: &str) -> Result<u64, String> {
         "limit" => {
             let rate = value.parse::<ByteRate>().map_err(|error| error.to_string())?.0;
             if rate == 0 { Err("a limit is above 0; `none` removes it".to_owned()) } else { Ok(rate) }
+        }
+        "disk-writes-per-day" => {
+            let writes = value.parse::<f64>().ok().filter(|writes| (0.0..=100_000.0).contains(writes));
+            let writes = writes.map(|writes| (writes * WRITES_SCALE) as u64);
+            writes.ok_or_else(|| format!("'{value}': expected capacities per day, such as 0.5"))
         }
         "parallelism" => count(1, 65_536),
         "weight" | "dataset-weight" => count(1, 1_000_000),

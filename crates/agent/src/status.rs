@@ -18,10 +18,14 @@ pub struct AgentStatus {
     pub samples: u64,
     /// Samples that are being read, or wait for that.
     pub reading: u64,
+    /// The disks, if there are any.
+    pub disk: Option<DiskStatus>,
     /// Requests that were answered from memory.
     pub hits: u64,
     /// Requests that joined the read of another request.
     pub joined: u64,
+    /// Samples that were read from the agent's disks.
+    pub disk_reads: u64,
     /// Samples that were read from storage.
     pub reads: u64,
     /// Their bytes.
@@ -36,6 +40,22 @@ pub struct AgentStatus {
     pub stores: Vec<OriginStatus>,
     /// The policy in force.
     pub policy: Vec<PolicyValue>,
+}
+
+/// The disks of an agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskStatus {
+    /// The bytes that samples may take.
+    pub capacity: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// Bytes that were given to the disks.
+    pub written_bytes: u64,
+    /// Samples that were not written, because of the budget of writes per day.
+    pub refused: u64,
+    /// Their bytes.
+    pub refused_bytes: u64,
 }
 
 /// A connected job.
@@ -54,6 +74,8 @@ pub struct JobStatus {
     pub weight: u32,
     /// Samples that it has received from memory.
     pub hits: u64,
+    /// Samples that it has received from the agent's disks.
+    pub disk_reads: u64,
     /// Samples for which it joined the read of another job.
     pub joined: u64,
     /// Samples that were read for it.
@@ -89,6 +111,10 @@ pub struct DatasetStatus {
     pub held_samples: u64,
     /// The bytes that they take.
     pub held_bytes: u64,
+    /// Its samples on disks. Some may be in memory, too.
+    pub disk_samples: u64,
+    /// The bytes that they take there.
+    pub disk_bytes: u64,
     /// Connected jobs that read it.
     pub jobs: u64,
     /// Requests that were answered from memory or joined a read.

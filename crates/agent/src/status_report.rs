@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::time::Instant;
 
+use foreread::agent::disk::HostDiskCounts;
 use foreread_store::{JobState, OriginState, StoreJob, StoreStatus};
 use foreread_types::DatasetId;
 
@@ -11,7 +12,7 @@ use crate::agent_state::AgentState;
 use crate::connections::AttachedJob;
 use crate::datasets::KnownDataset;
 use crate::recent::Recent;
-use crate::status::{AgentStatus, DatasetStatus, JobStatus, OriginStatus};
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// A trainer that waits for less than this share of its time does not wait.
 const STALLED: f64 = 0.02;
@@ -31,7 +32,7 @@ impl RecentRates {
         self.samples.retain(|job, _| status.jobs.contains_key(job));
         for (job, state) in &status.jobs {
             let counts = state.counts;
-            let total = counts.hits + counts.joined + counts.reads;
+            let total = counts.hits + counts.joined + counts.disk_reads + counts.reads;
             self.samples.entry(*job).or_default().add(now, total as f64);
         }
         for origin in &status.origins {
@@ -60,12 +61,14 @@ impl AgentState {
             held_bytes: store.held_bytes,
             samples: store.samples,
             reading: store.reading,
+            disk: self.disk().map(|disk| disk_status(&disk.counts())),
+            disk_reads: store.counts.disk_reads,
             hits: store.counts.hits,
             joined: store.counts.joined,
             reads: store.counts.reads,
             read_bytes: store.counts.read_bytes,
             failures: store.counts.failures,
-            datasets: known.iter().map(|dataset| dataset_status(dataset, &store, &jobs)).collect(),
+            datasets: known.iter().map(|dataset| self.dataset_status(dataset, &store, &jobs)).collect(),
             jobs,
             stores,
             policy: self.policy_values(),
@@ -117,6 +120,7 @@ impl AgentState {
                 datasets: datasets.iter().map(|dataset| dataset.url.clone()).collect(),
                 weight: Self::policy_weight(state.weight),
                 hits: state.counts.hits,
+                disk_reads: state.counts.disk_reads,
                 joined: state.counts.joined,
                 reads: state.counts.reads,
                 read_bytes: state.counts.read_bytes,
@@ -131,6 +135,31 @@ impl AgentState {
         let mut statuses: Vec<JobStatus> = statuses.collect();
         statuses.sort_by(|one, other| (one.process, &one.name).cmp(&(other.process, &other.name)));
         statuses
+    }
+}
+
+impl AgentState {
+    fn dataset_status(
+        &self,
+        dataset: &KnownDataset,
+        store: &StoreStatus,
+        jobs: &[JobStatus],
+    ) -> DatasetStatus {
+        let state = store.datasets.get(dataset.id.0 as usize).cloned().unwrap_or_default();
+        let on_disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
+        DatasetStatus {
+            url: dataset.url.clone(),
+            samples: dataset.samples,
+            bytes: dataset.bytes,
+            held_samples: state.held_samples,
+            held_bytes: state.held_bytes,
+            disk_samples: on_disk.0,
+            disk_bytes: on_disk.1,
+            jobs: jobs.iter().filter(|job| job.datasets.contains(&dataset.url)).count() as u64,
+            hits: state.counts.hits + state.counts.joined,
+            reads: state.counts.reads,
+            read_bytes: state.counts.read_bytes,
+        }
     }
 }
 
@@ -149,17 +178,12 @@ fn cause_of_stall(job: &JobState, stores: &[&OriginStatus]) -> String {
     cause.to_owned()
 }
 
-fn dataset_status(dataset: &KnownDataset, store: &StoreStatus, jobs: &[JobStatus]) -> DatasetStatus {
-    let state = store.datasets.get(dataset.id.0 as usize).cloned().unwrap_or_default();
-    DatasetStatus {
-        url: dataset.url.clone(),
-        samples: dataset.samples,
-        bytes: dataset.bytes,
-        held_samples: state.held_samples,
-        held_bytes: state.held_bytes,
-        jobs: jobs.iter().filter(|job| job.datasets.contains(&dataset.url)).count() as u64,
-        hits: state.counts.hits + state.counts.joined,
-        reads: state.counts.reads,
-        read_bytes: state.counts.read_bytes,
+fn disk_status(counts: &HostDiskCounts) -> DiskStatus {
+    DiskStatus {
+        capacity: counts.capacity,
+        held_bytes: counts.held_bytes,
+        written_bytes: counts.written_bytes,
+        refused: counts.refused,
+        refused_bytes: counts.refused_bytes,
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foreread::agent::disk::HostDisk;
 use foreread_store::{NodeStore, StoreJob, StoreRequest};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
@@ -42,18 +43,23 @@ impl Warmings {
 
     /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether it
     /// is being warmed now.
-    pub(crate) fn begin(&self, store: &NodeStore, runtime: &Handle, dataset: &KnownDataset) -> bool {
+    pub(crate) fn begin(
+        &self,
+        store: &NodeStore,
+        runtime: &Handle,
+        dataset: &KnownDataset,
+        disk: Option<Arc<HostDisk>>,
+    ) -> bool {
         if !self.lock().insert(dataset.id) {
             return true;
         }
         let ends = WarmingEnds { warmings: self.clone(), dataset: dataset.id };
-        let missing =
-            (0..dataset.samples).find(|id| !store.contains(SampleKey::new(dataset.id, SampleId(*id))));
+        let missing = (0..dataset.samples).find(|id| !store.has(SampleKey::new(dataset.id, SampleId(*id))));
         let Some(first) = missing else { return false };
         let (store, dataset) = (store.clone(), dataset.clone());
         runtime.spawn(async move {
             let job = store.add_filling_job();
-            let warming = WarmingJob { store, job, _ends: ends };
+            let warming = WarmingJob { store, job, disk, _ends: ends };
             tracing::info!(url = dataset.url, "fills the memory with a dataset");
             warming.run(&dataset, first).await;
         });
@@ -77,6 +83,7 @@ impl Drop for WarmingEnds {
 struct WarmingJob {
     store: NodeStore,
     job: StoreJob,
+    disk: Option<Arc<HostDisk>>,
     _ends: WarmingEnds,
 }
 
@@ -95,7 +102,7 @@ impl WarmingJob {
             while in_flight < IN_FLIGHT && next < samples && without_room < FULL {
                 let key = SampleKey::new(id, SampleId(next));
                 next += 1;
-                if self.store.contains(key) {
+                if self.store.has(key) {
                     continue;
                 }
                 let sender = sender.clone();
@@ -106,7 +113,9 @@ impl WarmingJob {
                 self.store.request(self.job, vec![StoreRequest { key, due: Tick(next), answer }]);
                 in_flight += 1;
                 // Its room was found, or not, at the request.
-                without_room = if self.store.contains(key) { 0 } else { without_room + 1 };
+                let has_room =
+                    self.store.contains(key) || self.disk.as_ref().is_some_and(|disk| disk.has_room());
+                without_room = if has_room { 0 } else { without_room + 1 };
             }
             if in_flight == 0 || received.recv().await.is_none() {
                 return;

@@ -86,7 +86,7 @@ impl Disk {
 
 /// `tier` with a timeout and a circuit breaker. A device that stops responding costs each read a
 /// timeout. Then it gets no requests for a while, and the origin is read instead.
-fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
+pub(crate) fn guarded(tier: Arc<impl CacheTier + 'static>) -> Arc<dyn CacheTier> {
     let policy = BreakerPolicy::default().with_waits(Duration::from_millis(500), Duration::from_secs(60));
     let deadline = DeadlinePolicy::default().with_floor(READ_TIMEOUT);
     Arc::new(Breaker::new(tier, policy, "the disk", 0).with_deadline(deadline))

@@ -105,10 +105,16 @@ pub struct AgentReport {
 pub struct WarmDataset {
     /// Whether the agent is still reading samples for it. Otherwise all that fits is there.
     pub is_active: bool,
+    /// The samples in memory or on disks.
+    pub kept_samples: u64,
     /// The samples in the agent's memory.
     pub held_samples: u64,
     /// The bytes that they take.
     pub held_bytes: u64,
+    /// The samples on the agent's disks. Some may be in its memory, too.
+    pub disk_samples: u64,
+    /// The bytes that they take there.
+    pub disk_bytes: u64,
     /// All samples of the dataset.
     pub samples: u64,
 }

@@ -626,3 +626,34 @@ fn filling_takes_free_room_and_that_of_unused_datasets() {
     assert_eq!(fill(&mut cache, new, 8), 30);
     assert!(cache.held_bytes() <= 40);
 }
+
+#[test]
+fn samples_on_a_disk_are_the_first_victims() {
+    let mut cache = NextUseCache::new(10);
+    let dataset = cache.add_dataset(DatasetCosts::new(Sizes::uniform(100, 1))).unwrap();
+    let start = JobStart { now_ns: 0, position: 0, ns_per_sample: NS };
+    let order = || (0..100).map(SampleId);
+    let job = cache.add_job(dataset, start, order(), Some(order())).unwrap();
+    let key = |id| SampleKey::new(dataset, SampleId(id));
+    let mut evicted = Vec::new();
+    for id in 0..10 {
+        cache.used(job, id as u32, SampleId(id), (id + 1) * NS, &mut evicted);
+    }
+    // A full cache of one job evicts nothing.
+    assert!(!cache.used(job, 10, SampleId(10), 11 * NS, &mut evicted).kept);
+    cache.set_on_disk(key(3), true);
+    cache.set_on_disk(key(5), true);
+    cache.set_on_disk(key(12), true);
+    assert_eq!((cache.kept(dataset), cache.residents(dataset).0), (11, 10));
+    // One that is on the disk itself takes free room only.
+    assert!(!cache.used(job, 12, SampleId(12), 13 * NS, &mut evicted).kept);
+    for id in [20, 21] {
+        assert!(cache.used(job, id as u32, SampleId(id), (id + 1) * NS, &mut evicted).kept);
+    }
+    evicted.sort();
+    assert_eq!(evicted, [key(3), key(5)]);
+    assert!(!cache.used(job, 22, SampleId(22), 23 * NS, &mut evicted).kept);
+    cache.set_on_disk(key(3), false);
+    assert_eq!(cache.kept(dataset), 12);
+    assert!(!cache.is_on_disk(key(3)) && cache.is_on_disk(key(5)) && cache.held_bytes() == 10);
+}

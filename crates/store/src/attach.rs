@@ -59,10 +59,16 @@ pub struct WarmRequest {
 pub struct WarmAnswer {
     /// Whether samples are being read for it. Otherwise all that fits is there.
     pub is_active: bool,
+    /// The samples in memory or on disks.
+    pub kept_samples: u64,
     /// The samples in memory.
     pub held_samples: u64,
     /// The bytes that they take.
     pub held_bytes: u64,
+    /// The samples on disks. Some may be in memory, too.
+    pub disk_samples: u64,
+    /// The bytes that they take there.
+    pub disk_bytes: u64,
     /// All samples of the dataset.
     pub samples: u64,
 }

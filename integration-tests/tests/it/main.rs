@@ -6,6 +6,7 @@
 )]
 
 mod agent;
+mod agent_disk;
 mod agent_http;
 mod agent_node;
 mod agent_policy;

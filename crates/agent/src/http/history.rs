@@ -51,7 +51,7 @@ struct HistoryPoint<'a> {
     /// Seconds since 1970.
     time: f64,
     held_bytes: u64,
-    /// The part of the requests that took no read of their own. `None` without requests.
+    /// The part of the requests that took no read of storage. `None` without requests.
     hit_share: Option<f64>,
     /// Read from storage.
     bytes_per_second: f64,
@@ -78,7 +78,7 @@ impl StatusHistory {
     pub(super) fn add(&mut self, status: &AgentStatus, time: Duration, now: Instant) -> Arc<str> {
         let newest = CountsAt {
             time: now,
-            hits: status.hits + status.joined,
+            hits: status.hits + status.disk_reads + status.joined,
             reads: status.reads,
             read_bytes: status.read_bytes,
         };

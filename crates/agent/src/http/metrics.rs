@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{AgentStatus, DatasetStatus, JobStatus, OriginStatus};
+use crate::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// The media type of [`text`].
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -41,6 +41,7 @@ use Kind::{Counter, Gauge};
 pub(super) fn text(status: &AgentStatus) -> String {
     let mut metrics = MetricsText::default();
     agent(&mut metrics, status);
+    disks(&mut metrics, status.disk.as_ref());
     jobs(&mut metrics, &status.jobs);
     datasets(&mut metrics, &status.datasets);
     stores(&mut metrics, &status.stores);
@@ -62,8 +63,9 @@ fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     gauge("held_samples", "Samples in memory", status.samples as f64);
     gauge("reading_samples", "Samples that are being read, or wait for that", status.reading as f64);
     gauge("jobs", "Connected jobs", status.jobs.len() as f64);
-    let outcomes = outcomes(status.hits, status.joined, status.reads);
-    let help = "Requests of all jobs: hit (from memory), joined (another job's read) or read (from storage)";
+    let outcomes = outcomes(status.hits, status.disk_reads, status.joined, status.reads);
+    let help = "Requests of all jobs: hit (from memory), disk (from the agent's disks), joined (another job's \
+                read) or read (from storage)";
     metrics.family("requests_total", Counter, help, Sum, outcomes.map(|(label, value)| (vec![label], value)));
     let mut counter = |name, help, value: u64| {
         metrics.family(name, Counter, help, Sum, [(Vec::new(), value as f64)]);
@@ -72,19 +74,34 @@ fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     counter("read_failures_total", "Reads from storage that failed", status.failures);
 }
 
+fn disks(metrics: &mut MetricsText, disk: Option<&DiskStatus>) {
+    let mut family = |name, kind, help, value: fn(&DiskStatus) -> u64| {
+        metrics.family(name, kind, help, Sum, disk.map(|it| (Vec::new(), value(it) as f64)));
+    };
+    family("disk_limit_bytes", Gauge, "Space that samples may take on disks", |it| it.capacity);
+    family("disk_held_bytes", Gauge, "Space that samples take on disks", |it| it.held_bytes);
+    family("disk_written_bytes_total", Counter, "Bytes given to the disks", |it| it.written_bytes);
+    let help = "Samples that were not written, because of the budget of writes per day";
+    family("disk_refused_samples_total", Counter, help, |it| it.refused);
+    family("disk_refused_bytes_total", Counter, "Bytes of samples that were not written", |it| {
+        it.refused_bytes
+    });
+}
+
 /// The values of `requests_total`, by the label `outcome`.
-fn outcomes(hits: u64, joined: u64, reads: u64) -> [((&'static str, String), f64); 3] {
-    [("hit", hits), ("joined", joined), ("read", reads)]
+fn outcomes(hits: u64, disk: u64, joined: u64, reads: u64) -> [((&'static str, String), f64); 4] {
+    [("hit", hits), ("disk", disk), ("joined", joined), ("read", reads)]
         .map(|(outcome, value)| (("outcome", outcome.to_owned()), value as f64))
 }
 
 fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
     let labels = |job: &JobStatus| vec![("program", job.name.clone()), ("process", job.process.to_string())];
     let requests = jobs.iter().flat_map(|job| {
-        outcomes(job.hits, job.joined, job.reads)
+        outcomes(job.hits, job.disk_reads, job.joined, job.reads)
             .map(|(outcome, value)| ([labels(job), vec![outcome]].concat(), value))
     });
-    let help = "Requests of a job: hit (from memory), joined (another job's read) or read (from storage)";
+    let help = "Requests of a job: hit (from memory), disk (from the agent's disks), joined (another job's \
+                read) or read (from storage)";
     metrics.family("job_requests_total", Counter, help, Sum, requests);
     let mut family = |name, kind, help, merge, value: fn(&JobStatus) -> Option<f64>| {
         let series = jobs.iter().filter_map(|job| Some((labels(job), value(job)?)));
@@ -119,6 +136,8 @@ fn datasets(metrics: &mut MetricsText, datasets: &[DatasetStatus]) {
     family("dataset_samples", Gauge, "Samples of a dataset", |it| it.samples);
     family("dataset_held_bytes", Gauge, "Memory that a dataset's samples take", |it| it.held_bytes);
     family("dataset_held_samples", Gauge, "Samples of a dataset in memory", |it| it.held_samples);
+    family("dataset_disk_bytes", Gauge, "Space that a dataset's samples take on disks", |it| it.disk_bytes);
+    family("dataset_disk_samples", Gauge, "Samples of a dataset on disks", |it| it.disk_samples);
     family("dataset_jobs", Gauge, "Connected jobs that read a dataset", |it| it.jobs);
     let help = "Requests for a dataset that took no read of their own";
     family("dataset_hits_total", Counter, help, |it| it.hits);

@@ -258,8 +258,12 @@ knob_set!(
 knob_set!(
     /// `agent start`, `agent serve` and `agent run`.
     AgentSet,
-    &["memory", "origin-limit", "origin-parallelism", "patience"],
+    &["memory", "disk", "origin-limit", "origin-parallelism", "patience"],
     |option| match option.get_id().as_str() {
+        "disk" => option.help(
+            "A directory for samples of all jobs, below the memory, and its size; may be repeated. Its samples \
+             outlive the agent",
+        ),
         "memory" => option.value_name("SIZE").help(
             "The most bytes of samples in memory, for all jobs together (required). What jobs prefetch \
              comes on top",

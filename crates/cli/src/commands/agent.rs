@@ -321,7 +321,7 @@ fn status(options: &AgentTarget) -> Result<()> {
 
 fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     let mut out = output::stdout();
-    let used = status.hits + status.joined + status.reads;
+    let used = status.hits + status.joined + status.disk_reads + status.reads;
     let share = |count: u64| if used == 0 { 0.0 } else { 100.0 * count as f64 / used as f64 };
     writeln!(out, "agent        process {} at {}", status.process, socket.display())?;
     writeln!(
@@ -331,9 +331,22 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         ByteSize(status.memory),
         status.samples
     )?;
+    if let Some(disk) = &status.disk {
+        let (held, capacity, written) =
+            (ByteSize(disk.held_bytes), ByteSize(disk.capacity), ByteSize(disk.written_bytes));
+        let refused = match disk.refused {
+            0 => String::new(),
+            refused => format!(", {refused} samples not written (disk-writes-per-day)"),
+        };
+        writeln!(out, "disk         {held} of {capacity}, {written} written{refused}")?;
+    }
+    let from_disk = match status.disk {
+        Some(_) => format!("{:.1}% from disk, ", share(status.disk_reads)),
+        None => String::new(),
+    };
     writeln!(
         out,
-        "requests     {:.1}% from memory, {:.1}% joined another job's read, {:.1}% read from storage",
+        "requests     {:.1}% from memory, {:.1}% joined another job's read, {from_disk}{:.1}% read from storage",
         share(status.hits),
         share(status.joined),
         share(status.reads)
@@ -378,11 +391,11 @@ fn store_line(store: &OriginStatus) -> String {
 
 fn job_line(job: &JobStatus) -> String {
     let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
-    let used = job.hits + job.joined + job.reads;
+    let used = job.hits + job.joined + job.disk_reads + job.reads;
     let mut line =
         format!("process {} ({name}) reads {datasets}: {:.0}/s", job.process, job.samples_per_second);
     if used > 0 {
-        let share = 100.0 * (job.hits + job.joined) as f64 / used as f64;
+        let share = 100.0 * (job.hits + job.joined + job.disk_reads) as f64 / used as f64;
         line.push_str(&format!(", {share:.0}% without a read"));
     }
     if let Some(expected) = job.expected_hit_share {

@@ -45,13 +45,13 @@ pub fn run(options: &Warm, registry: Registry) -> Result<()> {
     if let Some(wait) = options.wait {
         let least = (dataset.samples as f64 * wait.0 / 100.0).ceil() as u64;
         let mut shown = WorkProgress::new(mode, "warming", dataset.samples, "samples");
-        while dataset.is_active && dataset.held_samples < least {
+        while dataset.is_active && dataset.kept_samples < least {
             std::thread::sleep(POLL);
             match ready.warm_agent(false)? {
                 Some(now) => dataset = now,
                 None => break,
             }
-            shown.at(dataset.held_samples);
+            shown.at(dataset.kept_samples);
         }
     }
     let report = WarmReport { dataset, seconds: began.elapsed().as_secs_f64() };
@@ -59,12 +59,17 @@ pub fn run(options: &Warm, registry: Registry) -> Result<()> {
 }
 
 fn print(report: &WarmReport) -> Result<()> {
-    let WarmDataset { is_active, held_samples, held_bytes, samples } = report.dataset;
+    let WarmDataset { is_active, held_samples, held_bytes, disk_samples, disk_bytes, samples, .. } =
+        report.dataset;
     let goes_on = if is_active { ", and more are being read" } else { "" };
+    let on_disk = match disk_samples {
+        0 => String::new(),
+        _ => format!(", and {disk_samples} on its disks ({})", ByteSize(disk_bytes)),
+    };
     let mut out = output::stdout();
     writeln!(
         out,
-        "{held_samples} of {samples} samples, {}, are in the agent's memory{goes_on}",
+        "{held_samples} of {samples} samples are in the agent's memory ({}){on_disk}{goes_on}",
         ByteSize(held_bytes)
     )?;
     Ok(out.flush()?)

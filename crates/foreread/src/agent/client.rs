@@ -8,7 +8,7 @@ use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_oracle::Run;
 use foreread_store::StoreErrorKind;
-use foreread_store::attach::{Attach, DatasetAnswer, WarmAnswer};
+use foreread_store::attach::{Attach, DatasetAnswer};
 use foreread_tier::OpenContext;
 
 use super::host::described;
@@ -41,8 +41,15 @@ impl AgentLink {
     pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
         let answer = self.0.warm(0, begin);
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
-        let WarmAnswer { is_active, held_samples, held_bytes, samples } = answer;
-        Ok(WarmDataset { is_active, held_samples, held_bytes, samples })
+        Ok(WarmDataset {
+            is_active: answer.is_active,
+            kept_samples: answer.kept_samples,
+            held_samples: answer.held_samples,
+            held_bytes: answer.held_bytes,
+            disk_samples: answer.disk_samples,
+            disk_bytes: answer.disk_bytes,
+            samples: answer.samples,
+        })
     }
 
     /// The samples by the way they came.

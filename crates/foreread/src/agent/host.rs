@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Bandwidth, Limit};
 use foreread_loader::{Dataset, DirectReader};
 use foreread_store::SampleReader;
 use foreread_store::attach::AttachDataset;
 use foreread_tier::{Buffers, Lifetime, OpenContext, ReadFuture, Tier};
-use foreread_types::{DatasetId, Fingerprint, SampleId, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, DatasetIdentity, Fingerprint, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 
+use super::disk::{DiskDataset, DiskListener, HostDisk};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{OpenDataset, OriginPolicy};
@@ -75,14 +77,16 @@ pub struct DatasetHost {
     context: OpenContext,
     /// The limits of stores, by their names. Datasets of one store share them.
     bandwidths: Mutex<BTreeMap<String, Bandwidth>>,
+    disk: Option<Arc<HostDisk>>,
 }
 
 /// A dataset that jobs share.
 #[derive(Clone, Debug)]
 pub struct HostedDataset {
-    identity: String,
+    catalog: Catalog,
+    identity: DatasetIdentity,
     sizes: Sizes,
-    reader: Arc<dyn SampleReader>,
+    reader: Arc<HostedReader>,
 }
 
 impl DatasetHost {
@@ -91,7 +95,14 @@ impl DatasetHost {
         buffers.return_unused_on(&runtime);
         let seed = config.seed;
         let (registry, bandwidths) = (Registry::with_defaults(), Mutex::default());
-        Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths }
+        let disk = (!config.disk.is_empty())
+            .then(|| Arc::new(HostDisk::new(config.disk.clone(), Arc::clone(&buffers), runtime.clone())));
+        Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths, disk }
+    }
+
+    /// The disks, if there are any.
+    pub fn disk(&self) -> Option<&Arc<HostDisk>> {
+        self.disk.as_ref()
     }
 
     /// Limits the bytes per second of a store, for all its datasets together, from now on.
@@ -132,18 +143,33 @@ impl DatasetHost {
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
         let OpenDataset { catalog, identity, origin, limit, .. } = opened;
         let sizes = catalog.sizes();
-        let dataset = Dataset::new(catalog, Arc::clone(&origin) as Arc<dyn Tier>);
+        let dataset = Dataset::new(catalog.clone(), Arc::clone(&origin) as Arc<dyn Tier>);
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
-        let reader = Arc::new(HostedReader { reader, origin, limit });
-        Ok(HostedDataset { identity: identity.to_string(), sizes, reader })
+        let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
+        let reader = Arc::new(HostedReader { reader, origin, limit, lengths, disk, on_disk });
+        Ok(HostedDataset { catalog, identity, sizes, reader })
     }
 }
 
 impl HostedDataset {
     /// The identity of its bytes, as the host sees them.
-    pub fn identity(&self) -> &str {
-        &self.identity
+    pub fn identity(&self) -> String {
+        self.identity.to_string()
+    }
+
+    /// Uses the host's disks from now on, if there are any. The listener is told which samples they
+    /// have. Disks that cannot be used are a warning.
+    pub async fn use_disk(&self, listener: DiskListener) -> Option<DiskDataset> {
+        let disk = self.reader.disk.as_ref()?;
+        match disk.add(&self.catalog, self.identity, listener).await {
+            Ok(number) => Some(*self.reader.on_disk.get_or_init(|| number)),
+            Err(error) => {
+                let url = self.catalog.base_url();
+                tracing::warn!(%error, url, "the agent's disks keep no samples of a dataset");
+                None
+            }
+        }
     }
 
     /// The lengths of its samples.
@@ -153,7 +179,7 @@ impl HostedDataset {
 
     /// Reads its samples.
     pub fn reader(&self) -> Arc<dyn SampleReader> {
-        Arc::clone(&self.reader)
+        Arc::clone(&self.reader) as Arc<dyn SampleReader>
     }
 }
 
@@ -163,6 +189,10 @@ struct HostedReader {
     reader: DirectReader,
     origin: Arc<dyn foreread_tier::OriginTier>,
     limit: Option<Limit>,
+    lengths: Sizes,
+    disk: Option<Arc<HostDisk>>,
+    /// Set once the disks know the dataset.
+    on_disk: OnceLock<DiskDataset>,
 }
 
 impl SampleReader for HostedReader {
@@ -181,6 +211,28 @@ impl SampleReader for HostedReader {
     fn parallelism(&self) -> usize {
         let known = self.limit.as_ref().map(|limit| limit.decisions().limit);
         2 * known.unwrap_or_else(|| self.origin.profile().parallelism).max(FEWEST_READS)
+    }
+
+    fn read_disk(&self, id: SampleId) -> ReadFuture {
+        let (Some(disk), Some(&number)) = (self.disk.clone(), self.on_disk.get()) else {
+            return self.read(id, Tick(0));
+        };
+        let (reader, bytes) = (self.reader.clone(), self.lengths.bytes(id));
+        Box::pin(async move {
+            match disk.read(number, id, bytes).await {
+                Some(bytes) => Ok(bytes),
+                None => {
+                    let key = SampleKey::new(DatasetId(0), id);
+                    reader.read_for(key, Tick(0), Lifetime::Kept).await
+                }
+            }
+        })
+    }
+
+    fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {
+        if let (Some(disk), Some(&number)) = (&self.disk, self.on_disk.get()) {
+            disk.keep(number, id, bytes, kept);
+        }
     }
 }
 

@@ -7,7 +7,9 @@
 //! [`host`] is the other end: how an agent opens and reads the datasets of its jobs.
 
 mod client;
+pub mod disk;
 pub mod host;
 mod orders;
+mod wear;
 
 pub(crate) use self::client::{AgentLink, attach};

@@ -94,6 +94,11 @@ pub(crate) struct DatasetResidents {
     pub(crate) bounds: CacheBounds,
     /// The time of the latest use of any sample.
     pub(crate) latest: u64,
+    /// A bit per sample: whether a disk has it. Empty if none has any.
+    on_disk: Vec<u64>,
+    /// The samples on disks, and the residents among them.
+    on_disks: u64,
+    residents_on_disks: u64,
     pub(crate) classes: Vec<CostClass>,
     /// Indices of the jobs that use it.
     pub(crate) jobs: Vec<usize>,
@@ -104,8 +109,45 @@ impl DatasetResidents {
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
-        let (bounds, classes, jobs) = Default::default();
-        Some(Self { costs, slots, residents: 0, held: 0, bounds, latest: 0, classes, jobs })
+        let (bounds, on_disk, classes, jobs) = Default::default();
+        let (residents, held, latest, on_disks, residents_on_disks) = Default::default();
+        Some(Self {
+            costs,
+            slots,
+            residents,
+            held,
+            bounds,
+            latest,
+            on_disk,
+            on_disks,
+            residents_on_disks,
+            classes,
+            jobs,
+        })
+    }
+
+    /// Whether a disk has a sample, too.
+    pub(crate) fn is_on_disk(&self, sample: u32) -> bool {
+        self.on_disk.get(sample as usize / 64).is_some_and(|word| word >> (sample % 64) & 1 == 1)
+    }
+
+    /// The samples that are resident or on a disk.
+    pub(crate) fn kept(&self) -> u64 {
+        self.residents + self.on_disks - self.residents_on_disks
+    }
+
+    /// Notes whether a disk has a sample, which is not resident. Without memory for the table, no
+    /// disk has any.
+    pub(crate) fn set_on_disk(&mut self, sample: u32, is_on_disk: bool) {
+        if self.on_disk.is_empty() {
+            let Some(words) = table(self.samples().div_ceil(64)) else { return };
+            self.on_disk = words;
+        }
+        let (word, bit) = (&mut self.on_disk[sample as usize / 64], 1 << (sample % 64));
+        if (*word & bit != 0) != is_on_disk {
+            *word ^= bit;
+            self.on_disks = if is_on_disk { self.on_disks + 1 } else { self.on_disks - 1 };
+        }
     }
 
     /// Changes what a hit saves. Returns the residents, which have to be inserted again: their
@@ -159,6 +201,7 @@ impl DatasetResidents {
     /// Makes an absent sample resident, and counts it.
     pub(crate) fn admit(&mut self, sample: u32, class: u16, list: u16) {
         self.residents += 1;
+        self.residents_on_disks += u64::from(self.is_on_disk(sample));
         self.held += self.bytes(sample);
         self.insert(sample, class, list);
     }
@@ -172,6 +215,7 @@ impl DatasetResidents {
     /// Removes a resident.
     pub(crate) fn remove(&mut self, sample: u32) {
         self.residents -= 1;
+        self.residents_on_disks -= u64::from(self.is_on_disk(sample));
         self.held -= self.bytes(sample);
         let slot = std::mem::take(&mut self.slots[sample as usize]);
         let moved = self.classes[usize::from(slot.class)].calendar.remove(slot.calendar);

@@ -343,6 +343,35 @@ impl NextUseCache {
         CacheUse { hit, kept }
     }
 
+    /// Notes whether a disk of the node has a sample. A hit on such a sample saves no read of the
+    /// origin, so it is the first victim, like a sample without uses. An unknown one changes nothing.
+    pub fn set_on_disk(&mut self, key: SampleKey, is_on_disk: bool) {
+        let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
+        let is_known = self.samples(key.dataset).is_ok_and(|samples| key.id.0 < samples);
+        if !is_known || self.datasets[dataset].is_on_disk(id) == is_on_disk {
+            return;
+        }
+        let is_resident = self.datasets[dataset].is_resident(id);
+        if is_resident {
+            self.remove(dataset, id);
+        }
+        self.datasets[dataset].set_on_disk(id, is_on_disk);
+        if is_resident {
+            self.restore(key);
+        }
+    }
+
+    /// The samples of a dataset that are resident, or that a disk of the node has.
+    pub fn kept(&self, dataset: DatasetId) -> u64 {
+        self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
+    }
+
+    /// Whether a disk of the node has a sample.
+    pub fn is_on_disk(&self, key: SampleKey) -> bool {
+        let dataset = self.datasets.get(key.dataset.0 as usize);
+        dataset.is_some_and(|dataset| dataset.is_on_disk(key.id.0 as u32))
+    }
+
     /// Removes a sample, if it is resident: its bytes could not be read.
     pub fn forget(&mut self, key: SampleKey) {
         if self.contains(key) {
@@ -588,6 +617,9 @@ impl NextUseCache {
 
     /// The predicted next use of a sample by any job.
     fn next_use(&self, dataset: &DatasetResidents, id: u32) -> NextUseTime {
+        if dataset.is_on_disk(id) {
+            return NextUseTime::Never;
+        }
         if let [only] = dataset.jobs[..]
             && let Some(job) = self.jobs[only].as_ref().filter(|job| job.uses_permutations())
         {

@@ -14,7 +14,9 @@ pub struct StoreCounts {
     pub hits: u64,
     /// Requests that joined the read of another request.
     pub joined: u64,
-    /// Samples that were read.
+    /// Samples that were read from a disk of this node.
+    pub disk_reads: u64,
+    /// Samples that were read from their stores.
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
@@ -60,6 +62,8 @@ pub struct JobState {
 /// The state of a dataset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasetState {
+    /// Its samples in memory or on disks of the node.
+    pub kept_samples: u64,
     /// Its samples in memory.
     pub held_samples: u64,
     /// The bytes that they take.
@@ -100,7 +104,8 @@ impl StoreState {
     fn dataset_states(&self) -> Vec<DatasetState> {
         let states = (0..).zip(&self.datasets).map(|(number, dataset)| {
             let (held_samples, held_bytes) = self.cache.residents(DatasetId(number));
-            DatasetState { held_samples, held_bytes, counts: dataset.counts }
+            let kept_samples = self.cache.kept(DatasetId(number));
+            DatasetState { kept_samples, held_samples, held_bytes, counts: dataset.counts }
         });
         states.collect()
     }

@@ -65,6 +65,16 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
 
     /// How many reads are of use at once, at present.
     fn parallelism(&self) -> usize;
+
+    /// Reads a sample that a disk of this node has, and otherwise from its store.
+    fn read_disk(&self, id: SampleId) -> ReadFuture {
+        self.read(id, Tick(0))
+    }
+
+    /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it.
+    fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {
+        let _ = (id, bytes, kept);
+    }
 }
 
 /// How the reads of a store are limited.
@@ -302,9 +312,27 @@ impl NodeStore {
         self.0.request(job, requests);
     }
 
+    /// Notes which samples of a dataset a disk of this node has, or has no longer. They are read from
+    /// there, and memory keeps others.
+    pub fn set_on_disk(&self, dataset: DatasetId, ids: &[SampleId], is_on_disk: bool) {
+        // A large dataset must not delay requests.
+        for ids in ids.chunks(4096) {
+            let mut state = self.0.lock();
+            for id in ids {
+                state.cache.set_on_disk(SampleKey::new(dataset, *id), is_on_disk);
+            }
+        }
+    }
+
     /// Whether a sample is in memory, or is being read to stay there.
     pub fn contains(&self, key: SampleKey) -> bool {
         self.0.lock().cache.contains(key)
+    }
+
+    /// Whether a sample is in memory, or on a disk of this node.
+    pub fn has(&self, key: SampleKey) -> bool {
+        let state = self.0.lock();
+        state.cache.contains(key) || state.cache.is_on_disk(key)
     }
 
     /// The present state.
@@ -388,7 +416,10 @@ impl StoreInner {
         drop(dropped);
         let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
         for (key, order, reader) in reads {
-            let read = reader.read(key.id, order);
+            let read = match order {
+                Some(order) => reader.read(key.id, order),
+                None => reader.read_disk(key.id),
+            };
             let flight = Flight { inner: Arc::clone(self), key, is_open: true };
             let reading = self.runtime.spawn(async move { flight.complete(read.await) });
             if let Some(flight) = self.lock().flights.get_mut(&key) {

@@ -70,6 +70,8 @@ pub(super) struct SampleFlight {
     pub(super) waiting: Vec<(StoreJob, Answer)>,
     /// Whether its read has left the queue.
     pub(super) has_begun: bool,
+    /// Whether it is read from a disk of this node.
+    pub(super) is_on_disk: bool,
     /// The job whose turn it was.
     pub(super) reader: Option<StoreJob>,
     /// Ends the read. `None` until its task runs.
@@ -82,7 +84,8 @@ pub(super) struct Actions {
     pub(super) ready: Vec<(Answer, Bytes)>,
     /// Origins with new reads in their queues.
     pub(super) origins: Vec<usize>,
-    pub(super) reads: Vec<(SampleKey, Tick, Arc<dyn SampleReader>)>,
+    /// Each with its order at its store. `None`: from a disk.
+    pub(super) reads: Vec<(SampleKey, Option<Tick>, Arc<dyn SampleReader>)>,
     /// Residents that left. Dropping them may unmap memory.
     pub(super) dropped: Vec<Bytes>,
 }
@@ -138,6 +141,7 @@ impl StoreState {
             member.waiting += 1;
         }
         let origin = self.datasets[key.dataset.0 as usize].origin;
+        let is_on_disk = self.cache.is_on_disk(key);
         let has_begun = match self.flights.get_mut(&key) {
             Some(flight) => {
                 flight.waiting.push((job, answer));
@@ -147,8 +151,15 @@ impl StoreState {
             }
             None => {
                 let waiting = vec![(job, answer)];
-                self.flights.insert(key, SampleFlight { waiting, ..SampleFlight::default() });
-                false
+                let flight =
+                    SampleFlight { waiting, has_begun: is_on_disk, is_on_disk, ..SampleFlight::default() };
+                self.flights.insert(key, flight);
+                if is_on_disk {
+                    // Disks have no queue here: they are not what jobs compete for.
+                    let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
+                    actions.reads.push((key, None, reader));
+                }
+                is_on_disk
             }
         };
         // A job that joins a read that waits may be served earlier than the first one.
@@ -201,7 +212,7 @@ impl StoreState {
             if let Some(flight) = flights.get_mut(&key) {
                 (flight.has_begun, flight.reader) = (true, Some(job));
             }
-            actions.reads.push((key, order, Arc::clone(&datasets[key.dataset.0 as usize].reader)));
+            actions.reads.push((key, Some(order), Arc::clone(&datasets[key.dataset.0 as usize].reader)));
         }
     }
 

@@ -1,0 +1,358 @@
+//! The disks of an agent: samples of all its datasets, below its memory.
+//!
+//! # Decisions and price
+//!
+//! * *Static.* A sample that is on a disk stays there while its dataset has jobs. Memory follows the
+//!   next use, and keeps what the disks do not have. A disk that followed it, too, would wear out.
+//! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
+//!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
+//! * *Writes have a budget* ([`WearBudget`]).
+//! * *A new dataset opens the disk tier again*, which knows its datasets from the beginning. For a
+//!   moment, samples are then read from their stores. The price of few datasets in a tier that is
+//!   fast for each sample.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foreread_dataset::Catalog;
+use foreread_local::DiskTier;
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
+use foreread_tier::{
+    Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
+};
+use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
+use tokio::runtime::Handle;
+
+use super::wear::WearBudget;
+use crate::config;
+use crate::disk::guarded;
+
+/// Capacities per day that may be written, unless the policy says otherwise.
+pub const WRITES_PER_DAY: f64 = 0.5;
+
+/// Room is taken from a dataset in pieces of at least this many bytes.
+const PIECE_BYTES: u64 = 8 << 20;
+
+/// What a removal may leave taken at its ends.
+const BLOCK_BYTES: u64 = 8 << 10;
+
+/// A dataset of the disks, by its place in the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskDataset(usize);
+
+/// Told which samples of a dataset the disks have, or have no longer.
+pub type DiskListener = Arc<dyn Fn(&[SampleId], bool) + Send + Sync>;
+
+/// What the disks have done and keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostDiskCounts {
+    /// The bytes that samples may take.
+    pub capacity: u64,
+    /// Those that they take.
+    pub held_bytes: u64,
+    /// Bytes that were given to the disks since the start.
+    pub written_bytes: u64,
+    /// Samples that were not written for lack of budget.
+    pub refused: u64,
+    /// Their bytes.
+    pub refused_bytes: u64,
+}
+
+/// The disks of an agent.
+pub struct HostDisk {
+    disks: Vec<config::Disk>,
+    buffers: Arc<dyn Buffers>,
+    runtime: Handle,
+    begun: Instant,
+    state: Mutex<DiskState>,
+    /// One dataset is added at a time.
+    opening: tokio::sync::Mutex<()>,
+    /// Room is made by one task at a time.
+    making_room: tokio::sync::Mutex<()>,
+}
+
+struct DiskState {
+    /// `None` before the first dataset, and while it is opened again.
+    tier: Option<OpenTier>,
+    datasets: Vec<HostedOnDisk>,
+    wear: Option<WearBudget>,
+    per_day: f64,
+}
+
+#[derive(Clone)]
+struct OpenTier {
+    tier: Arc<DiskTier>,
+    /// The same with a timeout and a circuit breaker.
+    cache: Arc<dyn CacheTier>,
+}
+
+struct HostedOnDisk {
+    on_disk: DatasetOnDisk,
+    url: String,
+    has_jobs: bool,
+    is_pinned: bool,
+    /// The last time at which it had a job.
+    latest: Instant,
+    listener: DiskListener,
+}
+
+impl std::fmt::Debug for HostDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostDisk").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl HostDisk {
+    /// The disks of a configuration. They are opened with the first dataset.
+    pub(super) fn new(disks: Vec<config::Disk>, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
+        let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
+        let (opening, making_room) = Default::default();
+        Self {
+            disks,
+            buffers,
+            runtime,
+            begun: Instant::now(),
+            state: Mutex::new(state),
+            opening,
+            making_room,
+        }
+    }
+
+    /// Every change is complete before the lock is released, even after a panic.
+    fn lock(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tier(&self) -> Option<OpenTier> {
+        self.lock().tier.clone()
+    }
+
+    /// Adds a dataset. The listener is told which of its samples are there already.
+    ///
+    /// # Errors
+    /// If a directory cannot be used.
+    pub(super) async fn add(
+        self: &Arc<Self>,
+        catalog: &Catalog,
+        identity: DatasetIdentity,
+        listener: DiskListener,
+    ) -> Result<DiskDataset, TierError> {
+        let _opening = self.opening.lock().await;
+        let number = {
+            let mut state = self.lock();
+            let on_disk = DatasetOnDisk { identity, samples: catalog.len(), bytes: catalog.total_bytes() };
+            let url = catalog.base_url().to_owned();
+            let hosted = HostedOnDisk {
+                on_disk,
+                url,
+                has_jobs: true,
+                is_pinned: false,
+                latest: Instant::now(),
+                listener: Arc::clone(&listener),
+            };
+            state.datasets.push(hosted);
+            // The directories have one owner at a time.
+            state.tier = None;
+            state.datasets.len() - 1
+        };
+        let opening = Arc::clone(self);
+        let opened = self.runtime.spawn_blocking(move || opening.open()).await;
+        let opened = opened.map_err(|_| TierError::new(ErrorKind::Closed, "disk"))?;
+        let tier = match opened {
+            Ok(tier) => tier,
+            Err(error) => {
+                self.lock().datasets.truncate(number);
+                return Err(error);
+            }
+        };
+        listener(&tier.tier.samples(DatasetId(number as u32)), true);
+        let mut state = self.lock();
+        let (now, per_day) = (self.begun.elapsed(), state.per_day);
+        state
+            .wear
+            .get_or_insert_with(|| WearBudget::new(tier.tier.capacity(), tier.tier.free(), per_day, now));
+        state.tier = Some(tier);
+        Ok(DiskDataset(number))
+    }
+
+    fn open(&self) -> Result<OpenTier, TierError> {
+        let (datasets, locations): (Vec<DatasetOnDisk>, Vec<_>) = {
+            let state = self.lock();
+            let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
+            state.datasets.iter().map(one).unzip()
+        };
+        let directory =
+            |disk: &config::Disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
+        let config = DiskConfig::new(self.disks.iter().map(directory)).with_locations(locations);
+        let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
+        Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
+    }
+
+    /// Notes whether a dataset has jobs, and whether it keeps its room without them.
+    pub fn set_use(&self, dataset: DiskDataset, has_jobs: bool, is_pinned: bool) {
+        if let Some(there) = self.lock().datasets.get_mut(dataset.0) {
+            if there.has_jobs || has_jobs {
+                there.latest = Instant::now();
+            }
+            (there.has_jobs, there.is_pinned) = (has_jobs, is_pinned);
+        }
+    }
+
+    /// Changes the capacities per day that may be written.
+    pub fn set_writes_per_day(&self, capacities: f64) {
+        let mut state = self.lock();
+        state.per_day = capacities;
+        if let Some(wear) = &mut state.wear {
+            wear.set_per_day(capacities, self.begun.elapsed());
+        }
+    }
+
+    /// What the disks have done and keep.
+    pub fn counts(&self) -> HostDiskCounts {
+        let state = self.lock();
+        let mut counts = HostDiskCounts::default();
+        if let Some(OpenTier { tier, .. }) = &state.tier {
+            counts.capacity = tier.capacity();
+            counts.held_bytes = tier.capacity().saturating_sub(tier.free());
+        }
+        if let Some(wear) = &state.wear {
+            (counts.written_bytes, counts.refused, counts.refused_bytes) =
+                (wear.written_bytes, wear.refused, wear.refused_bytes);
+        }
+        counts
+    }
+
+    /// The number of a dataset's samples on the disks, and their bytes there.
+    pub fn held(&self, dataset: DiskDataset) -> (u64, u64) {
+        let Some(OpenTier { tier, .. }) = self.tier() else { return (0, 0) };
+        let stored = tier.stored(DatasetId(dataset.0 as u32));
+        (stored.samples, stored.bytes)
+    }
+
+    /// Whether one more sample of a dataset could be written now.
+    pub fn has_room(&self) -> bool {
+        self.tier().is_some_and(|open| open.tier.free() > PIECE_BYTES)
+    }
+
+    /// Reads a sample of `bytes` bytes. `None` if the disks do not have it, or cannot read it.
+    pub(super) async fn read(&self, dataset: DiskDataset, id: SampleId, bytes: u64) -> Option<Bytes> {
+        let OpenTier { cache, .. } = self.tier()?;
+        let key = SampleKey::new(DatasetId(dataset.0 as u32), id);
+        if !matches!(cache.lookup(key), Lookup::Stored) {
+            return None;
+        }
+        let object = Object { path: Arc::default(), size: bytes, version: None };
+        let request = ReadRequest::new(key, object, Span::Whole, Tick(0));
+        let read = cache.read(Arc::new(request));
+        cache.submit();
+        match read.await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                tracing::debug!(%error, sample = %id, "a sample is read from storage instead of the disk");
+                if error.kind().is_loss() {
+                    cache.remove(vec![key]).await;
+                    self.tell(dataset, &[id], false);
+                }
+                None
+            }
+        }
+    }
+
+    fn tell(&self, dataset: DiskDataset, ids: &[SampleId], is_on_disk: bool) {
+        let listener = self.lock().datasets.get(dataset.0).map(|there| Arc::clone(&there.listener));
+        if let Some(listener) = listener {
+            listener(ids, is_on_disk);
+        }
+    }
+
+    /// Writes a sample behind its use, if there is room and budget. Calls `kept` once it is there.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        dataset: DiskDataset,
+        id: SampleId,
+        bytes: Bytes,
+        kept: Box<dyn FnOnce() + Send>,
+    ) {
+        let Some(OpenTier { cache, .. }) = self.tier() else { return };
+        let key = SampleKey::new(DatasetId(dataset.0 as u32), id);
+        let footprint = cache.footprint().of(bytes.len() as u64);
+        if !matches!(cache.lookup(key), Lookup::Absent) {
+            return;
+        }
+        let disk = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let Some(room) = disk.room(&*cache, footprint).await else { return };
+            match cache.store(room, key, Sample::uncharged(bytes)).await {
+                Ok(()) => kept(),
+                Err(error) => tracing::debug!(%error, sample = %id, "a sample is not on the disk"),
+            }
+        });
+    }
+
+    /// Room for a sample, within the budget. Datasets without jobs give theirs.
+    async fn room(&self, cache: &dyn CacheTier, bytes: u64) -> Option<Charge> {
+        let mut room = cache.reserve(bytes);
+        if room.is_none() && self.victim().is_none() {
+            return None;
+        }
+        let now = self.begun.elapsed();
+        // Before others are removed: for a sample that may not be written, they would be lost for
+        // nothing.
+        if !self.lock().wear.as_mut().is_none_or(|wear| wear.take(bytes, now)) {
+            return None;
+        }
+        if room.is_none() {
+            let _making = self.making_room.lock().await;
+            room = cache.reserve(bytes);
+            while room.is_none() && self.evict(cache, bytes).await {
+                room = cache.reserve(bytes);
+            }
+        }
+        if room.is_none()
+            && let Some(wear) = &mut self.lock().wear
+        {
+            wear.give_back(bytes);
+        }
+        room
+    }
+
+    /// The dataset without jobs that was used least recently, among those with samples.
+    fn victim(&self) -> Option<(usize, Arc<DiskTier>)> {
+        let state = self.lock();
+        let OpenTier { tier, .. } = state.tier.as_ref()?;
+        let unused = state.datasets.iter().enumerate().filter(|(number, dataset)| {
+            let is_unused = !dataset.has_jobs && !dataset.is_pinned;
+            is_unused && tier.stored(DatasetId(*number as u32)).samples > 0
+        });
+        let oldest = unused.min_by_key(|(_, dataset)| dataset.latest).map(|(number, _)| number);
+        oldest.map(|number| (number, Arc::clone(tier)))
+    }
+
+    /// Removes a piece of a dataset without jobs, but no more than may be written. `false` if there
+    /// is none.
+    async fn evict(&self, cache: &dyn CacheTier, bytes: u64) -> bool {
+        let Some((number, tier)) = self.victim() else { return false };
+        let dataset = DatasetId(number as u32);
+        let stored = tier.stored(dataset);
+        let mean = stored.bytes.div_ceil(stored.samples.max(1)).max(1);
+        let credit = self.lock().wear.map_or(u64::MAX, |wear| wear.credit());
+        let count = (PIECE_BYTES.min(credit).max(bytes) + BLOCK_BYTES).div_ceil(mean) as usize;
+        let mut ids = tier.samples(dataset);
+        ids.truncate(count);
+        if ids.is_empty() {
+            return false;
+        }
+        self.tell(DiskDataset(number), &ids, false);
+        cache.remove(ids.iter().map(|id| SampleKey::new(dataset, *id)).collect()).await;
+        true
+    }
+
+    /// Waits until what was given is written, for at most `at_most`.
+    pub async fn flush(&self, at_most: Duration) {
+        if let Some(OpenTier { tier, .. }) = self.tier() {
+            // What is not written is read from storage later.
+            let _ = tokio::time::timeout(at_most, tier.flush()).await;
+        }
+    }
+}

@@ -336,7 +336,7 @@ mod tests {
         let mut policy = Policy::default();
         for (change, says) in [
             ("memory", "expected KEY=VALUE"),
-            ("memroy=1GB", "memroy: there is no such key; known are memory, limit"),
+            ("colour=1GB", "colour: there is no such key; known are memory, limit"),
             ("memory@x=1GB", "about nothing"),
             ("limit=1GB", "it needs @NAME"),
             ("limit@s3://x=0", "above 0"),

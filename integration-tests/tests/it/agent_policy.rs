@@ -103,7 +103,7 @@ fn weights_divide_the_time_of_a_store() {
     std::thread::sleep(Duration::from_secs(1));
     check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
     // A mistake changes nothing, and is shown.
-    fs::write(&policy, "[wieght]\nlight = 3\n").unwrap();
+    fs::write(&policy, "[colour]\nlight = 3\n").unwrap();
     eventually("the mistake is shown", || {
         node.status()["policy"].to_string().contains("there is no such key")
     });

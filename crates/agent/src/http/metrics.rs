@@ -64,8 +64,8 @@ fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     gauge("reading_samples", "Samples that are being read, or wait for that", status.reading as f64);
     gauge("jobs", "Connected jobs", status.jobs.len() as f64);
     let outcomes = outcomes(status.hits, status.disk_reads, status.joined, status.reads);
-    let help = "Requests of all jobs: hit (from memory), disk (from the agent's disks), joined (another job's \
-                read) or read (from storage)";
+    let help = "Requests of all jobs: hit (memory), disk (the agent's disks), joined (another job's read) or \
+                read (storage)";
     metrics.family("requests_total", Counter, help, Sum, outcomes.map(|(label, value)| (vec![label], value)));
     let mut counter = |name, help, value: u64| {
         metrics.family(name, Counter, help, Sum, [(Vec::new(), value as f64)]);
@@ -100,8 +100,8 @@ fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
         outcomes(job.hits, job.disk_reads, job.joined, job.reads)
             .map(|(outcome, value)| ([labels(job), vec![outcome]].concat(), value))
     });
-    let help = "Requests of a job: hit (from memory), disk (from the agent's disks), joined (another job's \
-                read) or read (from storage)";
+    let help = "Requests of a job: hit (memory), disk (the agent's disks), joined (another job's read) or read \
+                (storage)";
     metrics.family("job_requests_total", Counter, help, Sum, requests);
     let mut family = |name, kind, help, merge, value: fn(&JobStatus) -> Option<f64>| {
         let series = jobs.iter().filter_map(|job| Some((labels(job), value(job)?)));

@@ -100,7 +100,7 @@ fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
         outcomes(job.hits, job.disk_reads, job.joined, job.reads)
             .map(|(outcome, value)| ([labels(job), vec![outcome]].concat(), value))
     });
-    let help = "Requests of a job: hit (memory), disk (the agent's disks), joined (another job's read) or read \
+    let help = "Requests of a job: hit (memory), disk (the agent's disks), joined (another's read) or read \
                 (storage)";
     metrics.family("job_requests_total", Counter, help, Sum, requests);
     let mut family = |name, kind, help, merge, value: fn(&JobStatus) -> Option<f64>| {

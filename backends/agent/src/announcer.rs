@@ -20,7 +20,7 @@ const AHEAD: usize = 2;
 /// How long a wait for requests lasts at most.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// How often the agent is told how the job gets on.
+/// How often the agent hears how the job gets on.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Announces until the job ends.
@@ -67,7 +67,7 @@ fn wait<'a>(
     link.changed.wait_timeout(state, WAIT).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// When the agent was told last how the job gets on.
+/// When the agent heard last how the job gets on.
 struct Progress {
     told: Instant,
 }

@@ -153,7 +153,8 @@ impl AgentClient {
         self.link.set_orders(orders);
     }
 
-    /// Has the agent told from now on how long the trainer has waited so far, about once a second.
+    /// Reports to the agent from now on, about once a second, how long the trainer has waited so
+    /// far.
     pub fn watch(&self, stalled: StallTime) {
         self.link.lock().stalled = Some(stalled);
     }

@@ -24,8 +24,8 @@ use crate::policy_file::PolicyFile;
 use crate::status_report::RecentRates;
 use crate::warming::Warmings;
 
-/// The weight of a job for the store, per unit of its weight in the policy. So the agent's own reads
-/// can have less than any job.
+/// The weight of a job for the store, per unit of its weight in the policy. So the agent's own
+/// reads can have less than any job.
 const WEIGHT_SCALE: u32 = 1000;
 
 /// The state of an agent.

@@ -13,8 +13,7 @@ use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
 use foreread::size::{ByteRate, ByteSize};
-use foreread_planner::CacheBounds;
-use foreread_store::OriginLimits;
+use foreread_store::{CacheBounds, OriginLimits};
 
 use crate::status::PolicyValue;
 

@@ -13,8 +13,8 @@
 //! "s3://my-bucket/train" = true
 //! ```
 //!
-//! It is looked at four times a second, because file systems on networks do not notify of changes by
-//! other nodes. A file with a mistake changes nothing: the values before it stay in force.
+//! It is looked at four times a second, because file systems on networks do not notify of changes
+//! by other nodes. A file with a mistake changes nothing: the values before it stay in force.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -98,7 +98,8 @@ mod tests {
         let path = root.path().join("agent.toml");
         let mut file = PolicyFile::new(path.clone());
         assert!(file.changed().is_none());
-        let text = "memory = \"1GB\"\n[limit]\n\"s3://a\" = \"5MB/s\"\n\"*\" = 7\n[weight]\nx = 4\n[pin]\n\"/d\" = true\n";
+        let text =
+            "memory = '1GB'\n[limit]\n's3://a' = '5MB/s'\n'*' = 7\n[weight]\nx = 4\n[pin]\n'/d' = true\n";
         fs::write(&path, text).unwrap();
         let policy = file.changed().unwrap().unwrap();
         assert_eq!(policy.memory(), Some(1_000_000_000));

@@ -88,7 +88,7 @@ pub struct JobStatus {
     pub waiting: u64,
     /// Samples per second, over the last seconds.
     pub samples_per_second: f64,
-    /// The part of its requests that should be answered without a read of its own, by the paces of
+    /// The part of its requests that should need no read of its own. It follows from the paces of
     /// all jobs and the size of the cache. `None` until the paces are known.
     pub expected_hit_share: Option<f64>,
     /// The part of the last seconds in which its trainer waited for samples.

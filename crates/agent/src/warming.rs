@@ -41,8 +41,8 @@ impl Warmings {
         self.lock().contains(&dataset)
     }
 
-    /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether it
-    /// is being warmed now.
+    /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether
+    /// it is being warmed now.
     pub(crate) fn begin(
         &self,
         store: &NodeStore,

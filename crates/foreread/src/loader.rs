@@ -57,7 +57,7 @@ impl Ready {
     }
 
     /// Has the node's agent fill its memory with the training data ahead of a run, if `begin` is
-    /// set, and returns how much of them is there. The agent continues when this process ends. It
+    /// set. Returns how much of them is there. The agent continues when this process ends. It
     /// reads each sample once, however many processes ask. `None` without an agent. Blocks the
     /// thread until the agent has answered.
     ///

@@ -177,8 +177,8 @@ pub const KNOBS: &[Knob] = &[
         Value("NAME"),
         None,
         Caches,
-        "What the agent of the node calls this job, in its status and in its policy [default: the Slurm job's \
-         name, or the program's]",
+        "What the agent of the node calls this job, in its status and in its policy [default: the Slurm \
+         job's name, or the program's]",
     ),
     knob(
         "look-ahead",

@@ -24,8 +24,8 @@ pub const ORDER: &str = "order";
 pub const RESTART: &str = "restart";
 /// The call that says how a job gets on: [`JobProgress`].
 pub const PROGRESS: &str = "progress";
-/// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered by
-/// [`WarmAnswer`].
+/// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered
+/// by [`WarmAnswer`].
 pub const WARM: &str = "warm";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";

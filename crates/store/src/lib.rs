@@ -89,6 +89,8 @@ mod worker_connection;
 
 pub use client::{Client, Received, RequestStream};
 pub use error::{StoreError, StoreErrorKind};
+/// The room of a dataset, which is a part of the rule.
+pub use foreread_planner::CacheBounds;
 pub use host::{
     Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, SampleReader, StoreCounts,
     StoreJob, StoreRequest, StoreStatus,

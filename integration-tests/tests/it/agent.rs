@@ -60,6 +60,29 @@ fn four_jobs_with_one_order_read_each_sample_once_per_epoch() {
 }
 
 #[test]
+// semantics: AGENT-2
+fn two_jobs_with_memory_for_a_tenth_share_it() {
+    let reads = |epochs: &str| {
+        let node = Node::new(4000, 400);
+        let jobs = ["1", "2"].map(|seed| ["--seed", seed, "--epochs", epochs, "--compute-ms", "25"]);
+        node.all(&jobs.each_ref().map(|job| &job[..]));
+        node.store.requests().get
+    };
+    let share = (reads("4") - reads("2")) as f64 / (2 * 2 * 4000) as f64;
+    println!("{share:.3} of the dataset per job and epoch, from the third epoch on");
+    assert!(share <= 0.70, "{share:.3}");
+}
+
+#[test]
+// semantics: AGENT-3
+fn four_cold_jobs_with_one_order_read_each_sample_once() {
+    let node = Node::new(4000, 800);
+    let job = ["--seed", "7", "--epochs", "1", "--compute-ms", "20"];
+    node.all(&[&job[..]; 4]);
+    assert_eq!(node.store.requests().get, 4000);
+}
+
+#[test]
 // semantics: AGENT-6
 fn killed_agent_costs_no_sample_and_is_found_again() {
     let mut node = Node::new(2000, 400);
@@ -264,7 +287,8 @@ fn agent_for_a_command_ends_with_it() {
     // The terminal's signals reach the command by themselves, and only once.
     let seen = |name: &str| directory.path().join(name);
     let script = format!(
-        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; while :; do sleep 0.05; done",
+        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; \
+         while :; do sleep 0.05; done",
         seen("interrupted").display(),
         seen("began").display()
     );

@@ -36,7 +36,7 @@ fn load(node: &Node, bucket: &str, arguments: &[&str]) -> Value {
 
 #[test]
 // semantics: AGENT-14
-fn samples_of_memory_and_disk_are_read_once_and_outlive_the_agent() {
+fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     let mut node = with_disk(1000, 300, 400, &[]);
     let job = ["--seed", "3", "--epochs", "3"];
     let report = load(&node, "s3://train", &job);

@@ -1,4 +1,5 @@
-//! The policy of an agent: limits, weights and room, from its file and by `agent set`; `foreread warm`.
+//! The policy of an agent: limits, weights and room, from its file and by `agent set`; `foreread
+//! warm`.
 
 use std::fs;
 use std::time::{Duration, Instant};

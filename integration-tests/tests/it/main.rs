@@ -7,6 +7,7 @@
 
 mod agent;
 mod agent_disk;
+mod agent_faults;
 mod agent_http;
 mod agent_node;
 mod agent_policy;

@@ -317,8 +317,8 @@ pub enum Agent {
     /// Run a command with an agent for it and its children, which ends with the command
     #[command(after_help = texts::AGENT_RUN)]
     Run {
-        /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME, or in
-        /// ~/.config]
+        /// The policy: limits, weights and room [default: foreread/agent.toml in XDG_CONFIG_HOME,
+        /// or in ~/.config]
         #[arg(long, value_name = "FILE")]
         policy: Option<PathBuf>,
         #[command(flatten)]

@@ -149,7 +149,8 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
-        "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit", "origin-parallelism", "patience",
+        "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit", "origin-parallelism",
+        "patience",
         "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
         "digest", "ids", "state", "plot", "progress",
     ],
@@ -261,8 +262,8 @@ knob_set!(
     &["memory", "disk", "origin-limit", "origin-parallelism", "patience"],
     |option| match option.get_id().as_str() {
         "disk" => option.help(
-            "A directory for samples of all jobs, below the memory, and its size; may be repeated. Its samples \
-             outlive the agent",
+            "A directory for samples of all jobs, below the memory, and its size; may be repeated. Its \
+             samples outlive the agent",
         ),
         "memory" => option.value_name("SIZE").help(
             "The most bytes of samples in memory, for all jobs together (required). What jobs prefetch \

@@ -346,7 +346,8 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     };
     writeln!(
         out,
-        "requests     {:.1}% from memory, {:.1}% joined another job's read, {from_disk}{:.1}% read from storage",
+        "requests     {:.1}% from memory, {:.1}% joined another job's read, {from_disk}{:.1}% read from \
+         storage",
         share(status.hits),
         share(status.joined),
         share(status.reads)

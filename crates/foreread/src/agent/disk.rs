@@ -2,7 +2,8 @@
 //!
 //! # Decisions and price
 //!
-//! * *Static.* A sample that is on a disk stays there while its dataset has jobs. Memory follows the
+//! * *Static.* A sample that is on a disk stays there while its dataset has jobs. Memory follows
+//!   the
 //!   next use, and keeps what the disks do not have. A disk that followed it, too, would wear out.
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
@@ -41,7 +42,7 @@ const BLOCK_BYTES: u64 = 8 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskDataset(usize);
 
-/// Told which samples of a dataset the disks have, or have no longer.
+/// Hears which samples of a dataset the disks have, or have no longer.
 pub type DiskListener = Arc<dyn Fn(&[SampleId], bool) + Send + Sync>;
 
 /// What the disks have done and keep.
@@ -128,7 +129,7 @@ impl HostDisk {
         self.lock().tier.clone()
     }
 
-    /// Adds a dataset. The listener is told which of its samples are there already.
+    /// Adds a dataset. The listener hears which of its samples are there already.
     ///
     /// # Errors
     /// If a directory cannot be used.

@@ -158,7 +158,7 @@ impl HostedDataset {
         self.identity.to_string()
     }
 
-    /// Uses the host's disks from now on, if there are any. The listener is told which samples they
+    /// Uses the host's disks from now on, if there are any. The listener hears which samples they
     /// have. Disks that cannot be used are a warning.
     pub async fn use_disk(&self, listener: DiskListener) -> Option<DiskDataset> {
         let disk = self.reader.disk.as_ref()?;

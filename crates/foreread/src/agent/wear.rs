@@ -1,8 +1,8 @@
 //! How much may be written to a disk: a part of its capacity per day.
 //!
-//! Solid-state disks wear out by writes. A cache that replaces its contents all the time would write
-//! its disk full several times a day. The price of a budget is that a new dataset may have to wait
-//! for the disk, and is read from its store meanwhile. What does not fit is counted.
+//! Solid-state disks wear out by writes. A cache that replaces its contents all the time would
+//! write its disk full several times a day. The price of a budget is that a new dataset may have to
+//! wait for the disk, and is read from its store meanwhile. What does not fit is counted.
 //!
 //! At first, all free room may be filled. After that, the budget grows with time, up to one
 //! capacity.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_begins_without_credit_and_a_changed_budget_holds_at_once() {
+    fn full_disk_begins_without_credit() {
         let mut budget = WearBudget::new(1000, 0, 0.0, Duration::ZERO);
         assert!(!budget.take(1, Duration::from_secs(1_000_000)));
         budget.set_per_day(1.0, Duration::from_secs(1_000_000));

@@ -1,8 +1,8 @@
 //! The reads that wait for a store, in a fair order: start-time fair queueing over jobs on the
 //! store's seconds, and earliest due first inside a job.
 //!
-//! Each job gets a share of the store's time that is proportional to its weight, whatever the
-//! lengths of its samples and the number of its requests. A job without requests loses its share
+//! Each job gets a share of the store's time that is proportional to its weight. Neither longer
+//! samples nor more requests give it more. A job without requests loses its share
 //! to the others, and has no claim to it later. Jobs in one order (a *convoy*) are one job for the
 //! queue, with the sum of their weights. The read that is due first in their order is first. So the
 //! job that is furthest behind catches up, and reads of the others find its samples in memory.
@@ -94,8 +94,8 @@ impl FairQueue {
         }
     }
 
-    /// The read that is next, of the job that it returns. `cost` is the time that the store takes for
-    /// it, in any unit.
+    /// The read that is next, of the job that it returns. `cost` is the time that the store takes
+    /// for it, in any unit.
     pub(super) fn pop(&mut self, cost: impl FnOnce(SampleKey) -> u64) -> Option<(SampleKey, StoreJob)> {
         let waiting = self.convoys.iter_mut().filter(|(_, convoy)| !convoy.reads.is_empty());
         let (&number, convoy) = waiting.min_by_key(|(number, convoy)| (convoy.finish, **number))?;
@@ -151,7 +151,8 @@ mod tests {
             for _ in 0..costs.len() {
                 let (sample, job) = queue.pop(|key| costs[key.id.0 as usize]).unwrap();
                 used[job.0 as usize] += costs[sample.id.0 as usize];
-                for (first, second) in (0..weights.len()).flat_map(|at| (0..at).map(move |other| (at, other))) {
+                let pairs = (0..weights.len()).flat_map(|at| (0..at).map(move |other| (at, other)));
+                for (first, second) in pairs {
                     let of = |at: usize| used[at] as f64 / f64::from(weights[at]);
                     let most = 1000.0 / f64::from(weights[first]) + 1000.0 / f64::from(weights[second]);
                     prop_assert!((of(first) - of(second)).abs() <= most + 1.0);

@@ -312,8 +312,8 @@ impl NodeStore {
         self.0.request(job, requests);
     }
 
-    /// Notes which samples of a dataset a disk of this node has, or has no longer. They are read from
-    /// there, and memory keeps others.
+    /// Notes which samples of a dataset a disk of this node has, or has no longer. They are read
+    /// from there, and memory keeps others.
     pub fn set_on_disk(&self, dataset: DatasetId, ids: &[SampleId], is_on_disk: bool) {
         // A large dataset must not delay requests.
         for ids in ids.chunks(4096) {

@@ -3,8 +3,8 @@
 //!
 //! The time of a read is its part of the time in which the store was busy: each moment is divided
 //! among the reads under way. So the times of all reads add up to the store's time, whatever the
-//! parallelism. What a read will take is its bytes, times how slow its dataset is in comparison with
-//! all of the store. Where a limit in bytes holds, a read takes its bytes.
+//! parallelism. What a read will take is its bytes, times how slow its dataset is in comparison
+//! with all of the store. Where a limit in bytes holds, a read takes its bytes.
 
 use std::collections::HashMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -14,8 +14,8 @@ use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
 use super::fair_queue::FairQueue;
 use super::{OriginLimits, StoreJob};
 
-/// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the store's
-/// latency. What is under way can no longer be reordered.
+/// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the
+/// store's latency. What is under way can no longer be reordered.
 const LIMIT_WINDOW: u64 = 50_000_000;
 
 /// The latency of a store is the lowest one since the last two such times, in nanoseconds.
@@ -152,8 +152,8 @@ impl OriginQueue {
         }
     }
 
-    /// Whether a request of a convoy is so near its furthest one that a cache of `capacity` bytes
-    /// still holds what the first job has read.
+    /// Whether a request is near the furthest one of its convoy: a cache of `capacity` bytes still
+    /// holds what the first job has read.
     pub(super) fn is_near(&mut self, convoy: u64, due: Tick, capacity: u64) -> bool {
         let front = self.convoys.entry(convoy).or_default();
         front.furthest = front.furthest.max(due);
@@ -174,8 +174,8 @@ impl OriginQueue {
             || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
     }
 
-    /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is its length, and `None` if it
-    /// is not needed any more: then there is nothing to read.
+    /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is
+    /// its length, and `None` if it is not needed any more: then there is nothing to read.
     pub(super) fn next_read(
         &mut self,
         now: u64,

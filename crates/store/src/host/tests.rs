@@ -364,7 +364,8 @@ fn read_that_waits_ends_with_its_only_job() {
     while rig.store.status().reading > 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
     }
-    // Reads of the first job that had begun may have ended in time. Those that waited are not residents.
+    // Reads of the first job that had begun may have ended in time. Those that waited are not
+    // residents.
     let status = rig.store.status();
     assert!(status.samples <= 4 && status.held_bytes == status.samples * TAKEN, "{status:?}");
     rig.get(second, 0, &(0..100).collect::<Vec<_>>());

@@ -188,6 +188,12 @@ pub const NEEDS: &[Need] = &[
         source: NeedSource::Programs { programs: ceph::PROGRAMS, packages: ceph::PACKAGES },
     },
     Need {
+        name: "Chromium",
+        step: "test",
+        tests: Some(Tests { module: "needs_chromium", variable: "FOREREAD_TEST_CHROMIUM", server: None }),
+        source: NeedSource::Program { program: "chromium", package: "chromium" },
+    },
+    Need {
         name: "Open MPI",
         step: "test",
         tests: Some(Tests { module: "needs_mpi", variable: "FOREREAD_TEST_MPIRUN", server: None }),
@@ -272,6 +278,12 @@ pub const NEEDS: &[Need] = &[
         step: "python",
         tests: None,
         source: NeedSource::Module { module: "ensurepip", package: "python3-venv" },
+    },
+    Need {
+        name: "curl for commands of documents",
+        step: "python",
+        tests: None,
+        source: NeedSource::Program { program: "curl", package: "curl" },
     },
     Need {
         name: "maturin, pytest, mypy and what the package's tests import",

@@ -1,6 +1,7 @@
 //! Why an agent cannot start.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use foreread_store::StoreError;
@@ -30,6 +31,14 @@ pub enum AgentError {
     NotPrivate {
         /// The directory of the socket.
         directory: PathBuf,
+    },
+    /// Other machines could reach the page.
+    #[error(
+        "{address} is not a loopback address: expected 127.0.0.1 or [::1] and a port, such as 127.0.0.1:0"
+    )]
+    NotLoopback {
+        /// The requested address.
+        address: SocketAddr,
     },
     /// The system has no memory that processes can share.
     #[error("this system has no memory that processes can share (memfd, /proc)")]

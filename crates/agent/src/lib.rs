@@ -14,6 +14,7 @@
 //!   by itself.
 //! * *Memory is given once.* The samples that stay take at most that. The look-aheads of the jobs
 //!   come on top, as they do without an agent.
+//! * *It shows itself over HTTP*, read-only, on a socket of its user ([`HttpFiles`]).
 #![cfg(target_os = "linux")]
 
 mod agent_state;
@@ -21,6 +22,7 @@ mod connections;
 mod datasets;
 mod error;
 mod file_limit;
+mod http;
 mod memory;
 mod origin_name;
 mod policy;
@@ -32,6 +34,7 @@ mod status;
 mod status_report;
 mod warming;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +49,8 @@ use tokio::runtime::{Builder, Runtime};
 use crate::agent_state::{AgentParts, AgentState};
 pub use crate::error::AgentError;
 pub use crate::file_limit::FileLimit;
+pub use crate::http::HttpFiles;
+use crate::http::{HttpListeners, HttpServer};
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::policy::{Policy, PolicySource};
 pub use crate::policy::{PolicyError, policy_keys};
@@ -74,6 +79,9 @@ pub struct AgentSettings {
     pub config: Config,
     /// The policy file. It need not exist.
     pub policy: PathBuf,
+    /// The loopback address on which browsers and Prometheus reach it, with port 0 for a free one.
+    /// `None`: only by a Unix socket next to its own.
+    pub http: Option<SocketAddr>,
 }
 
 impl AgentSettings {
@@ -103,6 +111,7 @@ pub struct Agent {
     /// Dropped in this order: no job is served when the runtime ends.
     server: Option<Server>,
     runtime: Option<Runtime>,
+    http: HttpServer,
     _lock: LockFile,
 }
 
@@ -114,8 +123,9 @@ impl Agent {
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let policy = settings.arguments();
-        let AgentSettings { socket, memory, config, policy: file } = settings;
+        let AgentSettings { socket, memory, config, policy: file, http } = settings;
         let lock = socket::prepare(&socket)?;
+        let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise();
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads())
@@ -137,13 +147,19 @@ impl Agent {
         let provider = AgentProvider { state: Arc::clone(&state), runtime: runtime.handle().clone() };
         let provider = Arc::new(provider);
         runtime.spawn(keep_within(Arc::clone(&state), arena));
-        runtime.spawn(look_regularly(state));
+        runtime.spawn(look_regularly(Arc::clone(&state)));
         let server_settings =
             ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
-        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), _lock: lock })
+        let http = http.serve(runtime.handle(), move || state.status());
+        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), http, _lock: lock })
+    }
+
+    /// The loopback address of its page, if it has one.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.address()
     }
 
     /// For how long no job has been attached. Zero while one is.

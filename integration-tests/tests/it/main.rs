@@ -8,6 +8,7 @@
 mod agent;
 mod agent_disk;
 mod agent_faults;
+mod agent_http;
 mod agent_node;
 mod agent_policy;
 mod bad_input;
@@ -26,6 +27,7 @@ mod needs_azurite;
 mod needs_bindfs;
 mod needs_btrfs;
 mod needs_ceph;
+mod needs_chromium;
 mod needs_ext4;
 mod needs_fuse;
 mod needs_moto;

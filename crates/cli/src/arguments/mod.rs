@@ -322,6 +322,8 @@ pub enum Agent {
         #[arg(long, value_name = "FILE")]
         policy: Option<PathBuf>,
         #[command(flatten)]
+        http: AgentHttp,
+        #[command(flatten)]
         settings: Settings<AgentSet>,
         /// The command and its arguments
         #[arg(value_name = "CMD", required = true, last = true)]
@@ -361,7 +363,19 @@ pub struct AgentOptions {
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
     #[command(flatten)]
+    pub http: AgentHttp,
+    #[command(flatten)]
     pub settings: Settings<AgentSet>,
+}
+
+/// How an agent shows itself.
+#[cfg(feature = "agent")]
+#[derive(Debug, Args)]
+pub struct AgentHttp {
+    /// Serve its page and its metrics at a loopback address too, with port 0 for a free one; `agent
+    /// status` prints the link [default: only http.sock next to its socket]
+    #[arg(long, value_name = "ADDRESS")]
+    pub http: Option<String>,
 }
 
 /// An agent that runs.

@@ -67,6 +67,7 @@ pub(super) const AGENT: &str = help![
 pub(super) const AGENT_START: &str = help![
     "foreread agent start --memory 200GiB",
     "foreread agent start --memory 200GiB --socket /run/user/1000/foreread/node.sock",
+    "foreread agent start --memory 200GiB --http 127.0.0.1:9464",
 ];
 #[cfg(feature = "agent")]
 pub(super) const AGENT_SERVE: &str = help![

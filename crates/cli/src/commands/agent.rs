@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -17,12 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
-use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, JobStatus, OriginStatus};
+use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, HttpFiles, JobStatus, OriginStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
-use crate::arguments::{Agent, AgentOptions, AgentSet, AgentTarget, Settings};
+use crate::arguments::{Agent, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
 use crate::{output, settings};
 
@@ -40,7 +41,9 @@ const NOT_EXECUTABLE: u8 = 126;
 
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
-        Agent::Run { policy, settings, words } => return run_command(policy.as_deref(), &settings, &words),
+        Agent::Run { policy, http, settings, words } => {
+            return run_command(policy.as_deref(), &http, &settings, &words);
+        }
         Agent::Serve(options) => serve(&options),
         Agent::Start(options) => start(&options),
         Agent::Status(target) => status(&target),
@@ -60,10 +63,27 @@ fn agent_config(knobs: &Knobs) -> Result<(u64, Config)> {
     Ok((memory, config))
 }
 
-fn start_agent(knobs: &Knobs, socket: PathBuf, policy: Option<&Path>) -> Result<RunningAgent> {
+fn start_agent(
+    knobs: &Knobs,
+    socket: PathBuf,
+    policy: Option<&Path>,
+    http: &AgentHttp,
+) -> Result<RunningAgent> {
     let (memory, config) = agent_config(knobs)?;
-    let policy = policy_file(policy)?;
-    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy })?)
+    let (policy, http) = (policy_file(policy)?, http_address(http)?);
+    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy, http })?)
+}
+
+/// The address of `--http`. Only this machine may reach it.
+fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
+    let Some(text) = &options.http else { return Ok(None) };
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        _ => {
+            let expected = "expected a loopback address and a port, such as 127.0.0.1:0 or [::1]:9464";
+            Err(Error::new(ErrorKind::Usage, format!("--http {text}: {expected}")).into())
+        }
+    }
 }
 
 /// The absolute path of the policy file: a named one must exist.
@@ -81,7 +101,7 @@ fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, socket_of(options)?, options.policy.as_deref())?;
+    let agent = start_agent(&knobs, socket_of(options)?, options.policy.as_deref(), &options.http)?;
     let is_signalled = signals.flag();
     let most = options.idle_exit.map_or(Duration::MAX, Duration::from_secs_f64);
     while !agent.is_stopped() && !is_signalled() && agent.idle_time() < most {
@@ -103,6 +123,7 @@ fn start(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
+    http_address(&options.http)?;
     let socket = socket_of(options)?;
     if Client::connect(&socket.display().to_string()).is_ok() {
         bail!("an agent serves already at {}; `foreread agent status` shows it", socket.display());
@@ -120,6 +141,9 @@ fn start(options: &AgentOptions) -> Result<()> {
     }
     if let Some(seconds) = options.idle_exit {
         command.arg("--idle-exit").arg(seconds.to_string());
+    }
+    if let Some(address) = &options.http.http {
+        command.arg("--http").arg(address);
     }
     // A group of its own: signals of this terminal do not reach it.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
@@ -179,14 +203,26 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 }
 
 /// Runs a command with an agent for it, and returns the command's exit code.
-fn run_command(policy: Option<&Path>, settings: &Settings<AgentSet>, words: &[OsString]) -> Result<ExitCode> {
+fn run_command(
+    policy: Option<&Path>,
+    http: &AgentHttp,
+    settings: &Settings<AgentSet>,
+    words: &[OsString],
+) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
     let [program, arguments @ ..] = words else { bail!("no command") };
     let directory = agent_directory().context("cannot create a directory for the agent")?;
     let limit = foreread_agent::FileLimit::current();
-    let mut agent = Some(start_agent(&knobs, directory.path().join("node.sock"), policy)?);
+    let socket = directory.path().join("node.sock");
+    let started = start_agent(&knobs, socket.clone(), policy, http)?;
+    if let Some(address) = started.http_address() {
+        // Output is often kept where others can read it, so it has no token.
+        let link = HttpFiles::of(&socket).link().display().to_string();
+        output::complain(&format!("the agent's page is at http://{address}/; {link} has its link"));
+    }
+    let mut agent = Some(started);
     let mut command = Command::new(program);
-    command.args(arguments).env(AGENT_VARIABLE, directory.path().join("node.sock"));
+    command.args(arguments).env(AGENT_VARIABLE, &socket);
     limit.restore_in(&mut command);
     let signals = PassedSignals::record()?;
     let mut child = match command.spawn() {
@@ -334,6 +370,14 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         let [key, shown, source] =
             [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
         writeln!(out, "policy       {key}={shown} ({source})")?;
+    }
+    let files = HttpFiles::of(socket);
+    match files.page() {
+        Some(link) => writeln!(out, "page         {}", output::one_line(&link))?,
+        None if files.socket().exists() => {
+            writeln!(out, "page         at the Unix socket {}", files.socket().display())?
+        }
+        None => {}
     }
     Ok(out.flush()?)
 }

@@ -1,0 +1,111 @@
+//! The agent's page in headless Chromium, with real jobs.
+//!
+//! `FOREREAD_TEST_CHROMIUM` is its program. Pictures of the page are kept in `target/tmp`.
+
+mod browser;
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::agent_http::{ShownAgent, eventually};
+use browser::Browser;
+
+/// The name of a job that a page must not interpret.
+const HOSTILE: &str = "<img src=x onerror=document.title='hostile'>";
+
+/// Whether the page shows the present.
+const IS_LIVE: &str = "document.body?.dataset.connection === 'live'";
+
+fn browser() -> Option<Browser> {
+    let Some(program) = std::env::var_os("FOREREAD_TEST_CHROMIUM") else {
+        println!("skipped: FOREREAD_TEST_CHROMIUM names no Chromium");
+        return None;
+    };
+    Some(Browser::start(&program))
+}
+
+#[test]
+// semantics: AGENT-21
+fn page_shows_jobs_and_interprets_no_name() {
+    let Some(mut browser) = browser() else { return };
+    let agent = ShownAgent::start();
+    let _jobs = [agent.endless_job(HOSTILE), agent.endless_job("/usr/bin/python3")];
+    browser.open(&agent.link());
+    browser.until(IS_LIVE);
+    // The link was exchanged for a cookie that scripts do not see.
+    assert_eq!(browser.evaluate("location.href"), format!("http://{}/", agent.address()));
+    assert_eq!(browser.evaluate("document.cookie"), "");
+    browser.until("document.querySelectorAll('#jobs tbody tr').length === 2");
+    let names = browser.evaluate(
+        "[...document.querySelectorAll('#jobs tbody td:first-child .text')].map(it => it.textContent).sort()",
+    );
+    assert_eq!(names, serde_json::json!([HOSTILE, "python3"]));
+    let url = agent.samples.path().to_str().unwrap();
+    assert_eq!(browser.evaluate("document.querySelector('#datasets .text').textContent"), url);
+    // As many plots as figures, each with its canvas and with a line for each job.
+    assert_eq!(browser.evaluate("document.querySelectorAll('figure .uplot canvas').length"), 3);
+    browser.until("document.querySelectorAll('#plot-stalled .legend li').length === 2");
+    browser.until("document.getElementById('job-count').textContent === '2'");
+    browser.until("parseFloat(document.getElementById('held').textContent) > 0");
+    // Neither an element nor a script of the name exists.
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    assert!(browser.evaluate("document.title").as_str().unwrap().ends_with("foreread agent"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn page_fits_wide_and_narrow_windows_in_light_and_dark() {
+    let Some(mut browser) = browser() else { return };
+    let agent = ShownAgent::start();
+    let _job = agent.endless_job(&"a-long-name".repeat(20));
+    browser.open(&agent.link());
+    browser.until("document.querySelectorAll('#jobs tbody tr').length === 1");
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(pictures).unwrap();
+    let mut grounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.set_scheme(scheme);
+        for width in [1280, 400] {
+            browser.set_width(width);
+            browser.until(
+                "document.querySelector('.uplot').clientWidth <= document.documentElement.clientWidth",
+            );
+            assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), width, "{scheme}");
+            let sizes = "[...document.querySelectorAll('td, p, li')].filter(it => it.offsetWidth) \
+                         .map(it => parseFloat(getComputedStyle(it).fontSize))";
+            let sizes = browser.evaluate(sizes);
+            let is_readable = |size: &serde_json::Value| size.as_f64().unwrap() >= 12.0;
+            assert!(sizes.as_array().unwrap().iter().all(is_readable), "{sizes}");
+            fs::write(pictures.join(format!("agent-page-{scheme}-{width}.png")), browser.picture()).unwrap();
+        }
+        grounds.push(browser.evaluate("getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(grounds[0], grounds[1]);
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+fn lost_connection_is_shown_and_made_again() {
+    let Some(mut browser) = browser() else { return };
+    let mut agent = ShownAgent::start();
+    browser.open(&agent.link());
+    browser.until(IS_LIVE);
+    let connection = "document.getElementById('connection').textContent";
+    agent.signal(Signal::STOP);
+    browser.until("document.body.dataset.connection === 'lost'");
+    let text = browser.evaluate(connection);
+    assert!(text.as_str().unwrap().starts_with("connection lost at "), "{text}");
+    agent.signal(Signal::CONT);
+    browser.until(IS_LIVE);
+    // The next agent has another token.
+    let address = agent.address().to_string();
+    agent.signal(Signal::KILL);
+    eventually("it is gone", || crate::support::run(&mut agent.agent(&["status"])).code == Some(1));
+    browser.until("document.body.dataset.connection === 'lost'");
+    agent.restart(&address);
+    browser.until(&format!("{connection}.includes('foreread agent status')"));
+    browser.open(&agent.link());
+    browser.until(IS_LIVE);
+}

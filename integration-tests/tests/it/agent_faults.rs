@@ -1,5 +1,5 @@
-//! Faults at random moments while jobs use an agent: kills, stops, restarts, changed settings, silent
-//! storage, damaged and full disks. Every job gets every sample, in its order, and nothing is left.
+//! Faults at random moments while jobs use an agent: kills, stops, restarts, changed settings,
+//! silent storage. Every job gets every sample, in its order, and nothing is left.
 
 use std::collections::HashMap;
 use std::fs;

@@ -127,15 +127,20 @@ fn pinned_dataset_stays_and_unused_ones_leave() {
         let of = datasets.iter().find(|dataset| dataset["url"].as_str().unwrap().contains(bucket));
         of.map_or(0, |dataset| number(dataset, "/held_samples"))
     };
-    load("s3://train");
-    assert_eq!(held("train"), 100);
+    // A job on a busy machine may take the agent for silent, and read by itself.
+    eventually("it is kept", || {
+        load("s3://train");
+        held("train") == 100
+    });
     run(&mut node.agent(&["set", "pin@s3://train*=true"])).ok();
     load("s3://other");
     assert_eq!(held("train"), 100);
     assert!(held("other") <= 10, "{}", held("other"));
     run(&mut node.agent(&["set", "pin@s3://train*=none"])).ok();
-    load("s3://other");
-    assert!(held("other") >= 95, "{}", held("other"));
+    eventually("the other one is kept", || {
+        load("s3://other");
+        held("other") >= 95
+    });
     assert!(held("train") <= 10, "{}", held("train"));
     run(&mut node.agent(&["set", "cap@s3://other*=200KB"])).ok();
     assert!(held("other") <= 19, "{}", held("other"));

@@ -1,7 +1,8 @@
 //! Regions of other processes' shared memory that this process has mapped, and can pass on.
 //!
-//! A job maps the memory of its node's agent, and its worker processes map what the job has. With the
-//! agent's own descriptor, a worker maps the agent's memory itself: no sample is copied on its way.
+//! A job maps the memory of its node's agent, and its worker processes map what the job has. With
+//! the agent's own descriptor, a worker maps the agent's memory itself: no sample is copied on its
+//! way.
 //!
 //! The price is an open descriptor for each region. Half of the process's descriptors stay free for
 //! other files. Samples of later regions are copied for other processes.
@@ -24,9 +25,9 @@ pub struct MappedRegion {
 }
 
 impl MappedRegion {
-    /// Has samples at these `length` bytes passed on by `descriptor`, whose first bytes they are. It
-    /// must be open for reading only, and stay mapped there until the value is dropped. `None` if
-    /// the process has too few descriptors left.
+    /// Has samples at these `length` bytes passed on by `descriptor`, whose first bytes they are.
+    /// It must be open for reading only, and stay mapped there until the value is dropped. `None`
+    /// if the process has too few descriptors left.
     pub fn new(address: usize, length: u64, descriptor: OwnedFd) -> Option<Self> {
         if !has_free_descriptors(descriptor.as_raw_fd()) {
             return None;
@@ -46,8 +47,8 @@ impl MappedRegion {
 
 impl Drop for MappedRegion {
     fn drop(&mut self) {
-        // In a forked child another thread may have held the lock. The child looks at no entry of its
-        // parent.
+        // In a forked child another thread may have held the lock. The child looks at no entry of
+        // its parent.
         if self.process == std::process::id() {
             MAPPED.write().unwrap_or_else(PoisonError::into_inner).remove(&self.address);
         }

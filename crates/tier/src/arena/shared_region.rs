@@ -93,8 +93,8 @@ fn next_number() -> Option<u32> {
     NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| next.checked_add(1)).ok()
 }
 
-/// Whether half of the descriptors are free, after `descriptor` was opened. The kernel gives out the
-/// lowest free number, so as many are open as this one has. The rest is for other files.
+/// Whether half of the descriptors are free, after `descriptor` was opened. The kernel gives out
+/// the lowest free number, so as many are open as this one has. The rest is for other files.
 pub(super) fn has_free_descriptors(descriptor: RawFd) -> bool {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
     (descriptor as u64) < most

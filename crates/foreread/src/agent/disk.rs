@@ -164,6 +164,7 @@ impl HostDisk {
             Ok(tier) => tier,
             Err(error) => {
                 self.lock().datasets.truncate(number);
+                self.reopen().await;
                 return Err(error);
             }
         };
@@ -175,6 +176,21 @@ impl HostDisk {
             .get_or_insert_with(|| WearBudget::new(tier.tier.capacity(), tier.tier.free(), per_day, now));
         state.tier = Some(tier);
         Ok(DiskDataset(number))
+    }
+
+    /// Opens the tier for the datasets that it had before, if it had any. Without a tier, their
+    /// samples are read from storage.
+    async fn reopen(self: &Arc<Self>) {
+        if self.lock().datasets.is_empty() {
+            return;
+        }
+        let opening = Arc::clone(self);
+        match self.runtime.spawn_blocking(move || opening.open()).await {
+            Ok(Ok(tier)) => self.lock().tier = Some(tier),
+            Ok(Err(error)) => tracing::warn!(%error, "the agent's disks are not used any more"),
+            // The agent ends.
+            Err(_) => {}
+        }
     }
 
     fn open(&self) -> Result<OpenTier, TierError> {

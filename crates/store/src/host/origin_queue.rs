@@ -57,10 +57,18 @@ pub(super) struct OriginQueue {
     /// Of all datasets.
     speed: ReadSpeed,
     latency: LowestLatency,
-    /// Where the jobs are: the convoy and the weight, as the queue has them.
-    members: HashMap<StoreJob, (u64, NonZeroU32)>,
+    /// The jobs, each with the convoy whose turns it takes.
+    members: HashMap<StoreJob, (QueueMember, u64)>,
     /// The furthest request of a convoy, and the mean length of what it reads.
     convoys: HashMap<u64, ConvoyFront>,
+}
+
+/// A job of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueMember {
+    /// The convoy of its order.
+    pub(super) convoy: u64,
+    pub(super) weight: NonZeroU32,
 }
 
 /// How fast reads are.
@@ -130,34 +138,34 @@ impl OriginQueue {
         }
     }
 
-    /// Makes a job a member of the queue, or changes its convoy or weight.
-    pub(super) fn set_member(&mut self, job: StoreJob, convoy: u64, weight: NonZeroU32) {
-        if self.members.insert(job, (convoy, weight)) != Some((convoy, weight)) {
-            self.queue.set_member(job, convoy, weight);
+    /// Makes a job a member of the queue, or changes its weight. The jobs of one order have one
+    /// `convoy`. A job whose request at `due` is so far behind that a cache of `capacity` bytes has
+    /// lost what the first one has read takes turns by itself.
+    pub(super) fn enter(&mut self, job: StoreJob, member: QueueMember, due: Tick, capacity: u64) {
+        let front = self.convoys.entry(member.convoy).or_default();
+        front.furthest = front.furthest.max(due);
+        let is_near = (front.furthest.0 - due.0).saturating_mul(front.bytes) <= capacity;
+        let turns = if is_near { member.convoy } else { job.0 };
+        if self.members.insert(job, (member, turns)) != Some((member, turns)) {
+            self.queue.set_member(job, turns, member.weight);
         }
     }
 
-    pub(super) fn is_member(&self, job: StoreJob) -> bool {
-        self.members.contains_key(&job)
+    /// Changes the weight or the order of a job, if it is a member.
+    pub(super) fn change(&mut self, job: StoreJob, member: QueueMember) {
+        if let Some(known) = self.members.get_mut(&job) {
+            // Until its next request shows whether it is near.
+            *known = (member, job.0);
+            self.queue.set_member(job, job.0, member.weight);
+        }
     }
 
     /// Removes a job and its reads that wait.
     pub(super) fn remove(&mut self, job: StoreJob) {
-        let removed = self.members.remove(&job);
         self.queue.remove(job);
-        if let Some((convoy, _)) = removed
-            && !self.members.values().any(|(other, _)| *other == convoy)
-        {
-            self.convoys.remove(&convoy);
-        }
-    }
-
-    /// Whether a request is near the furthest one of its convoy: a cache of `capacity` bytes still
-    /// holds what the first job has read.
-    pub(super) fn is_near(&mut self, convoy: u64, due: Tick, capacity: u64) -> bool {
-        let front = self.convoys.entry(convoy).or_default();
-        front.furthest = front.furthest.max(due);
-        (front.furthest.0 - due.0).saturating_mul(front.bytes) <= capacity
+        self.members.remove(&job);
+        let members = &self.members;
+        self.convoys.retain(|convoy, _| members.values().any(|(member, _)| member.convoy == *convoy));
     }
 
     pub(super) fn has_waiting(&self) -> bool {
@@ -190,8 +198,8 @@ impl OriginQueue {
         };
         let (key, job) = self.queue.pop(cost)?;
         let bytes = bytes(key)?;
-        if let Some((convoy, _)) = self.members.get(&job) {
-            let front = self.convoys.entry(*convoy).or_default();
+        if let Some((member, _)) = self.members.get(&job) {
+            let front = self.convoys.entry(member.convoy).or_default();
             // An average over about eight reads.
             front.bytes = if front.bytes == 0 { bytes } else { (front.bytes * 7 + bytes) / 8 };
         }
@@ -254,7 +262,7 @@ mod tests {
     #[test]
     fn time_is_divided_among_reads_under_way() {
         let mut origin = OriginQueue::new("s3://bucket");
-        origin.set_member(StoreJob(0), 0, NonZeroU32::MIN);
+        enter(&mut origin, 0, 0, 0);
         let bytes = |key: SampleKey| Some(if key.dataset == DatasetId(0) { 1000 } else { 9000 });
         for id in 0..100 {
             origin.queue.push(StoreJob(0), Tick(id), key(0, id));
@@ -280,7 +288,7 @@ mod tests {
     #[test]
     fn only_a_part_of_a_second_of_a_limit_is_under_way() {
         let mut origin = OriginQueue::new("s3://bucket");
-        origin.set_member(StoreJob(0), 0, NonZeroU32::MIN);
+        enter(&mut origin, 0, 0, 0);
         origin.limits.bytes_per_second = NonZeroU64::new(20_000_000);
         (0..100).for_each(|id| origin.queue.push(StoreJob(0), Tick(id), key(0, id)));
         let mut begun = 0;
@@ -300,11 +308,23 @@ mod tests {
     #[test]
     fn job_far_behind_leaves_its_convoy() {
         let mut origin = OriginQueue::new("s3://bucket");
-        origin.set_member(StoreJob(0), 7, NonZeroU32::MIN);
-        assert!(origin.is_near(7, Tick(100), 1000));
+        let turns = |origin: &OriginQueue, job| origin.members[&StoreJob(job)].1;
+        enter(&mut origin, 0, 7, 100);
         origin.queue.push(StoreJob(0), Tick(100), key(0, 0));
         origin.next_read(0, |_| Some(100)).unwrap();
-        assert!(origin.is_near(7, Tick(90), 1000));
-        assert!(!origin.is_near(7, Tick(89), 1000));
+        enter(&mut origin, 1, 7, 90);
+        assert_eq!((turns(&origin, 0), turns(&origin, 1)), (7, 7));
+        enter(&mut origin, 1, 7, 89);
+        assert_eq!((turns(&origin, 0), turns(&origin, 1)), (7, 1));
+        origin.remove(StoreJob(0));
+        assert_eq!(origin.convoys.len(), 1);
+        origin.remove(StoreJob(1));
+        assert!(origin.convoys.is_empty() && origin.members.is_empty());
+    }
+
+    /// A job in a convoy, with a cache for ten reads of 100 bytes.
+    fn enter(origin: &mut OriginQueue, job: u64, convoy: u64, due: u64) {
+        let member = QueueMember { convoy, weight: NonZeroU32::MIN };
+        origin.enter(StoreJob(job), member, Tick(due), 1000);
     }
 }

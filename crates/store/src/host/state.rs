@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::counts::StoreCounts;
 use super::job_orders::JobOrders;
-use super::origin_queue::OriginQueue;
+use super::origin_queue::{OriginQueue, QueueMember};
 use super::{Answer, SampleReader, StoreJob, StoreRequest};
 
 pub(super) struct StoreState {
@@ -175,19 +175,15 @@ impl StoreState {
     /// Makes a job a member of an origin's queue, in its convoy unless it is too far behind.
     pub(super) fn enter_queue(&mut self, job: StoreJob, origin: usize, due: Tick) {
         let Some(member) = self.jobs.get(&job) else { return };
-        let StoreMember { weight, convoy, .. } = *member;
-        let queue = &mut self.origins[origin];
-        let is_near = queue.is_near(convoy, due, self.capacity);
-        queue.set_member(job, if is_near { convoy } else { job.0 }, weight);
+        let member = QueueMember { convoy: member.convoy, weight: member.weight };
+        self.origins[origin].enter(job, member, due, self.capacity);
     }
 
     /// Tells the queues that a job's weight or convoy has changed.
     pub(super) fn join_convoy(&mut self, job: StoreJob) {
         let Some(member) = self.jobs.get(&job) else { return };
         for queue in &mut self.origins {
-            if queue.is_member(job) {
-                queue.set_member(job, member.convoy, member.weight);
-            }
+            queue.change(job, QueueMember { convoy: member.convoy, weight: member.weight });
         }
     }
 

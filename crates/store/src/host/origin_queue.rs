@@ -139,8 +139,8 @@ impl OriginQueue {
     }
 
     /// Makes a job a member of the queue, or changes its weight. The jobs of one order have one
-    /// `convoy`. A job whose request at `due` is so far behind that a cache of `capacity` bytes has
-    /// lost what the first one has read takes turns by itself.
+    /// `convoy`. A job that is too far behind takes turns by itself: at its request at `due`, a
+    /// cache of `capacity` bytes has lost what the first job has read.
     pub(super) fn enter(&mut self, job: StoreJob, member: QueueMember, due: Tick, capacity: u64) {
         let front = self.convoys.entry(member.convoy).or_default();
         front.furthest = front.furthest.max(due);

@@ -43,6 +43,10 @@ pub(crate) struct AgentState {
     pub(crate) datasets: Datasets,
     connections: Mutex<Connections>,
     policy: Mutex<PolicyState>,
+    /// Apart from the policy: a file server that hangs must not hang the agent.
+    file: Mutex<PolicyFile>,
+    /// Its path.
+    file_name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     stopped: AtomicBool,
@@ -51,7 +55,6 @@ pub(crate) struct AgentState {
 #[derive(Debug)]
 struct PolicyState {
     policy: Policy,
-    file: PolicyFile,
     /// What is wrong with the file, whose last values stay in force.
     mistake: Option<String>,
 }
@@ -89,7 +92,9 @@ impl AgentState {
             host,
             datasets,
             connections,
-            policy: Mutex::new(PolicyState { policy, file, mistake: None }),
+            policy: Mutex::new(PolicyState { policy, mistake: None }),
+            file_name: file.path().display().to_string(),
+            file: Mutex::new(file),
             rates,
             warmings,
             stopped,
@@ -107,7 +112,7 @@ impl AgentState {
     }
 
     /// Tells the disks which datasets have jobs, and which keep their room without them.
-    fn note_disk_uses(&self) {
+    pub(crate) fn note_disk_uses(&self) {
         let Some(disk) = self.disk() else { return };
         let policy = self.lock_policy().policy.clone();
         let used: HashSet<DatasetId> = {
@@ -181,7 +186,9 @@ impl AgentState {
             answers.push(answer);
         }
         let answer = Attached { capacity: self.memory(), datasets: answers };
-        let weight = self.weight(&attach.name);
+        // Held until the job is known: a change of the policy meanwhile would miss it.
+        let policy = self.lock_policy();
+        let weight = scaled(policy.policy.job_weight(&attach.name));
         let mut connections = self.lock();
         // The job may have left meanwhile.
         if let Some(there) = connections.get_mut(&connection) {
@@ -190,7 +197,7 @@ impl AgentState {
             self.store.set_weight(job, weight);
             there.attached = Some(AttachedJob { job, attach, datasets });
         }
-        drop(connections);
+        drop((connections, policy));
         self.note_disk_uses();
         Ok(answer)
     }
@@ -219,10 +226,10 @@ impl AgentState {
             .flatten()
             .and_then(|id| self.datasets.get(id));
         let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        let is_active = match request.begin {
-            true => self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned()),
-            false => self.warmings.contains(dataset.id),
-        };
+        if request.begin {
+            self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());
+        }
+        let is_active = self.warmings.contains(dataset.id);
         let there = self.store.status().datasets[dataset.id.0 as usize].clone();
         let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         Ok(WarmAnswer {
@@ -254,16 +261,16 @@ impl AgentState {
         Ok(())
     }
 
-    /// Reads the policy file again, if it has changed.
+    /// Reads the policy file again, if it has changed. May take as long as its file server.
     pub(crate) fn reload(&self) {
+        let changed = self.file.lock().unwrap_or_else(PoisonError::into_inner).changed();
+        let Some(read) = changed else { return };
         let mut there = self.lock_policy();
-        let Some(read) = there.file.changed() else { return };
-        tracing::debug!(file = %there.file.path().display(), "the policy file has changed");
         let values = read.map(|values| there.policy.with_file(values));
         match values.and_then(|policy| self.check(&policy).map(|()| policy)) {
             Ok(policy) => {
                 self.apply(&policy);
-                tracing::info!(file = %there.file.path().display(), "the policy was read again");
+                tracing::info!(file = self.file_name, "the policy was read again");
                 (there.policy, there.mistake) = (policy, None);
             }
             Err(error) => {
@@ -271,8 +278,6 @@ impl AgentState {
                 there.mistake = Some(error.to_string());
             }
         }
-        drop(there);
-        self.note_disk_uses();
     }
 
     /// Whether a policy can be in force.
@@ -319,10 +324,6 @@ impl AgentState {
         self.store.set_dataset(dataset.id, weight, bounds);
     }
 
-    fn weight(&self, name: &str) -> NonZeroU32 {
-        scaled(self.lock_policy().policy.job_weight(name))
-    }
-
     /// A job's weight as the policy has it.
     pub(crate) fn policy_weight(weight: u32) -> u32 {
         weight / WEIGHT_SCALE
@@ -331,11 +332,10 @@ impl AgentState {
     /// The policy in force, and what is wrong with its file.
     pub(crate) fn policy_values(&self) -> Vec<crate::status::PolicyValue> {
         let there = self.lock_policy();
-        let file = there.file.path().display().to_string();
-        let mut values = there.policy.values(&file);
+        let mut values = there.policy.values(&self.file_name);
         if let Some(mistake) = &there.mistake {
-            let (key, value) = ("mistake".to_owned(), mistake.clone());
-            values.push(crate::status::PolicyValue { key, value, source: file });
+            let (key, value, source) = ("mistake".to_owned(), mistake.clone(), self.file_name.clone());
+            values.push(crate::status::PolicyValue { key, value, source });
         }
         values
     }

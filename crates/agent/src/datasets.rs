@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use foreread::agent::disk::DiskDataset;
+use foreread::agent::disk::{DiskChange, DiskDataset};
 use foreread::agent::host::{DatasetHost, environment};
 use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
-use foreread_types::{DatasetId, SampleId};
+use foreread_types::DatasetId;
 
 use crate::origin_name::origin_name;
 
@@ -127,7 +127,10 @@ async fn open(
     let added = store.add_dataset(sizes, hosted.reader(), &origin);
     let id = added.map_err(|error| error.to_string())?;
     let told = store.clone();
-    let listener = move |ids: &[SampleId], is_on_disk: bool| told.set_on_disk(id, ids, is_on_disk);
+    let listener = move |change: DiskChange<'_>| match change {
+        DiskChange::All(ids) => told.replace_on_disk(id, ids),
+        DiskChange::Lost(ids) => told.set_on_disk(id, ids, false),
+    };
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
     Ok(KnownDataset { id, url: key.url.clone(), origin, on_disk, samples: sizes.len(), bytes: sizes.total() })
 }

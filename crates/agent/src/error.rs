@@ -51,6 +51,12 @@ pub enum AgentError {
         /// The system's error.
         error: io::Error,
     },
+    /// A directory is given for two disks.
+    #[error("--disk {directory} is given twice")]
+    DiskTwice {
+        /// The directory.
+        directory: PathBuf,
+    },
     /// The policy has a mistake.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -34,6 +34,7 @@ mod status;
 mod status_report;
 mod warming;
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -123,6 +124,7 @@ impl Agent {
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let policy = settings.arguments();
+        check_disks(&settings.config)?;
         let AgentSettings { socket, memory, config, policy: file, http } = settings;
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
@@ -148,6 +150,7 @@ impl Agent {
         let provider = Arc::new(provider);
         runtime.spawn(keep_within(Arc::clone(&state), arena));
         runtime.spawn(look_regularly(Arc::clone(&state)));
+        runtime.spawn(reload_regularly(Arc::clone(&state)));
         let server_settings =
             ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
@@ -185,6 +188,19 @@ impl Drop for Agent {
     }
 }
 
+/// Refuses directories that are given twice, before they cost each dataset its disk.
+fn check_disks(config: &Config) -> Result<(), AgentError> {
+    let mut seen = BTreeSet::new();
+    for disk in &config.disk {
+        let directory = std::fs::canonicalize(&disk.directory);
+        let directory = directory.or_else(|_| std::path::absolute(&disk.directory)).unwrap_or_default();
+        if !seen.insert(directory) {
+            return Err(AgentError::DiskTwice { directory: disk.directory.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// Holds the memory of samples to what was given.
 async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
     let mut bound = MemoryBound::default();
@@ -206,15 +222,21 @@ async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
     }
 }
 
-/// Reads the policy again when its file changes, and notes totals for rates.
+/// Notes totals for rates, and which datasets are used: a warming may have ended.
 async fn look_regularly(state: Arc<AgentState>) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         state.note_rates();
+        state.note_disk_uses();
+    }
+}
+
+/// Reads the policy again when its file changes. The file's server may hang, and this task with it.
+async fn reload_regularly(state: Arc<AgentState>) {
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
         let looking = Arc::clone(&state);
-        // The file may be on a slow file system.
-        let looked = tokio::task::spawn_blocking(move || looking.reload());
-        if looked.await.is_err() {
+        if tokio::task::spawn_blocking(move || looking.reload()).await.is_err() {
             return;
         }
     }

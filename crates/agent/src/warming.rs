@@ -19,6 +19,9 @@ use crate::datasets::KnownDataset;
 /// Samples that are requested and not received at once.
 const IN_FLIGHT: usize = 256;
 
+/// So many samples are looked at before other tasks have a turn.
+const YIELD_AFTER: u64 = 4096;
+
 /// So many samples in a row that found no room end it.
 const FULL: usize = 64;
 
@@ -41,29 +44,25 @@ impl Warmings {
         self.lock().contains(&dataset)
     }
 
-    /// Begins to warm a dataset, unless it is being warmed or is in memory whole. Returns whether
-    /// it is being warmed now.
+    /// Begins to warm a dataset, unless it is being warmed.
     pub(crate) fn begin(
         &self,
         store: &NodeStore,
         runtime: &Handle,
         dataset: &KnownDataset,
         disk: Option<Arc<HostDisk>>,
-    ) -> bool {
+    ) {
         if !self.lock().insert(dataset.id) {
-            return true;
+            return;
         }
         let ends = WarmingEnds { warmings: self.clone(), dataset: dataset.id };
-        let missing = (0..dataset.samples).find(|id| !store.has(SampleKey::new(dataset.id, SampleId(*id))));
-        let Some(first) = missing else { return false };
         let (store, dataset) = (store.clone(), dataset.clone());
         runtime.spawn(async move {
             let job = store.add_filling_job();
             let warming = WarmingJob { store, job, disk, _ends: ends };
             tracing::info!(url = dataset.url, "fills the memory with a dataset");
-            warming.run(&dataset, first).await;
+            warming.run(&dataset).await;
         });
-        true
     }
 }
 
@@ -94,15 +93,19 @@ impl Drop for WarmingJob {
 }
 
 impl WarmingJob {
-    async fn run(&self, dataset: &KnownDataset, first: u64) {
+    async fn run(&self, dataset: &KnownDataset) {
         let (samples, id) = (dataset.samples, dataset.id);
         let (sender, mut received) = mpsc::unbounded_channel();
-        let (mut next, mut in_flight, mut without_room) = (first, 0, 0);
+        let (mut next, mut in_flight, mut without_room) = (0, 0, 0);
         loop {
             while in_flight < IN_FLIGHT && next < samples && without_room < FULL {
                 let key = SampleKey::new(id, SampleId(next));
                 next += 1;
                 if self.store.has(key) {
+                    // A large dataset must not take a thread from reads for long.
+                    if next.is_multiple_of(YIELD_AFTER) {
+                        tokio::task::yield_now().await;
+                    }
                     continue;
                 }
                 let sender = sender.clone();

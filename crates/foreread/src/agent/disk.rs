@@ -12,15 +12,16 @@
 //!   moment, samples are then read from their stores. The price of few datasets in a tier that is
 //!   fast for each sample.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
 use foreread_tier::{
-    Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
+    Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
 };
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
@@ -35,6 +36,14 @@ pub const WRITES_PER_DAY: f64 = 0.5;
 /// Room is taken from a dataset in pieces of at least this many bytes.
 const PIECE_BYTES: u64 = 8 << 20;
 
+/// The most bytes of samples that wait for room. More are not written.
+const WAITING_BYTES: u64 = 32 << 20;
+
+/// How long a tier may still be in use before it is opened again.
+const REOPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+const REOPEN_POLL: Duration = Duration::from_millis(5);
+
 /// What a removal may leave taken at its ends.
 const BLOCK_BYTES: u64 = 8 << 10;
 
@@ -43,7 +52,16 @@ const BLOCK_BYTES: u64 = 8 << 10;
 pub struct DiskDataset(usize);
 
 /// Hears which samples of a dataset the disks have, or have no longer.
-pub type DiskListener = Arc<dyn Fn(&[SampleId], bool) + Send + Sync>;
+pub type DiskListener = Arc<dyn Fn(DiskChange<'_>) + Send + Sync>;
+
+/// A change of the samples of a dataset that the disks have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskChange<'a> {
+    /// They have these, ascending, and no others.
+    All(&'a [SampleId]),
+    /// They have these no longer.
+    Lost(&'a [SampleId]),
+}
 
 /// What the disks have done and keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +89,30 @@ pub struct HostDisk {
     opening: tokio::sync::Mutex<()>,
     /// Room is made by one task at a time.
     making_room: tokio::sync::Mutex<()>,
+    /// Bytes of samples that wait for room.
+    waiting: Budget,
+    /// Samples that are being written. One that is read again meanwhile is not written twice.
+    writing: Mutex<HashSet<SampleKey>>,
+}
+
+/// A sample that is being written, until it is dropped.
+struct SampleWrite {
+    disk: Arc<HostDisk>,
+    key: SampleKey,
+}
+
+impl SampleWrite {
+    /// `None` if the sample is being written already.
+    fn begin(disk: &Arc<HostDisk>, key: SampleKey) -> Option<Self> {
+        let mut writing = disk.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        writing.insert(key).then(|| Self { disk: Arc::clone(disk), key })
+    }
+}
+
+impl Drop for SampleWrite {
+    fn drop(&mut self) {
+        self.disk.writing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
 }
 
 struct DiskState {
@@ -108,16 +150,9 @@ impl HostDisk {
     /// The disks of a configuration. They are opened with the first dataset.
     pub(super) fn new(disks: Vec<config::Disk>, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
         let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
-        let (opening, making_room) = Default::default();
-        Self {
-            disks,
-            buffers,
-            runtime,
-            begun: Instant::now(),
-            state: Mutex::new(state),
-            opening,
-            making_room,
-        }
+        let (opening, making_room, writing) = Default::default();
+        let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
+        Self { disks, buffers, runtime, begun, state, opening, making_room, waiting, writing }
     }
 
     /// Every change is complete before the lock is released, even after a panic.
@@ -132,7 +167,7 @@ impl HostDisk {
     /// Adds a dataset. The listener hears which of its samples are there already.
     ///
     /// # Errors
-    /// If a directory cannot be used.
+    /// If a directory cannot be used. Then the disks keep the datasets that they had.
     pub(super) async fn add(
         self: &Arc<Self>,
         catalog: &Catalog,
@@ -140,56 +175,60 @@ impl HostDisk {
         listener: DiskListener,
     ) -> Result<DiskDataset, TierError> {
         let _opening = self.opening.lock().await;
+        let hosted = HostedOnDisk {
+            on_disk: DatasetOnDisk { identity, samples: catalog.len(), bytes: catalog.total_bytes() },
+            url: catalog.base_url().to_owned(),
+            has_jobs: true,
+            is_pinned: false,
+            latest: Instant::now(),
+            listener,
+        };
         let number = {
             let mut state = self.lock();
-            let on_disk = DatasetOnDisk { identity, samples: catalog.len(), bytes: catalog.total_bytes() };
-            let url = catalog.base_url().to_owned();
-            let hosted = HostedOnDisk {
-                on_disk,
-                url,
-                has_jobs: true,
-                is_pinned: false,
-                latest: Instant::now(),
-                listener: Arc::clone(&listener),
-            };
             state.datasets.push(hosted);
-            // The directories have one owner at a time.
-            state.tier = None;
             state.datasets.len() - 1
         };
-        let opening = Arc::clone(self);
-        let opened = self.runtime.spawn_blocking(move || opening.open()).await;
-        let opened = opened.map_err(|_| TierError::new(ErrorKind::Closed, "disk"))?;
-        let tier = match opened {
-            Ok(tier) => tier,
-            Err(error) => {
-                self.lock().datasets.truncate(number);
-                self.reopen().await;
-                return Err(error);
+        if let Err(error) = self.open_again().await {
+            self.lock().datasets.truncate(number);
+            if number > 0
+                && let Err(error) = self.open_again().await
+            {
+                tracing::warn!(%error, "the agent's disks are not used any more");
+                self.tell_all(None);
             }
-        };
-        listener(&tier.tier.samples(DatasetId(number as u32)), true);
-        let mut state = self.lock();
-        let (now, per_day) = (self.begun.elapsed(), state.per_day);
-        state
-            .wear
-            .get_or_insert_with(|| WearBudget::new(tier.tier.capacity(), tier.tier.free(), per_day, now));
-        state.tier = Some(tier);
+            return Err(error);
+        }
         Ok(DiskDataset(number))
     }
 
-    /// Opens the tier for the datasets that it had before, if it had any. Without a tier, their
-    /// samples are read from storage.
-    async fn reopen(self: &Arc<Self>) {
-        if self.lock().datasets.is_empty() {
-            return;
+    /// Opens the tier for all datasets, in place of the one before. Listeners hear what it has.
+    async fn open_again(self: &Arc<Self>) -> Result<(), TierError> {
+        // The directories have one owner at a time. Reads and writes under way end first.
+        let before = self.lock().tier.take().map(|open| Arc::downgrade(&open.tier));
+        let begun = Instant::now();
+        while before.as_ref().is_some_and(|tier| tier.strong_count() > 0) && begun.elapsed() < REOPEN_TIMEOUT
+        {
+            tokio::time::sleep(REOPEN_POLL).await;
         }
         let opening = Arc::clone(self);
-        match self.runtime.spawn_blocking(move || opening.open()).await {
-            Ok(Ok(tier)) => self.lock().tier = Some(tier),
-            Ok(Err(error)) => tracing::warn!(%error, "the agent's disks are not used any more"),
-            // The agent ends.
-            Err(_) => {}
+        let opened = self.runtime.spawn_blocking(move || opening.open()).await;
+        let open = opened.map_err(|_| TierError::new(ErrorKind::Closed, "disk"))??;
+        self.tell_all(Some(&open.tier));
+        let mut state = self.lock();
+        let (now, per_day) = (self.begun.elapsed(), state.per_day);
+        let tier = &open.tier;
+        state.wear.get_or_insert_with(|| WearBudget::new(tier.capacity(), tier.free(), per_day, now));
+        state.tier = Some(open);
+        Ok(())
+    }
+
+    /// Tells all listeners what a tier has, or that there is none.
+    fn tell_all(&self, tier: Option<&DiskTier>) {
+        let listeners: Vec<DiskListener> =
+            self.lock().datasets.iter().map(|dataset| Arc::clone(&dataset.listener)).collect();
+        for (number, listener) in (0..).zip(listeners) {
+            let ids = tier.map(|tier| tier.samples(DatasetId(number))).unwrap_or_default();
+            listener(DiskChange::All(&ids));
         }
     }
 
@@ -202,6 +241,7 @@ impl HostDisk {
         let directory =
             |disk: &config::Disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
         let config = DiskConfig::new(self.disks.iter().map(directory)).with_locations(locations);
+        let config = config.when_owned(WhenOwned::Refuse);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
     }
@@ -247,9 +287,9 @@ impl HostDisk {
         (stored.samples, stored.bytes)
     }
 
-    /// Whether one more sample of a dataset could be written now.
+    /// Whether more samples could be written.
     pub fn has_room(&self) -> bool {
-        self.tier().is_some_and(|open| open.tier.free() > PIECE_BYTES)
+        self.tier().is_some_and(|open| open.tier.free() > open.tier.capacity() / 64)
     }
 
     /// Reads a sample of `bytes` bytes. `None` if the disks do not have it, or cannot read it.
@@ -257,6 +297,7 @@ impl HostDisk {
         let OpenTier { cache, .. } = self.tier()?;
         let key = SampleKey::new(DatasetId(dataset.0 as u32), id);
         if !matches!(cache.lookup(key), Lookup::Stored) {
+            self.tell_lost(dataset, &[id]);
             return None;
         }
         let object = Object { path: Arc::default(), size: bytes, version: None };
@@ -269,17 +310,17 @@ impl HostDisk {
                 tracing::debug!(%error, sample = %id, "a sample is read from storage instead of the disk");
                 if error.kind().is_loss() {
                     cache.remove(vec![key]).await;
-                    self.tell(dataset, &[id], false);
+                    self.tell_lost(dataset, &[id]);
                 }
                 None
             }
         }
     }
 
-    fn tell(&self, dataset: DiskDataset, ids: &[SampleId], is_on_disk: bool) {
+    fn tell_lost(&self, dataset: DiskDataset, ids: &[SampleId]) {
         let listener = self.lock().datasets.get(dataset.0).map(|there| Arc::clone(&there.listener));
         if let Some(listener) = listener {
-            listener(ids, is_on_disk);
+            listener(DiskChange::Lost(ids));
         }
     }
 
@@ -295,14 +336,24 @@ impl HostDisk {
         let key = SampleKey::new(DatasetId(dataset.0 as u32), id);
         let footprint = cache.footprint().of(bytes.len() as u64);
         if !matches!(cache.lookup(key), Lookup::Absent) {
-            return;
+            // It was read from storage while the tier was opened again.
+            return kept();
         }
+        // A slow disk must not fill the memory.
+        let Some(waiting) = self.waiting.try_charge(bytes.len() as u64) else { return };
+        let Some(writing) = SampleWrite::begin(self, key) else { return };
         let disk = Arc::clone(self);
         self.runtime.spawn(async move {
+            let _writing = writing;
             let Some(room) = disk.room(&*cache, footprint).await else { return };
-            match cache.store(room, key, Sample::uncharged(bytes)).await {
+            let stored = cache.store(room, key, Sample::uncharged(bytes)).await;
+            drop(waiting);
+            match stored {
                 Ok(()) => kept(),
-                Err(error) => tracing::debug!(%error, sample = %id, "a sample is not on the disk"),
+                Err(error) => {
+                    tracing::debug!(%error, sample = %id, "a sample is not on the disk");
+                    disk.give_back(footprint);
+                }
             }
         });
     }
@@ -326,12 +377,17 @@ impl HostDisk {
                 room = cache.reserve(bytes);
             }
         }
-        if room.is_none()
-            && let Some(wear) = &mut self.lock().wear
-        {
-            wear.give_back(bytes);
+        if room.is_none() {
+            self.give_back(bytes);
         }
         room
+    }
+
+    /// Takes back the budget of a sample that was not written.
+    fn give_back(&self, bytes: u64) {
+        if let Some(wear) = &mut self.lock().wear {
+            wear.give_back(bytes);
+        }
     }
 
     /// The dataset without jobs that was used least recently, among those with samples.
@@ -360,7 +416,7 @@ impl HostDisk {
         if ids.is_empty() {
             return false;
         }
-        self.tell(DiskDataset(number), &ids, false);
+        self.tell_lost(DiskDataset(number), &ids);
         cache.remove(ids.iter().map(|id| SampleKey::new(dataset, *id)).collect()).await;
         true
     }

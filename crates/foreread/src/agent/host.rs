@@ -10,7 +10,9 @@ use foreread_layers::{Bandwidth, Limit};
 use foreread_loader::{Dataset, DirectReader};
 use foreread_store::SampleReader;
 use foreread_store::attach::AttachDataset;
-use foreread_tier::{Buffers, Lifetime, OpenContext, ReadFuture, Tier};
+use foreread_tier::{
+    Buffers, ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError,
+};
 use foreread_types::{DatasetId, DatasetIdentity, Fingerprint, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 
@@ -214,18 +216,13 @@ impl SampleReader for HostedReader {
     }
 
     fn read_disk(&self, id: SampleId) -> ReadFuture {
-        let (Some(disk), Some(&number)) = (self.disk.clone(), self.on_disk.get()) else {
-            return self.read(id, Tick(0));
-        };
-        let (reader, bytes) = (self.reader.clone(), self.lengths.bytes(id));
+        let (disk, number, bytes) = (self.disk.clone(), self.on_disk.get().copied(), self.lengths.bytes(id));
         Box::pin(async move {
-            match disk.read(number, id, bytes).await {
-                Some(bytes) => Ok(bytes),
-                None => {
-                    let key = SampleKey::new(DatasetId(0), id);
-                    reader.read_for(key, Tick(0), Lifetime::Kept).await
-                }
-            }
+            let found = match disk.zip(number) {
+                Some((disk, number)) => disk.read(number, id, bytes).await,
+                None => None,
+            };
+            found.ok_or_else(|| TierError::new(TierErrorKind::Absent, "disk"))
         })
     }
 

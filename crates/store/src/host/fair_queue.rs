@@ -47,15 +47,22 @@ struct Convoy {
 }
 
 impl FairQueue {
-    /// Adds a job, or moves it to another convoy, or changes its weight. Reads that wait stay
-    /// where they are.
+    /// Adds a job, or moves it and its reads that wait to another convoy, or changes its weight.
     pub(super) fn set_member(&mut self, job: StoreJob, convoy: u64, weight: NonZeroU32) {
+        let before = self.members.get(&job).map(|member| member.convoy);
+        let mut moved = Vec::new();
+        if let Some(before) = before.filter(|before| *before != convoy)
+            && let Some(left) = self.convoys.get_mut(&before)
+        {
+            moved.extend(left.reads.extract_if(.., |_, (_, of)| *of == job));
+        }
         self.leave(job);
         self.members.insert(job, Member { convoy, weight });
         let now = self.now;
         let convoy =
             self.convoys.entry(convoy).or_insert_with(|| Convoy { finish: now, ..Convoy::default() });
         convoy.weight += u64::from(weight.get());
+        convoy.reads.extend(moved);
     }
 
     /// Removes a job and its reads that wait, which it returns.
@@ -212,6 +219,20 @@ mod tests {
         (0..100).for_each(|at| queue.push(StoreJob(1), Tick(at), key(at)));
         let late = (0..40).filter(|_| queue.pop(|_| 10).unwrap().1 == StoreJob(1)).count();
         assert!((19..=21).contains(&late), "{late}");
+    }
+
+    /// The reads of a job that came back to its convoy waited at the weight of nobody.
+    #[test]
+    fn reads_that_wait_move_with_their_job() {
+        let mut queue = FairQueue::default();
+        for job in 0..2 {
+            queue.set_member(StoreJob(job), job, weight(1000));
+            (0..200).for_each(|at| queue.push(StoreJob(job), Tick(at), key(at)));
+        }
+        queue.set_member(StoreJob(1), 7, weight(1000));
+        let of_second = (0..100).filter(|_| queue.pop(|_| 10).unwrap().1 == StoreJob(1)).count();
+        assert!((49..=51).contains(&of_second), "{of_second}");
+        assert_eq!((queue.convoys.len(), queue.len()), (2, 300));
     }
 
     #[test]

@@ -1,14 +1,26 @@
 //! A read that is under way.
+//!
+//! A flight that is dropped ends its read, and begins others in its place. When the runtime ends, it
+//! drops every new task at once. Then no flight begins another one: the first that finds out notes it
+//! for the whole store.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use foreread_tier::{ErrorKind, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::SampleKey;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
-use super::StoreInner;
 use super::state::{Actions, SampleFlight};
-use super::{NodeStore, StoreJob};
+use super::{NodeStore, StoreInner, StoreJob};
+
+thread_local! {
+    /// Whether this thread is starting a read.
+    static IS_STARTING: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A sample that is being read. If the read ends without a result, its requests fail.
 pub(super) struct Flight {
@@ -17,8 +29,16 @@ pub(super) struct Flight {
     pub(super) is_open: bool,
 }
 
+/// Starts a read.
+pub(super) fn spawn(runtime: &Handle, flight: Flight, read: ReadFuture) -> JoinHandle<()> {
+    let before = IS_STARTING.replace(true);
+    let reading = runtime.spawn(async move { flight.complete(read.await) });
+    IS_STARTING.set(before);
+    reading
+}
+
 impl Flight {
-    pub(super) fn complete(mut self, received: Result<Bytes, TierError>) {
+    fn complete(mut self, received: Result<Bytes, TierError>) {
         self.end(received);
     }
 
@@ -26,8 +46,14 @@ impl Flight {
         self.is_open = false;
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
-        let SampleFlight { waiting, reader, is_on_disk, .. } =
-            state.flights.remove(&self.key).unwrap_or_default();
+        let flight = state.flights.remove(&self.key).unwrap_or_default();
+        let SampleFlight { waiting, reader, is_on_disk, .. } = flight;
+        let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
+        if is_on_disk && received.is_err() && !has_ended {
+            state.queue_again(self.key, waiting, now, &mut actions);
+            drop(state);
+            return self.inner.carry_out(actions);
+        }
         match &received {
             // It may have been evicted meanwhile.
             Ok(bytes) if state.cache.contains(self.key) => {
@@ -36,25 +62,23 @@ impl Flight {
             Ok(_) => {}
             Err(_) => state.cache.forget(self.key),
         }
-        for (job, _) in &waiting {
-            if let Some(member) = state.jobs.get_mut(job) {
+        for request in &waiting {
+            if let Some(member) = state.jobs.get_mut(&request.job) {
                 member.waiting -= 1;
             }
         }
         let length = received.as_ref().ok().map(Bytes::len);
         // Reads from a disk have no turns.
-        let first = || waiting.first().map(|(job, _)| *job);
-        state.count(reader.or_else(first).unwrap_or(StoreJob(u64::MAX)), self.key.dataset, |counts| {
-            match length {
-                Some(_) if is_on_disk => counts.disk_reads += 1,
-                Some(length) => {
-                    counts.reads += 1;
-                    counts.read_bytes += length as u64;
-                }
-                None => counts.failures += 1,
+        let reader = reader.or_else(|| waiting.first().map(|request| request.job));
+        state.count(reader.unwrap_or(StoreJob(u64::MAX)), self.key.dataset, |counts| match length {
+            Some(_) if is_on_disk => counts.disk_reads += 1,
+            Some(length) => {
+                counts.reads += 1;
+                counts.read_bytes += length as u64;
             }
+            None => counts.failures += 1,
         });
-        state.end_read(self.key, now, &mut actions);
+        state.end_read(self.key, now, !has_ended, &mut actions);
         let keeper =
             state.datasets.get(self.key.dataset.0 as usize).map(|dataset| Arc::clone(&dataset.reader));
         drop(state);
@@ -64,8 +88,8 @@ impl Flight {
             let kept = Box::new(move || store.set_on_disk(key.dataset, &[key.id], true));
             keeper.keep_on_disk(key.id, bytes.clone(), kept);
         }
-        for (_, answer) in waiting {
-            answer(received.clone());
+        for request in waiting {
+            (request.answer)(received.clone());
         }
     }
 }
@@ -73,6 +97,9 @@ impl Flight {
 impl Drop for Flight {
     fn drop(&mut self) {
         if self.is_open {
+            if IS_STARTING.get() {
+                self.inner.has_ended.store(true, Ordering::Relaxed);
+            }
             let detail = "the read has ended without a result";
             self.end(Err(TierError::new(ErrorKind::Transient, "store").with_detail(detail)));
         }

@@ -26,16 +26,16 @@ mod job_orders;
 mod origin_queue;
 mod state;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, PlanError};
-use foreread_tier::{ReadFuture, TierError};
+use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -43,7 +43,9 @@ use tokio::task::AbortHandle;
 pub use self::counts::{DatasetState, JobState, OriginState, StoreCounts, StoreStatus};
 use self::flight::Flight;
 use self::job_orders::JobOrders;
-use self::state::{Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState};
+use self::state::{
+    Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy, own_convoy,
+};
 
 /// The bytes that a sample takes in addition to its own: its places in the tables, its handle, and
 /// what the arena loses.
@@ -66,9 +68,10 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
     /// How many reads are of use at once, at present.
     fn parallelism(&self) -> usize;
 
-    /// Reads a sample that a disk of this node has, and otherwise from its store.
+    /// Reads a sample that a disk of this node has. After an error, it is read from its store.
     fn read_disk(&self, id: SampleId) -> ReadFuture {
-        self.read(id, Tick(0))
+        let _ = id;
+        Box::pin(async { Err(TierError::new(ErrorKind::Absent, "disk")) })
     }
 
     /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it.
@@ -115,6 +118,8 @@ pub struct NodeStore(Arc<StoreInner>);
 
 struct StoreInner {
     state: Mutex<StoreState>,
+    /// Whether the runtime has ended: reads that begin end at once.
+    has_ended: AtomicBool,
     runtime: Handle,
     /// The rule's time in nanoseconds.
     clock: Box<dyn Fn() -> u64 + Send + Sync>,
@@ -148,7 +153,8 @@ impl NodeStore {
             evicted: Vec::new(),
         };
         let (clock, next_job) = (Box::new(clock), AtomicU64::new(0));
-        Self(Arc::new(StoreInner { state: Mutex::new(state), runtime, clock, next_job }))
+        let (state, has_ended) = (Mutex::new(state), AtomicBool::new(false));
+        Self(Arc::new(StoreInner { state, has_ended, runtime, clock, next_job }))
     }
 
     /// Adds a dataset with the lengths of its samples. Datasets with the same `origin` share its
@@ -216,7 +222,7 @@ impl NodeStore {
             weight: NonZeroU32::MIN,
             counts: StoreCounts::default(),
             waiting: 0,
-            convoy: job.0,
+            convoy: own_convoy(job),
         };
         self.0.lock().jobs.insert(job, member);
         if is_ordered {
@@ -278,16 +284,16 @@ impl NodeStore {
         let mut state = self.0.lock();
         let Some(mut ended) = state.jobs.remove(&job) else { return };
         ended.orders.end(&mut state.cache);
-        if state.jobs.is_empty() {
-            state.convoys.clear();
-        }
+        let StoreState { jobs, convoys, .. } = &mut *state;
+        let used: HashSet<u64> = jobs.values().map(|member| member.convoy).collect();
+        convoys.retain(|_, convoy| used.contains(convoy));
         for origin in &mut state.origins {
             origin.remove(job);
         }
         let (mut unwanted, mut aborts) = (Vec::new(), Vec::new());
         let StoreState { flights, cache, .. } = &mut *state;
         flights.retain(|key, flight| {
-            unwanted.extend(flight.waiting.extract_if(.., |(of, _)| *of == job));
+            unwanted.extend(flight.waiting.extract_if(.., |request| request.job == job));
             if !flight.waiting.is_empty() {
                 return true;
             }
@@ -320,6 +326,20 @@ impl NodeStore {
             let mut state = self.0.lock();
             for id in ids {
                 state.cache.set_on_disk(SampleKey::new(dataset, *id), is_on_disk);
+            }
+        }
+    }
+
+    /// The same for all samples of a dataset: a disk has those with these ascending ids, and no
+    /// others.
+    pub fn replace_on_disk(&self, dataset: DatasetId, ids: &[SampleId]) {
+        let Ok(samples) = self.0.lock().cache.samples(dataset) else { return };
+        let mut left = ids.iter().peekable();
+        for first in (0..samples).step_by(4096) {
+            let mut state = self.0.lock();
+            for id in (first..samples.min(first + 4096)).map(SampleId) {
+                let is_on_disk = left.next_if(|next| **next == id).is_some();
+                state.cache.set_on_disk(SampleKey::new(dataset, id), is_on_disk);
             }
         }
     }
@@ -377,6 +397,9 @@ impl StoreInner {
         if let Some(convoy) = convoys.get(&key) {
             member.convoy = *convoy;
         } else if convoys.len() < MAX_ORDER_KEYS {
+            if member.convoy == own_convoy(job) {
+                member.convoy = order_convoy(job);
+            }
             convoys.insert(key, member.convoy);
         }
         state.join_convoy(job);
@@ -421,7 +444,7 @@ impl StoreInner {
                 None => reader.read_disk(key.id),
             };
             let flight = Flight { inner: Arc::clone(self), key, is_open: true };
-            let reading = self.runtime.spawn(async move { flight.complete(read.await) });
+            let reading = flight::spawn(&self.runtime, flight, read);
             if let Some(flight) = self.lock().flights.get_mut(&key) {
                 flight.abort = Some(reading.abort_handle());
             }
@@ -433,5 +456,7 @@ impl StoreInner {
     }
 }
 
+#[cfg(test)]
+mod stress;
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
 
 use super::fair_queue::FairQueue;
+use super::state::own_convoy;
 use super::{OriginLimits, StoreJob};
 
 /// The bytes of a limit that may be under way: those of this time, in nanoseconds, and of the
@@ -145,7 +146,7 @@ impl OriginQueue {
         let front = self.convoys.entry(member.convoy).or_default();
         front.furthest = front.furthest.max(due);
         let is_near = (front.furthest.0 - due.0).saturating_mul(front.bytes) <= capacity;
-        let turns = if is_near { member.convoy } else { job.0 };
+        let turns = if is_near { member.convoy } else { own_convoy(job) };
         if self.members.insert(job, (member, turns)) != Some((member, turns)) {
             self.queue.set_member(job, turns, member.weight);
         }
@@ -155,8 +156,8 @@ impl OriginQueue {
     pub(super) fn change(&mut self, job: StoreJob, member: QueueMember) {
         if let Some(known) = self.members.get_mut(&job) {
             // Until its next request shows whether it is near.
-            *known = (member, job.0);
-            self.queue.set_member(job, job.0, member.weight);
+            *known = (member, own_convoy(job));
+            self.queue.set_member(job, own_convoy(job), member.weight);
         }
     }
 
@@ -241,6 +242,13 @@ impl OriginQueue {
         ((REQUEST_BYTES as f64 * ns_per_byte) as u64, (1e9 / ns_per_byte) as u64)
     }
 
+    /// Whether nothing waits or is being read, for no job.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        let is_read = !self.reading.is_empty() || self.reading_bytes > 0 || self.queue.len() > 0;
+        !is_read && self.members.is_empty() && self.convoys.is_empty()
+    }
+
     /// Reads under way.
     pub(super) fn reading(&self) -> usize {
         self.reading.len()
@@ -315,7 +323,7 @@ mod tests {
         enter(&mut origin, 1, 7, 90);
         assert_eq!((turns(&origin, 0), turns(&origin, 1)), (7, 7));
         enter(&mut origin, 1, 7, 89);
-        assert_eq!((turns(&origin, 0), turns(&origin, 1)), (7, 1));
+        assert_eq!((turns(&origin, 0), turns(&origin, 1)), (7, own_convoy(StoreJob(1))));
         origin.remove(StoreJob(0));
         assert_eq!(origin.convoys.len(), 1);
         origin.remove(StoreJob(1));

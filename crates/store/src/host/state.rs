@@ -61,13 +61,30 @@ pub(super) struct StoreMember {
 /// An announced epoch: its dataset, its beginning, its length and a hash of its samples.
 pub(super) type OrderKey = (DatasetId, Tick, u64, u64);
 
+/// The convoy of a job that takes turns by itself.
+pub(super) fn own_convoy(job: StoreJob) -> u64 {
+    job.0 << 1
+}
+
+/// The convoy of an order that a job has announced first.
+pub(super) fn order_convoy(job: StoreJob) -> u64 {
+    job.0 << 1 | 1
+}
+
 /// The most epochs that are compared with those of other jobs.
 pub(super) const MAX_ORDER_KEYS: usize = 1 << 16;
+
+/// A request that waits for a read.
+pub(super) struct WaitingRequest {
+    pub(super) job: StoreJob,
+    pub(super) due: Tick,
+    pub(super) answer: Answer,
+}
 
 /// A sample that is being read, or waits for that.
 #[derive(Default)]
 pub(super) struct SampleFlight {
-    pub(super) waiting: Vec<(StoreJob, Answer)>,
+    pub(super) waiting: Vec<WaitingRequest>,
     /// Whether its read has left the queue.
     pub(super) has_begun: bool,
     /// Whether it is read from a disk of this node.
@@ -144,13 +161,13 @@ impl StoreState {
         let is_on_disk = self.cache.is_on_disk(key);
         let has_begun = match self.flights.get_mut(&key) {
             Some(flight) => {
-                flight.waiting.push((job, answer));
+                flight.waiting.push(WaitingRequest { job, due, answer });
                 let has_begun = flight.has_begun;
                 self.count(job, key.dataset, |counts| counts.joined += 1);
                 has_begun
             }
             None => {
-                let waiting = vec![(job, answer)];
+                let waiting = vec![WaitingRequest { job, due, answer }];
                 let flight =
                     SampleFlight { waiting, has_begun: is_on_disk, is_on_disk, ..SampleFlight::default() };
                 self.flights.insert(key, flight);
@@ -170,6 +187,29 @@ impl StoreState {
                 actions.origins.push(origin);
             }
         }
+    }
+
+    /// Queues a sample for its store that was not on the disk after all, for the requests that wait
+    /// for it.
+    pub(super) fn queue_again(
+        &mut self,
+        key: SampleKey,
+        waiting: Vec<WaitingRequest>,
+        now: u64,
+        actions: &mut Actions,
+    ) {
+        self.cache.set_on_disk(key, false);
+        if waiting.is_empty() {
+            self.cache.forget(key);
+            return;
+        }
+        let origin = self.datasets[key.dataset.0 as usize].origin;
+        for WaitingRequest { job, due, .. } in &waiting {
+            self.enter_queue(*job, origin, *due);
+            self.origins[origin].queue.push(*job, *due, key);
+        }
+        self.flights.insert(key, SampleFlight { waiting, ..SampleFlight::default() });
+        self.begin_reads(origin, now, actions);
     }
 
     /// Makes a job a member of an origin's queue, in its convoy unless it is too far behind.
@@ -212,14 +252,16 @@ impl StoreState {
         }
     }
 
-    /// Notes that a read has ended, and begins others.
-    pub(super) fn end_read(&mut self, key: SampleKey, now: u64, actions: &mut Actions) {
+    /// Notes that a read has ended. With `begins`, others begin.
+    pub(super) fn end_read(&mut self, key: SampleKey, now: u64, begins: bool, actions: &mut Actions) {
         let dataset = &self.datasets[key.dataset.0 as usize];
         let (origin, bytes) = (dataset.origin, dataset.footprints.bytes(key.id));
         if self.origins[origin].end_read(key, bytes, now) && self.datasets.len() > 1 {
             self.set_costs(key.dataset);
         }
-        self.begin_reads(origin, now, actions);
+        if begins {
+            self.begin_reads(origin, now, actions);
+        }
     }
 
     /// Applies what a hit of a dataset saves.

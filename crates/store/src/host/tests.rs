@@ -1,37 +1,36 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 
-use foreread_tier::ErrorKind;
 use tokio::sync::Semaphore;
 
 use super::*;
 
-const LENGTH: u64 = 1000;
+pub(super) const LENGTH: u64 = 1000;
 /// What a sample takes.
-const TAKEN: u64 = 1024 + OVERHEAD;
+pub(super) const TAKEN: u64 = 1024 + OVERHEAD;
 
 /// An origin that counts its reads. Samples begin with their id.
 #[derive(Debug)]
-struct TestOrigin {
-    reads: Mutex<Vec<u64>>,
-    gate: Arc<Semaphore>,
-    fails: AtomicBool,
-    parallelism: AtomicUsize,
+pub(super) struct TestOrigin {
+    pub(super) reads: Mutex<Vec<u64>>,
+    pub(super) gate: Arc<Semaphore>,
+    pub(super) fails: AtomicBool,
+    pub(super) parallelism: AtomicUsize,
 }
 
 impl TestOrigin {
-    fn new(open: usize) -> Arc<Self> {
+    pub(super) fn new(open: usize) -> Arc<Self> {
         let gate = Arc::new(Semaphore::new(open));
         let (fails, parallelism) = (AtomicBool::new(false), AtomicUsize::new(1000));
         Arc::new(Self { reads: Mutex::default(), gate, fails, parallelism })
     }
 
-    fn reads(&self) -> usize {
+    pub(super) fn reads(&self) -> usize {
         self.reads.lock().unwrap().len()
     }
 }
 
-fn content(id: SampleId) -> Bytes {
+pub(super) fn content(id: SampleId) -> Bytes {
     let mut bytes = id.0.to_le_bytes().to_vec();
     bytes.resize(LENGTH as usize, id.0 as u8);
     bytes.into()
@@ -55,17 +54,17 @@ impl SampleReader for TestOrigin {
     }
 }
 
-struct Rig {
-    store: NodeStore,
-    origin: Arc<TestOrigin>,
-    dataset: DatasetId,
+pub(super) struct Rig {
+    pub(super) store: NodeStore,
+    pub(super) origin: Arc<TestOrigin>,
+    pub(super) dataset: DatasetId,
     /// Nanoseconds.
-    now: Arc<AtomicU64>,
-    _runtime: tokio::runtime::Runtime,
+    pub(super) now: Arc<AtomicU64>,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Rig {
-    fn new(samples: u64, kept: u64, open: usize) -> Self {
+    pub(super) fn new(samples: u64, kept: u64, open: usize) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let now = Arc::new(AtomicU64::new(0));
@@ -75,11 +74,11 @@ impl Rig {
         let origin = TestOrigin::new(open);
         let sizes = Sizes::uniform(samples, LENGTH);
         let dataset = store.add_dataset(&sizes, Arc::clone(&origin) as _, "test").unwrap();
-        Self { store, origin, dataset, now, _runtime: runtime }
+        Self { store, origin, dataset, now, runtime }
     }
 
     /// Requests samples, the first of which is at `first`.
-    fn request(
+    pub(super) fn request(
         &self,
         job: StoreJob,
         first: u64,
@@ -99,7 +98,7 @@ impl Rig {
     }
 
     /// Gets samples, and checks them.
-    fn get(&self, job: StoreJob, first: u64, ids: &[u64]) {
+    pub(super) fn get(&self, job: StoreJob, first: u64, ids: &[u64]) {
         let received: Vec<_> = self.request(job, first, ids).iter().collect();
         assert_eq!(received.len(), ids.len());
         for (id, bytes) in received {
@@ -107,13 +106,18 @@ impl Rig {
         }
     }
 
-    fn announce(&self, job: StoreJob, first: u64, ids: &[u64]) {
+    /// Ends the runtime, and with it all reads.
+    pub(super) fn end_runtime(self) {
+        self.runtime.shutdown_background();
+    }
+
+    pub(super) fn announce(&self, job: StoreJob, first: u64, ids: &[u64]) {
         self.store.announce(job, self.dataset, Tick(first), ids.iter().copied().map(SampleId)).unwrap();
     }
 }
 
 /// The order of a job in an epoch.
-fn order(samples: u64, job: u64, epoch: u64) -> Vec<u64> {
+pub(super) fn order(samples: u64, job: u64, epoch: u64) -> Vec<u64> {
     let mut ids: Vec<u64> = (0..samples).collect();
     let mut state = (job + 1) * 0x9e37_79b9 + epoch * 0x85eb_ca6b + 1;
     for at in (1..ids.len()).rev() {

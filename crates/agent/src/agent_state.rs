@@ -226,11 +226,11 @@ impl AgentState {
             .flatten()
             .and_then(|id| self.datasets.get(id));
         let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        if request.begin {
+        let there = self.store.status().datasets[dataset.id.0 as usize].clone();
+        if request.begin && there.kept_samples < dataset.samples {
             self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());
         }
         let is_active = self.warmings.contains(dataset.id);
-        let there = self.store.status().datasets[dataset.id.0 as usize].clone();
         let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         Ok(WarmAnswer {
             is_active,

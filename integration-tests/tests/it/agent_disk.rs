@@ -5,7 +5,7 @@ use std::fs;
 use foreread_tier_testing::store::NumberedObjects;
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, TAKEN, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually, fetched};
 use crate::support::{number, run};
 
 /// What a sample takes on a disk: its bytes and trailer, a multiple of 64, and its index.
@@ -133,6 +133,49 @@ fn damaged_disk_costs_reads_and_no_sample() {
     assert!(damaged > 20, "{damaged}");
     let report = load(&node, "s3://train", &["--seed", "6"]);
     assert_eq!(digests(&report), node.digests(&["--seed", "6"]));
+}
+
+/// The disk was read-only, or gone, after a dataset had come while samples were read and written.
+#[test]
+// semantics: AGENT-14
+fn datasets_that_come_under_load_share_the_disk() {
+    let node = with_disk(1000, 100, 600, &[]);
+    for number in 0..4 {
+        node.store.numbered(&format!("other{number}"), NumberedObjects::new(100, LENGTH));
+    }
+    run(&mut node.agent(&["set", "disk-writes-per-day=100000"])).ok();
+    let capacity = || number(&node.status(), "/disk/capacity");
+    let jobs = ["1", "2"].map(|seed| {
+        let mut job = node.foreread(&["load", "s3://train", "--report", "json", "--digest", "--seed", seed]);
+        job.args(["--epochs", "10", "--look-ahead", "2MB", "--progress", "off", "--agent"])
+            .arg(node.socket());
+        Running::start(job)
+    });
+    eventually("samples are written", || number(&node.status(), "/disk/written_bytes") > 1_000_000);
+    let first = capacity();
+    for number in 0..4 {
+        let bucket = format!("s3://other{number}");
+        let mut alone = node.foreread(&["load", &bucket, "--report", "json", "--digest", "--agent", "off"]);
+        assert_eq!(digests(&load(&node, &bucket, &[])), digests(&run(&mut alone).json()));
+        // Each dataset takes something for its index.
+        assert!(capacity() > first / 2, "{} of {first}", capacity());
+    }
+    for (job, seed) in jobs.into_iter().zip(["1", "2"]) {
+        assert_eq!(digests(&job.report()), node.digests(&["--seed", seed, "--epochs", "10"]));
+    }
+    let status = node.status();
+    let (reads, requests) = (number(&status, "/reads"), node.store.requests().get);
+    // Those that read by themselves, with caches of their own.
+    assert_eq!(requests - reads, 2 * 1000 + 4 * 100, "{status}");
+    assert!(number(&status, "/disk_reads") > 0);
+}
+
+#[test]
+fn disk_that_is_given_twice_is_refused() {
+    let node = Node::without_agent(10, LENGTH);
+    let disk = format!("{}=10MB", node.directory.path().display());
+    let mut start = node.agent(&["start", "--memory", "1MB", "--disk", &disk, "--disk", &disk]);
+    assert!(run(&mut start).fails(1).contains("is given twice"));
 }
 
 /// All files below a directory.

@@ -221,7 +221,7 @@ mod tests {
         assert!((19..=21).contains(&late), "{late}");
     }
 
-    /// The reads of a job that came back to its convoy waited at the weight of nobody.
+    /// The reads of a job that came back to its convoy waited at a weight of nothing.
     #[test]
     fn reads_that_wait_move_with_their_job() {
         let mut queue = FairQueue::default();

@@ -1,8 +1,8 @@
 //! A read that is under way.
 //!
-//! A flight that is dropped ends its read, and begins others in its place. When the runtime ends, it
-//! drops every new task at once. Then no flight begins another one: the first that finds out notes it
-//! for the whole store.
+//! A flight that is dropped ends its read, and begins others in its place. When the runtime ends,
+//! it drops every new task at once. Then no flight begins another one: the first that finds out
+//! notes it for the whole store.
 
 use std::cell::Cell;
 use std::sync::Arc;

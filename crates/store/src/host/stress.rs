@@ -49,7 +49,7 @@ fn reads_before_the_laggard(leader_ends: bool) -> usize {
     }
 }
 
-/// Reads that waited stayed in the convoy that their job had left, at the weight of nobody.
+/// Reads that waited stayed in the convoy that their job had left, at a weight of nothing.
 #[test]
 fn job_that_joins_its_convoy_again_does_not_starve() {
     for leader_ends in [false, true] {

@@ -1,4 +1,5 @@
-//! Random operations on the rule against a model of its residents: bytes, bounds and what disks have.
+//! Random operations on the rule against a model of its residents: bytes, bounds and what disks
+//! have.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -36,7 +37,8 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
             .prop_map(|(job, position, sample)| Step::Use { job, position, sample }),
         3 => key().prop_map(Step::Unannounced),
         3 => (key(), 0_u64..30_000).prop_map(|(key, since)| Step::Fill { key, since }),
-        2 => (0_u32..3, 0_u64..400, cap).prop_map(|(dataset, floor, cap)| Step::Bounds { dataset, floor, cap }),
+        2 => (0_u32..3, 0_u64..400, cap)
+            .prop_map(|(dataset, floor, cap)| Step::Bounds { dataset, floor, cap }),
         2 => (0_u32..3, 1_u32..9, any_cost(), any_cost())
             .prop_map(|(dataset, weight, latency, rate)| Step::Costs { dataset, weight, latency, rate }),
         4 => (key(), any::<bool>()).prop_map(|(key, is)| Step::OnDisk(key, is)),
@@ -208,7 +210,8 @@ proptest! {
             }
             for dataset in (0..3).filter(|dataset| own != Some(*dataset)) {
                 let (before, floor) = (before[dataset as usize], model.bounds[dataset as usize].floor);
-                prop_assert!(before > floor || model.held(dataset) >= before, "{step:?}: {dataset} lost its floor");
+                let held = model.held(dataset);
+                prop_assert!(before > floor || held >= before, "{step:?}: {dataset} lost its floor");
             }
         }
     }

@@ -240,34 +240,15 @@ pub fn decode_tags(bytes: &[u8]) -> Result<impl Iterator<Item = u32>, WireError>
     Ok(tags.iter().map(|tag| u32::from_le_bytes(*tag)))
 }
 
-/// Error kinds by their number on the wire, from 1. New ones are added at the end.
-const ERROR_KINDS: [ErrorKind; 14] = [
-    ErrorKind::Other,
-    ErrorKind::NotFound,
-    ErrorKind::Denied,
-    ErrorKind::Expired,
-    ErrorKind::Changed,
-    ErrorKind::Throttled,
-    ErrorKind::Transient,
-    ErrorKind::Corrupt,
-    ErrorKind::Absent,
-    ErrorKind::Full,
-    ErrorKind::Invalid,
-    ErrorKind::Unsupported,
-    ErrorKind::Closed,
-    ErrorKind::Silent,
-];
-
 /// The number of an error kind in [`FrameHeader::status`].
 pub fn status_of(kind: ErrorKind) -> u8 {
-    ERROR_KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8 + 1
+    kind.number() + 1
 }
 
 /// The error kind of a status. `None` for success. Unknown numbers of later versions are
 /// [`ErrorKind::Other`].
 pub fn kind_of(status: u8) -> Option<ErrorKind> {
-    let place = status.checked_sub(1)?;
-    Some(ERROR_KINDS.get(usize::from(place)).copied().unwrap_or(ErrorKind::Other))
+    status.checked_sub(1).map(ErrorKind::of_number)
 }
 
 #[cfg(test)]
@@ -341,7 +322,7 @@ mod tests {
 
     #[test]
     fn error_kinds_round_trip_as_a_status() {
-        for kind in ERROR_KINDS {
+        for kind in ErrorKind::ALL {
             assert_eq!(kind_of(status_of(kind)), Some(kind));
         }
         assert_eq!((kind_of(0), kind_of(200)), (None, Some(ErrorKind::Other)));

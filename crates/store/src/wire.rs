@@ -283,7 +283,7 @@ pub(crate) fn failed(to: &mut Vec<u8>, tag: u32, error: &TierError) {
     }
     record(to, FAILED, |to| {
         to.extend(tag.to_le_bytes());
-        to.push(KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(KINDS.len() - 1) as u8);
+        to.push(error.kind().number());
         let retry = error.retry_after().map_or(u64::MAX, |after| after.as_millis() as u64);
         to.extend(retry.to_le_bytes());
         put_text(to, Some(error.tier()));
@@ -291,23 +291,6 @@ pub(crate) fn failed(to: &mut Vec<u8>, tag: u32, error: &TierError) {
         put_text(to, detail.as_deref());
     });
 }
-
-/// All kinds of error, in the order of their numbers. The last one stands for unknown kinds.
-const KINDS: [ErrorKind; 13] = [
-    ErrorKind::NotFound,
-    ErrorKind::Denied,
-    ErrorKind::Expired,
-    ErrorKind::Changed,
-    ErrorKind::Throttled,
-    ErrorKind::Transient,
-    ErrorKind::Corrupt,
-    ErrorKind::Absent,
-    ErrorKind::Full,
-    ErrorKind::Invalid,
-    ErrorKind::Unsupported,
-    ErrorKind::Closed,
-    ErrorKind::Other,
-];
 
 fn put_text(to: &mut Vec<u8>, words: Option<&str>) {
     match words {
@@ -399,7 +382,7 @@ fn read_answer<'a>(kind: u8, body: &mut Cursor<'a>) -> Result<ServerRecord<'a>, 
 
 fn read_failed<'a>(body: &mut Cursor<'a>) -> Result<ServerRecord<'a>, MalformedMessage> {
     let tag = body.u32()?;
-    let kind = *KINDS.get(usize::from(body.u8()?)).ok_or(MalformedMessage)?;
+    let kind = ErrorKind::of_number(body.u8()?);
     let retry = body.u64()?;
     let mut error = TierError::new(kind, body.text()?.ok_or(MalformedMessage)?);
     if let Some(object) = body.text()? {
@@ -559,7 +542,7 @@ mod tests {
 
     #[test]
     fn every_error_kind_round_trips_with_its_causes() {
-        for kind in KINDS {
+        for kind in ErrorKind::ALL {
             let error = TierError::new(kind, "s3")
                 .with_object("images/a.jpg")
                 .with_detail("too often")

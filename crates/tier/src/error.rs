@@ -51,6 +51,35 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds, by their numbers on wires. New ones are added at the end.
+    pub const ALL: [Self; 15] = [
+        Self::Other,
+        Self::NotFound,
+        Self::Denied,
+        Self::Expired,
+        Self::Changed,
+        Self::Throttled,
+        Self::Transient,
+        Self::Corrupt,
+        Self::Absent,
+        Self::Full,
+        Self::Invalid,
+        Self::Unsupported,
+        Self::Closed,
+        Self::Silent,
+        Self::Unordered,
+    ];
+
+    /// The number of the kind, for other processes. It never changes.
+    pub fn number(self) -> u8 {
+        Self::ALL.iter().position(|known| *known == self).unwrap_or(0) as u8
+    }
+
+    /// The kind of a number. Unknown numbers of later versions are [`Other`](Self::Other).
+    pub fn of_number(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::Other)
+    }
+
     /// The kind as text, for messages and metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -242,5 +271,15 @@ mod tests {
         assert!(TierError::new(ErrorKind::Throttled, "s3").is_retryable());
         assert_eq!(error.failure(), error.clone().failure());
         assert_ne!(error.failure(), error.clone().with_detail("another").failure());
+    }
+
+    /// A worker took a silent server for any other failure, because its wire had no number for it.
+    #[test]
+    fn kinds_have_numbers_that_never_change() {
+        for (number, kind) in (0..).zip(ErrorKind::ALL) {
+            assert_eq!((kind.number(), ErrorKind::of_number(number)), (number, kind));
+        }
+        assert_eq!((ErrorKind::Closed.number(), ErrorKind::Silent.number()), (12, 13));
+        assert_eq!(ErrorKind::of_number(200), ErrorKind::Other);
     }
 }

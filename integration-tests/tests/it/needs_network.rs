@@ -154,3 +154,33 @@ fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
     network.run(3, &script);
     network.assert_well(3, &[1]);
 }
+
+/// Jobs in containers: namespaces of their own for users, mounts and the network. Only the directory
+/// of the agent's socket and the data are the same. No user of one side exists in the other.
+#[test]
+// semantics: AGENT-16
+fn containers_with_the_agents_directory_share_its_cache() {
+    let Some(network) = Network::new(Samples::awkward(200, 10_000)) else { return };
+    let script = r#"
+        mkdir -m 700 agent
+        "$FOREREAD" agent start --memory 100MB --socket "$PWD/agent/node.sock"
+        for n in 0 1; do
+            ip netns exec n$n unshare --user --mount sh -c '
+                "$FOREREAD" load "$DATASET" --epochs 2 --seed $0 --digest --report json \
+                    --agent "$PWD/agent/node.sock" > report-$0 2> printed-$0' $n
+        done
+        # Without the directory there is no agent: sockets of other kinds would be found in any case.
+        ip netns exec n2 unshare --mount sh -c '
+            mount -t tmpfs none "$PWD/agent"
+            "$FOREREAD" load "$DATASET" --epochs 1 --report json --agent "$PWD/agent/node.sock" > report-2 2> printed-2'
+        "$FOREREAD" agent status --report json --socket "$PWD/agent/node.sock" > report-3
+        "$FOREREAD" agent stop --socket "$PWD/agent/node.sock"
+    "#;
+    network.run(1, script);
+    for rank in 0..2 {
+        let agent = &network.report(rank)["agent"];
+        assert!(number(agent, "/samples") >= 200 && number(agent, "/direct_samples") == 0, "{agent}");
+    }
+    assert!(network.report(2)["agent"].is_null());
+    assert_eq!(number(&network.report(3), "/reads"), 200, "each sample was read once for both");
+}

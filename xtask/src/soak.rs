@@ -154,6 +154,16 @@ const LONG: &[Long] = &[
         file: "crates/simulator/tests/several_jobs.rs",
         test: "next_use_is_close_to_min_for_equal_jobs",
     },
+    Long {
+        name: "2,000 faults around an agent and its jobs",
+        file: "integration-tests/tests/it/agent_faults.rs",
+        test: "jobs_are_complete_whatever_happens_to_their_agent",
+    },
+    Long {
+        name: "3,000 rounds of random operations on a node's store",
+        file: "crates/store/src/host/stress.rs",
+        test: "requests_are_answered_whatever_happens_to_jobs_and_limits",
+    },
 ];
 
 impl Long {

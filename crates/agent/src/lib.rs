@@ -86,18 +86,20 @@ pub struct AgentSettings {
 }
 
 impl AgentSettings {
-    /// The limits of the configuration as values of the policy.
+    /// The memory and the limits of the configuration as values of the policy.
     fn arguments(&self) -> Policy {
         let mut policy = Policy::default();
         let limits = [
             ("limit", self.config.origin_limit.map(|rate| rate.to_string())),
             ("parallelism", self.config.origin_parallelism.map(|most| most.to_string())),
         ];
-        for (word, value) in limits {
+        let memory = ("memory", "", Some(self.memory.to_string()));
+        let limits = limits.map(|(word, value)| (word, "*", value));
+        for (word, about, value) in [memory].into_iter().chain(limits) {
             if let Some(value) = value
-                && let Err(error) = policy.set(word, "*", &value, PolicySource::Argument)
+                && let Err(error) = policy.set(word, about, &value, PolicySource::Argument)
             {
-                tracing::warn!(%error, "a limit is not in force");
+                tracing::warn!(%error, "a value is not in force");
             }
         }
         policy

@@ -448,8 +448,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_24_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 24);
+    fn names_are_unique_and_25_are_settable_outside() {
+        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 25);
         let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
         assert_eq!(names.len(), all_knobs().count());
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
 use crate::s3::at;
 use crate::support::{number, run, times};
 
@@ -80,7 +80,7 @@ fn four_cold_jobs_with_one_order_read_each_sample_once() {
     let node = Node::new(4000, 800);
     let job = ["--seed", "7", "--epochs", "1", "--compute-ms", "20"];
     node.all(&[&job[..]; 4]);
-    assert_eq!(node.store.requests().get, 4000);
+    assert_requests(node.store.requests().get, 4000);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use foreread_tier_testing::store::NumberedObjects;
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
 use crate::support::{number, run};
 
 /// What a sample takes on a disk: its bytes and trailer, a multiple of 64, and its index.
@@ -49,7 +49,8 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     assert!((390..=405).contains(&on_disk) && held >= 260, "{status}");
     // What is read in an epoch is what neither has, less what the look-ahead still holds.
     let reads = number(&status, "/reads");
-    assert!(reads <= 1000 + 2 * (1000 - 660) && reads == requests, "{reads}");
+    assert!(reads <= 1000 + 2 * (1000 - 660), "{reads}");
+    assert_requests(requests, reads);
     assert!(number(&status, "/disk_reads") > 0);
 
     run(&mut node.agent(&["stop"])).ok();
@@ -83,7 +84,7 @@ fn third_of_three_datasets_gets_the_disk() {
         let before = node.store.requests().get;
         // From the second epoch on, nothing is read: the lower bound.
         load(&node, &format!("s3://{bucket}"), &["--epochs", "2", "--seed", "9"]);
-        assert_eq!(node.store.requests().get - before, 0, "{bucket}");
+        assert_requests(node.store.requests().get - before, 0);
     }
     let status = node.status();
     assert!(number(&status, "/disk/written_bytes") >= 3 * 400 * LENGTH, "{status}");
@@ -153,20 +154,27 @@ fn datasets_that_come_under_load_share_the_disk() {
     });
     eventually("samples are written", || number(&node.status(), "/disk/written_bytes") > 1_000_000);
     let first = capacity();
+    // A job on a busy machine may take the agent for silent, and read by itself.
+    let mut direct = 0;
+    let mut digests_of = |report: Value| {
+        direct += number(&report, "/agent/direct_samples");
+        digests(&report)
+    };
     for number in 0..4 {
         let bucket = format!("s3://other{number}");
         let mut alone = node.foreread(&["load", &bucket, "--report", "json", "--digest", "--agent", "off"]);
-        assert_eq!(digests(&load(&node, &bucket, &[])), digests(&run(&mut alone).json()));
+        assert_eq!(digests_of(load(&node, &bucket, &[])), digests(&run(&mut alone).json()));
         // Each dataset takes something for its index.
         assert!(capacity() > first / 2, "{} of {first}", capacity());
     }
     for (job, seed) in jobs.into_iter().zip(["1", "2"]) {
-        assert_eq!(digests(&job.report()), node.digests(&["--seed", seed, "--epochs", "10"]));
+        assert_eq!(digests_of(job.report()), node.digests(&["--seed", seed, "--epochs", "10"]));
     }
     let status = node.status();
     let (reads, requests) = (number(&status, "/reads"), node.store.requests().get);
-    // Those that read by themselves, with caches of their own.
-    assert_eq!(requests - reads, 2 * 1000 + 4 * 100, "{status}");
+    // Those that read by themselves have caches of their own. A late read is hedged.
+    let hedged = requests - reads - (2 * 1000 + 4 * 100 + direct);
+    assert!(hedged <= 20, "{hedged}: {status}");
     assert!(number(&status, "/disk_reads") > 0);
 }
 

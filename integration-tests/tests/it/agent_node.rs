@@ -162,6 +162,13 @@ pub(crate) fn fetched(report: &Value) -> u64 {
     epochs.iter().map(|epoch| number(epoch, "/samples")).sum::<u64>() - held
 }
 
+/// Asserts that a store got these requests, and at most a hundredth more: a late read is hedged,
+/// and a job on a busy machine may take the agent for silent.
+#[track_caller]
+pub(crate) fn assert_requests(got: u64, expected: u64) {
+    assert!((expected..=expected + expected / 100 + 5).contains(&got), "{got} instead of {expected}");
+}
+
 /// Waits until the condition holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = Instant::now();

@@ -155,8 +155,9 @@ fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
     network.assert_well(3, &[1]);
 }
 
-/// Jobs in containers: namespaces of their own for users, mounts and the network. Only the directory
-/// of the agent's socket and the data are the same. No user of one side exists in the other.
+/// Jobs in containers: namespaces of their own for users, mounts and the network. Only the
+/// directory of the agent's socket and the data are the same. No user of one side exists in the
+/// other.
 #[test]
 // semantics: AGENT-16
 fn containers_with_the_agents_directory_share_its_cache() {

@@ -198,11 +198,12 @@ impl StoreState {
         now: u64,
         actions: &mut Actions,
     ) {
-        self.cache.set_on_disk(key, false);
         if waiting.is_empty() {
+            // Its jobs have ended, and with them the read.
             self.cache.forget(key);
             return;
         }
+        self.cache.set_on_disk(key, false);
         let origin = self.datasets[key.dataset.0 as usize].origin;
         for WaitingRequest { job, due, .. } in &waiting {
             self.enter_queue(*job, origin, *due);

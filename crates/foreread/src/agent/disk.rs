@@ -7,7 +7,7 @@
 //!   next use, and keeps what the disks do not have. A disk that followed it, too, would wear out.
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
-//! * *Writes have a budget* ([`WearBudget`]).
+//! * *Writes have a budget* (`wear.rs`).
 //! * *A new dataset opens the disk tier again*, which knows its datasets from the beginning. For a
 //!   moment, samples are then read from their stores. The price of few datasets in a tier that is
 //!   fast for each sample.

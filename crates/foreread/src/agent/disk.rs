@@ -3,14 +3,12 @@
 //! # Decisions and price
 //!
 //! * *Static.* A sample that is on a disk stays there while its dataset has jobs. Memory follows
-//!   the
-//!   next use, and keeps what the disks do not have. A disk that followed it, too, would wear out.
+//!   the next use, and keeps what the disks do not have. A disk that followed it would wear out.
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
 //! * *Writes have a budget* (`wear.rs`).
-//! * *A new dataset opens the disk tier again*, which knows its datasets from the beginning. For a
-//!   moment, samples are then read from their stores. The price of few datasets in a tier that is
-//!   fast for each sample.
+//! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
+//!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

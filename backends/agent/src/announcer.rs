@@ -25,7 +25,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Announces until the job ends.
 pub(crate) fn run(link: &Arc<Link>) {
-    let mut progress = Progress { told: Instant::now() };
+    let mut progress = Progress { reported: Instant::now() };
     loop {
         let mut state = link.lock();
         let (connection, orders) = loop {
@@ -55,8 +55,8 @@ fn wait<'a>(
     mut state: MutexGuard<'a, LinkState>,
     progress: &mut Progress,
 ) -> MutexGuard<'a, LinkState> {
-    if progress.told.elapsed() >= PROGRESS_INTERVAL {
-        progress.told = Instant::now();
+    if progress.reported.elapsed() >= PROGRESS_INTERVAL {
+        progress.reported = Instant::now();
         let connection = state.connection();
         if let (Some(connection), Some(stalled)) = (connection, state.stalled.clone()) {
             drop(state);
@@ -69,7 +69,7 @@ fn wait<'a>(
 
 /// When the agent heard last how the job gets on.
 struct Progress {
-    told: Instant,
+    reported: Instant,
 }
 
 /// Tells the agent how long the trainer has waited. An agent that does not understand it loses

@@ -126,10 +126,10 @@ async fn open(
     let sizes = hosted.sizes();
     let added = store.add_dataset(sizes, hosted.reader(), &origin);
     let id = added.map_err(|error| error.to_string())?;
-    let told = store.clone();
+    let marked = store.clone();
     let listener = move |change: DiskChange<'_>| match change {
-        DiskChange::All(ids) => told.replace_on_disk(id, ids),
-        DiskChange::Lost(ids) => told.set_on_disk(id, ids, false),
+        DiskChange::All(ids) => marked.replace_on_disk(id, ids),
+        DiskChange::Lost(ids) => marked.set_on_disk(id, ids, false),
     };
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
     Ok(KnownDataset { id, url: key.url.clone(), origin, on_disk, samples: sizes.len(), bytes: sizes.total() })

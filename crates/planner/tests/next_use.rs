@@ -1,6 +1,8 @@
 //! The nearest next use over several jobs, against an exact model, MIN and "never evict".
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
@@ -9,15 +11,10 @@ use foreread_planner::{CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache,
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes, SplitMix64};
 use proptest::prelude::*;
 
+use crate::common::orders;
+
 /// Nanoseconds per sample of each job. So few that each time has a bucket of its own.
 const NS: u64 = 4;
-
-/// The orders of some epochs of one job.
-fn orders(samples: u64, epochs: u64, seed: u64) -> Vec<Vec<u64>> {
-    let shuffle = Shuffle::new(samples, seed).unwrap();
-    let order = |epoch| shuffle.order(epoch).unwrap();
-    (0..epochs).map(|epoch| (0..samples).map(|at| order(epoch).at(at).0).collect()).collect()
-}
 
 /// Jobs of equal pace, each at its own phase, that use their samples in turn.
 struct Jobs {

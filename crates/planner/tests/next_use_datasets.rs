@@ -1,21 +1,17 @@
 //! Several datasets in one cache: bounds, weights, unused ones, and samples on disks.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod common;
+
 use std::num::NonZeroU32;
 
-use foreread_oracle::{Sampler, Shuffle};
 use foreread_planner::{CacheBounds, DatasetCosts, JobStart, NextUseCache};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
+use crate::common::orders;
+
 /// Nanoseconds per sample of each job.
 const NS: u64 = 4;
-
-/// The orders of some epochs of one job.
-fn orders(samples: u64, epochs: u64, seed: u64) -> Vec<Vec<u64>> {
-    let shuffle = Shuffle::new(samples, seed).unwrap();
-    let order = |epoch| shuffle.order(epoch).unwrap();
-    (0..epochs).map(|epoch| (0..samples).map(|at| order(epoch).at(at).0).collect()).collect()
-}
 
 /// Two datasets of 100 samples, each with two jobs in their own orders, and room for `capacity`.
 /// `costs` are the weight of the second one, and the nanoseconds that a read of it takes.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule};
+use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, StoreId};
 
@@ -43,4 +43,11 @@ pub fn stream(run: &Run, samples: &[u64]) -> Vec<SampleId> {
         all.extend((0..stream.len()).map(|index| SampleId(before + stream.at(index).0)));
     }
     all
+}
+
+/// The orders of some epochs of one job.
+pub fn orders(samples: u64, epochs: u64, seed: u64) -> Vec<Vec<u64>> {
+    let shuffle = Shuffle::new(samples, seed).unwrap();
+    let order = |epoch| shuffle.order(epoch).unwrap();
+    (0..epochs).map(|epoch| (0..samples).map(|at| order(epoch).at(at).0).collect()).collect()
 }

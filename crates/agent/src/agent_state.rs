@@ -226,7 +226,7 @@ impl AgentState {
             .flatten()
             .and_then(|id| self.datasets.get(id));
         let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
-        let there = self.store.status().datasets[dataset.id.0 as usize].clone();
+        let there = self.store.totals().datasets[dataset.id.0 as usize].clone();
         if request.begin && there.kept_samples < dataset.samples {
             self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());
         }

@@ -44,7 +44,7 @@ impl RecentRates {
 impl AgentState {
     /// Notes what has happened so far, for rates.
     pub(crate) fn note_rates(&self) {
-        let status = self.store.status();
+        let status = self.store.totals();
         self.rates.lock().unwrap_or_else(PoisonError::into_inner).add(Instant::now(), &status);
     }
 

@@ -125,34 +125,29 @@ impl StoreState {
     }
 
     fn job_states(&self) -> BTreeMap<StoreJob, JobState> {
-        // The paces of each dataset's orders, and how many jobs have each order.
-        let mut orders: BTreeMap<DatasetId, BTreeMap<u64, (f64, f64)>> = BTreeMap::new();
-        for member in self.jobs.values() {
-            for (dataset, pace) in member.orders.paces(&self.cache) {
-                let (fastest, jobs) = orders.entry(dataset).or_default().entry(member.convoy).or_default();
-                (*fastest, *jobs) = (fastest.max(pace), *jobs + 1.0);
-            }
-        }
-        let misses: BTreeMap<DatasetId, f64> = orders
-            .iter()
-            .map(|(dataset, orders)| {
-                let paces: Vec<f64> = orders.values().map(|(pace, _)| *pace).collect();
-                (*dataset, SharedMiss::of(&paces, self.held_share(*dataset)).miss)
-            })
-            .collect();
         let states = self.jobs.iter().map(|(job, member)| {
-            let expected = member.orders.paces(&self.cache).map(|(dataset, pace)| {
-                let jobs = orders[&dataset][&member.convoy].1;
-                (pace, 1.0 - misses[&dataset] / jobs)
-            });
-            // A job's present dataset is the one that it has begun last; its others have ended.
-            let expected_hit_share = expected.last().map(|(_, share)| share);
             let StoreMember { counts, waiting, weight, .. } = member;
-            let state =
-                JobState { counts: *counts, waiting: *waiting, weight: weight.get(), expected_hit_share };
-            (*job, state)
+            let (counts, waiting, weight) = (*counts, *waiting, weight.get());
+            (*job, JobState { counts, waiting, weight, expected_hit_share: None })
         });
         states.collect()
+    }
+
+    /// What the expected hit shares follow from.
+    pub(super) fn order_paces(&self) -> OrderPaces {
+        let mut orders = OrderPaces::default();
+        for (job, member) in &self.jobs {
+            for (dataset, pace) in member.orders.paces(&self.cache) {
+                let held = self.held_share(dataset);
+                let of = orders.datasets.entry(dataset).or_default();
+                of.held = held;
+                let order = of.orders.entry(member.convoy).or_default();
+                (order.fastest, order.jobs) = (order.fastest.max(pace), order.jobs + 1.0);
+                // A job's present dataset is the one that it has begun last; its others have ended.
+                orders.jobs.insert(*job, (dataset, member.convoy));
+            }
+        }
+        orders
     }
 
     /// The part of a dataset that is in memory.
@@ -160,5 +155,47 @@ impl StoreState {
         let all = self.datasets.get(dataset.0 as usize).map_or(0, |dataset| dataset.footprints.total());
         let (_, held) = self.cache.residents(dataset);
         if all == 0 { 1.0 } else { held as f64 / all as f64 }
+    }
+}
+
+/// The paces of the jobs' orders. The shares that follow from them take a while to compute, and are
+/// computed without the store's lock.
+#[derive(Debug, Default)]
+pub(super) struct OrderPaces {
+    datasets: BTreeMap<DatasetId, DatasetPaces>,
+    /// The present dataset of each job, and its convoy.
+    jobs: BTreeMap<StoreJob, (DatasetId, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct DatasetPaces {
+    /// The part that is in memory.
+    held: f64,
+    /// By convoy.
+    orders: BTreeMap<u64, OrderPace>,
+}
+
+/// The fastest pace of an order, and the number of its jobs.
+#[derive(Debug, Default)]
+struct OrderPace {
+    fastest: f64,
+    jobs: f64,
+}
+
+impl OrderPaces {
+    /// Sets the expected hit shares of jobs.
+    pub(super) fn expect(&self, states: &mut BTreeMap<StoreJob, JobState>) {
+        let miss = |of: &DatasetPaces| {
+            let paces: Vec<f64> = of.orders.values().map(|order| order.fastest).collect();
+            SharedMiss::of(&paces, of.held).miss
+        };
+        let misses: BTreeMap<DatasetId, f64> =
+            self.datasets.iter().map(|(dataset, of)| (*dataset, miss(of))).collect();
+        for (job, (dataset, convoy)) in &self.jobs {
+            let jobs = self.datasets[dataset].orders[convoy].jobs;
+            if let Some(state) = states.get_mut(job) {
+                state.expected_hit_share = Some(1.0 - misses[dataset] / jobs);
+            }
+        }
     }
 }

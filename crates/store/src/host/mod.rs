@@ -355,9 +355,19 @@ impl NodeStore {
         state.cache.contains(key) || state.cache.is_on_disk(key)
     }
 
+    /// The present state without the expected hit shares, which take longer.
+    pub fn totals(&self) -> StoreStatus {
+        self.0.lock().status()
+    }
+
     /// The present state.
     pub fn status(&self) -> StoreStatus {
-        self.0.lock().status()
+        let (mut status, orders) = {
+            let state = self.0.lock();
+            (state.status(), state.order_paces())
+        };
+        orders.expect(&mut status.jobs);
+        status
     }
 
     /// Changes the capacity in bytes. Samples that do not fit leave at once.

@@ -130,6 +130,19 @@ pub const NEEDS: &[Need] = &[
         },
     },
     Need {
+        name: "the right to make memory cgroups",
+        step: "test",
+        tests: Some(Tests { module: "needs_cgroup", variable: "FOREREAD_TEST_CGROUP", server: None }),
+        source: NeedSource::Ways {
+            ways: &["unshare --mount"],
+            script: "mkdir on && { mount -t cgroup -o memory cgroup on || mount -t cgroup2 cgroup2 on; } \
+                     && mkdir on/foreread-$$ && ls on/foreread-$$ | grep -q -e memory.max -e memory.limit_in_bytes \
+                     && rmdir on/foreread-$$",
+            packages: &[],
+            remedy: "sudo --preserve-env cargo xtask test --all",
+        },
+    },
+    Need {
         name: "the right to mount an ext4 image",
         step: "test",
         tests: Some(Tests { module: "needs_ext4", variable: "FOREREAD_TEST_EXT4", server: None }),

@@ -82,6 +82,7 @@ pub use crate::builder::Builder;
 pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
+pub use crate::memory::free_memory;
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::{State, StateLock};

@@ -183,7 +183,13 @@ impl Drop for Grant {
     }
 }
 
-/// The free bytes within the machine and each control group of this process. `root` replaces `/`.
+/// The free bytes within the machine and each control group of this process (cgroup, versions 1 and
+/// 2). `None` if the system does not say.
+pub fn free_memory() -> Option<u64> {
+    free(Path::new("/"))
+}
+
+/// The same. `root` replaces `/`.
 pub(crate) fn free(root: &Path) -> Option<u64> {
     let machine = available(&fs::read_to_string(root.join("proc/meminfo")).ok()?)?;
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();

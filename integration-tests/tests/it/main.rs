@@ -27,6 +27,7 @@ mod needs_azurite;
 mod needs_bindfs;
 mod needs_btrfs;
 mod needs_ceph;
+mod needs_cgroup;
 mod needs_chromium;
 mod needs_ext4;
 mod needs_fuse;

@@ -70,8 +70,20 @@ fn start_agent(
     http: &AgentHttp,
 ) -> Result<RunningAgent> {
     let (memory, config) = agent_config(knobs)?;
+    warn_of_short_memory(memory);
     let (policy, http) = (policy_file(policy)?, http_address(http)?);
     Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy, http })?)
+}
+
+/// The kernel ends an agent that fills more memory than its control group or the machine has.
+fn warn_of_short_memory(memory: u64) {
+    if let Some(free) = foreread::free_memory().filter(|free| *free < memory) {
+        let (memory, free) = (ByteSize(memory), ByteSize(free));
+        tracing::warn!(
+            "--memory {memory} is more than the {free} that this machine and its memory cgroups have left; the \
+             kernel ends the agent when they are full, and jobs then read by themselves"
+        );
+    }
 }
 
 /// The address of `--http`. Only this machine may reach it.
@@ -124,6 +136,7 @@ fn start(options: &AgentOptions) -> Result<()> {
     check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
     http_address(&options.http)?;
+    warn_of_short_memory(memory);
     let socket = socket_of(options)?;
     if Client::connect(&socket.display().to_string()).is_ok() {
         bail!("an agent serves already at {}; `foreread agent status` shows it", socket.display());
@@ -151,7 +164,9 @@ fn start(options: &AgentOptions) -> Result<()> {
     if let Err(error) = wait_until_serving(&mut child, &socket) {
         let _ = child.kill();
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        return Err(match text.trim().strip_prefix("foreread: ") {
+        // Warnings come first.
+        let begins = text.find("foreread: ").filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n'));
+        return Err(match begins.map(|at| text[at..].trim().trim_start_matches("foreread: ")) {
             Some(why) => anyhow::anyhow!("{why}"),
             None => error.context(format!("{} may have more", log.display())),
         });

@@ -136,7 +136,7 @@ pub const NEEDS: &[Need] = &[
         source: NeedSource::Ways {
             ways: &["unshare --mount"],
             script: "mkdir on && { mount -t cgroup -o memory cgroup on || mount -t cgroup2 cgroup2 on; } \
-                     && mkdir on/foreread-$$ && ls on/foreread-$$ | grep -q -e memory.max -e memory.limit_in_bytes \
+                     && mkdir on/foreread-$$ && ls on/foreread-$$ | grep -q -e memory.max -e memory.limit \
                      && rmdir on/foreread-$$",
             packages: &[],
             remedy: "sudo --preserve-env cargo xtask test --all",

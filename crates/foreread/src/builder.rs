@@ -21,6 +21,7 @@ use crate::config::{Config, Disk, Memory, SamplerKind};
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
 use crate::loader::{Loader, Ready};
+use crate::order_group::order_group_seed;
 use crate::origin;
 use crate::prepared::Prepared;
 use crate::registry::Registry;
@@ -154,6 +155,13 @@ impl Builder {
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self
+    }
+
+    /// The order of a group of jobs, in place of the seed's. Jobs with one group read in one order,
+    /// so an agent reads each sample once for all of them.
+    #[must_use]
+    pub fn order_group(self, name: &str) -> Self {
+        self.seed(order_group_seed(name))
     }
 
     /// The sampler of the order.

@@ -51,6 +51,7 @@ mod machine;
 mod memory;
 mod merged;
 mod node_rank;
+mod order_group;
 mod origin;
 mod planned;
 #[cfg(feature = "plot")]
@@ -83,6 +84,7 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
+pub use crate::order_group::order_group_seed;
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};
 pub use crate::state::{State, StateLock};

@@ -36,3 +36,13 @@ def test_batch_is_a_sequence(directory: Path) -> None:
         batch = next(loader)
         assert [s.id for s in batch[2:4]] == batch.ids[2:4]
         assert batch[-1].id == batch.ids[-1]
+
+
+def test_jobs_of_an_order_group_have_one_order_whatever_their_seeds(directory: Path) -> None:
+    def order(**settings: object) -> list[int]:
+        with foreread.Loader(directory, batch_size=8, epochs=2, **settings) as loader:
+            return [number for batch in loader for number in batch.ids]
+
+    group = order(seed=1, order_group="search")
+    assert group == order(seed=2, order_group="search") == order(seed=2612920538)
+    assert group not in (order(seed=1), order(order_group="other"))

@@ -24,6 +24,9 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.batch_size = knobs.parse("batch-size")?.unwrap_or(config.batch_size);
     config.epochs = knobs.parse("epochs")?.unwrap_or(config.epochs);
     config.seed = knobs.parse("seed")?.unwrap_or(config.seed);
+    if let Some(group) = knobs.parse::<String>("order-group")? {
+        config.seed = foreread::order_group_seed(&group);
+    }
     config.sampler = knobs.parse("sampler")?.unwrap_or(config.sampler);
     config.drop_last = knobs.parse("drop-last")?.unwrap_or(config.drop_last);
     config.memory = knobs.parse("memory")?.unwrap_or(config.memory);

@@ -124,6 +124,14 @@ pub const KNOBS: &[Knob] = &[
     knob("epochs", Value("N"), Some("2"), Order, "Passes over the dataset"),
     knob("seed", Value("N"), Some("0"), Order, "The seed of the order"),
     knob(
+        "order-group",
+        Value("NAME"),
+        None,
+        Order,
+        "Read in this group's order, whatever the seed. Jobs of one group read in one order, so an \
+         agent reads each sample once for all of them",
+    ),
+    knob(
         "sampler",
         Words(&["shuffle", "torch", "feistel", "sequential"]),
         Some("shuffle"),
@@ -448,8 +456,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_25_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 25);
+    fn names_are_unique_and_26_are_settable_outside() {
+        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 26);
         let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
         assert_eq!(names.len(), all_knobs().count());
     }

@@ -17,9 +17,9 @@ use crate::support::{number, run, times};
 const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
 
 /// The reads of four jobs in `epochs` epochs with memory for a fifth of 4,000 samples.
-fn reads_of_four(epochs: &str, seeds: [&str; 4]) -> (u64, Vec<Vec<String>>) {
+fn reads_of_four(epochs: &str, seeds: [&str; 4], more: &[&str]) -> (u64, Vec<Vec<String>>) {
     let node = Node::new(4000, 800);
-    let jobs = seeds.map(|seed| ["--seed", seed, "--epochs", epochs, "--compute-ms", "25"]);
+    let jobs = seeds.map(|seed| [&["--seed", seed, "--epochs", epochs, "--compute-ms", "25"], more].concat());
     let reports = node.all(&jobs.each_ref().map(|job| &job[..]));
     for report in &reports {
         assert_eq!((number(report, "/agent/direct_samples"), number(report, "/origin_requests")), (0, 0));
@@ -36,8 +36,8 @@ fn reads_of_four(epochs: &str, seeds: [&str; 4]) -> (u64, Vec<Vec<String>>) {
 #[test]
 // semantics: AGENT-2
 fn four_jobs_with_memory_for_a_fifth_read_half_of_each_epoch() {
-    let (early, _) = reads_of_four("2", SEEDS);
-    let (all, found) = reads_of_four("5", SEEDS);
+    let (early, _) = reads_of_four("2", SEEDS, &[]);
+    let (all, found) = reads_of_four("5", SEEDS, &[]);
     let share = (all - early) as f64 / (4 * 3 * 4000) as f64;
     println!("{share:.3} of the dataset per job and epoch, from the third epoch on");
     assert!(share <= 0.51, "{share:.3} of the dataset per job and epoch");
@@ -52,11 +52,21 @@ fn four_jobs_with_memory_for_a_fifth_read_half_of_each_epoch() {
 #[test]
 // semantics: AGENT-3
 fn four_jobs_with_one_order_read_each_sample_once_per_epoch() {
-    let (all, found) = reads_of_four("2", ["7"; 4]);
-    let share = all as f64 / (4 * 2 * 4000) as f64;
+    assert_one_order(reads_of_four("2", ["7"; 4], &[]));
+}
+
+#[test]
+// semantics: AGENT-24
+fn jobs_of_one_order_group_read_one_order_whatever_their_seeds() {
+    assert_one_order(reads_of_four("2", SEEDS, &["--order-group", "search"]));
+}
+
+#[track_caller]
+fn assert_one_order((reads, digests): (u64, Vec<Vec<String>>)) {
+    let share = reads as f64 / (4 * 2 * 4000) as f64;
     println!("{share:.3} of the dataset per job and epoch");
     assert!(share <= 0.26, "{share:.3} of the dataset per job and epoch");
-    assert!(found.iter().all(|digests| *digests == found[0]));
+    assert!(digests.iter().all(|job| *job == digests[0]));
 }
 
 #[test]

@@ -148,7 +148,7 @@ knob_set!(
     /// `load`.
     LoadSet,
     &[
-        "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate", "compute-ms",
+        "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate", "compute-ms",
         "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit", "origin-parallelism",
         "patience",
         "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
@@ -166,8 +166,8 @@ knob_set!(
     /// `plan`.
     PlanSet,
     &[
-        "samples", "sample-bytes", "batch-size", "epochs", "seed", "sampler", "drop-last", "deal", "validate",
-        "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism",
+        "samples", "sample-bytes", "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal",
+        "validate", "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism",
         "calibration", "on-error", "rank", "world-size", "report", "progress",
     ],
     report
@@ -176,8 +176,8 @@ knob_set!(
     /// `order`.
     OrderSet,
     &[
-        "samples", "epoch", "seed", "sampler", "batch-size", "drop-last", "deal", "rank", "world-size",
-        "report",
+        "samples", "epoch", "seed", "order-group", "sampler", "batch-size", "drop-last", "deal", "rank",
+        "world-size", "report",
     ],
     |option| match option.get_id().as_str() {
         "samples" => option.help("The number of samples (required)"),

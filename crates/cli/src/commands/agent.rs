@@ -80,8 +80,8 @@ fn warn_of_short_memory(memory: u64) {
     if let Some(free) = foreread::free_memory().filter(|free| *free < memory) {
         let (memory, free) = (ByteSize(memory), ByteSize(free));
         tracing::warn!(
-            "--memory {memory} is more than the {free} that this machine and its memory cgroups have left; the \
-             kernel ends the agent when they are full, and jobs then read by themselves"
+            "--memory {memory} is more than the {free} that the machine and its memory cgroups have left; \
+             the kernel ends the agent when they are full, and jobs then read by themselves"
         );
     }
 }
@@ -165,7 +165,8 @@ fn start(options: &AgentOptions) -> Result<()> {
         let _ = child.kill();
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         // Warnings come first.
-        let begins = text.find("foreread: ").filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n'));
+        let begins =
+            text.find("foreread: ").filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n'));
         return Err(match begins.map(|at| text[at..].trim().trim_start_matches("foreread: ")) {
             Some(why) => anyhow::anyhow!("{why}"),
             None => error.context(format!("{} may have more", log.display())),

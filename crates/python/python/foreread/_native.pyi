@@ -137,6 +137,7 @@ class Loader:
         batch_size: int | None = None,
         epochs: int | None = None,
         seed: int | None = None,
+        order_group: str | None = None,
         sampler: Literal["shuffle", "torch", "feistel", "sequential"] | None = None,
         drop_last: bool | None = None,
         deal: Literal["torch", "blocks", "locality"] | None = None,

@@ -35,6 +35,8 @@ class Settings(TypedDict, total=False):
     epochs: int | None
     #: The seed of the order (default: 0).
     seed: int | None
+    #: The order of a group of jobs, in place of the seed's: an agent reads each sample once for all of them.
+    order_group: str | None
     #: The sampler (default: shuffle). torch is DistributedSampler's order, bit for bit.
     sampler: Literal["shuffle", "torch", "feistel", "sequential"] | None
     #: Drop an uneven remainder instead of padding.

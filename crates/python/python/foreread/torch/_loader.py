@@ -84,7 +84,7 @@ class DataLoader:
             between runs.
         prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
-        memory, disk, agent, look_ahead, origin_limit, origin_parallelism, rank, world_size, peers: as
+        order_group, memory, disk, agent, look_ahead, origin_limit, origin_parallelism, rank, world_size, peers: as
             ``foreread.Loader``.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
         on_error: the effect of an unreadable or undecodable sample: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a good

@@ -1,8 +1,8 @@
 //! One order for several jobs.
 //!
-//! A search over hyperparameters often gives each job a seed of its own. Jobs that read in one order
-//! need a sample at about the same time, so an agent's cache of any size reads it once for all of
-//! them. The name of their group gives them that order: a seed that follows from the name.
+//! A search over hyperparameters often gives each job a seed of its own. Jobs that read in one
+//! order need a sample at about the same time. An agent then reads it once for all of them, however
+//! small its cache is. The name of their group gives them that order: a seed that follows from it.
 //!
 //! Decision: the seed is computed and not agreed on. Jobs need not meet, may start at any time and
 //! on any node, and resume with their order. The price: no job keeps the order of its own seed.

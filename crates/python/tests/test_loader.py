@@ -38,7 +38,7 @@ def test_batch_is_a_sequence(directory: Path) -> None:
         assert batch[-1].id == batch.ids[-1]
 
 
-def test_jobs_of_an_order_group_have_one_order_whatever_their_seeds(directory: Path) -> None:
+def test_jobs_of_an_order_group_have_one_order(directory: Path) -> None:
     def order(**settings: object) -> list[int]:
         with foreread.Loader(directory, batch_size=8, epochs=2, **settings) as loader:
             return [number for batch in loader for number in batch.ids]

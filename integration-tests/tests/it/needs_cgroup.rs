@@ -1,7 +1,7 @@
 //! An agent whose memory cgroup is smaller than the memory that it was given.
 //!
-//! `FOREREAD_TEST_CGROUP` holds the words that make a mount namespace, to be put before a command. In
-//! it the hierarchy of memory cgroups can be mounted, and groups be made.
+//! `FOREREAD_TEST_CGROUP` holds the words that make a mount namespace, to be put before a command.
+//! In it the hierarchy of memory cgroups can be mounted, and groups be made.
 
 use std::process::Command;
 

@@ -148,10 +148,9 @@ knob_set!(
     /// `load`.
     LoadSet,
     &[
-        "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate", "compute-ms",
-        "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit", "origin-parallelism",
-        "patience",
-        "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
+        "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate",
+        "compute-ms", "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit",
+        "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank", "world-size", "peers", "report", "report-file",
         "digest", "ids", "state", "plot", "progress",
     ],
     |option| match option.get_id().as_str() {
@@ -166,9 +165,9 @@ knob_set!(
     /// `plan`.
     PlanSet,
     &[
-        "samples", "sample-bytes", "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal",
-        "validate", "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit", "origin-parallelism",
-        "calibration", "on-error", "rank", "world-size", "report", "progress",
+        "samples", "sample-bytes", "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last",
+        "deal", "validate", "compute-ms", "memory", "disk", "look-ahead", "format", "origin-limit",
+        "origin-parallelism", "calibration", "on-error", "rank", "world-size", "report", "progress",
     ],
     report
 );

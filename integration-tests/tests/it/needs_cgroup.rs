@@ -52,9 +52,10 @@ fn agent_beyond_its_memory_cgroup_costs_no_sample() {
         };
     }
     let started = run(command.current_dir(&directory).env("LIMIT", "40000000"));
-    assert!(started.stderr.contains("is more than the"), "it warns: {}", started.stderr);
+    let warning = started.stderr.clone();
     started.ok();
     node.process = number(&node.status(), "/process") as u32;
+    assert!(warning.contains("is more than the"), "it warns: {warning}");
 
     // A job of another group, so the kernel can end the agent alone.
     let job = Running::start(node.job(&arguments));

@@ -164,11 +164,10 @@ fn start(options: &AgentOptions) -> Result<()> {
     if let Err(error) = wait_until_serving(&mut child, &socket) {
         let _ = child.kill();
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        // Warnings come first.
-        let begins =
-            text.find("foreread: ").filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n'));
-        return Err(match begins.map(|at| text[at..].trim().trim_start_matches("foreread: ")) {
-            Some(why) => anyhow::anyhow!("{why}"),
+        // Warnings may come first.
+        let line = text.split_once("\nforeread: ").map(|(_, why)| why);
+        return Err(match text.strip_prefix("foreread: ").or(line) {
+            Some(why) => anyhow::anyhow!("{}", why.trim()),
             None => error.context(format!("{} may have more", log.display())),
         });
     }

@@ -3,12 +3,15 @@
 //! An order may take long to compute, and a table of it long to make. So the thread is two epochs
 //! ahead of the requests. It begins again with each connection.
 
+use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_store::StoreError;
-use foreread_store::attach::{JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART};
+use foreread_store::attach::{
+    GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART,
+};
 
 use crate::JobOrders;
 use crate::client::is_silent;
@@ -121,7 +124,11 @@ fn announce(
         let Some(pass) = orders.order(index) else { return Ok(()) };
         let numbers: Vec<u8> = pass.samples.iter().flat_map(|id| id.to_le_bytes()).collect();
         for piece in Piece::all(pass.dataset, &numbers) {
-            call(ORDER, &OrderPiece { first: pass.first, piece }.encode())?;
+            let order = OrderPiece { first: pass.first, piece };
+            match pass.per_position {
+                NonZeroU32::MIN => call(ORDER, &order.encode())?,
+                per_position => call(GROUP_ORDER, &GroupOrderPiece { per_position, order }.encode())?,
+            };
         }
     }
     Ok(())

@@ -137,6 +137,16 @@ impl AgentClient {
         self.attached.capacity
     }
 
+    /// The bytes of its disks for samples.
+    pub fn disk_capacity(&self) -> u64 {
+        self.attached.disk_capacity
+    }
+
+    /// What no other agent is called. `None` if it is of a version that has no name.
+    pub fn host(&self) -> Option<&str> {
+        Some(&*self.attached.host).filter(|host| !host.is_empty())
+    }
+
     /// What the agent does with each dataset.
     pub fn answers(&self) -> &[DatasetAnswer] {
         &self.attached.datasets

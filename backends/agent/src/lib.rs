@@ -24,6 +24,7 @@ mod link;
 mod origin;
 mod receiver;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use foreread_types::Tick;
@@ -41,13 +42,16 @@ pub struct AnnouncedPass {
     pub dataset: u32,
     /// The position of its first use, counted over all epochs.
     pub first: Tick,
-    /// The numbers of the samples, in the order of their uses.
+    /// The samples that are used at each position. More than one only in a group of ranks, where a
+    /// rank serves samples to others.
+    pub per_position: NonZeroU32,
+    /// The numbers of the samples, in the order of their uses. [`u32::MAX`] is no sample.
     pub samples: Vec<u32>,
 }
 
 /// The orders of a job.
 pub trait JobOrders: Send + Sync + 'static {
-    /// The first position of an epoch, and the number of its uses. `None` after the last one.
+    /// The first position of an epoch, and the number of its positions. `None` after the last one.
     fn pass(&self, index: usize) -> Option<(Tick, u64)>;
 
     /// The order of an epoch. It may take some time. `None` if it cannot be computed.

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -41,7 +42,8 @@ impl SampleProvider for TestAgent {
             self.kept.lock().unwrap().push(call);
             return;
         }
-        let attached = Attached { capacity: 1 << 30, datasets: vec![DatasetAnswer::Kept] };
+        let datasets = vec![DatasetAnswer::Kept];
+        let attached = Attached { capacity: 1 << 30, datasets, ..Attached::default() };
         let answer = if call.name() == ATTACH { serde_json::to_vec(&attached).unwrap() } else { Vec::new() };
         call.answer(Ok(answer.into()));
     }
@@ -64,7 +66,8 @@ impl JobOrders for Orders {
     }
 
     fn order(&self, index: usize) -> Option<AnnouncedPass> {
-        Some(AnnouncedPass { dataset: 0, first: Tick(index as u64 * 10), samples: (0..10).collect() })
+        let (first, per_position) = (Tick(index as u64 * 10), NonZeroU32::MIN);
+        Some(AnnouncedPass { dataset: 0, first, per_position, samples: (0..10).collect() })
     }
 }
 

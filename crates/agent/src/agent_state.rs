@@ -47,6 +47,8 @@ pub(crate) struct AgentState {
     file: Mutex<PolicyFile>,
     /// Its path.
     file_name: String,
+    /// What no other agent is called.
+    name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     stopped: AtomicBool,
@@ -94,6 +96,7 @@ impl AgentState {
             connections,
             policy: Mutex::new(PolicyState { policy, mistake: None }),
             file_name: file.path().display().to_string(),
+            name: unique_name(),
             file: Mutex::new(file),
             rates,
             warmings,
@@ -185,7 +188,9 @@ impl AgentState {
             datasets.push(id);
             answers.push(answer);
         }
-        let answer = Attached { capacity: self.memory(), datasets: answers };
+        let disk_capacity = self.disk().map_or(0, |disk| disk.counts().capacity);
+        let (capacity, host) = (self.memory(), self.name.clone());
+        let answer = Attached { capacity, disk_capacity, host, datasets: answers };
         // Held until the job is known: a change of the policy meanwhile would miss it.
         let policy = self.lock_policy();
         let weight = scaled(policy.policy.job_weight(&attach.name));
@@ -339,6 +344,13 @@ impl AgentState {
         }
         values
     }
+}
+
+/// A name that no other agent has: its process and its start, in nanoseconds.
+fn unique_name() -> String {
+    let started = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    format!("{} {} {}", boot.trim(), std::process::id(), started.as_nanos())
 }
 
 fn scaled(weight: NonZeroU32) -> NonZeroU32 {

@@ -3,9 +3,10 @@
 //! Everything that a job can make the agent keep is bounded here.
 
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 
 use bytes::Bytes;
-use foreread_store::attach::{Attach, OrderPiece, Piece};
+use foreread_store::attach::{Attach, GroupOrderPiece, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
@@ -47,6 +48,7 @@ pub(crate) struct AttachedJob {
 struct PartialOrder {
     dataset: u32,
     first: Tick,
+    per_position: NonZeroU32,
     numbers: Vec<u8>,
 }
 
@@ -55,6 +57,7 @@ struct PartialOrder {
 pub(crate) struct WholeOrder {
     pub(crate) dataset: u32,
     pub(crate) first: Tick,
+    pub(crate) per_position: NonZeroU32,
     pub(crate) samples: Vec<SampleId>,
 }
 
@@ -102,13 +105,17 @@ impl JobConnection {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn add_order(&mut self, order: OrderPiece<'_>) -> Result<Option<WholeOrder>, &'static str> {
-        let OrderPiece { first, piece } = order;
+    pub(crate) fn add_order(
+        &mut self,
+        order: GroupOrderPiece<'_>,
+    ) -> Result<Option<WholeOrder>, &'static str> {
+        let GroupOrderPiece { per_position, order: OrderPiece { first, piece } } = order;
         if piece.total > MAX_USES * 4 || !piece.total.is_multiple_of(4) {
             return Err("an order is too long, or not of whole numbers");
         }
         if piece.at == 0 {
-            self.order = Some(PartialOrder { dataset: piece.number, first, numbers: Vec::new() });
+            let (dataset, numbers) = (piece.number, Vec::new());
+            self.order = Some(PartialOrder { dataset, first, per_position, numbers });
         }
         let partial = self.order.as_mut().filter(|it| it.dataset == piece.number && it.first == first);
         let partial = partial.ok_or("a piece of an order has no beginning")?;
@@ -120,7 +127,8 @@ impl JobConnection {
             let (numbers, _) = partial.numbers.as_chunks::<4>();
             let sample = |number: &[u8; 4]| SampleId(u64::from(u32::from_le_bytes(*number)));
             let samples = numbers.iter().map(sample).collect();
-            WholeOrder { dataset: partial.dataset, first: partial.first, samples }
+            let PartialOrder { dataset, first, per_position, .. } = partial;
+            WholeOrder { dataset, first, per_position, samples }
         });
         Ok(whole)
     }
@@ -153,15 +161,20 @@ mod tests {
         let long = Piece { number: 0, total: MAX_CATALOG + 1, at: 0, bytes: b"abc" };
         assert!(connection.add_catalog(long).is_err());
 
+        let order = |first, piece| GroupOrderPiece {
+            per_position: NonZeroU32::MIN,
+            order: OrderPiece { first: Tick(first), piece },
+        };
         let numbers: Vec<u8> = (0..30_000_u32).flat_map(u32::to_le_bytes).collect();
         let mut whole = None;
         for piece in Piece::all(2, &numbers) {
             assert_eq!(whole, None);
-            whole = connection.add_order(OrderPiece { first: Tick(7), piece }).unwrap();
+            whole = connection.add_order(order(7, piece)).unwrap();
         }
         let samples = (0..30_000).map(SampleId).collect();
-        assert_eq!(whole, Some(WholeOrder { dataset: 2, first: Tick(7), samples }));
+        let per_position = NonZeroU32::MIN;
+        assert_eq!(whole, Some(WholeOrder { dataset: 2, first: Tick(7), per_position, samples }));
         let lost = Piece { number: 2, total: 8, at: 4, bytes: b"abcd" };
-        assert!(connection.add_order(OrderPiece { first: Tick(9), piece: lost }).is_err());
+        assert!(connection.add_order(order(9, lost)).is_err());
     }
 }

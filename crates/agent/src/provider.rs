@@ -1,12 +1,13 @@
 //! The agent as the server sees it: requests and calls of jobs.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, CATALOG, JobProgress, ORDER, OrderPiece, PROGRESS, Piece, PolicyChanges, RESTART, SET, STATUS,
-    STOP, WARM,
+    ATTACH, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece,
+    PolicyChanges, RESTART, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use crate::agent_state::{AgentState, invalid};
+use crate::connections::WholeOrder;
 
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]
@@ -71,7 +73,16 @@ impl SampleProvider for AgentProvider {
                 });
                 return;
             }
-            ORDER => return self.order(call),
+            ORDER => {
+                let order = OrderPiece::decode(call.payload());
+                let piece = order.map(|order| GroupOrderPiece { per_position: NonZeroU32::MIN, order });
+                let added = self.add_order(connection, piece);
+                return self.order(call, added);
+            }
+            GROUP_ORDER => {
+                let added = self.add_order(connection, GroupOrderPiece::decode(call.payload()));
+                return self.order(call, added);
+            }
             CATALOG => done(
                 Piece::decode(call.payload())
                     .ok_or("a piece is malformed")
@@ -110,14 +121,21 @@ impl SampleProvider for AgentProvider {
 }
 
 impl AgentProvider {
-    /// A piece of an order. The last one is answered when the order is known, so that orders become
-    /// known one after another.
-    fn order(&self, call: WorkerCall) {
+    /// Adds a piece of an order, and returns the order if it was the last one.
+    fn add_order(
+        &self,
+        connection: ConnectionId,
+        piece: Option<GroupOrderPiece<'_>>,
+    ) -> Result<Option<WholeOrder>, &'static str> {
+        let mut connections = self.state.lock();
+        let there = connections.get_mut(&connection).ok_or("the job is not attached")?;
+        there.add_order(piece.ok_or("a piece is malformed")?)
+    }
+
+    /// Answers a piece of an order. The last one is answered when the order is known, so that
+    /// orders become known one after another.
+    fn order(&self, call: WorkerCall, added: Result<Option<WholeOrder>, &'static str>) {
         let (state, connection) = (Arc::clone(&self.state), call.connection());
-        let added = OrderPiece::decode(call.payload()).ok_or("a piece is malformed").and_then(|piece| {
-            let mut connections = state.lock();
-            connections.get_mut(&connection).ok_or("the job is not attached")?.add_order(piece)
-        });
         let order = match added {
             Ok(Some(order)) => order,
             Ok(None) => return call.answer(Ok(Bytes::new())),
@@ -127,7 +145,8 @@ impl AgentProvider {
         let dataset = job.datasets.get(order.dataset as usize).copied().flatten();
         let Some(dataset) = dataset else { return call.answer(Err(invalid("no such dataset"))) };
         self.runtime.spawn_blocking(move || {
-            let known = state.store.announce(job.job, dataset, order.first, order.samples);
+            let WholeOrder { first, per_position, samples, .. } = order;
+            let known = state.store.announce(job.job, dataset, first, per_position, samples);
             call.answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
         });
     }

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use foreread_loader::PeerGroup;
 use foreread_oracle::Run;
+use foreread_planner::LocalPlan;
 use foreread_tier::OpenContext;
 
 use crate::config::Config;
@@ -17,7 +19,17 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
-    pub(crate) fn announce(&self, _: &Run) {
+    pub(crate) fn announce(&self, _: &Run, _: &LocalPlan, _: Option<&PeerGroup>) {
+        match self.0 {}
+    }
+
+    #[cfg(feature = "peer")]
+    pub(crate) fn host(&self) -> Option<&str> {
+        match self.0 {}
+    }
+
+    #[cfg(feature = "peer")]
+    pub(crate) fn capacity(&self) -> u64 {
         match self.0 {}
     }
 
@@ -38,6 +50,7 @@ pub(crate) async fn attach(
     _: &mut [OpenDataset],
     _: &mut Config,
     _: [&StorageOptions; 2],
+    _: bool,
     _: &OpenContext,
 ) -> Result<Option<AgentLink>> {
     Ok(None)

@@ -6,6 +6,8 @@
 use foreread_memory::MemoryTier;
 use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
 use foreread_tier::{CacheTier, Tier};
+#[cfg(feature = "peer")]
+use foreread_types::Footprint;
 use foreread_types::{Sizes, StoreId};
 
 use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
@@ -14,6 +16,14 @@ use crate::planned::RunEnvironment;
 
 /// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
+
+/// The name of the node's agent in a plan.
+pub(crate) const AGENT: &str = "agent";
+
+/// The memory that a sample takes there. Known without the feature `agent`, because all ranks
+/// compute the same plan.
+#[cfg(feature = "peer")]
+pub(crate) const AGENT_FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
 pub(crate) fn describe(
@@ -40,6 +50,12 @@ pub(crate) fn describe(
         },
         ..Cluster::single(CacheStore::new(StoreId(config.rank), levels))
     }
+}
+
+/// The memory and the disks of the node's agent, as one kind of cache.
+#[cfg(feature = "peer")]
+pub(crate) fn of_agent() -> Level {
+    Level::new(AGENT, 0, AGENT_FOOTPRINT)
 }
 
 /// The capacity of the memory among these levels.

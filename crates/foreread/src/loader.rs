@@ -97,13 +97,14 @@ impl Ready {
         let Config { look_ahead, on_error, .. } = config;
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let mut assembly = Assembly::new(opened, caches, others, look_ahead, on_error, blocks, reading);
+        let mut assembly =
+            Assembly::new(opened, caches, others.clone(), look_ahead, on_error, blocks, reading);
         let mut recalls = JoinSet::new();
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());
         }
         if let Some(agent) = &agent {
-            agent.announce(&run);
+            agent.announce(&run, &plan, others.as_ref());
         }
         let inner = assembly.start(run, plan, workers.handle());
         if let Some(agent) = &agent {
@@ -282,7 +283,8 @@ impl Loader {
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
         self.earlier_history = self.history();
         if let Some(agent) = &self.agent {
-            agent.announce(&run);
+            let others = self.group.as_ref().map(|group| group.others());
+            agent.announce(&run, &plan, others.as_ref());
         }
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());

@@ -66,6 +66,7 @@ impl Merged {
                 ("memory", reads.memory),
                 ("disk", reads.disk),
                 ("peer", reads.peer),
+                ("agent", reads.agent),
             ];
             MergedEpoch {
                 epoch: epoch.epoch,

@@ -217,7 +217,8 @@ impl Planned {
         let run = run(&config, sizes, start)?;
         let counted = counted(&config, sizes, &run)?;
         let (plan, blocks) = plan_cluster(&counted, sizes, &whole, shards)?;
-        let (is_timed, store) = (cluster::is_timed(&config, place), config.rank as usize);
+        let is_timed = cluster::is_timed(&config, place);
+        let store = whole.store_index(Rank(config.rank)).unwrap_or_default();
         let owned = blocks.table.owned(TRAIN, &plan, store);
         // The memory that is no cache of the group.
         let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
@@ -235,6 +236,8 @@ impl Planned {
                 LowerBound::of(&counted, &stored.stored, stored_room, Scope::Cluster)?.bytes
             }
             Some(stored) => stored.factors.fewest(plan.floor()),
+            // As above.
+            None if place.has_agent => 0,
             None => plan.floor(),
         };
         if let Some(bytes) = blocks.bytes {

@@ -75,7 +75,7 @@ impl Prepared {
         let (mut config, mut agent) = (config, None);
         if !config.plan_only {
             let storage = [&targets.storage, &config.validate_storage_options.clone()];
-            agent = attach(&mut opened, &mut config, storage, context).await?;
+            agent = attach(&mut opened, &mut config, storage, false, context).await?;
         }
         let on_node = config.on_node();
         let (disk, (capacity, warm)) = if config.plan_only {
@@ -185,6 +185,8 @@ pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource,
     for level in planned.cluster.stores.get(own).iter().flat_map(|store| &store.levels) {
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((ReadSource::Disk, Arc::clone(tier))),
+            // They come from there like from the origin.
+            _ if level.name == cluster::AGENT => {}
             _ if level.name == cluster::DISK => caches.push((ReadSource::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
                 let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);

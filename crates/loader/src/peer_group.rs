@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foreread_oracle::{AccessStream, OracleError, Pass, Run};
 use foreread_planner::{Cluster, Locality, Owners};
 use foreread_tier::{Peers, Tier};
-use foreread_types::{SampleId, SampleKey, StoreId};
+use foreread_types::{Rank, SampleId, SampleKey, StoreId};
 
 /// The engine's access to the other ranks.
 #[derive(Clone, Debug)]
@@ -16,6 +16,9 @@ pub struct PeerGroup {
     pub stores: Arc<[StoreId]>,
     /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
     pub locality: Option<Arc<LocalityDeal>>,
+    /// The ranks whose requests come to this one, if it keeps samples for ranks of other nodes in a
+    /// store that several ranks use.
+    pub served: Arc<[Rank]>,
     /// The budget, in bytes, of samples that are being read for other ranks or wait to be sent. If
     /// the first epoch reads blocks, half of it is for the blocks that other ranks need.
     pub budget: u64,
@@ -47,7 +50,10 @@ pub struct LocalityDeal {
 impl LocalityDeal {
     /// The samples that the run's rank reads in a pass. It takes 8 bytes per sample, and one
     /// operation per sample of all ranks.
-    pub(crate) fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {
+    ///
+    /// # Errors
+    /// If the pass cannot be dealt.
+    pub fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {
         let stream = run.stream(pass)?;
         let wrong = |error: &dyn std::fmt::Display| OracleError::custom(error.to_string());
         let mut locality =

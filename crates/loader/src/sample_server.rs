@@ -148,14 +148,13 @@ impl SampleServer {
             return Availability::Absent;
         };
         let level = self.flights.plan.level(key).map(|level| usize::from(level.0));
-        let Some(cache) = level.and_then(|level| self.flights.caches.get(level)) else {
-            return Availability::Absent;
-        };
-        match cache.lookup(key) {
-            Lookup::Ready(sample) => Availability::Ready(sample),
-            Lookup::Stored => Availability::Stored(Arc::clone(cache), bytes),
-            Lookup::Absent if self.flights.plan.owned(key).is_none() => Availability::Absent,
-            Lookup::Absent => Availability::Owned,
+        // Samples that the node's agent keeps have a level, but no cache of this rank.
+        let cache = level.and_then(|level| self.flights.caches.get(level));
+        match cache.map(|cache| (cache, cache.lookup(key))) {
+            Some((_, Lookup::Ready(sample))) => Availability::Ready(sample),
+            Some((cache, Lookup::Stored)) => Availability::Stored(Arc::clone(cache), bytes),
+            _ if self.flights.plan.owned(key).is_none() => Availability::Absent,
+            _ => Availability::Owned,
         }
     }
 }

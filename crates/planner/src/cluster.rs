@@ -202,8 +202,8 @@ impl Cluster {
         self.stores.get(self.store_index(rank)?)
     }
 
-    /// Its position in [`stores`](Self::stores).
-    pub(crate) fn store_index(&self, rank: Rank) -> Option<usize> {
+    /// The position of a rank's store in [`stores`](Self::stores). `None` if there is none.
+    pub fn store_index(&self, rank: Rank) -> Option<usize> {
         Some(match &self.ranks {
             Ranks::PerStore(ranks) => rank.0.checked_div(*ranks)? as usize,
             Ranks::Table(table) => *table.get(rank.0 as usize)? as usize,

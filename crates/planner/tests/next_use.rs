@@ -372,7 +372,7 @@ fn orders_may_become_known_late() {
     let start = JobStart { now_ns: 0, position: 0, ns_per_sample: 1000 };
     let ids =
         |job: u64, epoch: u64| (0..100).map(move |at| SampleId((at * 37 + job * 11 + epoch * 53) % 100));
-    let order = |job, epoch| NextUseCache::order(dataset, 100, ids(job, epoch)).unwrap();
+    let order = |job, epoch| NextUseCache::order(dataset, 100, NonZeroU32::MIN, ids(job, epoch)).unwrap();
     let (mut early, mut late) = (make(), make());
     let early_jobs = [0, 1].map(|job| early.add_job(dataset, start, ids(job, 0), Some(ids(job, 1))).unwrap());
     let late_jobs = [0, 1].map(|job| {
@@ -398,7 +398,7 @@ fn orders_may_become_known_late() {
         }
     }
     assert_eq!((&evicted[0], early.held_bytes()), (&evicted[1], late.held_bytes()));
-    let other = NextUseCache::order(dataset, 99, ids(0, 0).filter(|id| id.0 < 99)).unwrap();
+    let other = NextUseCache::order(dataset, 99, NonZeroU32::MIN, ids(0, 0).filter(|id| id.0 < 99)).unwrap();
     assert!(late.add_ordered_job(dataset, start, other, None).is_err());
 }
 

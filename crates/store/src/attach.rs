@@ -10,6 +10,7 @@
 //! catalogs and orders are binary.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use foreread_types::Tick;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,9 @@ pub const ATTACH: &str = "attach";
 pub const CATALOG: &str = "catalog";
 /// The call with a piece of an order: an [`OrderPiece`].
 pub const ORDER: &str = "order";
+/// The call with a piece of an order that has several samples for each position: a
+/// [`GroupOrderPiece`].
+pub const GROUP_ORDER: &str = "group-order";
 /// The call that forgets the announced orders of a job.
 pub const RESTART: &str = "restart";
 /// The call that says how a job gets on: [`JobProgress`].
@@ -124,6 +128,12 @@ impl std::fmt::Debug for AttachDataset {
 pub struct Attached {
     /// The bytes of memory that the host has for samples, of all jobs together.
     pub capacity: u64,
+    /// The bytes of its disks.
+    #[serde(default)]
+    pub disk_capacity: u64,
+    /// What no other host is called. Empty if it is of an older version.
+    #[serde(default)]
+    pub host: String,
     /// For each dataset of the job.
     pub datasets: Vec<DatasetAnswer>,
 }
@@ -211,6 +221,31 @@ impl<'a> OrderPiece<'a> {
     }
 }
 
+/// A piece of an order that has several samples for each position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOrderPiece<'a> {
+    /// The samples or [holes](foreread_planner::EpochUses::HOLE) for each position.
+    pub per_position: NonZeroU32,
+    /// The rest.
+    pub order: OrderPiece<'a>,
+}
+
+impl<'a> GroupOrderPiece<'a> {
+    /// The payload of the call.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut to = self.per_position.get().to_le_bytes().to_vec();
+        to.extend(self.order.encode());
+        to
+    }
+
+    /// Parses a payload. `None` if it is none.
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let (per_position, rest) = payload.split_first_chunk()?;
+        let per_position = NonZeroU32::new(u32::from_le_bytes(*per_position))?;
+        Some(Self { per_position, order: OrderPiece::decode(rest)? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,12 +259,15 @@ mod tests {
                 let order = OrderPiece { first: Tick(9), piece };
                 let encoded = order.encode();
                 assert_eq!(OrderPiece::decode(&encoded), Some(order));
+                let group = GroupOrderPiece { per_position: NonZeroU32::new(3).unwrap(), order };
+                assert_eq!(GroupOrderPiece::decode(&group.encode()), Some(group));
                 assert_eq!((piece.total, piece.at), (length as u64, read.len() as u64));
                 read.extend(piece.bytes);
             }
             assert_eq!(read, bytes);
         }
         assert_eq!(Piece::decode(&[0; 19]), None);
+        assert_eq!(GroupOrderPiece::decode(&[0; 50]), None);
         let beyond = Piece { number: 0, total: 3, at: 2, bytes: b"ab" };
         assert_eq!(Piece::decode(&beyond.encode()), None);
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Finished, Samples, binary, clean, number, watch};
+use crate::support::{Finished, Samples, binary, clean, content, number, watch};
 
 /// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge. `on N COMMAND` runs on one of
 /// them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to `report-N`.
@@ -184,4 +184,79 @@ fn containers_with_the_agents_directory_share_its_cache() {
     }
     assert!(network.report(2)["agent"].is_null());
     assert_eq!(number(&network.report(3), "/reads"), 200, "each sample was read once for both");
+}
+
+/// Four ranks on two machines, each with an agent for 30 % of 1,500 samples.
+const TWO_NODES: &str = r#"
+    member() {
+        n=$1; shift
+        RANK=$n WORLD_SIZE=4 FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
+            exec ip netns exec n$((n / 2)) "$FOREREAD" load "$DATASET" --report json --epochs 5 \
+            --batch-size 16 --look-ahead 512KiB --compute-ms 40 --digest \
+            --agent "$PWD/agent$((n / 2))/node.sock" "$@" > report-$n 2> printed-$n
+    }
+    for n in 0 1; do
+        mkdir -m 700 agent$n
+        on $n "$FOREREAD" agent start --memory $((450 * (40000 + 192))) --socket "$PWD/agent$n/node.sock"
+    done
+    finish() {
+        wait
+        for n in 0 1; do
+            "$FOREREAD" agent status --report json --socket "$PWD/agent$n/node.sock" > report-1$n
+            "$FOREREAD" agent stop --socket "$PWD/agent$n/node.sock"
+        done
+    }
+"#;
+
+/// 1,500 samples of 40,000 bytes.
+fn equal_samples() -> Samples {
+    let samples = Samples::new();
+    (0..1500_u64).for_each(|id| samples.add(&id.to_string(), &content(id, 40_000)));
+    samples
+}
+
+#[test]
+// semantics: AGENT-25
+fn ranks_of_two_nodes_share_their_agents_caches() {
+    let Some(network) = Network::new(equal_samples()) else { return };
+    network.run(4, &format!("{TWO_NODES} for n in 0 1 2 3; do member $n & done; finish"));
+    let read_directly = network.assert_well(4, &[]);
+    assert_eq!(read_directly, 0);
+    let agents = [network.report(10), network.report(11)];
+    let read: u64 = agents.iter().map(|agent| number(agent, "/read_bytes")).sum();
+    // Once all, and then in each epoch what the agents have no room for.
+    let bound = 40_000 * (1500 + 4 * 600);
+    println!("{:.4} of the lower bound", read as f64 / bound as f64);
+    assert!(read <= bound + bound / 100, "{read} of {bound}");
+    for rank in 0..4 {
+        let report = network.report(rank);
+        assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
+        // A third of what it uses is on the other node, and nothing comes from its own node's rank.
+        let received = number(&report, "/peers/received");
+        assert!((4 * 80..4 * 145).contains(&received), "{received}");
+    }
+}
+
+#[test]
+// semantics: AGENT-25
+fn agent_that_dies_under_ranks_of_two_nodes_costs_reads_only() {
+    let Some(network) = Network::new(equal_samples()) else { return };
+    let script = r#"
+        for n in 0 1 2 3; do member $n & done
+        on 0 "$FOREREAD" load "$DATASET" --report json --epochs 3 --seed 9 --digest --compute-ms 20 \
+            --look-ahead 512KiB --agent "$PWD/agent0/node.sock" > report-4 2> printed-4 &
+        sleep 1
+        killed=$("$FOREREAD" agent status --report json --socket "$PWD/agent1/node.sock" | \
+            sed 's/{"process":\([0-9]*\).*/\1/')
+        kill -9 $killed
+        wait
+        "$FOREREAD" agent stop --socket "$PWD/agent0/node.sock"
+    "#;
+    network.run(4, &format!("{TWO_NODES}{script}"));
+    // Read by the ranks of the second node.
+    assert!(network.assert_well(4, &[]) > 0);
+    let other = network.report(4);
+    assert_eq!(number(&other, "/agent/direct_samples"), 0, "{other}");
+    let ids = |report: &Value| number(&report["epochs"][2], "/samples");
+    assert_eq!(ids(&other), 1500);
 }

@@ -266,10 +266,16 @@ impl RunGroup {
         &self.requester.counters
     }
 
-    /// The client of the other rank that has this store.
+    /// The client of the other rank that has this store, or that this rank reads it through.
     fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
-        let rank = Rank(self.stores.iter().position(|of_rank| *of_rank == store)? as u32);
-        (rank != self.rank()).then(|| self.roster.remote(rank, &self.requester))
+        let is_own = self.stores.get(self.rank().0 as usize) == Some(&store);
+        let rank = rank_for(&self.stores, store, self.rank()).filter(|_| !is_own)?;
+        Some(self.roster.remote(rank, &self.requester))
+    }
+
+    /// The ranks of other stores that read this rank's store through this rank.
+    pub fn served(&self) -> Vec<Rank> {
+        served(&self.stores, self.rank())
     }
 }
 
@@ -305,6 +311,21 @@ impl Peers for RunGroup {
     }
 }
 
+/// The rank through which `reader` reads a store. Each rank of a store serves an equal part of the
+/// other ranks. So two nodes have as many connections as ranks, and not the product.
+fn rank_for(stores: &[StoreId], store: StoreId, reader: Rank) -> Option<Rank> {
+    let ranks = || (0..).zip(stores).filter(|(_, of_rank)| **of_rank == store).map(|(rank, _)| Rank(rank));
+    ranks().nth((reader.0 as usize).checked_rem(ranks().count())?)
+}
+
+/// The ranks that read the store of `rank` through it.
+fn served(stores: &[StoreId], rank: Rank) -> Vec<Rank> {
+    let Some(&own) = stores.get(rank.0 as usize) else { return Vec::new() };
+    let others = (0..).map(Rank).zip(stores).filter(|(_, store)| **store != own);
+    let readers = others.filter(|(reader, _)| rank_for(stores, own, *reader) == Some(rank));
+    readers.map(|(reader, _)| reader).collect()
+}
+
 /// Waits for an arrival, or until disconnected ranks are checked again.
 async fn wait_for_arrival(arrivals: &mut watch::Receiver<()>, until: Instant) {
     let next = until.min(Instant::now() + RECONNECT_TIMEOUT / 4);
@@ -326,5 +347,29 @@ async fn apply_roster_changes(hub: Arc<Hub>, roster: Arc<Roster>) {
         if published.changed().await.is_err() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_store_is_read_through_exactly_one_of_its_ranks() {
+        for ranks_per_node in [vec![1; 5], vec![2, 2], vec![4, 1, 3], vec![3]] {
+            let stores = (0..).zip(&ranks_per_node).flat_map(|(store, &ranks)| vec![StoreId(store); ranks]);
+            let stores: Vec<StoreId> = stores.collect();
+            for (reader, own) in (0..).map(Rank).zip(&stores) {
+                for store in (0..ranks_per_node.len() as u32).map(StoreId).filter(|store| store != own) {
+                    let serving = (0..).map(Rank).zip(&stores).filter(|(rank, of_rank)| {
+                        **of_rank == store && served(&stores, *rank).contains(&reader)
+                    });
+                    let serving: Vec<Rank> = serving.map(|(rank, _)| rank).collect();
+                    assert_eq!(serving, [rank_for(&stores, store, reader).unwrap()]);
+                }
+                assert!(!served(&stores, reader).contains(&reader));
+            }
+        }
+        assert_eq!(served(&[StoreId(0), StoreId(0), StoreId(2), StoreId(2)], Rank(1)), [Rank(3)]);
     }
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
 use foreread_dataset::Catalog;
+use foreread_loader::PeerGroup;
 use foreread_oracle::Run;
+use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, DatasetAnswer};
 use foreread_tier::OpenContext;
@@ -26,9 +28,22 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Arc<AgentClient>);
 
 impl AgentLink {
-    /// Announces the order of a run, in place of an earlier one.
-    pub(crate) fn announce(&self, run: &Run) {
-        self.0.announce(Arc::new(RunOrders::new(run)));
+    /// What no other agent is called, if it has a name. Ranks with the same one share a store.
+    #[cfg(feature = "peer")]
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.0.host()
+    }
+
+    /// The bytes of memory and disks that the agent has for samples.
+    #[cfg(feature = "peer")]
+    pub(crate) fn capacity(&self) -> u64 {
+        self.0.capacity().saturating_add(self.0.disk_capacity())
+    }
+
+    /// Announces the order of a run, in place of an earlier one. In a group, also what the `others`
+    /// read through this rank.
+    pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) {
+        self.0.announce(Arc::new(RunOrders::new(run, plan, others)));
     }
 
     /// Tells the agent from now on how long the trainer has waited.
@@ -75,7 +90,7 @@ impl JobCatalogs for Catalogs {
 
 /// Attaches a run to its agent, if it has one. The datasets are then read from there, and the run
 /// has no caches of its own. An agent that is absent or refuses is a warning: a job never depends
-/// on it.
+/// on it. With `is_rank` the run is that of a rank in a group, whose plan needs the agent's name.
 ///
 /// # Errors
 /// If the runtime was shut down.
@@ -83,6 +98,7 @@ pub(crate) async fn attach(
     opened: &mut [OpenDataset],
     config: &mut Config,
     storage: [&StorageOptions; 2],
+    is_rank: bool,
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
     let is_named = matches!(config.agent, AgentChoice::At(_));
@@ -117,7 +133,8 @@ pub(crate) async fn attach(
         DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog"),
         DatasetAnswer::Refused(why) => Some(&**why),
     });
-    if let Some(why) = refused {
+    let is_old = is_rank && client.host().is_none();
+    if let Some(why) = refused.or(is_old.then_some("it is too old for ranks that share their caches")) {
         tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
         return Ok(None);
     }

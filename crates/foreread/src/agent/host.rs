@@ -238,6 +238,12 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg(feature = "peer")]
+    fn ranks_plan_with_what_a_sample_takes_in_an_agent() {
+        assert_eq!(crate::cluster::AGENT_FOOTPRINT, foreread_store::NodeStore::FOOTPRINT);
+    }
+
+    #[test]
     // semantics: AGENT-9
     fn credentials_of_every_backend_are_compared() {
         for name in ["HOME", "AWS_PROFILE", "AZURE_STORAGE_KEY", "HF_TOKEN", "FOREREAD_WEBDAV_PASSWORD"] {

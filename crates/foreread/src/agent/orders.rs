@@ -1,34 +1,93 @@
 //! The orders of a run, for its agent.
+//!
+//! In a group of ranks, a node keeps the samples that it owns, for the ranks of all nodes. So a rank
+//! announces the owned ones among those that are requested through it: by itself, and by the ranks
+//! of other nodes that it serves. Samples without an owner here are not announced. They use free
+//! room only, or the agent would keep them in the place of owned ones, which other nodes rely on.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use foreread_agent_client::{AnnouncedPass, JobOrders};
-use foreread_oracle::Run;
-use foreread_types::Tick;
+use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_oracle::{AccessStream, OracleError, Pass, Run};
+use foreread_planner::LocalPlan;
+use foreread_types::{DatasetId, Rank, SampleKey, Tick};
 
 /// The epochs of a run. They are computed a second time here, ahead of the engine.
-pub(super) struct RunOrders(Run);
+pub(super) struct RunOrders {
+    run: Run,
+    plan: LocalPlan,
+    /// The same run of the ranks that this one serves. `None` outside of a group.
+    served: Option<Vec<Run>>,
+    /// How samples are dealt to ranks, if not by arithmetic.
+    locality: Option<Arc<LocalityDeal>>,
+}
 
 impl RunOrders {
-    pub(super) fn new(run: &Run) -> Self {
-        Self(run.separate())
+    pub(super) fn new(run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) -> Self {
+        let of_rank = |rank: &Rank| {
+            let (schedule, start) = (Arc::clone(run.schedule()), run.start());
+            // The other ranks have the same run.
+            Run::resume(schedule, run.deal(), run.world_size(), *rank, &start).ok()
+        };
+        let served = others.map(|others| others.served.iter().filter_map(of_rank).collect());
+        let locality = others.and_then(|others| others.locality.clone());
+        Self { run: run.separate(), plan: plan.clone(), served, locality }
+    }
+
+    fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {
+        match &self.locality {
+            Some(locality) => locality.stream(run, pass),
+            None => run.stream(pass),
+        }
+    }
+
+    /// The samples of all ranks whose requests come to this one, position after position.
+    fn of_group(&self, served: &[Run], index: usize) -> Result<Vec<u32>, OracleError> {
+        let stream = |run: &Run| -> Result<Option<(DatasetId, AccessStream)>, OracleError> {
+            let Some(pass) = run.pass(index) else { return Ok(None) };
+            Ok(Some((pass.dataset, self.stream(run, &pass)?)))
+        };
+        let streams = std::iter::once(&self.run).chain(served).map(stream).collect::<Result<Vec<_>, _>>()?;
+        let positions = streams.iter().flatten().map(|(_, stream)| stream.len()).max().unwrap_or(0);
+        let mut samples = Vec::with_capacity(positions as usize * streams.len());
+        for at in 0..positions {
+            samples.extend(streams.iter().map(|stream| {
+                let used = stream.as_ref().filter(|(_, stream)| at < stream.len());
+                let key = used.map(|(dataset, stream)| SampleKey::new(*dataset, stream.at(at)));
+                key.filter(|key| self.plan.owned(*key).is_some()).map_or(u32::MAX, |key| key.id.0 as u32)
+            }));
+        }
+        Ok(samples)
     }
 }
 
 impl JobOrders for RunOrders {
     fn pass(&self, index: usize) -> Option<(Tick, u64)> {
-        self.0.pass(index).map(|pass| (pass.first_tick, pass.samples))
+        self.run.pass(index).map(|pass| (pass.first_tick, pass.samples))
     }
 
     fn order(&self, index: usize) -> Option<AnnouncedPass> {
-        let pass = self.0.pass(index)?;
-        let stream = match self.0.stream(&pass) {
-            Ok(stream) => stream,
+        let pass = self.run.pass(index)?;
+        let (samples, ranks) = match &self.served {
+            Some(served) => (self.of_group(served, index), 1 + served.len()),
+            None => {
+                let stream = self.run.stream(&pass);
+                (stream.map(|stream| (0..stream.len()).map(|at| stream.at(at).0 as u32).collect()), 1)
+            }
+        };
+        let per_position = u32::try_from(ranks).ok().and_then(NonZeroU32::new)?;
+        match samples {
+            Ok(samples) => {
+                let (dataset, first) = (pass.dataset.0, pass.first_tick);
+                Some(AnnouncedPass { dataset, first, per_position, samples })
+            }
             Err(error) => {
                 // The engine reports it when it gets there.
                 tracing::debug!(%error, "an order cannot be announced");
-                return None;
+                None
             }
-        };
-        let samples = (0..stream.len()).map(|at| stream.at(at).0 as u32).collect();
-        Some(AnnouncedPass { dataset: pass.dataset.0, first: pass.first_tick, samples })
+        }
     }
 }

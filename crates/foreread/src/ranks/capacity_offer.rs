@@ -39,6 +39,9 @@ impl OfferedLevel {
 pub(crate) struct CapacityOffer {
     /// Ranks with equal values communicate without the network.
     pub(crate) node: String,
+    /// The name of the node's agent, if the rank's samples are there. Ranks with equal names have
+    /// one store.
+    agent: Option<String>,
     /// The rank's caches, in the order of the cluster's kinds of level.
     pub(crate) levels: Vec<OfferedLevel>,
     /// The ids on disk, per dataset.
@@ -56,7 +59,11 @@ pub(crate) struct Unreadable;
 
 impl CapacityOffer {
     pub(crate) fn new(node: String, levels: Vec<OfferedLevel>, held: Vec<Vec<SampleId>>) -> Self {
-        Self { node, levels, held, servers: None, lengths: Vec::new() }
+        Self { node, levels, held, agent: None, servers: None, lengths: Vec::new() }
+    }
+
+    pub(crate) fn with_agent(self, agent: Option<String>) -> Self {
+        Self { agent, ..self }
     }
 
     pub(crate) fn with_servers(self, servers: Option<u64>) -> Self {
@@ -127,8 +134,20 @@ pub(crate) fn cluster(
     persistent: &str,
 ) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
-    let (mut stores, mut held) = (Vec::new(), CacheContents::default());
+    let mut agents: BTreeMap<&str, u32> = BTreeMap::new();
+    let (mut stores, mut held): (Vec<CacheStore>, _) = (Vec::new(), CacheContents::default());
+    let mut of_ranks = Vec::with_capacity(offers.len());
     for (rank, offer) in (0..).zip(offers) {
+        let store = stores.len() as u32;
+        let known = offer.agent.as_deref().map(|agent| *agents.entry(agent).or_insert(store));
+        of_ranks.push(known.unwrap_or(store));
+        if let Some(known) = known.filter(|known| *known < store) {
+            // An agent may have changed its capacity between two ranks.
+            for (level, offered) in stores[known as usize].levels.iter_mut().zip(&offer.levels) {
+                level.capacity = level.capacity.min(offered.capacity);
+            }
+            continue;
+        }
         let next = nodes.len() as u32;
         let node = *nodes.entry(&offer.node).or_insert(next);
         let level = |offered: &OfferedLevel| {
@@ -142,13 +161,17 @@ pub(crate) fn cluster(
         if let Some(level) = lasting {
             for (dataset, ids) in (0..).zip(&offer.held) {
                 for &id in ids {
-                    held.add(SampleKey::new(DatasetId(dataset), id), rank as usize, LevelIndex(level as u8));
+                    held.add(SampleKey::new(DatasetId(dataset), id), store as usize, LevelIndex(level as u8));
                 }
             }
         }
         stores.push(CacheStore { id: StoreId(rank), node, levels });
     }
-    Cluster { stores, ranks: Ranks::PerStore(1), held, ..figures }
+    let ranks = match agents.is_empty() {
+        true => Ranks::PerStore(1),
+        false => Ranks::Table(of_ranks.into()),
+    };
+    Cluster { stores, ranks, held, ..figures }
 }
 
 fn differences(ids: &[SampleId]) -> Vec<u8> {
@@ -221,6 +244,22 @@ mod tests {
         assert_eq!((found(&[Some(7); 3]), found(&[None; 3]), found(&[])), (None, None, None));
         assert_eq!(found(&[Some(7), Some(7), Some(u64::MAX)]), Some(2));
         assert_eq!((found(&[None, Some(7)]), found(&[Some(7), None, Some(7)])), (Some(1), Some(1)));
+    }
+
+    #[test]
+    // semantics: AGENT-25
+    fn ranks_with_one_agent_have_one_store() {
+        let rank = |agent: Option<&str>, capacity| {
+            let level = OfferedLevel { name: "agent".to_owned(), capacity, read: u64::MAX, write: u64::MAX };
+            let offer = CapacityOffer::new("a".to_owned(), vec![level], Vec::new());
+            offer.with_agent(agent.map(str::to_owned))
+        };
+        let offers = [rank(Some("x"), 9), rank(None, 3), rank(Some("y"), 5), rank(Some("x"), 7)];
+        let kinds = [Level::new("agent", 0, Footprint::EXACT)];
+        let cluster = cluster(Cluster::default(), &kinds, &offers, "disk");
+        let stores: Vec<_> = cluster.stores.iter().map(|store| (store.id.0, store.capacity())).collect();
+        assert_eq!(stores, [(0, 7), (1, 3), (2, 5)]);
+        assert_eq!(cluster.ranks, Ranks::Table([0, 1, 2, 0].into()));
     }
 
     #[test]

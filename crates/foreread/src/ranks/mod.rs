@@ -40,9 +40,9 @@ use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, WireProtection};
-use foreread_planner::{Cluster, LocalPlan, PLANNER_VERSION};
+use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{OpenContext, Peers};
-use foreread_types::{Fingerprint, Sizes, StoreId};
+use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
 use futures::future::BoxFuture;
 
 use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
@@ -51,6 +51,7 @@ use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
+use crate::agent::attach;
 use crate::cluster;
 use crate::cluster_blocks::ShardedData;
 use crate::config::Config;
@@ -150,6 +151,10 @@ struct GroupRun<'a> {
     wire: WireProtection,
 }
 
+fn has_agent(store: &CacheStore) -> bool {
+    store.levels.iter().any(|level| level.name == cluster::AGENT)
+}
+
 /// The number of elements of `nodes` that equal `node`.
 fn count(nodes: &[u32], node: u32) -> u32 {
     nodes.iter().map(|other| u32::from(*other == node)).sum()
@@ -162,17 +167,21 @@ impl GroupRun<'_> {
         resume: Option<State>,
         progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<(Prepared, Words)> {
-        let (config, context) = (&self.config, self.context);
-        let shared = OriginPolicy::new(config, context);
-        let (description, opened) = self.datasets(joining, &shared, resume, progress).await?;
+        let (mut config, context) = (self.config.clone(), self.context);
+        let shared = OriginPolicy::new(&config, context);
+        let (description, mut opened) = self.datasets(joining, &shared, resume, progress).await?;
         // One rank restores for all.
         let released = match config.rank {
             0 => {
                 let options = shared.options(&self.targets.storage);
-                released::check(&opened, config, self.registry, &options, context).await?
+                released::check(&opened, &config, self.registry, &options, context).await?
             }
             _ => Vec::new(),
         };
+        let storage = [&self.config.storage_options, &self.config.validate_storage_options];
+        let attaching = attach(&mut opened, &mut config, storage, true, context);
+        let agent = working(joining, "attaches to the node's agent", attaching).await?;
+        let config = &config;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         let words = self.words(&description, &catalogs).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
@@ -196,7 +205,7 @@ impl GroupRun<'_> {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
-            has_agent: false,
+            has_agent: agent.is_some(),
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
             stored: StoredSizes::of(&catalogs),
@@ -216,11 +225,14 @@ impl GroupRun<'_> {
             facts.check(memory.tier(), &room, place.url.as_deref())?;
         }
         let offered = if lacking.is_none() { memory.tier() } else { 0 };
-        let own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
+        let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
+        own_levels
+            .extend(agent.as_ref().map(|agent| Level { capacity: agent.capacity(), ..cluster::of_agent() }));
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
-        let offer = offer.with_servers(server_print).encode();
+        let name = agent.as_ref().and_then(|agent| agent.host().map(str::to_owned));
+        let offer = offer.with_servers(server_print).with_agent(name).encode();
         let whole = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
@@ -232,7 +244,8 @@ impl GroupRun<'_> {
                      samples ignores them; use one catalog on all ranks"
                 );
             }
-            let whole = capacity_offer::cluster(described, &cluster::kinds(&figures), &offers, cluster::DISK);
+            let kinds = [cluster::kinds(&figures), vec![cluster::of_agent()]].concat();
+            let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::DISK);
             Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
@@ -243,7 +256,9 @@ impl GroupRun<'_> {
         let may_have_blocks = in_units
             || catalogs[0].format().is_packed()
                 && catalogs[0].stored_sizes().is_none()
-                && !description.kernel_cached;
+                && !description.kernel_cached
+                // An agent reads for all jobs, sample by sample.
+                && !whole.stores.iter().any(has_agent);
         let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
@@ -261,7 +276,6 @@ impl GroupRun<'_> {
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);
-        let agent = None;
         let prepared =
             Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent };
         Ok((prepared, words))
@@ -375,6 +389,7 @@ fn inputs(whole: &Cluster, schedule: &Schedule) -> Words {
             levels = levels.text(&level.name).number(level.capacity).text(&format!("{level:?}"));
         }
     }
+    let levels = levels.text(&format!("{:?}", whole.ranks));
     words.push(("caches of all ranks".to_owned(), levels.finish().to_string()));
     words
 }
@@ -413,7 +428,9 @@ async fn start(
 ) -> Result<Prepared> {
     let whole = &prepared.planned.cluster;
     let stores: Vec<StoreId> = whole.stores.iter().map(|store| store.id).collect();
-    let group = Arc::new(joining.start(words, &bound(&prepared), &stores, context).await?);
+    let ranks = (0..prepared.planned.config.world_size).filter_map(|rank| whole.store_of(Rank(rank)));
+    let of_ranks: Vec<StoreId> = ranks.map(|store| store.id).collect();
+    let group = Arc::new(joining.start(words, &bound(&prepared), &of_ranks, context).await?);
     let locality = match prepared.planned.plan() {
         LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => {
             Some(Arc::new(LocalityDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
@@ -421,7 +438,8 @@ async fn start(
         _ => None,
     };
     let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
-    let others = PeerGroup { peers, stores: stores.into(), locality, budget: SERVING };
+    let served = group.served().into();
+    let others = PeerGroup { peers, stores: stores.into(), locality, served, budget: SERVING };
     Ok(Prepared { group: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
 }
 

@@ -310,7 +310,7 @@ impl Source {
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 if let Some(agent) = &self.inner.agent {
-                    agent.announce(&self.run(all)?);
+                    agent.announce(&self.run(all)?, &plan, None);
                 }
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }

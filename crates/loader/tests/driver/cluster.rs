@@ -181,6 +181,7 @@ impl ClusterJob {
             peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: self.locality.then(|| Arc::new(LocalityDeal { cluster, owners })),
+            served: Arc::new([]),
             budget: self.budget,
         };
         let parts = LoaderParts {

@@ -90,6 +90,7 @@ impl BlockJob {
             peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
             locality: None,
+            served: Arc::new([]),
             budget: self.budget,
         };
         // Only blocks are joined.

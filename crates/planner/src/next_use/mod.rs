@@ -161,17 +161,19 @@ impl NextUseCache {
     }
 
     /// The table of an order over a dataset of `samples` samples, for
-    /// [`add_ordered_job`](Self::add_ordered_job). A large one takes some time, so it can be made
-    /// on another thread.
+    /// [`add_ordered_job`](Self::add_ordered_job). The order has `per_position` samples or
+    /// [holes](EpochUses::HOLE) for each position. A large one takes some time, so it can be made on another
+    /// thread.
     ///
     /// # Errors
     /// An order with an unknown sample, or a table that does not fit in memory.
     pub fn order(
         dataset: DatasetId,
         samples: u64,
+        per_position: NonZeroU32,
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<EpochUses, PlanError> {
-        let uses = EpochUses::new(samples, order).map_err(|fault| match fault {
+        let uses = EpochUses::new(samples, per_position, order).map_err(|fault| match fault {
             OrderFault::Unknown(sample) => PlanReason::OrderSample { dataset, sample, samples },
             OrderFault::TooLarge => PlanReason::Memory { dataset, samples },
         });
@@ -520,7 +522,7 @@ impl NextUseCache {
         dataset: DatasetId,
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<EpochUses, PlanError> {
-        Self::order(dataset, self.samples(dataset)?, order)
+        Self::order(dataset, self.samples(dataset)?, NonZeroU32::MIN, order)
     }
 
     /// The number of samples of a dataset.

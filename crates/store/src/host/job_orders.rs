@@ -69,7 +69,7 @@ impl JobOrders {
         uses: EpochUses,
         now_ns: u64,
     ) -> Result<(), PlanError> {
-        let mut epoch = Epoch { first, length: uses.uses(), uses: None };
+        let mut epoch = Epoch { first, length: uses.positions(), uses: None };
         match self.datasets.get_mut(&dataset) {
             None => {
                 let start = JobStart { now_ns, position: 0, ns_per_sample: NS_PER_SAMPLE };

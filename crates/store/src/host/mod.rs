@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, PlanError};
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
-use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -46,13 +46,6 @@ use self::job_orders::JobOrders;
 use self::state::{
     Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy, own_convoy,
 };
-
-/// The bytes that a sample takes in addition to its own: its places in the tables, its handle, and
-/// what the arena loses.
-const OVERHEAD: u64 = 192;
-
-/// Samples begin at a cache line.
-const ALIGN: u64 = 64;
 
 /// How long requests of a job wait for its first order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,6 +126,10 @@ impl fmt::Debug for NodeStore {
 }
 
 impl NodeStore {
+    /// The memory of a sample. Samples begin at a cache line. The rest is its places in the tables,
+    /// its handle, and what the arena loses.
+    pub const FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
+
     /// An empty store whose samples take at most `capacity` bytes. It reads on `runtime`.
     pub fn new(capacity: u64, runtime: Handle) -> Self {
         let begun = Instant::now();
@@ -247,7 +244,7 @@ impl NodeStore {
     }
 
     /// Announces the next epoch of a job: its samples in the order of their uses, the first of
-    /// which is at `first`. Epochs are announced in their order, at best two ahead of the requests.
+    /// which is at `first`, and `per_position` of them or [holes](EpochUses::HOLE) at each. Epochs are announced in their order, at best two ahead of the requests.
     /// Blocks the thread while it makes a table, some milliseconds for a million samples.
     ///
     /// # Errors
@@ -257,6 +254,7 @@ impl NodeStore {
         job: StoreJob,
         dataset: DatasetId,
         first: Tick,
+        per_position: NonZeroU32,
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<(), PlanError> {
         let samples = self.0.lock().cache.samples(dataset)?;
@@ -264,8 +262,8 @@ impl NodeStore {
         let hashed = order.into_iter().inspect(|sample| {
             hash = (hash.rotate_left(5) ^ sample.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         });
-        let uses = NextUseCache::order(dataset, samples, hashed)?;
-        let key = (dataset, first, uses.uses(), hash);
+        let uses = NextUseCache::order(dataset, samples, per_position, hashed)?;
+        let key = (dataset, first, uses.positions(), hash);
         self.0.announce(job, key, uses)
     }
 
@@ -384,11 +382,11 @@ impl NodeStore {
 
 /// The bytes that samples take in a store.
 fn footprints(sizes: &Sizes) -> Sizes {
-    let bytes = |length: u64| length.next_multiple_of(ALIGN).saturating_add(OVERHEAD);
+    let bytes = |id: u64| NodeStore::FOOTPRINT.of(sizes.bytes(SampleId(id)));
     if sizes.is_uniform() {
-        return Sizes::uniform(sizes.len(), bytes(sizes.bytes(SampleId(0))));
+        return Sizes::uniform(sizes.len(), bytes(0));
     }
-    let lengths: Vec<u64> = (0..sizes.len()).map(|id| bytes(sizes.bytes(SampleId(id)))).collect();
+    let lengths: Vec<u64> = (0..sizes.len()).map(bytes).collect();
     Sizes::table(&lengths)
 }
 

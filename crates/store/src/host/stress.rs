@@ -166,7 +166,9 @@ impl Datasets {
                 let job = if kind == 0 { store.add_filling_job() } else { store.add_job(kind == 1) };
                 if kind == 1 {
                     let ids = order(samples, draw.below(2), 0);
-                    store.announce(job, dataset, Tick(0), ids.into_iter().map(SampleId)).unwrap();
+                    store
+                        .announce(job, dataset, Tick(0), NonZeroU32::MIN, ids.into_iter().map(SampleId))
+                        .unwrap();
                 }
                 store.set_weight(job, weight(1 + draw.below(2000) as u32));
                 jobs.push(OpenJob { job, requests: Vec::new(), due: 0 });
@@ -193,7 +195,9 @@ impl Datasets {
             }
             8 if !jobs.is_empty() => {
                 let (first, ids) = (Tick(draw.below(3) * samples), order(samples, draw.below(2), 0));
-                store.announce(jobs[at].job, dataset, first, ids.into_iter().map(SampleId)).unwrap();
+                store
+                    .announce(jobs[at].job, dataset, first, NonZeroU32::MIN, ids.into_iter().map(SampleId))
+                    .unwrap();
             }
             9 if !jobs.is_empty() => store.restart(jobs[at].job),
             10 | 11 => {

@@ -7,7 +7,7 @@ use super::*;
 
 pub(super) const LENGTH: u64 = 1000;
 /// What a sample takes.
-pub(super) const TAKEN: u64 = 1024 + OVERHEAD;
+pub(super) const TAKEN: u64 = NodeStore::FOOTPRINT.of(LENGTH);
 
 /// An origin that counts its reads. Samples begin with their id.
 #[derive(Debug)]
@@ -112,7 +112,8 @@ impl Rig {
     }
 
     pub(super) fn announce(&self, job: StoreJob, first: u64, ids: &[u64]) {
-        self.store.announce(job, self.dataset, Tick(first), ids.iter().copied().map(SampleId)).unwrap();
+        let ids = ids.iter().copied().map(SampleId);
+        self.store.announce(job, self.dataset, Tick(first), NonZeroU32::MIN, ids).unwrap();
     }
 }
 
@@ -178,6 +179,39 @@ fn one_job_never_evicts() {
         rig.get(job, epoch * 100, &order(100, 7, epoch));
         rig.announce(job, (epoch + 3) * 100, &order(100, 7, epoch + 3));
         assert_eq!(rig.origin.reads() - before, if epoch == 0 { 100 } else { 70 }, "epoch {epoch}");
+    }
+}
+
+/// Guards against this fault: samples without an owner took the room of owned ones, which ranks of
+/// other nodes then had read again.
+#[test]
+// semantics: AGENT-25
+fn samples_that_a_rank_owns_stay_for_the_ranks_that_it_serves() {
+    let rig = Rig::new(100, 40, 1 << 20);
+    let job = rig.store.add_job(true);
+    let owned = |id: u64| id < 40;
+    // The rank itself and one that it serves: each uses every second sample.
+    let announce = |epoch| {
+        let announced = |id| if owned(id) { SampleId(id) } else { EpochUses::HOLE };
+        let ids = order(100, 7, epoch).into_iter().map(announced);
+        let two = NonZeroU32::new(2).unwrap();
+        rig.store.announce(job, rig.dataset, Tick(epoch * 50), two, ids).unwrap();
+    };
+    (0..3).for_each(announce);
+    for epoch in 0..5 {
+        let before = rig.origin.reads();
+        let mut expected = 0;
+        for (at, pair) in (0..).zip(order(100, 7, epoch).chunks(2)) {
+            rig.get(job, epoch * 50 + at, &pair[..1]);
+            expected += usize::from(epoch == 0 || !owned(pair[0]));
+            // The other rank requests owned samples only.
+            if owned(pair[1]) {
+                rig.get(job, epoch * 50 + at, &pair[1..]);
+                expected += usize::from(epoch == 0);
+            }
+        }
+        assert_eq!(rig.origin.reads() - before, expected, "epoch {epoch}");
+        announce(epoch + 3);
     }
 }
 

@@ -29,7 +29,7 @@ impl DirectReader {
         Self { datasets: datasets.into(), caches: caches.into() }
     }
 
-    /// Reads a sample and returns its source. With `keep`, a sample from the origin is stored in
+    /// Reads a sample that is used at `due`, and returns its source. With `keep`, a sample from the origin is stored in
     /// the fastest cache with room. Without a plan, the first samples are as good to keep as any.
     ///
     /// # Errors
@@ -38,9 +38,14 @@ impl DirectReader {
     ///
     /// # Cancel safety
     /// Dropping the future reads nothing, or reads and stores nothing.
-    pub async fn read(&self, key: SampleKey, keep: bool) -> Result<(Sample, ReadSource), TierError> {
+    pub async fn read(
+        &self,
+        key: SampleKey,
+        due: Tick,
+        keep: bool,
+    ) -> Result<(Sample, ReadSource), TierError> {
         // A panic must not leave the caller without a result.
-        catch_panic("engine", self.find(key, keep)).await
+        catch_panic("engine", self.find(key, due, keep)).await
     }
 
     /// Reads a sample from the origin, into memory of this lifetime.
@@ -61,13 +66,13 @@ impl DirectReader {
         catch_panic("engine", read).await
     }
 
-    async fn find(&self, key: SampleKey, keep: bool) -> Result<(Sample, ReadSource), TierError> {
+    async fn find(&self, key: SampleKey, due: Tick, keep: bool) -> Result<(Sample, ReadSource), TierError> {
         let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(|| unknown(key))?;
         for (source, cache) in &*self.caches {
             match cache.lookup(key) {
                 Lookup::Ready(sample) => return Ok((sample, *source)),
                 Lookup::Absent => {}
-                Lookup::Stored => match fetch(&**cache, key, bytes, Tick(0)).await {
+                Lookup::Stored => match fetch(&**cache, key, bytes, due).await {
                     Ok(bytes) => return Ok((Sample::uncharged(bytes), *source)),
                     // The origin has it.
                     Err(error) => log_store_error(&**cache, key, &error),
@@ -75,7 +80,7 @@ impl DirectReader {
             }
         }
         let lifetime = lifetime_in(self.caches.first().map(|(_, cache)| cache).filter(|_| keep));
-        let received = of.read(key, Tick(0), lifetime).await;
+        let received = of.read(key, due, lifetime).await;
         let bytes = match received.and_then(|bytes| of.checked(key, bytes)) {
             Ok(bytes) => bytes,
             Err(error) => return Err(of.named(key, error).await),
@@ -132,7 +137,7 @@ mod tests {
         let room = disk.reserve(disk.footprint().of(100)).unwrap();
         disk.store(room, key, Sample::uncharged(fake.expected(key.id))).await.unwrap();
         let direct = DirectReader::new(vec![dataset], vec![(ReadSource::Disk, disk)]);
-        let (sample, source) = direct.read(key, false).now_or_never().expect("no wait").unwrap();
+        let (sample, source) = direct.read(key, Tick(0), false).now_or_never().expect("no wait").unwrap();
         assert_eq!((sample.bytes(), source), (fake.expected(key.id), ReadSource::Disk));
     }
 }

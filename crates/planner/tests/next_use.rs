@@ -235,6 +235,7 @@ proptest! {
 struct OneJobEach {
     cache: NextUseCache,
     jobs: Vec<(CacheJob, Shuffle, u64)>,
+    hits: usize,
 }
 
 impl OneJobEach {
@@ -249,7 +250,7 @@ impl OneJobEach {
             let job = cache.add_job(dataset, start, ids(&first), Some(ids(&second))).unwrap();
             (job, shuffle, ns_per_sample)
         });
-        Self { jobs: jobs.collect::<Vec<_>>(), cache }
+        Self { jobs: jobs.collect::<Vec<_>>(), cache, hits: 0 }
     }
 
     /// Runs the jobs that `runs` names for some time. Returns the residents of each dataset.
@@ -266,7 +267,8 @@ impl OneJobEach {
                     self.cache.begin_epoch(*job, Some((0..100).map(|at| order.at(at)))).unwrap();
                 }
                 let sample = shuffle.order(at / 100).unwrap().at(at % 100);
-                self.cache.used(*job, (at % 100) as u32, sample, now, &mut Vec::new());
+                let used = self.cache.used(*job, (at % 100) as u32, sample, now, &mut Vec::new());
+                self.hits += usize::from(used.hit);
             }
         }
         let count = |dataset| {
@@ -285,13 +287,26 @@ fn costs() -> DatasetCosts {
 fn dataset_with_the_shortest_epoch_is_kept_first() {
     let mut both = OneJobEach::new(vec![(costs(), 10), (costs(), 3)]);
     // The slow job fills the cache until the quick one displaces it.
-    assert_eq!(both.run(&[0, 1], 0, 3000), [0, 100]);
+    let residents = both.run(&[0, 1], 0, 3000);
+    assert!(residents[1] >= 90, "{residents:?}");
     // Weight counts as speed. So does a slow origin.
-    let heavy = DatasetCosts { weight: NonZeroU32::new(4).unwrap(), ..costs() };
-    let far = DatasetCosts { origin_latency_ns: 4_000_000_000, ..costs() };
+    let heavy = DatasetCosts { weight: NonZeroU32::new(16).unwrap(), ..costs() };
+    let far = DatasetCosts { origin_latency_ns: 16_000_000_000, ..costs() };
     for costly in [heavy, far] {
-        assert_eq!(OneJobEach::new(vec![(costs(), 3), (costly, 10)]).run(&[0, 1], 0, 3000), [0, 100]);
+        let residents = OneJobEach::new(vec![(costs(), 3), (costly, 10)]).run(&[0, 1], 0, 3000);
+        assert!(residents[1] >= 80, "{residents:?}");
     }
+}
+
+/// Guards against this fault: a dataset with one job had all of its room or none, although each of
+/// its samples has a next use of its own.
+#[test]
+fn datasets_of_equal_pace_share_the_cache_by_the_next_uses_of_their_samples() {
+    // A job alone would hit all of its uses but the first ones.
+    let mut both = OneJobEach::new(vec![(costs(), 10), (costs(), 7)]);
+    let residents = both.run(&[0, 1], 0, 30_000);
+    let quick_alone = 30_000 / 7 - 100;
+    assert!(residents[0] > 20 && both.hits > quick_alone, "{residents:?}: {} hits", both.hits);
 }
 
 #[test]
@@ -321,8 +336,10 @@ fn dataset_of_an_ended_or_silent_job_leaves_first() {
             let next = Shuffle::new(100, 1).unwrap().order(epoch + 2).unwrap();
             both.cache.begin_epoch(both.jobs[1].0, Some((0..100).map(|at| next.at(at)))).unwrap();
         }
-        assert_eq!(evicted.len(), 100, "silent: {is_silent}");
-        assert!(evicted.iter().all(|key| key.dataset == DatasetId(0)));
+        let of_first = evicted.iter().filter(|key| key.dataset == DatasetId(0)).count();
+        // How long a silent job stays silent is not known.
+        let expected = if is_silent { (95, 115) } else { (100, 100) };
+        assert!(of_first >= expected.0 && evicted.len() <= expected.1, "{of_first} of {}", evicted.len());
     }
 }
 

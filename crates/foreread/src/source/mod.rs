@@ -546,6 +546,16 @@ impl SourceState {
         }
     }
 
+    /// The position at which a sample is used in the present epoch, as announced. A sample without
+    /// one is used now.
+    fn due(&self, key: SampleKey) -> Tick {
+        let announced = self.run.as_ref().and_then(|run| {
+            let pass = run.pass_of(self.next)?;
+            run.next_use_within(key, self.next, Tick((pass.first_tick.0 + pass.samples).saturating_sub(1)))
+        });
+        announced.unwrap_or(self.next)
+    }
+
     /// The current availability of a sample.
     fn availability(&mut self, id: u64, mean: u64) -> Availability {
         if let Some(bytes) = self.ready.take(id) {

@@ -221,8 +221,12 @@ impl SourceInner {
 
     /// Reads a sample that the engine will not deliver. It is cached if no order is announced.
     pub(super) async fn read_direct(&self, id: SampleId) -> Result<Bytes, TierError> {
-        let keep = self.lock().run.is_none();
-        let (sample, from) = self.direct.read(SampleKey::new(DATASET, id), keep).await?;
+        let key = SampleKey::new(DATASET, id);
+        let (keep, due) = {
+            let state = self.lock();
+            (state.run.is_none(), state.due(key))
+        };
+        let (sample, from) = self.direct.read(key, due, keep).await?;
         self.lock().direct.add(from, sample.len() as u64);
         Ok(sample.bytes())
     }

@@ -107,11 +107,10 @@ impl EpochUses {
         at
     }
 
-    /// Forgets the uses of a sample before position `from`, so that searches stay short.
+    /// Forgets the uses of a sample before position `from`, so that searches stay short, and uses
+    /// before their position count once.
     pub(crate) fn pass(&mut self, sample: u32, from: u32) {
-        if self.again.is_some() {
-            self.first[sample as usize] = self.place(sample, from);
-        }
+        self.first[sample as usize] = self.place(sample, from);
     }
 }
 

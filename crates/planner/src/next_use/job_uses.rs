@@ -3,6 +3,9 @@
 use crate::next_use::epoch_uses::EpochUses;
 use crate::next_use::pace::Pace;
 
+/// A use is near if it is less than this part of an epoch ahead, as its inverse.
+const NEAR_PER_EPOCH: u32 = 8;
+
 /// One job. With several ranks on a node it is still one job, with positions in its global order.
 #[derive(Clone, Debug)]
 pub(crate) struct JobUses {
@@ -40,9 +43,19 @@ impl JobUses {
     }
 
     /// Counts a use at a position. Uses out of order change nothing but the sample's own table.
+    ///
+    /// A sample that is announced for another position is used early: workers may be further ahead
+    /// than the look-ahead, and do not know their positions. The job is then where it is announced,
+    /// unless that is far away.
     pub(crate) fn used(&mut self, position: u32, sample: u32, now: u64) {
-        let after = position.saturating_add(1);
-        if after > self.position {
+        let announced = match self.current.position(sample, position) == Some(position) {
+            true => Some(position),
+            false => self.current.position(sample, self.position),
+        };
+        let Some(announced) = announced else { return };
+        let (after, near) = (announced.saturating_add(1), self.current.length() / NEAR_PER_EPOCH);
+        let is_near = announced == position || announced <= self.position.saturating_add(near);
+        if after > self.position && is_near {
             self.pace.advance(u64::from(after - self.position), now);
             self.position = after;
         }

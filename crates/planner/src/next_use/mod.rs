@@ -23,10 +23,11 @@
 //! all residents get new predictions in one call. That takes 150 ms for 256,000 residents of eight
 //! jobs.
 //!
-//! Residents win ties. The next uses of a dataset with one job are all an epoch away, because its
-//! job uses each sample once per epoch. So all of them tie, and one job alone has a cache that
-//! never evicts and never rewrites. A dataset without jobs has no next uses. Its samples are the
-//! first victims.
+//! Residents win ties. The next uses of a single dataset with one job are all an epoch away, because
+//! its job uses each sample once per epoch. So all of them tie, and one job alone has a cache that
+//! never evicts and never rewrites. With a second dataset, samples compete by their own next uses,
+//! or one of the datasets would have all of the room. A dataset without jobs has no next uses. Its
+//! samples are the first victims.
 //!
 //! All results are functions of the calls. There is no clock. The caller passes the time.
 
@@ -117,6 +118,8 @@ pub struct NextUseCache {
     unchecked: u32,
     /// Space for residents that change their place.
     moved: Vec<u32>,
+    /// Whether at most one dataset has jobs.
+    is_single: bool,
 }
 
 /// After so many uses, calendars are compared with the jobs' paces.
@@ -126,7 +129,7 @@ impl NextUseCache {
     /// An empty cache of `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         let (datasets, jobs, moved) = Default::default();
-        Self { capacity, held: 0, datasets, jobs, now: 0, unchecked: 0, moved }
+        Self { capacity, held: 0, datasets, jobs, now: 0, unchecked: 0, moved, is_single: true }
     }
 
     /// Adds a dataset. Datasets are numbered from 0.
@@ -200,7 +203,7 @@ impl NextUseCache {
         self.jobs.push(Some(JobUses::new(index, current, following, start.position, pace)));
         let job = self.jobs.len() - 1;
         self.datasets[index].jobs.push(job);
-        self.predict_again(index);
+        self.jobs_have_changed(index);
         Ok(CacheJob(job))
     }
 
@@ -259,7 +262,7 @@ impl NextUseCache {
     pub fn end_job(&mut self, job: CacheJob) {
         let Some(ended) = self.jobs.get_mut(job.0).and_then(Option::take) else { return };
         self.datasets[ended.dataset].jobs.retain(|&other| other != job.0);
-        self.predict_again(ended.dataset);
+        self.jobs_have_changed(ended.dataset);
     }
 
     /// Counts a use of a sample by a job, and decides whether the sample stays. Adds the residents
@@ -466,6 +469,22 @@ impl NextUseCache {
         self.moved = moved;
     }
 
+    /// Predicts the next uses again after the jobs of a dataset have changed: of its residents, and
+    /// of all if another dataset is now the only one with jobs, or is that no longer.
+    fn jobs_have_changed(&mut self, dataset: usize) {
+        let is_single = self.used_datasets() <= 1;
+        let was_single = std::mem::replace(&mut self.is_single, is_single);
+        for other in 0..self.datasets.len() {
+            if other == dataset || was_single != is_single {
+                self.predict_again(other);
+            }
+        }
+    }
+
+    fn used_datasets(&self) -> usize {
+        self.datasets.iter().filter(|dataset| !dataset.jobs.is_empty()).count()
+    }
+
     /// Predicts the next uses of all residents of a dataset, whose jobs have changed.
     fn predict_again(&mut self, dataset: usize) {
         let mut moved = std::mem::take(&mut self.moved);
@@ -491,7 +510,8 @@ impl NextUseCache {
         if dataset.is_on_disk(id) {
             return NextUseTime::Never;
         }
-        if let [only] = dataset.jobs[..]
+        if self.is_single
+            && let [only] = dataset.jobs[..]
             && let Some(job) = self.jobs[only].as_ref().filter(|job| job.uses_permutations())
         {
             return if job.has_use(id) { NextUseTime::Epoch } else { NextUseTime::Never };

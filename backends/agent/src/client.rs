@@ -26,8 +26,10 @@ pub type StallTime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 /// What a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
-    /// The address of the agent: the path of its socket.
+    /// The address of the agent: the path of its socket, or that of a server without one.
     pub address: String,
+    /// What messages call it, such as "the node's agent".
+    pub called: &'static str,
     /// The job.
     pub attach: Attach,
     /// Its catalogs.

@@ -22,15 +22,14 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
     loop {
         if let Some(connection) = link.connection() {
             let begun = Instant::now();
-            receive(link, &connection);
+            receive(link, &connection, job.called);
             if link.is_closed() {
                 return;
             }
             link.give_up(true);
             tracing::warn!(
-                agent = %job.address,
-                "the node's agent has ended; samples are read from storage, without a shared cache, until it \
-                 is back"
+                "{} has ended; samples are read from storage, without a shared cache, until it is back",
+                job.called
             );
             if begun.elapsed() > RECONNECT.1 {
                 pause = RECONNECT.0;
@@ -44,7 +43,7 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
         pause = (pause * 2).min(RECONNECT.1);
         match job.connect(&|| link.is_closed()) {
             Ok(connected) if connected.is_accepted() => {
-                tracing::info!(agent = %job.address, "the node's agent is back");
+                tracing::info!("{} is back", job.called);
                 link.connect(connected.connection);
             }
             Ok(_) => tracing::debug!(agent = %job.address, "the node's agent does not read this job's data"),
@@ -66,8 +65,8 @@ fn sleep(link: &Link, duration: Duration) -> bool {
 }
 
 /// Receives until the connection or the job ends.
-fn receive(link: &Link, connection: &Connection) {
-    let mut watch = Watch::default();
+fn receive(link: &Link, connection: &Connection, called: &'static str) {
+    let mut watch = Watch { called, ..Watch::default() };
     while let Ok(received) = connection.stream.receive() {
         if !received.is_empty() {
             link.distribute(received);
@@ -83,6 +82,7 @@ fn receive(link: &Link, connection: &Connection) {
 /// Whether the agent gives signs of life.
 #[derive(Default)]
 struct Watch {
+    called: &'static str,
     /// Since when it is silent.
     silent: Option<Instant>,
     pinged: Option<Instant>,
@@ -96,7 +96,7 @@ impl Watch {
         let heard = connection.stream.heard();
         if let Some(since) = self.silent {
             if heard.is_some_and(|heard| heard > since) {
-                tracing::info!("the node's agent answers again");
+                tracing::info!("{} answers again", self.called);
                 link.resume();
                 self.silent = None;
                 return Ok(());
@@ -107,7 +107,8 @@ impl Watch {
         let quiet = now.saturating_duration_since(heard.map_or(open_since, |heard| heard.max(open_since)));
         if quiet >= SILENCE && self.pinged.is_some_and(|pinged| now.duration_since(pinged) <= quiet) {
             tracing::warn!(
-                "the node's agent gives no sign of life; samples are read from storage until it answers"
+                "{} gives no sign of life; samples are read from storage until it answers",
+                self.called
             );
             self.silent = Some(now);
             link.give_up(false);

@@ -34,7 +34,7 @@ pub(crate) struct AgentState {
     pub(crate) store: NodeStore,
     pub(crate) runtime: Handle,
     /// The bytes that the agent was given, and those that it may use now.
-    given: u64,
+    given: AtomicU64,
     memory: AtomicU64,
     pub(crate) begun: Instant,
     /// When the last job has left.
@@ -87,7 +87,7 @@ impl AgentState {
         let state = Self {
             store,
             runtime,
-            given: memory,
+            given: AtomicU64::new(memory),
             memory: AtomicU64::new(memory),
             begun: now,
             left: Mutex::new(now),
@@ -143,6 +143,16 @@ impl AgentState {
     /// The bytes that samples may take in memory, gaps included.
     pub(crate) fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
+    }
+
+    /// Gives it so many bytes of memory.
+    pub(crate) fn grant(&self, bytes: u64) {
+        self.given.store(bytes, Ordering::Relaxed);
+        self.apply(&self.lock_policy().policy);
+    }
+
+    fn given(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
     }
 
     /// For how long no job has been attached, and nothing was warmed.
@@ -287,9 +297,9 @@ impl AgentState {
 
     /// Whether a policy can be in force.
     fn check(&self, policy: &Policy) -> Result<(), PolicyError> {
-        let memory = policy.memory().unwrap_or(self.given);
-        if memory > self.given {
-            let given = self.given;
+        let given = self.given();
+        let memory = policy.memory().unwrap_or(given);
+        if memory > given {
             return Err(PolicyError::new(format!(
                 "memory: at most {given} bytes, with which it was started"
             )));
@@ -304,7 +314,7 @@ impl AgentState {
     }
 
     fn apply(&self, policy: &Policy) {
-        let memory = policy.memory().unwrap_or(self.given);
+        let memory = policy.memory().unwrap_or(self.given());
         if self.memory.swap(memory, Ordering::Relaxed) != memory {
             // What gaps take of it is known a moment later.
             self.store.set_capacity(memory);

@@ -23,6 +23,7 @@ mod datasets;
 mod error;
 mod file_limit;
 mod http;
+mod job_host;
 mod memory;
 mod origin_name;
 mod policy;
@@ -52,6 +53,7 @@ pub use crate::error::AgentError;
 pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
+pub use crate::job_host::JobHost;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::policy::{Policy, PolicySource};
 pub use crate::policy::{PolicyError, policy_keys};
@@ -131,31 +133,13 @@ impl Agent {
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise();
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(threads())
-            .thread_name("foreread")
-            .enable_all()
-            .build()
-            .map_err(|error| AgentError::system("cannot start threads", error))?;
-        let arena = ArenaBuffers::default();
-        let buffers: Arc<dyn Buffers> = Arc::new(arena.clone());
-        // All samples are for other processes.
-        if !buffers.share() {
-            return Err(AgentError::Memory);
-        }
-        let host = DatasetHost::new(config, Arc::clone(&buffers), runtime.handle().clone());
-        let store = NodeStore::new(memory, runtime.handle().clone());
-        let file = PolicyFile::new(file);
-        let parts = AgentParts { store, runtime: runtime.handle().clone(), memory, host, policy, file };
-        let state = Arc::new(AgentState::new(parts)?);
-        let provider = AgentProvider { state: Arc::clone(&state), runtime: runtime.handle().clone() };
-        let provider = Arc::new(provider);
-        runtime.spawn(keep_within(Arc::clone(&state), arena));
+        let AgentCore { runtime, arena, provider } = AgentCore::new(memory, config, policy, Some(file))?;
+        let state = Arc::clone(&provider.state);
+        runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.spawn(look_regularly(Arc::clone(&state)));
         runtime.spawn(reload_regularly(Arc::clone(&state)));
-        let server_settings =
-            ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT);
-        let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings)?;
+        let buffers = Arc::new(arena);
+        let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings())?;
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
         let http = http.serve(runtime.handle(), move || state.status());
@@ -188,6 +172,41 @@ impl Drop for Agent {
             runtime.shutdown_background();
         }
     }
+}
+
+/// What serves jobs: of an agent, or of the ranks of one job.
+struct AgentCore {
+    runtime: Runtime,
+    arena: ArenaBuffers,
+    provider: Arc<AgentProvider>,
+}
+
+impl AgentCore {
+    fn new(memory: u64, config: Config, policy: Policy, file: Option<PathBuf>) -> Result<Self, AgentError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads())
+            .thread_name("foreread")
+            .enable_all()
+            .build()
+            .map_err(|error| AgentError::system("cannot start threads", error))?;
+        let arena = ArenaBuffers::default();
+        let buffers: Arc<dyn Buffers> = Arc::new(arena.clone());
+        // All samples are for other processes.
+        if !buffers.share() {
+            return Err(AgentError::Memory);
+        }
+        let host = DatasetHost::new(config, buffers, runtime.handle().clone());
+        let store = NodeStore::new(memory, runtime.handle().clone());
+        let file = PolicyFile::new(file.unwrap_or_default());
+        let parts = AgentParts { store, runtime: runtime.handle().clone(), memory, host, policy, file };
+        let state = Arc::new(AgentState::new(parts)?);
+        let provider = Arc::new(AgentProvider { state, runtime: runtime.handle().clone() });
+        Ok(Self { runtime, arena, provider })
+    }
+}
+
+fn server_settings() -> ServerSettings {
+    ServerSettings::default().with_shared_bytes(u64::MAX).with_max_in_flight(MAX_IN_FLIGHT)
 }
 
 /// Refuses directories that are given twice, before they cost each dataset its disk.

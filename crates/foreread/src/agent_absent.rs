@@ -33,6 +33,10 @@ impl AgentLink {
         match self.0 {}
     }
 
+    pub(crate) fn shared_by(&self) -> Option<u32> {
+        match self.0 {}
+    }
+
     pub(crate) fn watch(&self, _: impl Fn() -> Duration) {
         match self.0 {}
     }
@@ -44,6 +48,17 @@ impl AgentLink {
     pub(crate) fn report(&self) -> AgentReport {
         match self.0 {}
     }
+}
+
+#[cfg(feature = "peer")]
+pub(crate) async fn attach_to(
+    _: (String, u64, u32),
+    _: &mut [OpenDataset],
+    _: &Config,
+    _: [&StorageOptions; 2],
+    _: &OpenContext,
+) -> Result<Option<AgentLink>> {
+    Ok(None)
 }
 
 pub(crate) async fn attach(

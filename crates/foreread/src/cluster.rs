@@ -10,6 +10,8 @@ use foreread_tier::{CacheTier, Tier};
 use foreread_types::Footprint;
 use foreread_types::{Sizes, StoreId};
 
+#[cfg(feature = "peer")]
+use crate::agent::AgentLink;
 use crate::calibration::{Calibration, DiskSpeed, OriginSpeed, Point};
 use crate::config::Config;
 use crate::planned::RunEnvironment;
@@ -17,8 +19,9 @@ use crate::planned::RunEnvironment;
 /// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
 
-/// The name of the node's agent in a plan.
-pub(crate) const AGENT: &str = "agent";
+/// The name of the node's agent in a plan, and that of memory that the ranks of a node share.
+const AGENT: &str = "agent";
+const NODE_MEMORY: &str = "node memory";
 
 /// The memory that a sample takes there. Known without the feature `agent`, because all ranks
 /// compute the same plan.
@@ -52,10 +55,22 @@ pub(crate) fn describe(
     }
 }
 
-/// The memory and the disks of the node's agent, as one kind of cache.
+/// The memory and the disks of an agent, or the memory that the ranks of a node share, as one level.
 #[cfg(feature = "peer")]
-pub(crate) fn of_agent() -> Level {
-    Level::new(AGENT, 0, AGENT_FOOTPRINT)
+pub(crate) fn of_agent(agent: &AgentLink) -> Level {
+    let name = if agent.shared_by().is_some() { NODE_MEMORY } else { AGENT };
+    Level::new(name, agent.capacity(), AGENT_FOOTPRINT)
+}
+
+/// The kinds of cache that processes of a node share, without capacity.
+#[cfg(feature = "peer")]
+pub(crate) fn shared_kinds() -> Vec<Level> {
+    [AGENT, NODE_MEMORY].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
+}
+
+/// Whether processes of a node share a level. Its samples come like those of the origin.
+pub(crate) fn is_shared(level: &Level) -> bool {
+    [AGENT, NODE_MEMORY].contains(&&*level.name)
 }
 
 /// The capacity of the memory among these levels.

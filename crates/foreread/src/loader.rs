@@ -22,6 +22,7 @@ use crate::error::Result;
 use crate::group_member::{FAREWELL, GroupMember};
 use crate::memory::Grant;
 use crate::merged::Merged;
+use crate::node_host::HostedStore;
 use crate::planned::Planned;
 use crate::prepared::Prepared;
 use crate::report::{Adapted, Report, RunTotals, UnitsReport, WarmDataset};
@@ -70,8 +71,19 @@ impl Ready {
     /// Starts reading ahead.
     pub fn start(self) -> Loader {
         let Self { prepared, workers } = self;
-        let Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent } =
-            prepared;
+        let Prepared {
+            planned,
+            opened,
+            caches,
+            disk,
+            shared,
+            blocks,
+            released,
+            group,
+            buffers,
+            agent,
+            node_host,
+        } = prepared;
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
@@ -125,6 +137,7 @@ impl Ready {
             disk,
             group,
             agent,
+            node_host,
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
@@ -187,6 +200,8 @@ pub struct Loader {
     group: Option<Box<dyn GroupMember>>,
     /// The node's agent, if the samples come from there.
     agent: Option<AgentLink>,
+    /// The cache of this node's ranks, on the one that hosts it.
+    node_host: Option<Box<dyn HostedStore>>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -251,7 +266,13 @@ impl Loader {
         let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
-        Report { disk, units, peers, ..Report::new(&whole, &self.origin.read(), adapted, &run) }
+        let mut origin = self.origin.read();
+        if let Some(host) = &self.node_host {
+            // The reads for all ranks of the node.
+            let (samples, bytes) = host.reads();
+            (origin.requests, origin.bytes) = (origin.requests + samples, origin.bytes + bytes);
+        }
+        Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
             .with_agent(self.agent.as_ref().map(AgentLink::report))
     }
 

@@ -18,6 +18,7 @@ use crate::disk::{self, Disk};
 use crate::error::Result;
 use crate::group_member::GroupMember;
 use crate::memory::Grant;
+use crate::node_host::HostedStore;
 use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
@@ -47,6 +48,8 @@ pub struct Prepared {
     pub(crate) buffers: Arc<dyn Buffers>,
     /// The node's agent, if the samples come from there.
     pub(crate) agent: Option<AgentLink>,
+    /// The cache of this node's ranks, on the one that hosts it.
+    pub(crate) node_host: Option<Box<dyn HostedStore>>,
 }
 
 impl Prepared {
@@ -115,7 +118,8 @@ impl Prepared {
         let blocks = blocks(&planned, &opened, context).await?;
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
-        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group: None, buffers, agent })
+        let (group, node_host) = (None, None);
+        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group, buffers, agent, node_host })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.
@@ -130,7 +134,13 @@ impl Prepared {
 
     /// Whether the samples come from the node's agent.
     pub fn has_agent(&self) -> bool {
-        self.agent.is_some()
+        self.agent.as_ref().is_some_and(|agent| agent.shared_by().is_none())
+    }
+
+    /// The number of ranks of this node that share one memory without an agent. `None` if this rank
+    /// has caches of its own.
+    pub fn memory_shared_by(&self) -> Option<u32> {
+        self.agent.as_ref()?.shared_by()
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.
@@ -186,7 +196,7 @@ pub(crate) fn caches(planned: &Planned, disk: Option<&Disk>) -> Vec<(ReadSource,
         match &disk {
             Some((tier, _)) if level.name == tier.name() => caches.push((ReadSource::Disk, Arc::clone(tier))),
             // They come from there like from the origin.
-            _ if level.name == cluster::AGENT => {}
+            _ if cluster::is_shared(level) => {}
             _ if level.name == cluster::DISK => caches.push((ReadSource::Disk, Arc::new(MemoryTier::new(0)))),
             _ => {
                 let granted = planned.memory.as_ref().map_or(level.capacity, Grant::tier);

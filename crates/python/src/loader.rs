@@ -173,7 +173,10 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
                 let log = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                builder = builder.peers(MEETINGS.numbered(meeting).progress(log));
+                let meeting = MEETINGS.numbered(meeting).progress(log);
+                #[cfg(target_os = "linux")]
+                let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));
+                builder = builder.peers(meeting);
             }
             None if settings.config.world_size > 1 => {
                 tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);

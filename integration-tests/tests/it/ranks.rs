@@ -142,13 +142,57 @@ pub fn assert_digests(samples: &Samples, reports: &[Value]) {
     }
 }
 
+const THREE_EPOCHS: [&str; 9] =
+    ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
+
+/// Ranks with caches of their own, which send samples to each other.
+const OWN_CACHES: [&str; 2] = ["--agent", "off"];
+
+#[test]
+// semantics: RANK-39
+fn ranks_of_a_node_share_one_memory() {
+    let samples = four_thousand();
+    let bytes = samples.bytes();
+    let reports = RankJob::new(4, samples, &THREE_EPOCHS).reports();
+    assert_digests(samples, &reports);
+    let all = &reports[0]["all_ranks"];
+    assert_eq!((number(all, "/ranks"), number(all, "/origin_bytes")), (4, bytes));
+    assert_eq!((number(all, "/origin_requests"), number(&reports[0], "/floor_origin_bytes")), (4000, bytes));
+    assert_eq!(number(&reports[1], "/agent/capacity"), 4 * (120 << 20));
+    assert_eq!(sum(&reports, "/agent/direct_samples"), 0);
+    // Nothing was sent from rank to rank.
+    assert_eq!(sum(&reports, "/peers/received"), 0);
+    let shared = sum(&reports, "/epochs/2/reads/agent/samples");
+    assert!(shared > 3900, "{shared} of 4000 from the memory that they share");
+}
+
+#[test]
+// semantics: RANK-39
+fn rank_that_hosts_the_memory_of_its_node_may_die() {
+    let samples = Samples::awkward(600, 20_000);
+    let arguments =
+        ["--epochs", "4", "--batch-size", "8", "--memory", "20MB", "--compute-ms", "20", "--digest"];
+    let job = RankJob::new(3, &samples, &arguments);
+    let mut ranks = job.all();
+    ranks[1].wait_for_first_batch();
+    std::thread::sleep(Duration::from_millis(700));
+    ranks[0].signal("-KILL");
+    let reports: Vec<Value> = ranks.drain(1..).map(|rank| rank.wait().json()).collect();
+    for (rank, report) in (1..).zip(&reports) {
+        assert!(number(report, "/agent/direct_samples") > 0, "{report}");
+        for epoch in 0..4 {
+            let expected = samples.digest(&ids(600, epoch, 3, rank));
+            assert_eq!(report["epochs"][epoch as usize]["digest"], expected, "rank {rank}, epoch {epoch}");
+        }
+    }
+}
+
 #[test]
 // semantics: RANK-1, RANK-3
 fn origin_is_read_once_for_all_ranks() {
     let samples = four_thousand();
     let bytes = samples.bytes();
-    let arguments =
-        ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
+    let arguments = [&THREE_EPOCHS[..], &OWN_CACHES].concat();
     let reports = RankJob::new(4, samples, &arguments).reports();
     assert_digests(samples, &reports);
     assert_eq!(sum(&reports, "/origin_bytes"), bytes);
@@ -177,10 +221,13 @@ fn ranks_started_by_hand_count_their_nodes_memory() {
 fn ranks_with_partial_caches_read_the_lower_bound() {
     let samples = four_thousand();
     let arguments = ["--epochs", "3", "--batch-size", "32", "--memory", "60MiB", "--look-ahead", "4MiB"];
-    let reports = RankJob::new(2, samples, &arguments).reports();
-    let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
-    let floor = bytes + 2 * (bytes - 2 * (60 << 20));
-    assert!(read * 100 <= floor * 101, "{read} bytes, the floor is {floor}");
+    for caches in [&OWN_CACHES[..], &[]] {
+        let reports = RankJob::new(2, samples, &[&arguments[..], caches].concat()).reports();
+        let (read, bytes) = (sum(&reports, "/origin_bytes"), samples.bytes());
+        let floor = bytes + 2 * (bytes - 2 * (60 << 20));
+        println!("{:.4} of the lower bound, {caches:?}", read as f64 / floor as f64);
+        assert!(read * 100 <= floor * 101, "{read} bytes, the floor is {floor}, {caches:?}");
+    }
 }
 
 #[test]
@@ -188,7 +235,7 @@ fn ranks_with_partial_caches_read_the_lower_bound() {
 fn locality_dealing_keeps_each_steps_samples() {
     let samples = Samples::awkward(512, 2000);
     let arguments = ["--epochs", "3", "--batch-size", "8", "--memory", "10MB", "--ids", "--deal", "locality"];
-    let reports = RankJob::new(4, &samples, &arguments).reports();
+    let reports = RankJob::new(4, &samples, &[&arguments[..], &OWN_CACHES].concat()).reports();
     let of = |report: &Value, epoch: u64| -> Vec<u64> {
         let ids = report["epochs"][epoch as usize]["ids"].as_array().unwrap();
         ids.iter().map(|id| id.as_u64().unwrap()).collect()

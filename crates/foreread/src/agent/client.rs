@@ -25,36 +25,55 @@ use crate::storage::StorageOptions;
 
 /// The agent of a run. Dropping it ends the job for the agent.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentLink(Arc<AgentClient>);
+pub(crate) struct AgentLink {
+    client: Arc<AgentClient>,
+    /// The bytes of memory for samples.
+    memory: u64,
+    /// The number of ranks that share it, if it is the cache of a node without an agent.
+    shared_by: Option<u32>,
+}
 
 impl AgentLink {
+    /// Has the datasets of the run read from the agent.
+    fn replace_origins(&self, opened: &mut [OpenDataset]) {
+        for (number, dataset) in (0..).zip(opened) {
+            dataset.origin = Arc::new(self.client.origin(number, Arc::clone(&dataset.origin)));
+        }
+    }
+
     /// What no other agent is called, if it has a name. Ranks with the same one share a store.
     #[cfg(feature = "peer")]
     pub(crate) fn host(&self) -> Option<&str> {
-        self.0.host()
+        self.client.host()
     }
 
-    /// The bytes of memory and disks that the agent has for samples.
+    /// The bytes of memory and disks for samples.
     #[cfg(feature = "peer")]
     pub(crate) fn capacity(&self) -> u64 {
-        self.0.capacity().saturating_add(self.0.disk_capacity())
+        let disk = if self.shared_by.is_some() { 0 } else { self.client.disk_capacity() };
+        self.memory.saturating_add(disk)
+    }
+
+    /// The number of ranks that share it, if it is the cache of a node without an agent.
+    pub(crate) fn shared_by(&self) -> Option<u32> {
+        self.shared_by
     }
 
     /// Announces the order of a run, in place of an earlier one. In a group, also what the `others`
     /// read through this rank.
     pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) {
-        self.0.announce(Arc::new(RunOrders::new(run, plan, others)));
+        self.client.announce(Arc::new(RunOrders::new(run, plan, others)));
     }
 
     /// Tells the agent from now on how long the trainer has waited.
     pub(crate) fn watch(&self, stalled: impl Fn() -> Duration + Send + Sync + 'static) {
-        self.0.watch(Arc::new(stalled));
+        self.client.watch(Arc::new(stalled));
     }
 
     /// Has the agent fill its memory with the training data, if `begin` is set. Returns how much of
     /// them is there.
     pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
-        let answer = self.0.warm(0, begin);
+        let answer = self.client.warm(0, begin);
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
         Ok(WarmDataset {
             is_active: answer.is_active,
@@ -69,9 +88,9 @@ impl AgentLink {
 
     /// The samples by the way they came.
     pub(crate) fn report(&self) -> AgentReport {
-        let counts = self.0.counts();
+        let counts = self.client.counts();
         AgentReport {
-            capacity: self.0.capacity(),
+            capacity: self.memory,
             samples: counts.samples,
             bytes: counts.bytes,
             direct_samples: counts.direct_samples,
@@ -105,6 +124,67 @@ pub(crate) async fn attach(
     let Some(socket) = config.agent.socket().filter(|_| is_named || helps(opened, config)) else {
         return Ok(None);
     };
+    let place = (socket.display().to_string(), "the node's agent");
+    let link = match attach_at(opened, config, storage, place, context).await? {
+        Ok(link) if is_rank && link.client.host().is_none() => {
+            Err("it is too old for ranks that share their caches".to_owned())
+        }
+        attached => attached,
+    };
+    match link {
+        Ok(link) => {
+            tracing::info!(
+                agent = %socket.display(),
+                capacity = link.memory,
+                "samples come from the node's agent; this run's own memory and disk tiers are not used"
+            );
+            (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
+            link.replace_origins(opened);
+            Ok(Some(link))
+        }
+        Err(why) => {
+            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
+            Ok(None)
+        }
+    }
+}
+
+/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. The datasets
+/// are then read from there. A cache that refuses it is a warning: the rank then has one of its own.
+///
+/// # Errors
+/// If the runtime was shut down.
+#[cfg(feature = "peer")]
+pub(crate) async fn attach_to(
+    (address, memory, ranks): (String, u64, u32),
+    opened: &mut [OpenDataset],
+    config: &Config,
+    storage: [&StorageOptions; 2],
+    context: &OpenContext,
+) -> Result<Option<AgentLink>> {
+    let place = (address, "the cache that the ranks of this node share");
+    match attach_at(opened, config, storage, place, context).await? {
+        Ok(link) => {
+            link.replace_origins(opened);
+            // The host may have heard of its memory later than this rank of its address.
+            Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link }))
+        }
+        Err(why) => {
+            tracing::warn!(why, "runs without the cache that the ranks of this node share");
+            Ok(None)
+        }
+    }
+}
+
+/// Attaches a run to the agent at an address, which messages call so. Also returns why it does not
+/// serve the run.
+async fn attach_at(
+    opened: &[OpenDataset],
+    config: &Config,
+    storage: [&StorageOptions; 2],
+    (address, called): (String, &'static str),
+    context: &OpenContext,
+) -> Result<Result<AgentLink, String>> {
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
     let attach = Attach {
         name: job_name(config),
@@ -114,18 +194,15 @@ pub(crate) async fn attach(
         datasets: datasets.collect(),
     };
     let catalogs = Box::new(Catalogs(opened.iter().map(|dataset| dataset.catalog.clone()).collect()));
-    let address = socket.display().to_string();
-    let job = AgentJob { address, attach, catalogs };
+    let job = AgentJob { address, called, attach, catalogs };
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
         Ok(client) => client,
         Err(error) => {
-            let why = match error.kind() {
+            return Ok(Err(match error.kind() {
                 StoreErrorKind::Gone => "no agent serves there".to_owned(),
                 _ => error.to_string(),
-            };
-            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
-            return Ok(None);
+            }));
         }
     };
     let refused = client.answers().iter().find_map(|answer| match answer {
@@ -133,21 +210,13 @@ pub(crate) async fn attach(
         DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog"),
         DatasetAnswer::Refused(why) => Some(&**why),
     });
-    let is_old = is_rank && client.host().is_none();
-    if let Some(why) = refused.or(is_old.then_some("it is too old for ranks that share their caches")) {
-        tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
-        return Ok(None);
+    match refused {
+        Some(why) => Ok(Err(why.to_owned())),
+        None => {
+            let (memory, shared_by) = (client.capacity(), None);
+            Ok(Ok(AgentLink { client: Arc::new(client), memory, shared_by }))
+        }
     }
-    for (number, dataset) in (0..).zip(&mut *opened) {
-        dataset.origin = Arc::new(client.origin(number, Arc::clone(&dataset.origin)));
-    }
-    tracing::info!(
-        agent = %socket.display(),
-        capacity = client.capacity(),
-        "samples come from the node's agent; this run's own memory and disk tiers are not used"
-    );
-    (config.memory, config.disk) = (Memory::Bytes(0), Vec::new());
-    Ok(Some(AgentLink(Arc::new(client))))
 }
 
 /// What the agent calls this job: its name in the settings, that of Slurm, or its program's.

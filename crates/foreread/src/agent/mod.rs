@@ -12,4 +12,6 @@ pub mod host;
 mod orders;
 mod wear;
 
+#[cfg(feature = "peer")]
+pub(crate) use self::client::attach_to;
 pub(crate) use self::client::{AgentLink, attach};

@@ -113,16 +113,21 @@ pub(crate) fn other_servers(offers: &[CapacityOffer]) -> Option<usize> {
     offers.iter().position(|offer| offer.servers != first)
 }
 
-pub(crate) fn unbundle(mut bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
-    let mut offers = Vec::new();
+pub(crate) fn unbundle(bytes: &[u8]) -> Result<Vec<CapacityOffer>, Unreadable> {
+    unbundle_parts(bytes)?.into_iter().map(CapacityOffer::decode).collect()
+}
+
+/// What [`bundle`] has concatenated.
+pub(crate) fn unbundle_parts(mut bytes: &[u8]) -> Result<Vec<&[u8]>, Unreadable> {
+    let mut parts = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<8>().ok_or(Unreadable)?;
         let length = usize::try_from(u64::from_le_bytes(*length)).map_err(|_| Unreadable)?;
-        let (offer, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
-        offers.push(CapacityOffer::decode(offer)?);
+        let (part, rest) = rest.split_at_checked(length).ok_or(Unreadable)?;
+        parts.push(part);
         bytes = rest;
     }
-    Ok(offers)
+    Ok(parts)
 }
 
 /// The cluster of all ranks. `figures` has rank 0's values for the origin and the trainer. `kinds`

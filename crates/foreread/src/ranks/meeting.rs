@@ -21,6 +21,7 @@ use foreread_types::Rank;
 use super::wire;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::node_host::NodeHost;
 
 /// The timeout of the rendezvous. A long operation that reports progress does not count towards it.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -50,6 +51,8 @@ pub struct Meeting {
     pub(super) interface: Option<String>,
     pub(super) deadline: Duration,
     pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
+    /// Starts the cache that the ranks of a node share.
+    pub(super) node_host: Option<Arc<dyn NodeHost>>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -97,7 +100,18 @@ impl Meeting {
         let interface = surroundings.get(INTERFACE);
         let (number, board, progress) = (0, Arc::default(), Box::new(|_: &RendezvousProgress| ()));
         let deadline = DEADLINE;
-        Ok(Some(Self { launched, number, board, token, network, wire, interface, deadline, progress }))
+        Ok(Some(Self {
+            launched,
+            number,
+            board,
+            token,
+            network,
+            wire,
+            interface,
+            deadline,
+            progress,
+            node_host: None,
+        }))
     }
 
     /// Whether the rendezvous cannot pass a secret to the job's user alone, and no secret was set.
@@ -110,6 +124,13 @@ impl Meeting {
     #[must_use]
     pub fn token(self, token: Option<Token>) -> Self {
         Self { token: self.token.or(token), ..self }
+    }
+
+    /// Has the ranks of a node share one memory, which their first rank hosts. Without it, or if the
+    /// [agent](crate::Builder::agent) is off, each rank has caches of its own.
+    #[must_use]
+    pub fn node_host(self, host: Arc<dyn NodeHost>) -> Self {
+        Self { node_host: Some(host), ..self }
     }
 
     /// Sets the timeout of the rendezvous.

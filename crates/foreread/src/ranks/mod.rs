@@ -27,6 +27,7 @@ mod capacity_offer;
 mod datasets;
 mod group_run;
 mod meeting;
+mod node_cache;
 mod peer_breakers;
 mod run_description;
 mod wire;
@@ -40,7 +41,7 @@ use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, WireProtection};
-use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, PLANNER_VERSION};
+use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
 use futures::future::BoxFuture;
@@ -49,6 +50,7 @@ use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
+use self::node_cache::{NodeMember, may_share};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::agent::attach;
@@ -58,6 +60,7 @@ use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
+use crate::node_host::NodeHost;
 use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
@@ -98,8 +101,18 @@ async fn prepare(
     progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Prepared> {
     let config = config.validated()?;
-    let Meeting { launched, number, board, token, network, wire, interface, deadline, progress: show } =
-        meeting;
+    let Meeting {
+        launched,
+        number,
+        board,
+        token,
+        network,
+        wire,
+        interface,
+        deadline,
+        progress: show,
+        node_host,
+    } = meeting;
     let settings = Settings {
         loader: number,
         board,
@@ -112,7 +125,7 @@ async fn prepare(
         ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
     };
     let mut joining = RendezvousSteps::join(settings).await?;
-    let run = GroupRun { targets, config, registry, context, wire };
+    let run = GroupRun { targets, config, registry, context, wire, node_host };
     match run.prepare(&mut joining, resume, progress).await {
         Ok((prepared, words)) => start(prepared, words, joining, context).await,
         Err(error) => {
@@ -149,10 +162,11 @@ struct GroupRun<'a> {
     registry: &'a Registry,
     context: &'a OpenContext,
     wire: WireProtection,
+    node_host: Option<Arc<dyn NodeHost>>,
 }
 
 fn has_agent(store: &CacheStore) -> bool {
-    store.levels.iter().any(|level| level.name == cluster::AGENT)
+    store.levels.iter().any(|level| cluster::is_shared(level))
 }
 
 /// The number of elements of `nodes` that equal `node`.
@@ -183,7 +197,7 @@ impl GroupRun<'_> {
         let agent = working(joining, "attaches to the node's agent", attaching).await?;
         let config = &config;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let words = self.words(&description, &catalogs).await?;
+        let mut words = self.words(&description, &catalogs).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let figures = description.figures(config);
         let nodes = joining.nodes().to_vec();
@@ -215,6 +229,15 @@ impl GroupRun<'_> {
         let sharing = config.on_node().ranks.max(on_node.ranks);
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
+        let mut node_cache = None;
+        if may_share(&catalogs, &nodes) {
+            let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
+            let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent };
+            let words = std::mem::take(&mut words);
+            node_cache = member.join(joining, words, &mut opened, storage, context).await?;
+        }
+        let (node_link, node_host) = node_cache.map(|cache| (cache.link, cache.host)).unzip();
+        let agent = agent.or(node_link);
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
@@ -224,10 +247,9 @@ impl GroupRun<'_> {
         if let Some(facts) = &lacking {
             facts.check(memory.tier(), &room, place.url.as_deref())?;
         }
-        let offered = if lacking.is_none() { memory.tier() } else { 0 };
+        let offered = if lacking.is_none() && agent.is_none() { memory.tier() } else { 0 };
         let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
-        own_levels
-            .extend(agent.as_ref().map(|agent| Level { capacity: agent.capacity(), ..cluster::of_agent() }));
+        own_levels.extend(agent.as_ref().map(cluster::of_agent));
         let levels = own_levels.iter().map(OfferedLevel::new);
         let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
@@ -244,7 +266,7 @@ impl GroupRun<'_> {
                      samples ignores them; use one catalog on all ranks"
                 );
             }
-            let kinds = [cluster::kinds(&figures), vec![cluster::of_agent()]].concat();
+            let kinds = [cluster::kinds(&figures), cluster::shared_kinds()].concat();
             let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::DISK);
             Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }
         };
@@ -276,8 +298,20 @@ impl GroupRun<'_> {
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);
-        let prepared =
-            Prepared { planned, opened, caches, disk, shared, blocks, released, group, buffers, agent };
+        let node_host = node_host.flatten();
+        let prepared = Prepared {
+            planned,
+            opened,
+            caches,
+            disk,
+            shared,
+            blocks,
+            released,
+            group,
+            buffers,
+            agent,
+            node_host,
+        };
         Ok((prepared, words))
     }
 

@@ -6,6 +6,8 @@
 
 #[cfg(feature = "peer")]
 use std::io::IsTerminal;
+#[cfg(all(feature = "peer", feature = "agent", target_os = "linux"))]
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -52,6 +54,8 @@ pub(super) fn gather(builder: Builder, config: &Config, knobs: &Knobs) -> Result
             output::note(&waiting.to_string());
         }
     });
+    #[cfg(all(feature = "agent", target_os = "linux"))]
+    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));
     Ok((builder.peers(meeting), true))
 }
 

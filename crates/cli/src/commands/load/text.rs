@@ -32,7 +32,12 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
             foreread_estimate::level_text(level, prepared.plan().retention())
         )?;
     }
-    if on_node > 1 {
+    if let Some(ranks) = prepared.memory_shared_by() {
+        for level in prepared.plan().levels() {
+            let (all, each) = (ByteSize(level.capacity), ByteSize(level.capacity / u64::from(ranks.max(1))));
+            writeln!(out, "{:12} memory {each} x {ranks} ranks on this node: {all}, as one cache", "")?;
+        }
+    } else if on_node > 1 && !prepared.has_agent() {
         for level in prepared.plan().levels() {
             let (all, size) = (level.capacity.saturating_mul(on_node.into()), ByteSize(level.capacity));
             writeln!(
@@ -100,7 +105,8 @@ pub fn calibration(knobs: &Knobs, prepared: &Prepared) -> Option<String> {
 pub(super) struct EpochTable {
     has_disk: bool,
     has_peers: bool,
-    has_agent: bool,
+    /// The name of the cache that several processes share, if the samples come from there.
+    shared: Option<&'static str>,
     /// The rank, if rows of several ranks may mix.
     rank: Option<u32>,
     has_heading: bool,
@@ -109,12 +115,16 @@ pub(super) struct EpochTable {
 impl EpochTable {
     pub(super) fn new(prepared: &Prepared, together: bool, rank: Option<u32>) -> Self {
         let has_disk = !prepared.config().disk.is_empty();
-        Self { has_disk, has_peers: together, has_agent: prepared.has_agent(), rank, has_heading: false }
+        let shared = match prepared.memory_shared_by() {
+            Some(_) => Some("node"),
+            None => prepared.has_agent().then_some("agent"),
+        };
+        Self { has_disk, has_peers: together, shared, rank, has_heading: false }
     }
 
     #[cfg(test)]
     fn of(has_disk: bool, has_peers: bool, rank: Option<u32>) -> Self {
-        Self { has_disk, has_peers, has_agent: false, rank, has_heading: false }
+        Self { has_disk, has_peers, shared: None, rank, has_heading: false }
     }
 
     /// Prints a row, and the heading before the first.
@@ -147,7 +157,7 @@ impl EpochTable {
         if self.has_peers {
             write!(out, " {:>5.1}%", share(epoch.reads.peer))?;
         }
-        if self.has_agent {
+        if self.shared.is_some() {
             write!(out, " {:>5.1}%", share(epoch.reads.agent))?;
         }
         writeln!(out)?;
@@ -171,8 +181,8 @@ impl EpochTable {
             "{:>5} {:<10} {:>9} {:>9} {:>9} {:>7} {:>9} {:>8} {:>7}",
             "epoch", "phase", "samples", "time", "samples/s", "MiB/s", "stalled", "storage", "memory"
         )?;
-        let more = [("disk", self.has_disk), ("peers", self.has_peers), ("agent", self.has_agent)];
-        for (name, _) in more.iter().filter(|it| it.1) {
+        let more = [self.has_disk.then_some("disk"), self.has_peers.then_some("peers"), self.shared];
+        for name in more.into_iter().flatten() {
             write!(out, " {name:>6}")?;
         }
         Ok(writeln!(out)?)

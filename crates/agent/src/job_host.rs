@@ -1,0 +1,68 @@
+//! The cache that the ranks of a node share, without an agent: its core, in the process of a rank.
+//!
+//! It ends with the rank. It has no files, no page and no policy, and reads what the ranks attach
+//! with. Gaps between samples of different lengths come on top of its memory, as they do with the
+//! caches of single ranks.
+
+use std::sync::Arc;
+
+use foreread::{Config, HostedStore, NodeHost};
+use foreread_store::Server;
+use tokio::runtime::Runtime;
+
+use crate::policy::Policy;
+use crate::provider::AgentProvider;
+use crate::{AgentCore, AgentError, server_settings};
+
+/// Starts the cache of a node in the process of its first rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct JobHost;
+
+/// A running one.
+#[derive(Debug)]
+struct JobStore {
+    provider: Arc<AgentProvider>,
+    /// Dropped in this order: no rank is served when the runtime ends.
+    server: Option<Server>,
+    runtime: Option<Runtime>,
+}
+
+impl NodeHost for JobHost {
+    fn start(&self, config: &Config) -> Result<Box<dyn HostedStore>, String> {
+        JobStore::start(config.clone()).map(|store| Box::new(store) as _).map_err(|error| error.to_string())
+    }
+}
+
+impl JobStore {
+    fn start(config: Config) -> Result<Self, AgentError> {
+        let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, Policy::default(), None)?;
+        let buffers = Arc::new(arena);
+        let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
+        Ok(Self { provider, server: Some(server), runtime: Some(runtime) })
+    }
+}
+
+impl HostedStore for JobStore {
+    fn address(&self) -> String {
+        self.server.as_ref().map(Server::address).unwrap_or_default()
+    }
+
+    fn set_memory(&self, bytes: u64) {
+        self.provider.state.grant(bytes);
+    }
+
+    fn reads(&self) -> (u64, u64) {
+        let counts = self.provider.state.store.totals().counts;
+        (counts.reads, counts.read_bytes)
+    }
+}
+
+impl Drop for JobStore {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        if let Some(runtime) = self.runtime.take() {
+            // A read that hangs must not hang the end.
+            runtime.shutdown_background();
+        }
+    }
+}

@@ -55,7 +55,7 @@ pub(crate) fn describe(
     }
 }
 
-/// The memory and the disks of an agent, or the memory that the ranks of a node share, as one level.
+/// The memory and the disks of an agent, or the memory that the ranks of a node share. One level.
 #[cfg(feature = "peer")]
 pub(crate) fn of_agent(agent: &AgentLink) -> Level {
     let name = if agent.shared_by().is_some() { NODE_MEMORY } else { AGENT };

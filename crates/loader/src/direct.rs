@@ -29,8 +29,9 @@ impl DirectReader {
         Self { datasets: datasets.into(), caches: caches.into() }
     }
 
-    /// Reads a sample that is used at `due`, and returns its source. With `keep`, a sample from the origin is stored in
-    /// the fastest cache with room. Without a plan, the first samples are as good to keep as any.
+    /// Reads a sample that is used at `due`, and returns its source. With `keep`, a sample from the
+    /// origin is stored in the fastest cache with room. Without a plan, the first samples are as
+    /// good to keep as any.
     ///
     /// # Errors
     /// If there is no such sample, it cannot be read, its length or checksum is wrong, or a tier

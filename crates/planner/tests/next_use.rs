@@ -318,7 +318,7 @@ fn dataset_with_the_shortest_epoch_is_kept_first() {
 /// Guards against this fault: a dataset with one job had all of its room or none, although each of
 /// its samples has a next use of its own.
 #[test]
-fn datasets_of_equal_pace_share_the_cache_by_the_next_uses_of_their_samples() {
+fn datasets_of_similar_pace_share_the_cache() {
     // A job alone would hit all of its uses but the first ones.
     let mut both = OneJobEach::new(vec![(costs(), 10), (costs(), 7)]);
     let residents = both.run(&[0, 1], 0, 30_000);

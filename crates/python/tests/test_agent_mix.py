@@ -95,7 +95,7 @@ def test_a_cache_that_knows_all_uses_reads_the_fewest() -> None:
     assert fewest_reads([1, 2, 1, 2, 1], 1) == 3
 
 
-def test_mixed_jobs_read_little_more_than_a_cache_that_knows_their_future(tmp_path: Path) -> None:
+def test_mixed_jobs_read_little_more_than_necessary(tmp_path: Path) -> None:
     first, second = samples(tmp_path / "first", 0, FIRST), samples(tmp_path / "second", FIRST, SECOND)
     socket = tmp_path / "agent" / "node.sock"
     memory = str(KEPT * TAKEN)

@@ -108,6 +108,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "foreread-types",
             "foreread",
+            "foreread-agent",
             "foreread-cli",
             "foreread-estimate",
             "foreread-settings",

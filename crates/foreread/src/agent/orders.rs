@@ -1,9 +1,10 @@
 //! The orders of a run, for its agent.
 //!
-//! In a group of ranks, a node keeps the samples that it owns, for the ranks of all nodes. So a rank
-//! announces the owned ones among those that are requested through it: by itself, and by the ranks
-//! of other nodes that it serves. Samples without an owner here are not announced. They use free
-//! room only, or the agent would keep them in the place of owned ones, which other nodes rely on.
+//! In a group of ranks, a node keeps the samples that it owns, for the ranks of all nodes. So a
+//! rank announces the owned ones among those that are requested through it: by itself, and by the
+//! ranks of other nodes that it serves. Samples without an owner here are not announced. They use
+//! free room only, or the agent would keep them in the place of owned ones, which other nodes rely
+//! on.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

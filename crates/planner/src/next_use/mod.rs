@@ -23,11 +23,11 @@
 //! all residents get new predictions in one call. That takes 150 ms for 256,000 residents of eight
 //! jobs.
 //!
-//! Residents win ties. The next uses of a single dataset with one job are all an epoch away, because
-//! its job uses each sample once per epoch. So all of them tie, and one job alone has a cache that
-//! never evicts and never rewrites. With a second dataset, samples compete by their own next uses,
-//! or one of the datasets would have all of the room. A dataset without jobs has no next uses. Its
-//! samples are the first victims.
+//! Residents win ties. The next uses of a single dataset with one job are all an epoch away,
+//! because its job uses each sample once per epoch. So all of them tie, and one job alone has a
+//! cache that never evicts and never rewrites. With a second dataset, samples compete by their own
+//! next uses, or one of the datasets would have all of the room. A dataset without jobs has no next
+//! uses. Its samples are the first victims.
 //!
 //! All results are functions of the calls. There is no clock. The caller passes the time.
 
@@ -165,8 +165,8 @@ impl NextUseCache {
 
     /// The table of an order over a dataset of `samples` samples, for
     /// [`add_ordered_job`](Self::add_ordered_job). The order has `per_position` samples or
-    /// [holes](EpochUses::HOLE) for each position. A large one takes some time, so it can be made on another
-    /// thread.
+    /// [holes](EpochUses::HOLE) for each position. A large one takes some time, so it can be made
+    /// on another thread.
     ///
     /// # Errors
     /// An order with an unknown sample, or a table that does not fit in memory.

@@ -244,8 +244,9 @@ impl NodeStore {
     }
 
     /// Announces the next epoch of a job: its samples in the order of their uses, the first of
-    /// which is at `first`, and `per_position` of them or [holes](EpochUses::HOLE) at each. Epochs are announced in their order, at best two ahead of the requests.
-    /// Blocks the thread while it makes a table, some milliseconds for a million samples.
+    /// which is at `first`, and `per_position` of them or [holes](EpochUses::HOLE) at each. Epochs
+    /// are announced in their order, at best two ahead of the requests. Blocks the thread while it
+    /// makes a table, some milliseconds for a million samples.
     ///
     /// # Errors
     /// A sample that the dataset does not have, or tables that do not fit in memory.

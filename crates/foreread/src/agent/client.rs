@@ -150,8 +150,8 @@ pub(crate) async fn attach(
 }
 
 /// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. The
-/// datasets are then read from there. A cache that refuses it is a warning: the rank then has one
-/// of its own.
+/// datasets are then read from there. A cache that refuses it is a warning: the rank then reads
+/// storage.
 ///
 /// # Errors
 /// If the runtime was shut down.

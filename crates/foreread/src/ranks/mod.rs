@@ -166,7 +166,7 @@ struct GroupRun<'a> {
 }
 
 fn has_agent(store: &CacheStore) -> bool {
-    store.levels.iter().any(|level| cluster::is_shared(level))
+    store.levels.iter().any(cluster::is_shared)
 }
 
 /// The number of elements of `nodes` that equal `node`.
@@ -236,8 +236,9 @@ impl GroupRun<'_> {
             let words = std::mem::take(&mut words);
             node_cache = member.join(joining, words, &mut opened, storage, context).await?;
         }
+        let shares = agent.is_some() || node_cache.is_some();
         let (node_link, node_host) = node_cache.map(|cache| (cache.link, cache.host)).unzip();
-        let agent = agent.or(node_link);
+        let agent = agent.or(node_link.flatten());
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
@@ -247,7 +248,7 @@ impl GroupRun<'_> {
         if let Some(facts) = &lacking {
             facts.check(memory.tier(), &room, place.url.as_deref())?;
         }
-        let offered = if lacking.is_none() && agent.is_none() { memory.tier() } else { 0 };
+        let offered = if lacking.is_none() && !shares { memory.tier() } else { 0 };
         let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         own_levels.extend(agent.as_ref().map(cluster::of_agent));
         let levels = own_levels.iter().map(OfferedLevel::new);

@@ -41,7 +41,8 @@ struct NodeOffer {
 /// The cache of this rank's node.
 #[derive(Debug)]
 pub(super) struct NodeCache {
-    pub(super) link: AgentLink,
+    /// `None` if the cache refuses this rank. Its memory belongs to the cache all the same.
+    pub(super) link: Option<AgentLink>,
     /// The cache, on the rank that hosts it.
     pub(super) host: Option<Box<dyn HostedStore>>,
 }
@@ -125,6 +126,6 @@ impl NodeMember<'_> {
         }
         let place = (address, capacity, self.on_node.ranks);
         let link = attach_to(place, opened, self.config, storage, context).await?;
-        Ok(link.map(|link| NodeCache { link, host }))
+        Ok(Some(NodeCache { link, host }))
     }
 }

@@ -51,9 +51,36 @@ pub(crate) struct RankMeasurement {
     pub(crate) peer_seconds: f64,
 }
 
+/// Whether the ranks of a node share one memory, or have caches of their own.
+#[derive(Clone, Copy)]
+enum Caches {
+    Shared,
+    Own,
+}
+
+impl Caches {
+    const BOTH: [Self; 2] = [Self::Shared, Self::Own];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Shared => "one memory",
+            Self::Own => "caches of their own",
+        }
+    }
+}
+
 /// Runs the ranks and returns the measurement of each.
-fn run(directory: &Path, ranks: u32, memory: u64, limit: u64) -> Result<Vec<RankMeasurement>> {
+fn run(
+    directory: &Path,
+    ranks: u32,
+    memory: u64,
+    limit: u64,
+    caches: Caches,
+) -> Result<Vec<RankMeasurement>> {
     subprocess::run_ranks(ranks, |command| {
+        if matches!(caches, Caches::Own) {
+            command.env(foreread::AGENT_VARIABLE, "off");
+        }
         command.args(["ranks", "run"]).arg(directory).args([memory, limit].map(|number| number.to_string()));
     })
 }
@@ -72,10 +99,12 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     let most =
         |found: &[RankMeasurement], of: fn(&RankMeasurement) -> f64| found.iter().map(of).fold(0.0, f64::max);
     let mut figures = Vec::new();
-    for (ranks, memory) in LIMITED_RUNS {
-        let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks))?;
+    for ((ranks, memory), caches) in
+        LIMITED_RUNS.into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches)))
+    {
+        let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks), caches)?;
         let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
-        let about = format!("{ranks} ranks, {memory} MiB each, 100 MB/s in total");
+        let about = format!("{ranks} ranks, {memory} MiB each, {}, 100 MB/s in total", caches.name());
         let what = format!("{about}: origin bytes / lower bound");
         let over = sum(&found, |found| found.origin) / lower_bound as f64;
         figures.push(Figure::new(what, Goal::AtMost(1.01), over, "times"));
@@ -83,18 +112,21 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         let took = most(&found, |found| found.seconds);
         figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s"));
     }
-    let rate = |memory: u64| -> Result<f64> {
-        let mut rates = Vec::new();
+    for (memory, caches) in [1024, 120].into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches))) {
+        let (mut rates, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let found = run(directory, 4, memory * MIB, 0)?;
-            rates.push(sum(&found, |found| found.samples) / most(&found, |found| found.last));
+            let found = run(directory, 4, memory * MIB, 0, caches)?;
+            let samples = sum(&found, |found| found.samples);
+            rates.push(samples / most(&found, |found| found.last));
+            cpu.push(sum(&found, |found| found.cpu) * 1e6 / (samples * EPOCHS as f64));
         }
-        Ok(median(rates))
-    };
-    let what = "4 ranks, no limit, 1024 MiB each: last epoch, all ranks";
-    figures.push(Figure::new(what, Goal::AtLeast(40_000.0), rate(1024)?, "samples/s"));
-    let what = "4 ranks, no limit, 120 MiB each, most samples from peers: the same";
-    figures.push(Figure::new(what, Goal::None, rate(120)?, "samples/s"));
+        let about = format!("4 ranks, no limit, {memory} MiB each, {}", caches.name());
+        let target = if memory == 1024 { Goal::AtLeast(40_000.0) } else { Goal::None };
+        let what = format!("{about}: last epoch, all ranks");
+        figures.push(Figure::new(what, target, median(rates), "samples/s"));
+        let what = format!("{about}: CPU per sample, five epochs");
+        figures.push(Figure::new(what, Goal::None, median(cpu), "us/sample"));
+    }
     for (kind, what) in [("unix", "a Unix socket"), ("tcp", "TCP on loopback")] {
         let wires = [WireProtection::Authenticated, WireProtection::Sealed, WireProtection::Checksummed];
         let wires = if kind == "unix" { &wires[2..] } else { &wires[..] };
@@ -138,6 +170,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     config.memory = Memory::Bytes(memory);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
+    let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));
     let loader = Loader::builder_with(directory, config).peers(meeting).start()?;
     let start = Instant::now();
     let before = Usage::since(start);

@@ -10,9 +10,8 @@ use foreread::{Config, HostedStore, NodeHost};
 use foreread_store::Server;
 use tokio::runtime::Runtime;
 
-use crate::policy::Policy;
 use crate::provider::AgentProvider;
-use crate::{AgentCore, AgentError, server_settings};
+use crate::{AgentCore, AgentError, arguments, server_settings};
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,7 +34,8 @@ impl NodeHost for JobHost {
 
 impl JobStore {
     fn start(config: Config) -> Result<Self, AgentError> {
-        let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, Policy::default(), None)?;
+        let policy = arguments(None, &config);
+        let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
         let buffers = Arc::new(arena);
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
         Ok(Self { provider, server: Some(server), runtime: Some(runtime) })

@@ -87,25 +87,22 @@ pub struct AgentSettings {
     pub http: Option<SocketAddr>,
 }
 
-impl AgentSettings {
-    /// The memory and the limits of the configuration as values of the policy.
-    fn arguments(&self) -> Policy {
-        let mut policy = Policy::default();
-        let limits = [
-            ("limit", self.config.origin_limit.map(|rate| rate.to_string())),
-            ("parallelism", self.config.origin_parallelism.map(|most| most.to_string())),
-        ];
-        let memory = ("memory", "", Some(self.memory.to_string()));
-        let limits = limits.map(|(word, value)| (word, "*", value));
-        for (word, about, value) in [memory].into_iter().chain(limits) {
-            if let Some(value) = value
-                && let Err(error) = policy.set(word, about, &value, PolicySource::Argument)
-            {
-                tracing::warn!(%error, "a value is not in force");
-            }
+/// The memory and the limits of a configuration as values of the policy.
+fn arguments(memory: Option<u64>, config: &Config) -> Policy {
+    let mut policy = Policy::default();
+    let values = [
+        ("memory", "", memory.map(|bytes| bytes.to_string())),
+        ("limit", "*", config.origin_limit.map(|rate| rate.to_string())),
+        ("parallelism", "*", config.origin_parallelism.map(|most| most.to_string())),
+    ];
+    for (word, about, value) in values {
+        if let Some(value) = value
+            && let Err(error) = policy.set(word, about, &value, PolicySource::Argument)
+        {
+            tracing::warn!(%error, "a value is not in force");
         }
-        policy
     }
+    policy
 }
 
 /// A running agent. Dropping it ends it: jobs then read by themselves.
@@ -127,7 +124,7 @@ impl Agent {
     /// If another agent uses the directory, or other users can search it. Also if the system has no
     /// memory, descriptors or threads left.
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
-        let policy = settings.arguments();
+        let policy = arguments(Some(settings.memory), &settings.config);
         check_disks(&settings.config)?;
         let AgentSettings { socket, memory, config, policy: file, http } = settings;
         let lock = socket::prepare(&socket)?;

@@ -166,6 +166,18 @@ fn ranks_of_a_node_share_one_memory() {
     assert!(shared > 3900, "{shared} of 4000 from the memory that they share");
 }
 
+/// Guards against this fault: the limit of each rank did not hold for the memory that they share.
+#[test]
+// semantics: RANK-39
+fn limits_of_ranks_hold_for_the_memory_that_they_share() {
+    let samples = Samples::awkward(200, 20_000);
+    let arguments = ["--epochs", "2", "--memory", "20MB", "--look-ahead", "1MB", "--origin-limit", "1MB/s"];
+    let reports = RankJob::new(2, &samples, &arguments).reports();
+    let seconds = reports[0]["epochs"][0]["seconds"].as_f64().unwrap();
+    // 4 MB at 2 MB/s. The look-ahead and the beginning of a limit's time are not counted.
+    assert!(seconds > 1.0, "{seconds} s");
+}
+
 #[test]
 // semantics: RANK-39
 fn rank_that_hosts_the_memory_of_its_node_may_die() {

@@ -23,9 +23,11 @@ impl FileLimit {
         setrlimit(Resource::Nofile, Rlimit { current, maximum })
     }
 
-    /// Raises the limit of this process to the hard one.
-    pub(crate) fn raise(self) {
-        if let Err(error) = Self::set(self.maximum, self.maximum) {
+    /// Raises the limit of this process to the hard one, or to `most` if that is less.
+    pub(crate) fn raise(self, most: Option<u64>) {
+        let wanted = most.map_or(self.maximum, |most| Some(self.maximum.map_or(most, |hard| hard.min(most))));
+        let is_higher = self.current.is_some_and(|now| wanted.is_none_or(|wanted| wanted > now));
+        if is_higher && let Err(error) = Self::set(wanted, self.maximum) {
             tracing::debug!(%error, "the limit of open files stays");
         }
     }

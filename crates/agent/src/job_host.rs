@@ -11,7 +11,11 @@ use foreread_store::Server;
 use tokio::runtime::Runtime;
 
 use crate::provider::AgentProvider;
-use crate::{AgentCore, AgentError, arguments, server_settings};
+use crate::{AgentCore, AgentError, FileLimit, arguments, server_settings};
+
+/// Open files of a process that hosts a cache: enough for a terabyte of memory. Programs that close
+/// all descriptors, as some trainers' helpers do, depend on a limit that is not too high.
+const DESCRIPTORS: u64 = 1 << 16;
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +38,7 @@ impl NodeHost for JobHost {
 
 impl JobStore {
     fn start(config: Config) -> Result<Self, AgentError> {
+        FileLimit::current().raise(Some(DESCRIPTORS));
         let policy = arguments(None, &config);
         let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
         let buffers = Arc::new(arena);

@@ -129,7 +129,7 @@ impl Agent {
         let AgentSettings { socket, memory, config, policy: file, http } = settings;
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
-        FileLimit::current().raise();
+        FileLimit::current().raise(None);
         let AgentCore { runtime, arena, provider } = AgentCore::new(memory, config, policy, Some(file))?;
         let state = Arc::clone(&provider.state);
         runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));

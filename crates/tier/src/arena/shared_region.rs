@@ -10,7 +10,8 @@
 //! * *The end of a region frees its memory at once.* Its pages are punched out before it is
 //!   unmapped. A process that still maps it then reads zeros and holds no memory.
 //! * *A region needs a descriptor.* Half of the process's descriptors stay free for other files.
-//!   Later regions are private, and samples in them are copied for other processes.
+//!   Later regions are private, and samples in them are copied for other processes. Descriptors of
+//!   regions get high numbers where the limit allows it, because `select` knows only low ones.
 //! * *A forked child has the descriptors* and not the mappings. If its parent is killed, the memory
 //!   stays until the child ends as well.
 
@@ -21,7 +22,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::fs::{fchmod, fcntl_add_seals, ftruncate, memfd_create, open};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, getrlimit};
 
 /// Memory that other processes can map, read-only.
@@ -75,6 +76,7 @@ impl SharedRegion {
         fchmod(&writable, Mode::RUSR).ok()?;
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let descriptor = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let descriptor = with_high_number(descriptor);
         if !has_free_descriptors(descriptor.as_raw_fd()) {
             return None;
         }
@@ -98,6 +100,18 @@ fn next_number() -> Option<u32> {
 pub(super) fn has_free_descriptors(descriptor: RawFd) -> bool {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 2;
     (descriptor as u64) < most
+}
+
+/// The numbers of descriptors that `select` knows.
+const LOW_NUMBERS: u64 = 1024;
+
+/// The same file with a number that `select` does not know, if the limit leaves many of them.
+fn with_high_number(descriptor: OwnedFd) -> OwnedFd {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if limit < 4 * LOW_NUMBERS {
+        return descriptor;
+    }
+    fcntl_dupfd_cloexec(&descriptor, LOW_NUMBERS as RawFd).unwrap_or(descriptor)
 }
 
 fn memory_file() -> rustix::io::Result<OwnedFd> {

@@ -9,7 +9,7 @@ use foreread_store::attach::{
     ATTACH, Attach, Attached, CATALOG, DatasetAnswer, Piece, WARM, WarmAnswer, WarmRequest,
 };
 use foreread_store::{Client, StoreError};
-use foreread_tier::OriginTier;
+use foreread_tier::{CacheTier, OriginTier};
 
 use crate::link::{AgentCounts, Connection, Link};
 use crate::origin::AgentOrigin;
@@ -24,12 +24,17 @@ pub trait JobCatalogs: Send + Sync + 'static {
 /// How long a trainer has waited for batches so far.
 pub type StallTime = Arc<dyn Fn() -> Duration + Send + Sync>;
 
+/// Makes an empty cache.
+pub type CacheMaker = Box<dyn Fn() -> Arc<dyn CacheTier> + Send + Sync>;
+
 /// What a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
     /// The address of the agent: the path of its socket, or that of a server without one.
     pub address: String,
     /// What messages call it, such as "the node's agent".
     pub called: &'static str,
+    /// Makes the cache that the job has while the agent is gone. `None`: it has none.
+    pub alone: Option<CacheMaker>,
     /// The job.
     pub attach: Attach,
     /// Its catalogs.

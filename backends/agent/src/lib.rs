@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use foreread_types::Tick;
 
-pub use client::{AgentClient, AgentJob, Connected, JobCatalogs, StallTime};
+pub use client::{AgentClient, AgentJob, CacheMaker, Connected, JobCatalogs, StallTime};
 pub use link::AgentCounts;
 pub use origin::AgentOrigin;
 

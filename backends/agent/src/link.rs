@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use foreread_store::{Client, Received, RequestStream, SharedBytes};
+use foreread_tier::CacheTier;
 use foreread_types::{SampleKey, Tick};
 use tokio::sync::oneshot;
 
@@ -49,6 +50,8 @@ struct Unsent {
 #[derive(Default)]
 pub(crate) struct LinkState {
     connection: Option<Arc<Connection>>,
+    /// The cache while there is no connection.
+    alone: Option<Arc<dyn CacheTier>>,
     /// Whether the agent has given no sign of life for too long.
     silent: bool,
     unsent: VecDeque<Unsent>,
@@ -175,7 +178,10 @@ impl Link {
         }
         (state.connection, state.silent) = (Some(connection), false);
         state.generation += 1;
+        let alone = state.alone.take();
         drop(state);
+        // Its memory is the agent's again.
+        drop(alone);
         self.changed.notify_all();
     }
 
@@ -192,6 +198,16 @@ impl Link {
         drop(state);
         self.changed.notify_all();
         drop(open);
+    }
+
+    /// Uses a cache until there is a connection.
+    pub(crate) fn set_alone(&self, cache: Arc<dyn CacheTier>) {
+        self.lock().alone = Some(cache);
+    }
+
+    /// The cache while there is no connection.
+    pub(crate) fn alone(&self) -> Option<Arc<dyn CacheTier>> {
+        self.lock().alone.clone()
     }
 
     /// Notes that the agent answers again.

@@ -1,10 +1,11 @@
 //! The agent as a tier.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_tier::{
-    LayoutsFuture, Object, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    LayoutsFuture, Lookup, Object, OriginTier, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
 use foreread_types::{DatasetId, SampleKey};
 use futures::future::BoxFuture;
@@ -26,6 +27,30 @@ impl AgentOrigin {
     }
 }
 
+impl AgentOrigin {
+    /// Reads without the agent: from the cache of this time, or from storage.
+    fn read_directly(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let (key, bytes) = (SampleKey::new(self.dataset, request.key.id), request.len());
+        self.link.count(bytes, false);
+        let Some(cache) = self.link.alone() else { return self.direct.read(request) };
+        if let Lookup::Ready(sample) = cache.lookup(key) {
+            return Box::pin(ready(Ok(sample.bytes())));
+        }
+        let read = self.direct.read(request);
+        Box::pin(async move {
+            let received = read.await?;
+            // The engine finds out what is wrong with other lengths.
+            if received.len() as u64 == bytes
+                && let Some(room) = cache.reserve(cache.footprint().of(bytes))
+                && let Err(error) = cache.store(room, key, Sample::uncharged(received.clone())).await
+            {
+                tracing::debug!(%error, "a sample was not kept");
+            }
+            Ok(received)
+        })
+    }
+}
+
 impl Tier for AgentOrigin {
     fn name(&self) -> &str {
         self.direct.name()
@@ -39,8 +64,7 @@ impl Tier for AgentOrigin {
         let (link, direct) = (Arc::clone(&self.link), Arc::clone(&self.direct));
         let key = SampleKey::new(self.dataset, request.key.id);
         let Some(answer) = link.request(key, request.due) else {
-            link.count(request.len(), false);
-            return direct.read(request);
+            return self.read_directly(request);
         };
         Box::pin(async move {
             link.send();

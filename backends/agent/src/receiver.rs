@@ -27,6 +27,9 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
                 return;
             }
             link.give_up(true);
+            if let Some(make) = &job.alone {
+                link.set_alone(make());
+            }
             tracing::warn!(
                 "{} has ended; samples are read from storage, without a shared cache, until it is back",
                 job.called

@@ -78,8 +78,13 @@ fn agent(unanswered: &'static str) -> (Server, AgentJob, mpsc::Receiver<String>)
     let agent = TestAgent { unanswered, kept, seen: seen_by, buffers: Arc::clone(&buffers) };
     let server = Server::start(Arc::new(agent), buffers, ServerSettings::default()).unwrap();
     let attach = Attach { datasets: vec![AttachDataset::default()], ..Attach::default() };
-    let job =
-        AgentJob { address: server.address(), called: "the agent", attach, catalogs: Box::new(NoCatalogs) };
+    let job = AgentJob {
+        address: server.address(),
+        called: "the agent",
+        alone: None,
+        attach,
+        catalogs: Box::new(NoCatalogs),
+    };
     (server, job, seen)
 }
 

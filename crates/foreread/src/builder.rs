@@ -263,6 +263,14 @@ impl Builder {
         self
     }
 
+    /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
+    /// is gone. Default: 0.
+    #[must_use]
+    pub fn memory_alone(mut self, bytes: u64) -> Self {
+        self.config.memory_alone = bytes;
+        self
+    }
+
     /// How many bytes are prefetched.
     #[must_use]
     pub fn look_ahead(mut self, bytes: u64) -> Self {

@@ -206,6 +206,9 @@ pub struct Config {
     /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
     /// there is none.
     pub agent: AgentChoice,
+    /// Bytes of memory for samples while the agent, or the rank that hosts the memory of this node,
+    /// is gone. 0 by default: what was given to the agent is free for others then.
+    pub memory_alone: u64,
     /// What the agent calls this job, in its status and in its policy. `None`: the name of the
     /// Slurm job, or the program's.
     pub job_name: Option<String>,
@@ -250,6 +253,7 @@ impl Default for Config {
             validate: None,
             format: None,
             agent: AgentChoice::default(),
+            memory_alone: 0,
             job_name: None,
             is_by_id: false,
             plan_only: false,

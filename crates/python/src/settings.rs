@@ -98,6 +98,7 @@ impl PythonSettings {
                 "recall" => ("recall", flag(&name, &value)?.to_string()),
                 "memory" => ("memory", size(&name, &value)?),
                 "look_ahead" => ("look-ahead", size(&name, &value)?),
+                "memory_alone" => ("memory-alone", size(&name, &value)?),
                 "origin_limit" => ("origin-limit", size(&name, &value)?),
                 "agent" => ("agent", path(&name, &value)?),
                 "disk" => ("disk", disks(&value)?),

@@ -32,6 +32,7 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.memory = knobs.parse("memory")?.unwrap_or(config.memory);
     config.disk = knobs.parse::<DisksSetting>("disk")?.map_or(config.disk, |disks| disks.0);
     config.agent = knobs.parse("agent")?.unwrap_or(config.agent);
+    config.memory_alone = knobs.parse::<ByteSize>("memory-alone")?.map_or(config.memory_alone, |size| size.0);
     config.job_name = knobs.parse("job-name")?;
     let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
     config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);

@@ -181,6 +181,13 @@ pub const KNOBS: &[Knob] = &[
          the user's own, if one runs, for data that the kernel does not cache. PATH: its socket",
     ),
     knob(
+        "memory-alone",
+        Value("SIZE"),
+        Some("0"),
+        Caches,
+        "Memory for samples while the agent, or the rank that hosts the memory of this node, is gone",
+    ),
+    knob(
         "job-name",
         Value("NAME"),
         None,
@@ -456,8 +463,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_26_are_settable_outside() {
-        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 26);
+    fn names_are_unique_and_27_are_settable_outside() {
+        assert_eq!(KNOBS.len() + COMMAND_KNOBS.len(), 27);
         let names: BTreeSet<_> = all_knobs().map(|knob| knob.name).collect();
         assert_eq!(names.len(), all_knobs().count());
     }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
 use crate::s3::at;
@@ -110,6 +111,25 @@ fn killed_agent_costs_no_sample_and_is_found_again() {
     let (through, direct) = (number(&report, "/agent/samples"), number(&report, "/agent/direct_samples"));
     assert!(through > 500 && direct > 0 && through + direct == fetched(&report), "{through} and {direct}");
     assert!(number(&node.status(), "/reads") > 0, "the second agent was used");
+}
+
+#[test]
+// semantics: AGENT-26
+fn job_without_its_agent_has_the_memory_that_it_may_use_alone() {
+    let requests = |more: &[&str]| {
+        let node = Node::new(1000, 100);
+        let arguments = [&["--seed", "3", "--epochs", "5", "--compute-ms", "50"], more].concat();
+        let job = Running::start(node.job(&arguments));
+        eventually("it reads", || number(&node.status(), "/reads") > 200);
+        node.signal(Signal::KILL);
+        let report = job.report();
+        let requests = node.store.requests().get;
+        assert_eq!(digests(&report), node.digests(&["--seed", "3", "--epochs", "5"]));
+        requests
+    };
+    let (without, with) = (requests(&[]), requests(&["--memory-alone", "20MB"]));
+    println!("{without} and {with} requests");
+    assert!(without >= 4500 && with <= 2100, "{without} and {with} requests");
 }
 
 /// Samples that a job held were other samples' bytes once the agent was stopped in order.
@@ -379,4 +399,30 @@ fn agents_are_started_shown_and_stopped() {
     assert!(open.contains("chmod 700"), "{open}");
     fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     node.start(100 * TAKEN);
+}
+
+/// Credentials of the environment and options of the store reach the rank that reads for all.
+#[test]
+// semantics: RANK-39
+fn ranks_of_a_node_read_a_bucket_once_without_an_agent() {
+    let node = Node::without_agent(1000, LENGTH);
+    let meeting = tempfile::tempdir().unwrap();
+    let ranks: Vec<Running> = (0..3)
+        .map(|rank| {
+            let mut command = node.foreread(&["load", "s3://train", "--epochs", "3", "--report", "json"]);
+            command.args(["--memory", "5MB", "--look-ahead", "500kB", "--digest", "--progress", "off"]);
+            command.env("FOREREAD_MEET", meeting.path());
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
+            Running::start(command)
+        })
+        .collect();
+    let reports: Vec<Value> = ranks.into_iter().map(Running::report).collect();
+    assert_requests(node.store.requests().get, 1000);
+    for (rank, report) in (0..).zip(&reports) {
+        assert_eq!(number(report, "/agent/direct_samples"), 0);
+        let mut alone =
+            node.foreread(&["load", "s3://train", "--epochs", "3", "--report", "json", "--digest"]);
+        alone.args(["--peers", "off", "--world-size", "3", "--rank", &rank.to_string()]);
+        assert_eq!(digests(&run(&mut alone).json()), digests(report), "rank {rank}");
+    }
 }

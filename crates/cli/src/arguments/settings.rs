@@ -149,7 +149,7 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate",
-        "compute-ms", "memory", "disk", "agent", "job-name", "look-ahead", "format", "origin-limit",
+        "compute-ms", "memory", "disk", "agent", "memory-alone", "job-name", "look-ahead", "format", "origin-limit",
         "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank", "world-size", "peers",
         "report", "report-file", "digest", "ids", "state", "plot", "progress",
     ],

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs};
+use foreread_agent_client::{AgentClient, AgentJob, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_loader::PeerGroup;
+use foreread_memory::MemoryTier;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
 use foreread_store::attach::{Attach, DatasetAnswer};
-use foreread_tier::OpenContext;
+use foreread_tier::{CacheTier, OpenContext};
 
 use super::host::described;
 use super::orders::RunOrders;
@@ -195,7 +196,10 @@ async fn attach_at(
         datasets: datasets.collect(),
     };
     let catalogs = Box::new(Catalogs(opened.iter().map(|dataset| dataset.catalog.clone()).collect()));
-    let job = AgentJob { address, called, attach, catalogs };
+    let bytes = config.memory_alone;
+    let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
+    let alone = (bytes > 0).then(make);
+    let job = AgentJob { address, called, alone, attach, catalogs };
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
         Ok(client) => client,

@@ -146,6 +146,7 @@ class Loader:
         memory: Size | None = None,
         disk: str | Sequence[str] | Mapping[Path, Size] | None = None,
         agent: Path | None = None,
+        memory_alone: Size | None = None,
         look_ahead: Size | None = None,
         origin_limit: Size | None = None,
         origin_parallelism: int | Literal["auto"] | None = None,

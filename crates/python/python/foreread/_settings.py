@@ -54,6 +54,8 @@ class Settings(TypedDict, total=False):
     #: The agent of the node, whose cache all jobs share: "auto" (default) is the user's own if one runs, "off" none, or
     #: the path of its socket. It replaces memory and disk.
     agent: Path | None
+    #: Memory for samples while the agent is gone, or the rank that hosts the memory of this node (default: 0).
+    memory_alone: Size | None
     #: How far reads run ahead of the trainer, in bytes. "auto" (default) is at most 256 MiB.
     look_ahead: Size | None
     #: The maximum bytes per second read from storage.

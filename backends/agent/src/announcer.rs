@@ -75,14 +75,16 @@ struct Progress {
     reported: Instant,
 }
 
-/// Tells the agent how long the trainer has waited. An agent that does not understand it loses
-/// nothing but a column of its status.
-fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
+/// Tells the agent how long the trainer has waited, and hears what was read for the job. An agent
+/// that does not understand it loses nothing but a column of its status.
+pub(crate) fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
     let Ok(payload) = serde_json::to_vec(&JobProgress { stalled_seconds }) else { return };
     let is_over = || link.is_closed();
     let mut is_silent = is_silent(&connection.client, &is_over);
-    if let Err(error) = connection.client.call_with(PROGRESS, &payload, &mut is_silent) {
-        tracing::trace!(%error, "the node's agent does not know how this job gets on");
+    match connection.client.call_with(PROGRESS, &payload, &mut is_silent) {
+        // Agents of older versions answer nothing.
+        Ok(answer) => link.set_reads(connection, serde_json::from_slice(&answer).unwrap_or_default()),
+        Err(error) => tracing::trace!(%error, "the node's agent does not know how this job gets on"),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use foreread_store::attach::JobReads;
 use foreread_store::{Client, Received, RequestStream, SharedBytes};
 use foreread_tier::CacheTier;
 use foreread_types::{SampleKey, Tick};
@@ -59,6 +60,9 @@ pub(crate) struct LinkState {
     pending: HashMap<u32, oneshot::Sender<SharedBytes>>,
     /// Since when requests are open without a pause.
     open_since: Option<Instant>,
+    /// What the agent has read for this job: on earlier connections, and on this one.
+    earlier_reads: JobReads,
+    reads: JobReads,
     pub(crate) orders: Option<Arc<dyn JobOrders>>,
     pub(crate) stalled: Option<StallTime>,
     /// Increases with each connection and each set of orders.
@@ -177,6 +181,8 @@ impl Link {
             return;
         }
         (state.connection, state.silent) = (Some(connection), false);
+        state.earlier_reads = state.all_reads();
+        state.reads = JobReads::default();
         state.generation += 1;
         let alone = state.alone.take();
         drop(state);
@@ -235,6 +241,19 @@ impl Link {
         self.lock().connection()
     }
 
+    /// Notes what the agent has read for this job on a connection.
+    pub(crate) fn set_reads(&self, connection: &Connection, reads: JobReads) {
+        let mut state = self.lock();
+        if state.connection.as_deref().is_some_and(|current| std::ptr::eq(current, connection)) {
+            state.reads = reads;
+        }
+    }
+
+    /// What agents have read for this job, as far as this process knows.
+    pub(crate) fn reads(&self) -> JobReads {
+        self.lock().all_reads()
+    }
+
     /// Whether the job has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().closed
@@ -248,6 +267,16 @@ impl Link {
 }
 
 impl LinkState {
+    /// Whether the agent has given no sign of life for too long.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    fn all_reads(&self) -> JobReads {
+        let (earlier, now) = (self.earlier_reads, self.reads);
+        JobReads { samples: earlier.samples + now.samples, bytes: earlier.bytes + now.bytes }
+    }
+
     /// The current connection.
     pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.connection.clone()

@@ -30,10 +30,14 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
             if let Some(make) = &job.alone {
                 link.set_alone(make());
             }
+            let until = if job.comes_back { ", until it is back" } else { "" };
             tracing::warn!(
-                "{} has ended; samples are read from storage, without a shared cache, until it is back",
+                "{} has ended; samples are read from storage, without a shared cache{until}",
                 job.called
             );
+            if !job.comes_back {
+                return;
+            }
             if begun.elapsed() > RECONNECT.1 {
                 pause = RECONNECT.0;
             }

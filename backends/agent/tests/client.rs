@@ -81,6 +81,7 @@ fn agent(unanswered: &'static str) -> (Server, AgentJob, mpsc::Receiver<String>)
     let job = AgentJob {
         address: server.address(),
         called: "the agent",
+        comes_back: true,
         alone: None,
         attach,
         catalogs: Box::new(NoCatalogs),

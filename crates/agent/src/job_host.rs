@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use foreread::{Config, HostedStore, NodeHost};
 use foreread_store::Server;
-use tokio::runtime::Runtime;
 
+use crate::job_runtime::JobRuntime;
 use crate::provider::AgentProvider;
 use crate::{AgentCore, AgentError, FileLimit, arguments, server_settings};
 
@@ -26,8 +26,8 @@ pub struct JobHost;
 struct JobStore {
     provider: Arc<AgentProvider>,
     /// Dropped in this order: no rank is served when the runtime ends.
-    server: Option<Server>,
-    runtime: Option<Runtime>,
+    server: Server,
+    _runtime: JobRuntime,
 }
 
 impl NodeHost for JobHost {
@@ -43,31 +43,16 @@ impl JobStore {
         let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
         let buffers = Arc::new(arena);
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
-        Ok(Self { provider, server: Some(server), runtime: Some(runtime) })
+        Ok(Self { provider, server, _runtime: runtime })
     }
 }
 
 impl HostedStore for JobStore {
     fn address(&self) -> String {
-        self.server.as_ref().map(Server::address).unwrap_or_default()
+        self.server.address()
     }
 
     fn set_memory(&self, bytes: u64) {
         self.provider.state.grant(bytes);
-    }
-
-    fn reads(&self) -> (u64, u64) {
-        let counts = self.provider.state.store.totals().counts;
-        (counts.reads, counts.read_bytes)
-    }
-}
-
-impl Drop for JobStore {
-    fn drop(&mut self) {
-        drop(self.server.take());
-        if let Some(runtime) = self.runtime.take() {
-            // A read that hangs must not hang the end.
-            runtime.shutdown_background();
-        }
     }
 }

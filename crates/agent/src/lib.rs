@@ -24,6 +24,7 @@ mod error;
 mod file_limit;
 mod http;
 mod job_host;
+mod job_runtime;
 mod memory;
 mod origin_name;
 mod policy;
@@ -46,7 +47,7 @@ use foreread::agent::host::DatasetHost;
 use foreread_dataset::LockFile;
 use foreread_store::{NodeStore, Server, ServerSettings};
 use foreread_tier::{ArenaBuffers, Buffers};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 
 use crate::agent_state::{AgentParts, AgentState};
 pub use crate::error::AgentError;
@@ -54,6 +55,7 @@ pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
 pub use crate::job_host::JobHost;
+use crate::job_runtime::JobRuntime;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::policy::{Policy, PolicySource};
 pub use crate::policy::{PolicyError, policy_keys};
@@ -112,7 +114,7 @@ pub struct Agent {
     socket: PathBuf,
     /// Dropped in this order: no job is served when the runtime ends.
     server: Option<Server>,
-    runtime: Option<Runtime>,
+    _runtime: JobRuntime,
     http: HttpServer,
     _lock: LockFile,
 }
@@ -140,7 +142,7 @@ impl Agent {
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
         let http = http.serve(runtime.handle(), move || state.status());
-        Ok(Self { provider, socket, server: Some(server), runtime: Some(runtime), http, _lock: lock })
+        Ok(Self { provider, socket, server: Some(server), _runtime: runtime, http, _lock: lock })
     }
 
     /// The loopback address of its page, if it has one.
@@ -164,16 +166,12 @@ impl Drop for Agent {
         drop(self.server.take());
         // The next agent would replace it. A job that looks for one should find none.
         let _ = std::fs::remove_file(&self.socket);
-        if let Some(runtime) = self.runtime.take() {
-            // A read that hangs must not hang the end.
-            runtime.shutdown_background();
-        }
     }
 }
 
 /// What serves jobs: of an agent, or of the ranks of one job.
 struct AgentCore {
-    runtime: Runtime,
+    runtime: JobRuntime,
     arena: ArenaBuffers,
     provider: Arc<AgentProvider>,
 }
@@ -186,6 +184,7 @@ impl AgentCore {
             .enable_all()
             .build()
             .map_err(|error| AgentError::system("cannot start threads", error))?;
+        let runtime = JobRuntime::new(runtime);
         let arena = ArenaBuffers::default();
         let buffers: Arc<dyn Buffers> = Arc::new(arena.clone());
         // All samples are for other processes.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece,
+    ATTACH, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece, PROGRESS, Piece,
     PolicyChanges, RESTART, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
@@ -95,11 +95,14 @@ impl SampleProvider for AgentProvider {
                 }
                 Ok(Bytes::new())
             }
-            PROGRESS => done(decoded(&call).map(|progress: JobProgress| {
+            PROGRESS => decoded(&call).and_then(|progress: JobProgress| {
                 if let Some(there) = state.lock().get_mut(&connection) {
                     there.stalls.add(Instant::now(), progress.stalled_seconds);
                 }
-            })),
+                let counts = state.job(connection).map(|job| state.store.job_counts(job.job));
+                let counts = counts.unwrap_or_default();
+                encoded(&JobReads { samples: counts.reads, bytes: counts.read_bytes })
+            }),
             WARM => decoded(&call).and_then(|request| encoded(&state.warm(connection, request)?)),
             STATUS => encoded(&state.status()),
             SET => done(decoded(&call).and_then(|changes: PolicyChanges| state.set(&changes))),
@@ -128,7 +131,8 @@ impl AgentProvider {
         piece: Option<GroupOrderPiece<'_>>,
     ) -> Result<Option<WholeOrder>, &'static str> {
         let mut connections = self.state.lock();
-        let there = connections.get_mut(&connection).ok_or("the job is not attached")?;
+        let there = connections.get_mut(&connection).filter(|there| there.attached.is_some());
+        let there = there.ok_or("the job is not attached")?;
         there.add_order(piece.ok_or("a piece is malformed")?)
     }
 

@@ -33,6 +33,15 @@ impl AgentLink {
         match self.0 {}
     }
 
+    #[cfg(feature = "peer")]
+    pub(crate) fn replace_origins(&self, _: &mut [OpenDataset]) {
+        match self.0 {}
+    }
+
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        match self.0 {}
+    }
+
     pub(crate) fn shared_by(&self) -> Option<u32> {
         match self.0 {}
     }
@@ -53,7 +62,7 @@ impl AgentLink {
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
     _: (String, u64, u32),
-    _: &mut [OpenDataset],
+    _: &[OpenDataset],
     _: &Config,
     _: [&StorageOptions; 2],
     _: &OpenContext,

@@ -68,6 +68,12 @@ pub(crate) fn shared_kinds() -> Vec<Level> {
     [AGENT, NODE_MEMORY].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
 }
 
+/// Whether a level is an agent's, which may have samples of earlier jobs.
+#[cfg(feature = "peer")]
+pub(crate) fn is_agent(level: &Level) -> bool {
+    level.name == AGENT
+}
+
 /// Whether processes of a node share a level. Its samples come like those of the origin.
 pub(crate) fn is_shared(level: &Level) -> bool {
     [AGENT, NODE_MEMORY].contains(&&*level.name)

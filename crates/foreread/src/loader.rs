@@ -137,7 +137,7 @@ impl Ready {
             disk,
             group,
             agent,
-            node_host,
+            _node_host: node_host,
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
@@ -201,7 +201,7 @@ pub struct Loader {
     /// The node's agent, if the samples come from there.
     agent: Option<AgentLink>,
     /// The cache of this node's ranks, on the one that hosts it.
-    node_host: Option<Box<dyn HostedStore>>,
+    _node_host: Option<Box<dyn HostedStore>>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -267,9 +267,9 @@ impl Loader {
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
         let mut origin = self.origin.read();
-        if let Some(host) = &self.node_host {
-            // The reads for all ranks of the node.
-            let (samples, bytes) = host.reads();
+        if let Some(agent) = self.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
+            // The cache of the node reads for its ranks.
+            let (samples, bytes) = agent.reads();
             (origin.requests, origin.bytes) = (origin.requests + samples, origin.bytes + bytes);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }

@@ -23,7 +23,4 @@ pub trait HostedStore: Debug + Send + Sync {
 
     /// Sets the most bytes that samples take in memory.
     fn set_memory(&self, bytes: u64);
-
-    /// The samples that it has read from the origin, and their bytes.
-    fn reads(&self) -> (u64, u64);
 }

@@ -26,7 +26,7 @@ pub const ORDER: &str = "order";
 pub const GROUP_ORDER: &str = "group-order";
 /// The call that forgets the announced orders of a job.
 pub const RESTART: &str = "restart";
-/// The call that says how a job gets on: [`JobProgress`].
+/// The call that says how a job gets on: [`JobProgress`], answered by [`JobReads`].
 pub const PROGRESS: &str = "progress";
 /// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered
 /// by [`WarmAnswer`].
@@ -83,6 +83,16 @@ pub struct WarmAnswer {
 pub struct JobProgress {
     /// How long its trainer has waited for samples so far, in seconds.
     pub stalled_seconds: f64,
+}
+
+/// What was read from storage for a job so far. Sums over all jobs are what was read for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobReads {
+    /// Samples.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A job, or one rank of it.

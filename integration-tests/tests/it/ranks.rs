@@ -166,6 +166,25 @@ fn ranks_of_a_node_share_one_memory() {
     assert!(shared > 3900, "{shared} of 4000 from the memory that they share");
 }
 
+/// Guards against this fault: what the host read for other ranks after its own last batch was in no
+/// report.
+#[test]
+// semantics: RANK-39
+fn all_reads_of_the_memory_that_ranks_share_are_reported() {
+    let samples = Samples::awkward(300, 20_000);
+    let arguments = ["--epochs", "3", "--memory", "1MB", "--look-ahead", "500kB", "--batch-size", "8"];
+    let job = RankJob::new(2, &samples, &arguments);
+    let mut slow = job.command(1);
+    slow.args(["--compute-ms", "40"]);
+    let ranks = [job.start(0), job.start_as(&mut slow)];
+    let reports = ranks.map(|rank| rank.wait().json());
+    let all = number(&reports[0], "/all_ranks/origin_bytes");
+    assert_eq!(all, sum(&reports, "/origin_bytes"));
+    let (planned, bytes) = (number(&reports[0], "/planned_origin_bytes"), samples.bytes());
+    // Ranks that are not in step share reads of different epochs.
+    assert!(planned > 2 * bytes && all * 10 > planned * 9, "{all} of {planned}");
+}
+
 /// Guards against this fault: the limit of each rank did not hold for the memory that they share.
 #[test]
 // semantics: RANK-39

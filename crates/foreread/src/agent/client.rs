@@ -36,7 +36,7 @@ pub(crate) struct AgentLink {
 
 impl AgentLink {
     /// Has the datasets of the run read from the agent.
-    fn replace_origins(&self, opened: &mut [OpenDataset]) {
+    pub(crate) fn replace_origins(&self, opened: &mut [OpenDataset]) {
         for (number, dataset) in (0..).zip(opened) {
             dataset.origin = Arc::new(self.client.origin(number, Arc::clone(&dataset.origin)));
         }
@@ -53,6 +53,12 @@ impl AgentLink {
     pub(crate) fn capacity(&self) -> u64 {
         let disk = if self.shared_by.is_some() { 0 } else { self.client.disk_capacity() };
         self.memory.saturating_add(disk)
+    }
+
+    /// The samples that it has read from storage for this run, and their bytes.
+    pub(crate) fn reads(&self) -> (u64, u64) {
+        let reads = self.client.reads();
+        (reads.samples, reads.bytes)
     }
 
     /// The number of ranks that share it, if it is the cache of a node without an agent.
@@ -125,7 +131,7 @@ pub(crate) async fn attach(
     let Some(socket) = config.agent.socket().filter(|_| is_named || helps(opened, config)) else {
         return Ok(None);
     };
-    let place = (socket.display().to_string(), "the node's agent");
+    let place = (socket.display().to_string(), "the node's agent", true);
     let link = match attach_at(opened, config, storage, place, context).await? {
         Ok(link) if is_rank && link.client.host().is_none() => {
             Err("it is too old for ranks that share their caches".to_owned())
@@ -150,27 +156,23 @@ pub(crate) async fn attach(
     }
 }
 
-/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. The
-/// datasets are then read from there. A cache that refuses it is a warning: the rank then reads
-/// storage.
+/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. Its datasets
+/// are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a warning.
 ///
 /// # Errors
 /// If the runtime was shut down.
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
     (address, memory, ranks): (String, u64, u32),
-    opened: &mut [OpenDataset],
+    opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
-    let place = (address, "the cache that the ranks of this node share");
+    let place = (address, "the cache that the ranks of this node share", false);
     match attach_at(opened, config, storage, place, context).await? {
-        Ok(link) => {
-            link.replace_origins(opened);
-            // The host may have heard of its memory later than this rank of its address.
-            Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link }))
-        }
+        // The host may have heard of its memory later than this rank of its address.
+        Ok(link) => Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link })),
         Err(why) => {
             tracing::warn!(why, "runs without the cache that the ranks of this node share");
             Ok(None)
@@ -184,7 +186,7 @@ async fn attach_at(
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
-    (address, called): (String, &'static str),
+    (address, called, comes_back): (String, &'static str, bool),
     context: &OpenContext,
 ) -> Result<Result<AgentLink, String>> {
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
@@ -199,7 +201,7 @@ async fn attach_at(
     let bytes = config.memory_alone;
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
-    let job = AgentJob { address, called, alone, attach, catalogs };
+    let job = AgentJob { address, called, comes_back, alone, attach, catalogs };
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
         Ok(client) => client,

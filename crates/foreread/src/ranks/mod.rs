@@ -165,6 +165,10 @@ struct GroupRun<'a> {
     node_host: Option<Arc<dyn NodeHost>>,
 }
 
+fn is_of_agent(store: &CacheStore) -> bool {
+    store.levels.iter().any(cluster::is_agent)
+}
+
 fn has_agent(store: &CacheStore) -> bool {
     store.levels.iter().any(cluster::is_shared)
 }
@@ -236,9 +240,8 @@ impl GroupRun<'_> {
             let words = std::mem::take(&mut words);
             node_cache = member.join(joining, words, &mut opened, storage, context).await?;
         }
-        let shares = agent.is_some() || node_cache.is_some();
         let (node_link, node_host) = node_cache.map(|cache| (cache.link, cache.host)).unzip();
-        let agent = agent.or(node_link.flatten());
+        let agent = agent.or(node_link);
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
@@ -248,7 +251,7 @@ impl GroupRun<'_> {
         if let Some(facts) = &lacking {
             facts.check(memory.tier(), &room, place.url.as_deref())?;
         }
-        let offered = if lacking.is_none() && !shares { memory.tier() } else { 0 };
+        let offered = if lacking.is_none() && agent.is_none() { memory.tier() } else { 0 };
         let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         own_levels.extend(agent.as_ref().map(cluster::of_agent));
         let levels = own_levels.iter().map(OfferedLevel::new);
@@ -283,6 +286,8 @@ impl GroupRun<'_> {
                 // An agent reads for all jobs, sample by sample.
                 && !whole.stores.iter().any(has_agent);
         let measured = cluster::is_timed(&figures, &place);
+        // Equal on all ranks, whichever of them has an agent.
+        let place = RunEnvironment { has_agent: whole.stores.iter().any(is_of_agent), ..place };
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
                 description.state.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()

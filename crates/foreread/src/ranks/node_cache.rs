@@ -8,8 +8,8 @@
 //! storage without a cache.
 //!
 //! Ranks keep caches of their own where the cache of a node has no equal yet: with disks, with
-//! samples in shards (read in blocks) or decoded ones, and if a rank has an agent. One rank on a
-//! node needs none of it.
+//! samples in shards (read in blocks) or decoded ones, and if a rank has an agent. Also if their
+//! memory is limited apart, or one of them cannot attach. One rank on a node needs none of it.
 
 use std::sync::Arc;
 
@@ -23,17 +23,20 @@ use super::capacity_offer::{bundle, unbundle_parts};
 use super::run_description::unreadable;
 use crate::agent::{AgentLink, attach_to};
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::node_host::{HostedStore, NodeHost};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
+use crate::runtime::ended;
 use crate::storage::StorageOptions;
 
 /// What a rank says about the cache of its node.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct NodeOffer {
     /// The memory that it would give, in bytes. 0 if it has a cache of its own.
     memory: u64,
+    /// The group of processes whose memory is limited together with this rank's.
+    memory_group: String,
     /// The address of the cache, if it hosts one.
     address: Option<String>,
 }
@@ -41,8 +44,7 @@ struct NodeOffer {
 /// The cache of this rank's node.
 #[derive(Debug)]
 pub(super) struct NodeCache {
-    /// `None` if the cache refuses this rank. Its memory belongs to the cache all the same.
-    pub(super) link: Option<AgentLink>,
+    pub(super) link: AgentLink,
     /// The cache, on the rank that hosts it.
     pub(super) host: Option<Box<dyn HostedStore>>,
 }
@@ -84,7 +86,7 @@ impl NodeMember<'_> {
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. `None` if the ranks of
-    /// this node keep their own. All ranks must have the same `words`.
+    /// this node keep their own: all of them do, or none. All ranks must have the same `words`.
     pub(super) async fn join(
         self,
         joining: &mut RendezvousSteps,
@@ -93,39 +95,122 @@ impl NodeMember<'_> {
         storage: [&StorageOptions; 2],
         context: &OpenContext,
     ) -> Result<Option<NodeCache>> {
-        let would_share = self.would_share();
-        let started = (would_share && self.on_node.rank == 0).then_some(self.host).flatten();
-        let host = started.and_then(|host| match host.start(&self.config_of_node()) {
+        let host = self.host();
+        let memory = if self.would_share() { self.memory } else { 0 };
+        let address = host.as_ref().map(|host| host.address());
+        let offer = NodeOffer { memory, memory_group: memory_group(), address };
+        // The value has only numbers and strings, so this cannot fail.
+        let offer = serde_json::to_vec(&offer).unwrap_or_default();
+        let offers = self.of_mates(joining, words, offer).await?;
+        let mates = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
+        let mates = mates.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
+        let link = match agreed(&mates) {
+            Some((address, memory)) => {
+                if let Some(host) = &host {
+                    host.set_memory(memory);
+                }
+                let place = (address.to_owned(), memory, self.on_node.ranks);
+                attach_to(place, opened, self.config, storage, context).await?
+            }
+            None => None,
+        };
+        let attached = self.of_mates(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
+        if attached.iter().all(|attached| **attached == [1]) {
+            return Ok(link.map(|link| {
+                link.replace_origins(opened);
+                NodeCache { link, host }
+            }));
+        }
+        // Its threads end, which takes a moment.
+        context.runtime.spawn_blocking(move || drop(link)).await.map_err(ended)?;
+        Ok(None)
+    }
+
+    /// The cache, if this rank hosts one.
+    fn host(&self) -> Option<Box<dyn HostedStore>> {
+        let host = self.host.filter(|_| self.would_share() && self.on_node.rank == 0)?;
+        match host.start(&self.config_of_node()) {
             Ok(host) => Some(host),
             Err(why) => {
                 tracing::warn!(why, "the ranks of this node have caches of their own");
                 None
             }
-        });
-        let offer = NodeOffer {
-            memory: if would_share { self.memory } else { 0 },
-            address: host.as_ref().map(|host| host.address()),
-        };
-        // The value has only numbers and strings, so this cannot fail.
-        let offer = serde_json::to_vec(&offer).unwrap_or_default();
-        let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
-        let invalid = || unreadable(&"the offers for the caches of nodes are invalid");
-        let parts = unbundle_parts(&offers).map_err(|_| invalid())?;
-        let nodes = joining.nodes();
-        let own = nodes.get(self.config.rank as usize);
-        let mates = parts.iter().zip(nodes).filter(|(_, node)| Some(*node) == own);
-        let mates = mates.map(|(part, _)| serde_json::from_slice::<NodeOffer>(part));
-        let mates = mates.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
-        let address = mates.first().and_then(|first| first.address.clone());
-        let Some(address) = address.filter(|_| mates.iter().all(|mate| mate.memory > 0)) else {
-            return Ok(None);
-        };
-        let capacity = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
-        if let Some(host) = &host {
-            host.set_memory(capacity);
         }
-        let place = (address, capacity, self.on_node.ranks);
-        let link = attach_to(place, opened, self.config, storage, context).await?;
-        Ok(Some(NodeCache { link, host }))
+    }
+
+    /// What the ranks of this node say, in their order, if this one says `own`.
+    async fn of_mates(
+        &self,
+        joining: &mut RendezvousSteps,
+        words: Words,
+        own: Vec<u8>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await?;
+        let parts = unbundle_parts(&all).map_err(|_| invalid())?;
+        let nodes = joining.nodes();
+        let node = nodes.get(self.config.rank as usize);
+        let mates = parts.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node);
+        Ok(mates.map(|(part, _)| part.to_vec()).collect())
+    }
+}
+
+fn invalid() -> Error {
+    unreadable(&"the offers for the caches of nodes are invalid")
+}
+
+/// The address and the memory of the cache that these ranks share, if they do.
+fn agreed(mates: &[NodeOffer]) -> Option<(&str, u64)> {
+    let first = mates.first()?;
+    let share = |mate: &NodeOffer| mate.memory > 0 && mate.memory_group == first.memory_group;
+    let memory = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
+    first.address.as_deref().filter(|_| mates.iter().all(share)).map(|address| (address, memory))
+}
+
+/// The group of processes whose memory is limited together. The memory of the cache counts for its
+/// host, so ranks in different groups, such as containers of one pod each, share none.
+fn memory_group() -> String {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let space = std::fs::read_link("/proc/self/ns/cgroup").unwrap_or_default();
+    format!("{} {}", space.display(), limited_together(&groups))
+}
+
+/// The lines of `/proc/self/cgroup` that are about memory. Slurm has a group for each task, and
+/// limits the memory of their step.
+fn limited_together(groups: &str) -> String {
+    let of_memory = |line: &&str| {
+        let controllers = line.split(':').nth(1).unwrap_or_default();
+        controllers.is_empty() || controllers.split(',').any(|controller| controller == "memory")
+    };
+    let of_step = |line| match str::rsplit_once(line, "/task_") {
+        Some((step, task)) if task.bytes().all(|byte| byte.is_ascii_digit()) => step,
+        _ => line,
+    };
+    groups.lines().filter(of_memory).map(of_step).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(memory: u64, memory_group: &str, address: Option<&str>) -> NodeOffer {
+        NodeOffer { memory, memory_group: memory_group.to_owned(), address: address.map(str::to_owned) }
+    }
+
+    #[test]
+    // semantics: RANK-39
+    fn ranks_share_memory_only_if_all_of_a_node_can() {
+        let host = offer(7, "a", Some("x"));
+        let both =
+            |other| agreed(&[host.clone(), other]).map(|(address, memory)| (address.to_owned(), memory));
+        assert_eq!(both(offer(5, "a", None)), Some(("x".to_owned(), 12)));
+        // One has a cache of its own, or memory that is limited apart.
+        assert_eq!(both(offer(0, "a", None)), None);
+        assert_eq!(both(offer(5, "b", None)), None);
+        assert_eq!(agreed(&[offer(7, "a", None), offer(5, "a", Some("x"))]), None);
+        assert_eq!(agreed(&[]), None);
+        assert!(!memory_group().trim().is_empty());
+        let slurm = "5:cpu,memory:/slurm/uid_7/job_9/step_0/task_3\n4:pids:/x\n0::/step_0/user/task_3\n";
+        assert_eq!(limited_together(slurm), "5:cpu,memory:/slurm/uid_7/job_9/step_0 0::/step_0/user");
+        assert_eq!(limited_together("0::/pod/task_a\n"), "0::/pod/task_a");
     }
 }

@@ -277,6 +277,11 @@ impl NodeStore {
         }
     }
 
+    /// What has happened for a job so far. Nothing if it has ended.
+    pub fn job_counts(&self, job: StoreJob) -> StoreCounts {
+        self.0.lock().jobs.get(&job).map(|member| member.counts).unwrap_or_default()
+    }
+
     /// Ends a job. Its samples stay until others need their room.
     pub fn end_job(&self, job: StoreJob) {
         let mut actions = Actions::default();

@@ -31,3 +31,19 @@ impl Drop for JobRuntime {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    /// Guards against this fault: a cache that could not start ended the job, because its runtime
+    /// was dropped in a task of another one.
+    #[test]
+    // semantics: RANK-39
+    fn runtime_may_end_in_a_task_of_another() {
+        let runtime = || Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        runtime().block_on(async { drop(JobRuntime::new(runtime())) });
+    }
+}

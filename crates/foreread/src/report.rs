@@ -38,7 +38,7 @@ pub struct Report {
     /// Their bytes.
     pub dataset_bytes: u64,
     /// The lower bound: the fewest origin bytes that any policy can read for this run, over all
-    /// ranks. 0 with an agent, which may have all samples already.
+    /// ranks that are in step. 0 with an agent, which may have all samples already.
     pub floor_origin_bytes: u64,
     /// The bytes that the plan reads from the origin: for this rank, or in a group for all ranks.
     pub planned_origin_bytes: u64,

@@ -149,9 +149,9 @@ knob_set!(
     LoadSet,
     &[
         "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate",
-        "compute-ms", "memory", "disk", "agent", "memory-alone", "job-name", "look-ahead", "format", "origin-limit",
-        "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank", "world-size", "peers",
-        "report", "report-file", "digest", "ids", "state", "plot", "progress",
+        "compute-ms", "memory", "disk", "agent", "memory-alone", "job-name", "look-ahead", "format",
+        "origin-limit", "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank",
+        "world-size", "peers", "report", "report-file", "digest", "ids", "state", "plot", "progress",
     ],
     |option| match option.get_id().as_str() {
         "plot" => option.help(

@@ -34,7 +34,7 @@ pub struct AgentJob {
     /// What messages call it, such as "the node's agent".
     pub called: &'static str,
     /// Whether another agent may serve there after this one. Otherwise the job does not connect
-    /// again: whoever has the address then is a stranger.
+    /// again, because any process may get the address then.
     pub comes_back: bool,
     /// Makes the cache that the job has while the agent is gone. `None`: it has none.
     pub alone: Option<CacheMaker>,

@@ -198,8 +198,8 @@ impl PyLoader {
         text_signature = "(target, *, batch_size=None, epochs=None, seed=None, order_group=None, \
                           sampler=None, drop_last=None, deal=None, rank=None, world_size=None, \
                           memory=None, disk=None, agent=None, memory_alone=None, look_ahead=None, \
-                          origin_limit=None, origin_parallelism=None, patience=None, recall=None, calibration=None, \
-                          validate=None, format=None, on_error=None, resume=None, peers=None, \
+                          origin_limit=None, origin_parallelism=None, patience=None, recall=None, \
+                          calibration=None, validate=None, format=None, on_error=None, resume=None, peers=None, \
                           progress=False)"
     )]
     fn new(

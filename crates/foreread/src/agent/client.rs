@@ -156,8 +156,9 @@ pub(crate) async fn attach(
     }
 }
 
-/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. Its datasets
-/// are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a warning.
+/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. Its
+/// datasets are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a
+/// warning.
 ///
 /// # Errors
 /// If the runtime was shut down.

@@ -199,7 +199,8 @@ impl PyLoader {
                           sampler=None, drop_last=None, deal=None, rank=None, world_size=None, \
                           memory=None, disk=None, agent=None, memory_alone=None, look_ahead=None, \
                           origin_limit=None, origin_parallelism=None, patience=None, recall=None, \
-                          calibration=None, validate=None, format=None, on_error=None, resume=None, peers=None, \
+                          calibration=None, validate=None, format=None, on_error=None, \
+                          resume=None, peers=None, \
                           progress=False)"
     )]
     fn new(

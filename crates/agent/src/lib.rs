@@ -259,8 +259,8 @@ async fn reload_regularly(state: Arc<AgentState>) {
     }
 }
 
-/// Threads for reads and their checksums: half of the cores, at most eight.
+/// Threads for reads and their checksums: half of the cores, at most sixteen.
 fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    (cores / 2).clamp(2, 8)
+    (cores / 2).clamp(2, 16)
 }

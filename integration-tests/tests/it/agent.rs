@@ -15,6 +15,13 @@ use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, 
 use crate::s3::at;
 use crate::support::{number, run, times};
 
+/// The bytes of shared memory that a process has.
+fn shared_memory(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
 const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
 
 /// The reads of four jobs in `epochs` epochs with memory for a fifth of 4,000 samples.
@@ -104,6 +111,9 @@ fn killed_agent_costs_no_sample_and_is_found_again() {
     eventually("it reads", || number(&node.status(), "/reads") > 500);
     node.signal(Signal::KILL);
     eventually("it notices", || job.errors().contains("the node's agent has ended"));
+    // The job's mappings of the agent's memory, which its look-ahead may hold samples in.
+    let resident = shared_memory(job.child.id());
+    assert!(resident <= 400 * TAKEN + 1_000_000, "{resident} bytes");
     node.start(400 * TAKEN);
     eventually("it is back", || !node.status()["jobs"].as_array().unwrap().is_empty());
     let report = job.report();

@@ -43,7 +43,7 @@ fn listen(name: &str, user: Option<u32>) -> UnixListener {
 
 /// Two ranks that a user started manually on this machine, without token and directory.
 fn two(port: &str, samples: &Samples) -> Vec<Value> {
-    let job = RankJob::new(2, samples, &["--epochs", "2", "--memory", "20MiB", "--digest"]);
+    let job = RankJob::new(2, samples, &["--epochs", "2", "--memory", "20MiB", "--digest", "--agent", "off"]);
     let command = |rank| -> Command {
         let mut command = job.command(rank);
         command.env_remove("FOREREAD_MEET").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);

@@ -1,7 +1,7 @@
 //! This process as a job of an agent.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, CacheMaker, JobCatalogs};
@@ -203,6 +203,7 @@ async fn attach_at(
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
     let job = AgentJob { address, called, comes_back, alone, attach, catalogs };
+    let begun = Instant::now();
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
         Ok(client) => client,
@@ -221,6 +222,8 @@ async fn attach_at(
     match refused {
         Some(why) => Ok(Err(why.to_owned())),
         None => {
+            let milliseconds = begun.elapsed().as_millis() as u64;
+            tracing::debug!(milliseconds, "attached to {called}");
             let (memory, shared_by) = (client.capacity(), None);
             Ok(Ok(AgentLink { client: Arc::new(client), memory, shared_by }))
         }

@@ -3,9 +3,9 @@
 //! # The decision, and its price
 //!
 //! The first rank of a node hosts the cache, and the others map its memory. So no sample passes
-//! through a socket between them: a tenth of the processor time of ranks that send samples to each
-//! other. The memory is the sum of what the ranks were given. If the host dies, the others read
-//! storage without a cache.
+//! through a socket between them. A sample of 110 KB then costs 11 us of processor time, and 29 us
+//! between ranks that send samples to each other. The memory is the sum of what the ranks were
+//! given. If the host dies, the others read storage without a cache.
 //!
 //! Ranks keep caches of their own where the cache of a node has no equal yet: with disks, with
 //! samples in shards (read in blocks) or decoded ones, and if a rank has an agent. Also if their

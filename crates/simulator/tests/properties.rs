@@ -81,7 +81,7 @@ proptest! {
             if policy == Policy::Naive {
                 prop_assert_eq!(f.reads_pfs, accesses);
             }
-            // A sample that does not fit in the staging buffer is read for its cache and at its use.
+            // A sample larger than the staging buffer is read for its cache, and at its use.
             let staging = scenario.storage.first().map_or(f64::MAX, |staging| staging.capacity);
             let fits = staging >= scenario.mean + 6.0 * scenario.sd;
             if fits && matches!(policy, Policy::Foreread | Policy::ForereadLocality) {

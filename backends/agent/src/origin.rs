@@ -25,9 +25,7 @@ impl AgentOrigin {
     pub(crate) fn new(link: Arc<Link>, dataset: u32, direct: Arc<dyn OriginTier>) -> Self {
         Self { link, dataset: DatasetId(dataset), direct }
     }
-}
 
-impl AgentOrigin {
     /// Reads without the agent: from the cache of this time, or from storage.
     fn read_directly(&self, request: Arc<ReadRequest>) -> ReadFuture {
         let (key, bytes) = (SampleKey::new(self.dataset, request.key.id), request.len());
@@ -61,23 +59,20 @@ impl Tier for AgentOrigin {
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
-        let (link, direct) = (Arc::clone(&self.link), Arc::clone(&self.direct));
         let key = SampleKey::new(self.dataset, request.key.id);
-        let Some(answer) = link.request(key, request.due) else {
+        let Some(answer) = self.link.request(key, request.due) else {
             return self.read_directly(request);
         };
+        let origin = self.clone();
         Box::pin(async move {
-            link.send();
+            origin.link.send();
             match answer.await {
                 // The engine checks the length, and the checksum where the catalog has one.
                 Ok(sample) => {
-                    link.count(sample.as_ref().len() as u64, true);
+                    origin.link.count(sample.as_ref().len() as u64, true);
                     Ok(Bytes::from_owner(sample))
                 }
-                Err(_) => {
-                    link.count(request.len(), false);
-                    direct.read(request).await
-                }
+                Err(_) => origin.read_directly(request).await,
             }
         })
     }

@@ -200,8 +200,7 @@ impl PyLoader {
                           memory=None, disk=None, agent=None, memory_alone=None, look_ahead=None, \
                           origin_limit=None, origin_parallelism=None, patience=None, recall=None, \
                           calibration=None, validate=None, format=None, on_error=None, \
-                          resume=None, peers=None, \
-                          progress=False)"
+                          resume=None, peers=None, progress=False)"
     )]
     fn new(
         py: Python<'_>,

@@ -314,16 +314,24 @@ impl Peers for RunGroup {
 /// The rank through which `reader` reads a store. Each rank of a store serves an equal part of the
 /// other ranks. So two nodes have as many connections as ranks, and not the product.
 fn rank_for(stores: &[StoreId], store: StoreId, reader: Rank) -> Option<Rank> {
-    let ranks = || (0..).zip(stores).filter(|(_, of_rank)| **of_rank == store).map(|(rank, _)| Rank(rank));
-    ranks().nth((reader.0 as usize).checked_rem(ranks().count())?)
+    let serving = || ranks_of(stores, store);
+    serving().nth((reader.0 as usize).checked_rem(serving().count())?)
+}
+
+/// The ranks that have a store.
+fn ranks_of(stores: &[StoreId], store: StoreId) -> impl Iterator<Item = Rank> {
+    (0..).map(Rank).zip(stores).filter(move |(_, of_rank)| **of_rank == store).map(|(rank, _)| rank)
 }
 
 /// The ranks that read the store of `rank` through it.
 fn served(stores: &[StoreId], rank: Rank) -> Vec<Rank> {
     let Some(&own) = stores.get(rank.0 as usize) else { return Vec::new() };
-    let others = (0..).map(Rank).zip(stores).filter(|(_, store)| **store != own);
-    let readers = others.filter(|(reader, _)| rank_for(stores, own, *reader) == Some(rank));
-    readers.map(|(reader, _)| reader).collect()
+    // As `rank_for`, which would look through all ranks for each of them.
+    let (serving, before) =
+        (ranks_of(stores, own).count(), ranks_of(stores, own).take_while(|it| *it < rank));
+    let number = before.count();
+    let others = (0..).map(Rank).zip(stores).filter(|(_, store)| **store != own).map(|(reader, _)| reader);
+    others.filter(|reader| reader.0 as usize % serving == number).collect()
 }
 
 /// Waits for an arrival, or until disconnected ranks are checked again.

@@ -165,12 +165,8 @@ struct GroupRun<'a> {
     node_host: Option<Arc<dyn NodeHost>>,
 }
 
-fn is_of_agent(store: &CacheStore) -> bool {
-    store.levels.iter().any(cluster::is_agent)
-}
-
 fn has_agent(store: &CacheStore) -> bool {
-    store.levels.iter().any(cluster::is_shared)
+    store.levels.iter().any(cluster::is_agent)
 }
 
 /// The number of elements of `nodes` that equal `node`.
@@ -279,15 +275,15 @@ impl GroupRun<'_> {
         let of_run = config.clone();
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
         let in_units = place.units().is_some();
+        // Equal on all ranks, whichever of them has an agent.
+        let place = RunEnvironment { has_agent: whole.stores.iter().any(has_agent), ..place };
         let may_have_blocks = in_units
             || catalogs[0].format().is_packed()
                 && catalogs[0].stored_sizes().is_none()
                 && !description.kernel_cached
                 // An agent reads for all jobs, sample by sample.
-                && !whole.stores.iter().any(has_agent);
+                && !place.has_agent;
         let measured = cluster::is_timed(&figures, &place);
-        // Equal on all ranks, whichever of them has an agent.
-        let place = RunEnvironment { has_agent: whole.stores.iter().any(is_of_agent), ..place };
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
                 description.state.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foreread_store::StoreError;
 use foreread_store::attach::{
-    GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART,
+    BLOCKS, GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART,
+    ReadInBlocks,
 };
+use foreread_store::{StoreError, StoreErrorKind};
 
 use crate::JobOrders;
 use crate::client::is_silent;
@@ -101,6 +102,14 @@ fn announce(
         connection.client.call_with(name, payload, &mut is_silent(&connection.client, &is_over))
     };
     call(RESTART, b"")?;
+    for (dataset, bytes) in orders.blocks() {
+        let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
+        match call(BLOCKS, &request) {
+            // An agent of an older version reads sample by sample.
+            Err(error) if error.kind() == StoreErrorKind::Sample => tracing::debug!(%error, "no blocks"),
+            answer => drop(answer?),
+        }
+    }
     let furthest = link.furthest.load(Ordering::Relaxed);
     let has_passed =
         |index: usize| orders.pass(index).is_some_and(|(first, uses)| first.0 + uses <= furthest);

@@ -51,6 +51,11 @@ pub struct AnnouncedPass {
 
 /// The orders of a job.
 pub trait JobOrders: Send + Sync + 'static {
+    /// The datasets whose shards are read in blocks at first, each with the bytes of a block.
+    fn blocks(&self) -> Vec<(u32, u64)> {
+        Vec::new()
+    }
+
     /// The first position of an epoch, and the number of its positions. `None` after the last one.
     fn pass(&self, index: usize) -> Option<(Tick, u64)>;
 

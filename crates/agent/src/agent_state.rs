@@ -177,6 +177,14 @@ impl AgentState {
         self.lock().get(&connection)?.attached.clone()
     }
 
+    /// A dataset of a job, by its number there.
+    pub(crate) fn dataset(&self, connection: ConnectionId, number: u32) -> Result<KnownDataset, TierError> {
+        let job = self.job(connection).ok_or_else(|| invalid("not attached"))?;
+        let id = job.datasets.get(number as usize).copied().flatten();
+        let dataset = id.and_then(|id| self.datasets.get(id));
+        dataset.ok_or_else(|| invalid("the agent does not read this dataset"))
+    }
+
     /// Attaches a job to a connection, or again with other datasets.
     pub(crate) async fn attach(
         &self,
@@ -233,14 +241,7 @@ impl AgentState {
         connection: ConnectionId,
         request: WarmRequest,
     ) -> Result<WarmAnswer, TierError> {
-        let job = self.job(connection).ok_or_else(|| invalid("not attached"))?;
-        let dataset = job
-            .datasets
-            .get(request.dataset as usize)
-            .copied()
-            .flatten()
-            .and_then(|id| self.datasets.get(id));
-        let dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
+        let dataset = self.dataset(connection, request.dataset)?;
         let there = self.store.totals().datasets[dataset.id.0 as usize].clone();
         if request.begin && there.kept_samples < dataset.samples {
             self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use foreread::agent::disk::{DiskChange, DiskDataset};
-use foreread::agent::host::{DatasetHost, environment};
+use foreread::agent::host::{DatasetHost, HostedDataset, environment};
 use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
@@ -36,6 +36,7 @@ pub(crate) struct KnownDataset {
     pub(crate) on_disk: Option<DiskDataset>,
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
+    pub(crate) hosted: HostedDataset,
 }
 
 /// All datasets since the start.
@@ -123,8 +124,7 @@ async fn open(
             "the agent sees other data at its place: is another file system mounted there?".to_owned()
         );
     }
-    let sizes = hosted.sizes();
-    let added = store.add_dataset(sizes, hosted.reader(), &origin);
+    let added = store.add_dataset(hosted.sizes(), hosted.reader(), &origin);
     let id = added.map_err(|error| error.to_string())?;
     let marked = store.clone();
     let listener = move |change: DiskChange<'_>| match change {
@@ -132,5 +132,6 @@ async fn open(
         DiskChange::Lost(ids) => marked.set_on_disk(id, ids, false),
     };
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
-    Ok(KnownDataset { id, url: key.url.clone(), origin, on_disk, samples: sizes.len(), bytes: sizes.total() })
+    let (url, samples, bytes) = (key.url.clone(), hosted.sizes().len(), hosted.sizes().total());
+    Ok(KnownDataset { id, url, origin, on_disk, samples, bytes, hosted })
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece, PROGRESS, Piece,
-    PolicyChanges, RESTART, SET, STATUS, STOP, WARM,
+    ATTACH, BLOCKS, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece,
+    PROGRESS, Piece, PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
@@ -89,6 +89,19 @@ impl SampleProvider for AgentProvider {
                     .and_then(|piece| state.lock().entry(connection).or_default().add_catalog(piece))
                     .map_err(invalid),
             ),
+            BLOCKS => {
+                let hosted = decoded(&call).and_then(|request: ReadInBlocks| {
+                    let dataset = state.dataset(connection, request.dataset)?;
+                    Ok((dataset.hosted, request.bytes))
+                });
+                self.runtime.spawn_blocking(move || {
+                    let set = hosted.and_then(|(hosted, bytes)| {
+                        hosted.read_in_blocks(bytes).map_err(|error| invalid(&error.to_string()))
+                    });
+                    call.answer(done(set));
+                });
+                return;
+            }
             RESTART => {
                 if let Some(job) = state.job(connection) {
                     state.store.restart(job.job);

@@ -23,6 +23,10 @@ impl AgentLink {
         match self.0 {}
     }
 
+    pub(crate) fn with_blocks(self, _: Option<u64>) -> Self {
+        match self.0 {}
+    }
+
     #[cfg(feature = "peer")]
     pub(crate) fn host(&self) -> Option<&str> {
         match self.0 {}

@@ -94,8 +94,7 @@ impl Prepared {
             disk: capacity,
             warm,
             url: Some(opened[0].catalog.base_url().to_owned()),
-            // An agent reads for all jobs, sample by sample.
-            packed: opened[0].catalog.format() != Format::Files && agent.is_none(),
+            packed: opened[0].catalog.format() != Format::Files,
             has_agent: agent.is_some(),
             stored: StoredSizes::of(&catalogs),
             servers: None,
@@ -115,6 +114,7 @@ impl Prepared {
             }
         });
         let planned = planning.await.map_err(ended)??;
+        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
         let blocks = blocks(&planned, &opened, context).await?;
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));

@@ -284,6 +284,13 @@ impl BlockTable {
         let at = self.blocks.partition_point(|block| block.samples.end <= id.0);
         self.blocks.get(at).filter(|block| block.samples.contains(&id.0)).map(|_| at)
     }
+
+    /// The samples of the block of a sample, and the bytes of the block in its object. `None` if it
+    /// is in no block.
+    pub fn block(&self, id: SampleId) -> Option<(Range<u64>, Range<u64>)> {
+        let block = &self.blocks[self.find(id)?];
+        Some((block.samples.clone(), block.bytes.clone()))
+    }
 }
 
 /// Whether the shared parts of two samples are those of the same units.

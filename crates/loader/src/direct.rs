@@ -4,11 +4,15 @@
 //! independent of all others. The price is that two simultaneous requests for one sample read it
 //! twice.
 
+use std::future::ready;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{CacheTier, ErrorKind, Lifetime, Lookup, Sample, TierError};
-use foreread_types::{SampleKey, Tick};
+use foreread_tier::{
+    CacheTier, ErrorKind, Lifetime, Lookup, ReadBlock, ReadFuture, ReadRequest, Sample, Span, TierError,
+};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::dataset::Dataset;
 use crate::driver::{lifetime_in, log_store_error};
@@ -67,6 +71,53 @@ impl DirectReader {
         catch_panic("engine", read).await
     }
 
+    /// Starts to read samples of one block from the origin, as one request where that is possible.
+    /// `bytes` are those of the block in its object. Returns their reads, in the order of `ids`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future reads nothing. Dropping all reads cancels the request.
+    pub async fn read_block(
+        &self,
+        dataset: DatasetId,
+        ids: Vec<SampleId>,
+        (bytes, due): (Range<u64>, Tick),
+        lifetime: Lifetime,
+    ) -> Vec<ReadFuture> {
+        let Some(of) = self.datasets.get(dataset.0 as usize) else {
+            let failed = |id| Box::pin(ready(Err(unknown(SampleKey::new(dataset, id))))) as ReadFuture;
+            return ids.into_iter().map(failed).collect();
+        };
+        let located = of.locator.locate_all(ids.clone()).await;
+        let reads = located.iter().flatten().filter(|(_, span)| !is_empty(span)).count();
+        let block = Arc::new(ReadBlock { bytes, reads });
+        let reads = ids.into_iter().zip(located).map(|(id, location)| {
+            let key = SampleKey::new(dataset, id);
+            // The reads of a block are complete before any of them is polled.
+            let read = location.map(|(object, span)| match is_empty(&span) {
+                true => Box::pin(ready(Ok(Bytes::new()))) as ReadFuture,
+                false => {
+                    let (block, server) = (Some(Arc::clone(&block)), of.catalog.server(id));
+                    let request = ReadRequest::new(key, object, span, due);
+                    of.origin.read(Arc::new(ReadRequest { block, server, lifetime, ..request }))
+                }
+            });
+            let of = of.clone();
+            Box::pin(catch_panic("engine", async move {
+                let received = match read {
+                    Ok(read) => read.await,
+                    Err(error) => Err(error),
+                };
+                match received.and_then(|bytes| of.checked(key, bytes)) {
+                    Ok(bytes) => Ok(bytes),
+                    Err(error) => Err(of.named(key, error).await),
+                }
+            })) as ReadFuture
+        });
+        let reads = reads.collect();
+        of.origin.submit();
+        reads
+    }
+
     async fn find(&self, key: SampleKey, due: Tick, keep: bool) -> Result<(Sample, ReadSource), TierError> {
         let (of, bytes) = Dataset::find(&self.datasets, key).ok_or_else(|| unknown(key))?;
         for (source, cache) in &*self.caches {
@@ -105,6 +156,11 @@ impl DirectReader {
     }
 }
 
+/// Whether a sample needs no request.
+fn is_empty(span: &Span) -> bool {
+    matches!(span, Span::Range(range) if range.is_empty())
+}
+
 fn unknown(key: SampleKey) -> TierError {
     TierError::new(ErrorKind::Invalid, "catalog").with_detail(format!("there is no sample {key}"))
 }
@@ -113,7 +169,6 @@ fn unknown(key: SampleKey) -> TierError {
 mod tests {
     use foreread_dataset::Catalog;
     use foreread_tier_testing::{FakeOrigin, StoredCache};
-    use foreread_types::{DatasetId, SampleId};
     use futures::FutureExt;
 
     use super::*;

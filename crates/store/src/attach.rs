@@ -24,6 +24,8 @@ pub const ORDER: &str = "order";
 /// The call with a piece of an order that has several samples for each position: a
 /// [`GroupOrderPiece`].
 pub const GROUP_ORDER: &str = "group-order";
+/// The call that has shards read in blocks while they are absent: [`ReadInBlocks`].
+pub const BLOCKS: &str = "blocks";
 /// The call that forgets the announced orders of a job.
 pub const RESTART: &str = "restart";
 /// The call that says how a job gets on: [`JobProgress`], answered by [`JobReads`].
@@ -46,6 +48,15 @@ pub const PIECE_BYTES: usize = 48 << 10;
 pub struct PolicyChanges {
     /// Each as `KEY=VALUE`. The host knows the keys.
     pub changes: Vec<String>,
+}
+
+/// How a job has the shards of a dataset read at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadInBlocks {
+    /// The dataset's number among those of the job.
+    pub dataset: u32,
+    /// The bytes of a shard that one request reads.
+    pub bytes: u64,
 }
 
 /// A request to fill the memory with a dataset, or a question about that.

@@ -11,6 +11,7 @@ mod agent_faults;
 mod agent_http;
 mod agent_node;
 mod agent_policy;
+mod agent_shards;
 mod bad_input;
 mod calibrate;
 mod catalog;

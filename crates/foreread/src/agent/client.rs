@@ -32,6 +32,8 @@ pub(crate) struct AgentLink {
     memory: u64,
     /// The number of ranks that share it, if it is the cache of a node without an agent.
     shared_by: Option<u32>,
+    /// The bytes of a block, if it reads the training data in blocks at first.
+    blocks: Option<u64>,
 }
 
 impl AgentLink {
@@ -69,7 +71,12 @@ impl AgentLink {
     /// Announces the order of a run, in place of an earlier one. In a group, also what the `others`
     /// read through this rank.
     pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) {
-        self.client.announce(Arc::new(RunOrders::new(run, plan, others)));
+        self.client.announce(Arc::new(RunOrders::new(run, plan, others).with_blocks(self.blocks)));
+    }
+
+    /// The same, which reads the shards of the training data in blocks of this length at first.
+    pub(crate) fn with_blocks(self, blocks: Option<u64>) -> Self {
+        Self { blocks, ..self }
     }
 
     /// Tells the agent from now on how long the trainer has waited.
@@ -224,8 +231,8 @@ async fn attach_at(
         None => {
             let milliseconds = begun.elapsed().as_millis() as u64;
             tracing::debug!(milliseconds, "attached to {called}");
-            let (memory, shared_by) = (client.capacity(), None);
-            Ok(Ok(AgentLink { client: Arc::new(client), memory, shared_by }))
+            let (memory, shared_by, blocks) = (client.capacity(), None, None);
+            Ok(Ok(AgentLink { client: Arc::new(client), memory, shared_by, blocks }))
         }
     }
 }

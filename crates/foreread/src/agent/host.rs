@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Bandwidth, Limit};
-use foreread_loader::{Dataset, DirectReader};
-use foreread_store::SampleReader;
+use foreread_loader::{BlockTable, Dataset, DirectReader};
+use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::attach::AttachDataset;
+use foreread_store::{SampleBlock, SampleReader};
 use foreread_tier::{
     Buffers, ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError,
 };
 use foreread_types::{DatasetId, DatasetIdentity, Fingerprint, SampleId, SampleKey, Sizes, Tick};
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 
 use super::disk::{DiskDataset, DiskListener, HostDisk};
@@ -149,7 +151,9 @@ impl DatasetHost {
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
-        let reader = Arc::new(HostedReader { reader, origin, limit, lengths, disk, on_disk });
+        let blocks = RwLock::default();
+        let reader = HostedReader { reader, origin, limit, lengths, disk, on_disk, blocks };
+        let reader = Arc::new(reader);
         Ok(HostedDataset { catalog, identity, sizes, reader })
     }
 }
@@ -174,6 +178,23 @@ impl HostedDataset {
         }
     }
 
+    /// Reads its shards in blocks of at most `bytes` bytes from now on, where their samples stay.
+    /// Visits every entry of the catalog, so it is not for a runtime's thread.
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn read_in_blocks(&self, bytes: u64) -> Result<()> {
+        let bytes = bytes.min(MAX_BLOCK_BYTES);
+        if self.reader.blocks().bytes == bytes || !self.catalog.format().is_packed() {
+            return Ok(());
+        }
+        let table = BlockTable::of_all(&self.catalog, bytes)?;
+        tracing::debug!(url = self.catalog.base_url(), bytes, blocks = table.len(), "reads in blocks");
+        let blocks = Arc::new(HostedBlocks { bytes, table });
+        *self.reader.blocks.write().unwrap_or_else(PoisonError::into_inner) = blocks;
+        Ok(())
+    }
+
     /// The lengths of its samples.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
@@ -195,6 +216,20 @@ struct HostedReader {
     disk: Option<Arc<HostDisk>>,
     /// Set once the disks know the dataset.
     on_disk: OnceLock<DiskDataset>,
+    blocks: RwLock<Arc<HostedBlocks>>,
+}
+
+/// The blocks of shards, and their length. None at first.
+#[derive(Debug, Default)]
+struct HostedBlocks {
+    bytes: u64,
+    table: BlockTable,
+}
+
+impl HostedReader {
+    fn blocks(&self) -> Arc<HostedBlocks> {
+        Arc::clone(&self.blocks.read().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl SampleReader for HostedReader {
@@ -202,6 +237,20 @@ impl SampleReader for HostedReader {
         let reader = self.reader.clone();
         let key = SampleKey::new(DatasetId(0), id);
         Box::pin(async move { reader.read_for(key, order, Lifetime::Kept).await })
+    }
+
+    fn block(&self, id: SampleId) -> Option<SampleBlock> {
+        let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+        blocks.table.block(id).map(|(samples, _)| SampleBlock { samples, is_unit: false })
+    }
+
+    fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
+        let (reader, blocks) = (self.reader.clone(), self.blocks());
+        Box::pin(async move {
+            let block = ids.first().and_then(|id| blocks.table.block(*id));
+            let bytes = block.map(|(_, bytes)| bytes).unwrap_or_default();
+            reader.read_block(DatasetId(0), ids, (bytes, order), Lifetime::Kept).await
+        })
     }
 
     fn submit(&self) {

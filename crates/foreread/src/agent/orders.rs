@@ -23,6 +23,8 @@ pub(super) struct RunOrders {
     served: Option<Vec<Run>>,
     /// How samples are dealt to ranks, if not by arithmetic.
     locality: Option<Arc<LocalityDeal>>,
+    /// The bytes of the blocks in which the training data are read at first.
+    blocks: Option<u64>,
 }
 
 impl RunOrders {
@@ -34,7 +36,12 @@ impl RunOrders {
         };
         let served = others.map(|others| others.served.iter().filter_map(of_rank).collect());
         let locality = others.and_then(|others| others.locality.clone());
-        Self { run: run.separate(), plan: plan.clone(), served, locality }
+        Self { run: run.separate(), plan: plan.clone(), served, locality, blocks: None }
+    }
+
+    /// The same, with the training data read in blocks of this length at first.
+    pub(super) fn with_blocks(self, blocks: Option<u64>) -> Self {
+        Self { blocks, ..self }
     }
 
     fn stream(&self, run: &Run, pass: &Pass) -> Result<AccessStream, OracleError> {
@@ -65,6 +72,10 @@ impl RunOrders {
 }
 
 impl JobOrders for RunOrders {
+    fn blocks(&self) -> Vec<(u32, u64)> {
+        self.blocks.map(|bytes| (0, bytes)).into_iter().collect()
+    }
+
     fn pass(&self, index: usize) -> Option<(Tick, u64)> {
         self.run.pass(index).map(|pass| (pass.first_tick, pass.samples))
     }

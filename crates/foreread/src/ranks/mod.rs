@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::{Catalog, IndexProgress};
-use foreread_loader::{LocalityDeal, PeerGroup};
+use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 use foreread_peer::meet::{RendezvousSteps, Settings};
@@ -280,9 +280,7 @@ impl GroupRun<'_> {
         let may_have_blocks = in_units
             || catalogs[0].format().is_packed()
                 && catalogs[0].stored_sizes().is_none()
-                && !description.kernel_cached
-                // An agent reads for all jobs, sample by sample.
-                && !place.has_agent;
+                && !description.kernel_cached;
         let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
@@ -297,6 +295,9 @@ impl GroupRun<'_> {
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
+        // An agent reads the blocks that its node owns.
+        let blocks = if agent.is_some() { BlockTable::default() } else { blocks };
+        let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);

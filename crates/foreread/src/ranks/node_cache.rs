@@ -8,12 +8,12 @@
 //! given. If the host dies, the others read storage without a cache.
 //!
 //! Ranks keep caches of their own where the cache of a node has no equal yet: with disks, with
-//! samples in shards (read in blocks) or decoded ones, and if a rank has an agent. Also if their
-//! memory is limited apart, or one of them cannot attach. One rank on a node needs none of it.
+//! decoded samples, and if a rank has an agent. Also if their memory is limited apart, or one of
+//! them cannot attach. One rank on a node needs none of it.
 
 use std::sync::Arc;
 
-use foreread_dataset::{Catalog, Format};
+use foreread_dataset::Catalog;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_tier::OpenContext;
 use serde::{Deserialize, Serialize};
@@ -62,10 +62,10 @@ pub(super) struct NodeMember<'a> {
 
 /// Whether some ranks may share a cache. Equal on all ranks, which then all take part.
 pub(super) fn may_share(catalogs: &[Catalog], nodes: &[u32]) -> bool {
-    let are_files = |catalog: &Catalog| catalog.format() == Format::Files && catalog.stored_sizes().is_none();
+    let are_plain = |catalog: &Catalog| catalog.stored_sizes().is_none();
     let mut sorted = nodes.to_vec();
     sorted.sort_unstable();
-    catalogs.iter().all(are_files) && sorted.windows(2).any(|pair| pair[0] == pair[1])
+    catalogs.iter().all(are_plain) && sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 impl NodeMember<'_> {

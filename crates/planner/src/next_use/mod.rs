@@ -382,6 +382,23 @@ impl NextUseCache {
         dataset.is_some_and(|dataset| dataset.is_resident(key.id.0 as u32))
     }
 
+    /// Whether a sample that is kept in free room stays until its next use: all samples of the
+    /// dataset fit without the eviction of others, or its one job never evicts.
+    pub fn keeps_unused(&self, dataset: DatasetId) -> bool {
+        self.datasets.get(dataset.0 as usize).is_some_and(|there| {
+            let all = there.costs().sizes.total();
+            let fits = all <= there.bounds.cap && self.held - there.held + all <= self.capacity;
+            fits || self.only_job(there).is_some()
+        })
+    }
+
+    /// The bytes that a dataset may take without the eviction of any resident.
+    pub fn free_bytes(&self, dataset: DatasetId) -> u64 {
+        let free = self.capacity.saturating_sub(self.held);
+        let own = |there: &DatasetResidents| there.bounds.cap.saturating_sub(there.held);
+        self.datasets.get(dataset.0 as usize).map_or(0, own).min(free)
+    }
+
     /// The bytes of all residents.
     pub fn held_bytes(&self) -> u64 {
         self.held
@@ -510,15 +527,18 @@ impl NextUseCache {
         if dataset.is_on_disk(id) {
             return NextUseTime::Never;
         }
-        if self.is_single
-            && let [only] = dataset.jobs[..]
-            && let Some(job) = self.jobs[only].as_ref().filter(|job| job.uses_permutations())
-        {
+        if let Some(job) = self.only_job(dataset) {
             return if job.has_use(id) { NextUseTime::Epoch } else { NextUseTime::Never };
         }
         let jobs = dataset.jobs.iter().filter_map(|&job| self.jobs[job].as_ref());
         let times = jobs.filter_map(|job| job.next_use(id, self.now));
         times.min().map_or(NextUseTime::Never, NextUseTime::At)
+    }
+
+    /// The job of a dataset, if it is the only one and uses each sample once per epoch.
+    fn only_job(&self, dataset: &DatasetResidents) -> Option<&JobUses> {
+        let [only] = dataset.jobs[..] else { return None };
+        self.jobs[only].as_ref().filter(|job| self.is_single && job.uses_permutations())
     }
 
     /// Nanoseconds of an epoch of the slowest job of a dataset.

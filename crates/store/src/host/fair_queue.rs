@@ -117,6 +117,14 @@ impl FairQueue {
         Some((key, job))
     }
 
+    /// Counts `cost` more for the latest read of a job: of other samples that are read with it.
+    pub(super) fn charge(&mut self, job: StoreJob, cost: u64) {
+        let convoy = self.members.get(&job).map(|member| member.convoy);
+        if let Some(convoy) = convoy.and_then(|convoy| self.convoys.get_mut(&convoy)) {
+            convoy.finish += (u128::from(cost) * TAG_UNITS).div_ceil(u128::from(convoy.weight.max(1)));
+        }
+    }
+
     /// Reads that wait.
     pub(super) fn len(&self) -> usize {
         self.convoys.values().map(|convoy| convoy.reads.len()).sum()

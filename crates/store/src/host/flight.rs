@@ -11,6 +11,9 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::SampleKey;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -37,6 +40,22 @@ pub(super) fn spawn(runtime: &Handle, flight: Flight, read: ReadFuture) -> JoinH
     reading
 }
 
+/// Starts the read of a block. It is not aborted, because jobs that come may wait for it.
+pub(super) fn spawn_block(
+    runtime: &Handle,
+    flights: Vec<Flight>,
+    reads: BoxFuture<'static, Vec<ReadFuture>>,
+) {
+    let before = IS_STARTING.replace(true);
+    runtime.spawn(async move {
+        let reads = reads.await;
+        let each = flights.into_iter().zip(reads);
+        let each = each.map(|(flight, read)| async move { flight.complete(read.await) });
+        each.collect::<FuturesUnordered<_>>().collect::<()>().await;
+    });
+    IS_STARTING.set(before);
+}
+
 impl Flight {
     fn complete(mut self, received: Result<Bytes, TierError>) {
         self.end(received);
@@ -47,7 +66,7 @@ impl Flight {
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
         let flight = state.flights.remove(&self.key).unwrap_or_default();
-        let SampleFlight { waiting, reader, is_on_disk, .. } = flight;
+        let SampleFlight { waiting, reader, is_on_disk, is_in_block, .. } = flight;
         let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
         if is_on_disk && received.is_err() && !has_ended {
             state.queue_again(self.key, waiting, now, &mut actions);
@@ -78,7 +97,9 @@ impl Flight {
             }
             None => counts.failures += 1,
         });
-        state.end_read(self.key, now, !has_ended, &mut actions);
+        if !is_in_block {
+            state.end_read(self.key, now, !has_ended, &mut actions);
+        }
         let keeper =
             state.datasets.get(self.key.dataset.0 as usize).map(|dataset| Arc::clone(&dataset.reader));
         drop(state);

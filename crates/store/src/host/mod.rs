@@ -29,6 +29,7 @@ mod state;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,6 +38,7 @@ use bytes::Bytes;
 use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, PlanError};
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -44,7 +46,8 @@ pub use self::counts::{DatasetState, JobState, OriginState, StoreCounts, StoreSt
 use self::flight::Flight;
 use self::job_orders::JobOrders;
 use self::state::{
-    Actions, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy, own_convoy,
+    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy,
+    own_convoy,
 };
 
 /// How long requests of a job wait for its first order.
@@ -57,6 +60,18 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
 
     /// Ends a burst of reads.
     fn submit(&self);
+
+    /// The block of a sample, if one request reads several samples.
+    fn block(&self, id: SampleId) -> Option<SampleBlock> {
+        let _ = id;
+        None
+    }
+
+    /// Starts to read samples of one block. Returns their reads, in the order of `ids`.
+    fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
+        let reads = ids.into_iter().map(|id| self.read(id, order)).collect();
+        Box::pin(std::future::ready(reads))
+    }
 
     /// How many reads are of use at once, at present.
     fn parallelism(&self) -> usize;
@@ -71,6 +86,15 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
     fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {
         let _ = (id, bytes, kept);
     }
+}
+
+/// Consecutive samples that one request reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SampleBlock {
+    /// Their numbers.
+    pub samples: Range<u64>,
+    /// Whether it is decoded as a whole, however few of its samples are read.
+    pub is_unit: bool,
 }
 
 /// How the reads of a store are limited.
@@ -301,6 +325,10 @@ impl NodeStore {
             if !flight.waiting.is_empty() {
                 return true;
             }
+            if flight.is_in_block {
+                // Others may wait for its block, and it will be in memory.
+                return true;
+            }
             // Reads for no job would delay those of other jobs.
             aborts.extend(flight.abort.take());
             if !flight.has_begun {
@@ -452,15 +480,24 @@ impl StoreInner {
         }
         drop(dropped);
         let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
-        for (key, order, reader) in reads {
-            let read = match order {
-                Some(order) => reader.read(key.id, order),
-                None => reader.read_disk(key.id),
-            };
-            let flight = Flight { inner: Arc::clone(self), key, is_open: true };
-            let reading = flight::spawn(&self.runtime, flight, read);
-            if let Some(flight) = self.lock().flights.get_mut(&key) {
-                flight.abort = Some(reading.abort_handle());
+        for BegunRead { keys, order, reader } in reads {
+            let flight = |key: &SampleKey| Flight { inner: Arc::clone(self), key: *key, is_open: true };
+            match (&keys[..], order) {
+                ([key], order) => {
+                    let read = match order {
+                        Some(order) => reader.read(key.id, order),
+                        None => reader.read_disk(key.id),
+                    };
+                    let reading = flight::spawn(&self.runtime, flight(key), read);
+                    if let Some(flight) = self.lock().flights.get_mut(key) {
+                        flight.abort = Some(reading.abort_handle());
+                    }
+                }
+                (keys, order) => {
+                    let ids = keys.iter().map(|key| key.id).collect();
+                    let reads = reader.read_block(ids, order.unwrap_or_default());
+                    flight::spawn_block(&self.runtime, keys.iter().map(flight).collect(), reads);
+                }
             }
             if !used.iter().any(|other| Arc::ptr_eq(other, &reader)) {
                 used.push(reader);

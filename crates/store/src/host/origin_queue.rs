@@ -37,6 +37,13 @@ const AVERAGED: f64 = 64.0;
 /// A change of the time of a byte by this factor is reported.
 const CHANGED: f64 = 1.5;
 
+/// The most bytes of blocks that are read at once: about as many as a store answers at its
+/// bandwidth. They are in memory twice for a moment.
+const MOST_BLOCK_BYTES: u64 = 64 << 20;
+
+/// The part of the store's memory that they may take.
+const BLOCKS_PART: u64 = 8;
+
 /// Reads before the time of a byte is reported for the first time.
 const ENOUGH: u64 = 32;
 
@@ -46,9 +53,10 @@ pub(super) struct OriginQueue {
     pub(super) name: String,
     pub(super) limits: OriginLimits,
     pub(super) queue: FairQueue,
-    /// Reads under way, with the value of `busy` and the time of their beginning.
-    reading: KeyMap<(u64, u64)>,
+    reading: KeyMap<ReadUnderWay>,
     reading_bytes: u64,
+    /// Those that are read with another sample.
+    block_bytes: u64,
     /// The time of one read that would have been under way all the time, in nanoseconds.
     busy: u64,
     changed: u64,
@@ -70,6 +78,17 @@ pub(super) struct QueueMember {
     /// The convoy of its order.
     pub(super) convoy: u64,
     pub(super) weight: NonZeroU32,
+}
+
+/// A read that has begun.
+#[derive(Clone, Copy, Debug)]
+struct ReadUnderWay {
+    /// The value of `busy` and the time of its beginning.
+    busy: u64,
+    begun: u64,
+    bytes: u64,
+    /// The bytes of the samples that are read with it.
+    block_bytes: u64,
 }
 
 /// How fast reads are.
@@ -128,6 +147,7 @@ impl OriginQueue {
             queue: FairQueue::default(),
             reading: KeyMap::default(),
             reading_bytes: 0,
+            block_bytes: 0,
             busy: 0,
             changed: 0,
             begun: 0,
@@ -173,14 +193,17 @@ impl OriginQueue {
         self.queue.len() > 0
     }
 
-    /// Whether one more read may begin, where `window` are of use at once.
-    pub(super) fn has_room(&self, window: usize) -> bool {
+    /// Whether one more read may begin, where `window` are of use at once, for a cache of `capacity`
+    /// bytes.
+    pub(super) fn has_room(&self, window: usize, capacity: u64) -> bool {
         let most = self.limits.parallelism.map_or(window, |most| most.get());
         let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
         let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
         let most_bytes = self.limits.bytes_per_second.map(bytes);
+        let is_open =
+            self.block_bytes == 0 || self.block_bytes < MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
         self.reading.is_empty()
-            || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
+            || is_open && self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
     }
 
     /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is
@@ -205,19 +228,30 @@ impl OriginQueue {
             front.bytes = if front.bytes == 0 { bytes } else { (front.bytes * 7 + bytes) / 8 };
         }
         self.advance(now);
-        self.reading.insert(key, (self.busy, now));
+        self.reading.insert(key, ReadUnderWay { busy: self.busy, begun: now, bytes, block_bytes: 0 });
         self.reading_bytes += bytes;
         self.begun += 1;
         Some((key, Tick(self.begun), job))
     }
 
+    /// Adds other samples to a read that has just begun for a job. They have so many bytes.
+    pub(super) fn add_block(&mut self, key: SampleKey, job: StoreJob, bytes: u64) {
+        let Some(read) = self.reading.get_mut(&key) else { return };
+        read.bytes += bytes;
+        read.block_bytes = bytes;
+        self.reading_bytes += bytes;
+        self.block_bytes += bytes;
+        self.queue.charge(job, bytes);
+    }
+
     /// Ends a read. Returns whether reads of its dataset have become much faster or slower.
-    pub(super) fn end_read(&mut self, key: SampleKey, bytes: u64, now: u64) -> bool {
+    pub(super) fn end_read(&mut self, key: SampleKey, now: u64) -> bool {
         self.advance(now);
-        let Some((begun, began_at)) = self.reading.remove(&key) else { return false };
-        self.latency.add(now, now.saturating_sub(began_at));
-        self.reading_bytes -= bytes;
-        let ns_per_byte = (self.busy - begun) as f64 / (bytes + REQUEST_BYTES) as f64;
+        let Some(read) = self.reading.remove(&key) else { return false };
+        self.latency.add(now, now.saturating_sub(read.begun));
+        self.reading_bytes -= read.bytes;
+        self.block_bytes -= read.block_bytes;
+        let ns_per_byte = (self.busy - read.busy) as f64 / (read.bytes + REQUEST_BYTES) as f64;
         self.speed.add(ns_per_byte);
         let speed = self.speeds.entry(key.dataset).or_default();
         speed.add(ns_per_byte);
@@ -281,8 +315,8 @@ mod tests {
         for _ in 0..100 {
             let (short, ..) = origin.next_read(now, bytes).unwrap();
             let (long, ..) = origin.next_read(now, bytes).unwrap();
-            origin.end_read(short, 1000, now + SECOND);
-            origin.end_read(long, 9000, now + 2 * SECOND);
+            origin.end_read(short, now + SECOND);
+            origin.end_read(long, now + 2 * SECOND);
             now += 2 * SECOND;
         }
         let (latency, rate) = origin.costs(DatasetId(0));
@@ -300,7 +334,7 @@ mod tests {
         origin.limits.bytes_per_second = NonZeroU64::new(20_000_000);
         (0..100).for_each(|id| origin.queue.push(StoreJob(0), Tick(id), key(0, id)));
         let mut begun = 0;
-        while origin.has_room(1000) {
+        while origin.has_room(1000, 0) {
             origin.next_read(0, |_| Some(100_000)).unwrap();
             begun += 1;
         }
@@ -308,9 +342,9 @@ mod tests {
         // One read is always allowed.
         origin.limits.bytes_per_second = NonZeroU64::new(1);
         for id in 0..10 {
-            origin.end_read(key(0, id), 100_000, SECOND);
+            origin.end_read(key(0, id), SECOND);
         }
-        assert!(origin.has_room(0));
+        assert!(origin.has_room(0, 0));
     }
 
     #[test]

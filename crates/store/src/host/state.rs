@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_planner::NextUseCache;
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::{DatasetId, KeyMap, SampleKey, Sizes, Tick};
+use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::task::AbortHandle;
 
 use super::counts::StoreCounts;
 use super::job_orders::JobOrders;
 use super::origin_queue::{OriginQueue, QueueMember};
-use super::{Answer, SampleReader, StoreJob, StoreRequest};
+use super::{Answer, SampleBlock, SampleReader, StoreJob, StoreRequest};
 
 pub(super) struct StoreState {
     pub(super) capacity: u64,
@@ -89,10 +89,20 @@ pub(super) struct SampleFlight {
     pub(super) has_begun: bool,
     /// Whether it is read from a disk of this node.
     pub(super) is_on_disk: bool,
+    /// Whether it is read with another sample of its block, which counts for the origin.
+    pub(super) is_in_block: bool,
     /// The job whose turn it was.
     pub(super) reader: Option<StoreJob>,
     /// Ends the read. `None` until its task runs.
     pub(super) abort: Option<AbortHandle>,
+}
+
+/// A read that begins: of a sample, or of those of a block.
+pub(super) struct BegunRead {
+    pub(super) keys: Vec<SampleKey>,
+    /// The place at its store. `None`: from a disk.
+    pub(super) order: Option<Tick>,
+    pub(super) reader: Arc<dyn SampleReader>,
 }
 
 /// What follows a look at the tables, without the lock.
@@ -101,8 +111,7 @@ pub(super) struct Actions {
     pub(super) ready: Vec<(Answer, Bytes)>,
     /// Origins with new reads in their queues.
     pub(super) origins: Vec<usize>,
-    /// Each with its order at its store. `None`: from a disk.
-    pub(super) reads: Vec<(SampleKey, Option<Tick>, Arc<dyn SampleReader>)>,
+    pub(super) reads: Vec<BegunRead>,
     /// Residents that left. Dropping them may unmap memory.
     pub(super) dropped: Vec<Bytes>,
 }
@@ -174,7 +183,7 @@ impl StoreState {
                 if is_on_disk {
                     // Disks have no queue here: they are not what jobs compete for.
                     let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
-                    actions.reads.push((key, None, reader));
+                    actions.reads.push(BegunRead { keys: vec![key], order: None, reader });
                 }
                 is_on_disk
             }
@@ -230,14 +239,15 @@ impl StoreState {
 
     /// Begins the reads of an origin that are next, as many as are of use at once.
     pub(super) fn begin_reads(&mut self, origin: usize, now: u64, actions: &mut Actions) {
-        let Self { origins, flights, datasets, .. } = self;
-        let (queue, mut window) = (&mut origins[origin], None);
-        while queue.has_waiting() {
+        let mut window = None;
+        while self.origins[origin].has_waiting() {
             let window = *window.get_or_insert_with(|| {
-                let here = datasets.iter().filter(|dataset| dataset.origin == origin);
+                let here = self.datasets.iter().filter(|dataset| dataset.origin == origin);
                 here.map(|dataset| dataset.reader.parallelism()).max().unwrap_or(1)
             });
-            if !queue.has_room(window) {
+            let Self { origins, flights, datasets, .. } = self;
+            let queue = &mut origins[origin];
+            if !queue.has_room(window, self.capacity) {
                 break;
             }
             let bytes = |key: SampleKey| datasets[key.dataset.0 as usize].footprints.bytes(key.id);
@@ -249,15 +259,59 @@ impl StoreState {
             if let Some(flight) = flights.get_mut(&key) {
                 (flight.has_begun, flight.reader) = (true, Some(job));
             }
-            actions.reads.push((key, Some(order), Arc::clone(&datasets[key.dataset.0 as usize].reader)));
+            let mut keys = self.begin_block(key, job, now, actions);
+            keys.push(key);
+            keys.sort_unstable_by_key(|key| key.id);
+            let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
+            actions.reads.push(BegunRead { keys, order: Some(order), reader });
         }
+    }
+
+    /// Begins to read the other samples of a block, if they will be in memory until their uses.
+    fn begin_block(
+        &mut self,
+        key: SampleKey,
+        job: StoreJob,
+        now: u64,
+        actions: &mut Actions,
+    ) -> Vec<SampleKey> {
+        let dataset = &self.datasets[key.dataset.0 as usize];
+        let Some(SampleBlock { samples, is_unit }) = dataset.reader.block(key.id) else { return Vec::new() };
+        if !self.cache.keeps_unused(key.dataset) {
+            return Vec::new();
+        }
+        let length = samples.end - samples.start;
+        let is_absent = |other: &SampleKey| match self.flights.get(other) {
+            Some(flight) => !flight.has_begun,
+            None => !self.cache.contains(*other) && !self.cache.is_on_disk(*other),
+        };
+        let others = samples.map(|id| SampleKey::new(key.dataset, SampleId(id)));
+        let mut others: Vec<SampleKey> = others.filter(|other| *other != key && is_absent(other)).collect();
+        let bytes = |key: &SampleKey| dataset.footprints.bytes(key.id);
+        // A few are read by their extents, and so are those that have no room together. A unit is
+        // decoded as a whole anyway.
+        let are_many = 2 * (others.len() as u64 + 1) >= length;
+        let new: u64 = others.iter().filter(|other| !self.cache.contains(**other)).map(bytes).sum();
+        if !is_unit && !(are_many && new <= self.cache.free_bytes(key.dataset)) {
+            return Vec::new();
+        }
+        let Self { cache, flights, evicted, .. } = self;
+        // Into free room: no other dataset gives any for a sample that no request waits for.
+        others.retain(|other| flights.contains_key(other) || cache.fill(*other, now, 0, evicted).kept);
+        for other in &others {
+            let flight = flights.entry(*other).or_default();
+            (flight.has_begun, flight.is_in_block, flight.reader) = (true, true, Some(job));
+        }
+        let all = others.iter().map(bytes).sum();
+        self.origins[dataset.origin].add_block(key, job, all);
+        self.drop_evicted(actions);
+        others
     }
 
     /// Notes that a read has ended. With `begins`, others begin.
     pub(super) fn end_read(&mut self, key: SampleKey, now: u64, begins: bool, actions: &mut Actions) {
-        let dataset = &self.datasets[key.dataset.0 as usize];
-        let (origin, bytes) = (dataset.origin, dataset.footprints.bytes(key.id));
-        if self.origins[origin].end_read(key, bytes, now) && self.datasets.len() > 1 {
+        let origin = self.datasets[key.dataset.0 as usize].origin;
+        if self.origins[origin].end_read(key, now) && self.datasets.len() > 1 {
             self.set_costs(key.dataset);
         }
         if begins {

@@ -181,7 +181,11 @@ impl Datasets {
                 };
                 store.set_origin(["test", "other"][draw.below(2) as usize], limits);
             }
-            3 => origin.parallelism.store(draw.below(9) as usize, Ordering::Relaxed),
+            3 => {
+                origin.parallelism.store(draw.below(9) as usize, Ordering::Relaxed);
+                origin.block.store([0, 5, 20, 50][draw.below(4) as usize], Ordering::Relaxed);
+                origin.in_units.store(draw.below(2) == 0, Ordering::Relaxed);
+            }
             4 => origin.fails.store(draw.below(3) == 0, Ordering::Relaxed),
             5 => store.set_capacity(draw.below(80) * TAKEN),
             6 => {

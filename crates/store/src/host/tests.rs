@@ -16,13 +16,19 @@ pub(super) struct TestOrigin {
     pub(super) gate: Arc<Semaphore>,
     pub(super) fails: AtomicBool,
     pub(super) parallelism: AtomicUsize,
+    /// The samples of a block, if there are blocks, and whether they are units.
+    pub(super) block: AtomicUsize,
+    pub(super) in_units: AtomicBool,
+    /// The blocks that were read, by the number of samples.
+    pub(super) block_reads: Mutex<Vec<usize>>,
 }
 
 impl TestOrigin {
     pub(super) fn new(open: usize) -> Arc<Self> {
         let gate = Arc::new(Semaphore::new(open));
         let (fails, parallelism) = (AtomicBool::new(false), AtomicUsize::new(1000));
-        Arc::new(Self { reads: Mutex::default(), gate, fails, parallelism })
+        let (reads, block, in_units, block_reads) = Default::default();
+        Arc::new(Self { reads, gate, fails, parallelism, block, in_units, block_reads })
     }
 
     pub(super) fn reads(&self) -> usize {
@@ -48,6 +54,23 @@ impl SampleReader for TestOrigin {
     }
 
     fn submit(&self) {}
+
+    fn block(&self, id: SampleId) -> Option<SampleBlock> {
+        let length = self.block.load(Ordering::Relaxed) as u64;
+        let first = id.0 - id.0.checked_rem(length)?;
+        let is_unit = self.in_units.load(Ordering::Relaxed);
+        // All datasets here have a multiple of 100 samples.
+        Some(SampleBlock { samples: first..first + length, is_unit })
+    }
+
+    fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
+        self.block_reads.lock().unwrap().push(ids.len());
+        let reads = ids.into_iter().map(|id| self.read(id, order)).collect();
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            reads
+        })
+    }
 
     fn parallelism(&self) -> usize {
         self.parallelism.load(Ordering::Relaxed)
@@ -445,4 +468,66 @@ fn counts_are_those_of_jobs_and_datasets() {
     let dataset = &status.datasets[0];
     assert_eq!((dataset.counts.reads, dataset.held_samples, dataset.held_bytes), (100, 100, 100 * TAKEN));
     assert_eq!((status.origins[0].read_bytes, status.jobs[&first].waiting), (100 * LENGTH, 0));
+}
+
+#[test]
+// semantics: AGENT-27
+fn first_use_reads_its_block_into_free_room() {
+    let rig = Rig::new(400, 400, 1000);
+    rig.origin.block.store(20, Ordering::Relaxed);
+    let job = rig.store.add_job(true);
+    rig.announce(job, 0, &order(400, 0, 0));
+    let ids = order(400, 0, 0);
+    for (at, batch) in (0..).zip(ids.chunks(10)) {
+        rig.get(job, at * 10, batch);
+    }
+    assert_eq!(*rig.origin.block_reads.lock().unwrap(), [20; 20]);
+    let status = rig.store.status();
+    assert_eq!((rig.origin.reads(), status.samples, status.counts.reads), (400, 400, 400));
+    assert_eq!(status.origins[0].read_bytes, 400 * LENGTH);
+}
+
+#[test]
+// semantics: AGENT-27
+fn blocks_are_not_read_for_room_that_others_need() {
+    // A second job would evict what the first one has not used.
+    let rig = Rig::new(400, 200, 1 << 20);
+    rig.origin.block.store(20, Ordering::Relaxed);
+    let jobs = [rig.store.add_job(true), rig.store.add_job(true)];
+    jobs.iter().zip(0..).for_each(|(job, number)| rig.announce(*job, 0, &order(400, number, 0)));
+    rig.get(jobs[0], 0, &order(400, 0, 0)[..50]);
+    assert!(rig.origin.block_reads.lock().unwrap().is_empty());
+    // One job alone has all room, until it is full.
+    rig.store.end_job(jobs[1]);
+    let ids = order(400, 0, 0);
+    (5..40).for_each(|at| rig.get(jobs[0], at * 10, &ids[at as usize * 10..][..10]));
+    let blocks = rig.origin.block_reads.lock().unwrap().clone();
+    assert!((3..=9).contains(&blocks.len()) && rig.origin.reads() <= 400, "{blocks:?}");
+    // What stays of a few others is read alone.
+    assert!(blocks.iter().all(|samples| *samples >= 10), "{blocks:?}");
+}
+
+#[test]
+// semantics: AGENT-27
+fn block_of_a_job_that_ends_serves_others() {
+    let rig = Rig::new(400, 400, 0);
+    rig.origin.block.store(20, Ordering::Relaxed);
+    let (first, second) = (rig.store.add_job(true), rig.store.add_job(true));
+    rig.announce(first, 0, &order(400, 0, 0));
+    rig.announce(second, 0, &order(400, 1, 0));
+    let gone = rig.request(first, 0, &[7]);
+    let joined = rig.request(second, 0, &[13]);
+    rig.store.end_job(first);
+    assert!(gone.recv().is_err());
+    rig.origin.gate.add_permits(20);
+    assert!(joined.iter().all(|(_, received)| received.unwrap() == content(SampleId(13))));
+    // Failures of samples that nobody waits for leave nothing behind.
+    rig.origin.fails.store(true, Ordering::Relaxed);
+    rig.origin.gate.add_permits(20);
+    assert!(rig.request(second, 1, &[20]).recv().unwrap().1.is_err());
+    let begun = Instant::now();
+    while rig.store.status().reading > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
+    }
+    assert_eq!(rig.store.status().samples, 20);
 }

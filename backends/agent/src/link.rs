@@ -274,7 +274,11 @@ impl LinkState {
 
     fn all_reads(&self) -> JobReads {
         let (earlier, now) = (self.earlier_reads, self.reads);
-        JobReads { samples: earlier.samples + now.samples, bytes: earlier.bytes + now.bytes }
+        JobReads {
+            samples: earlier.samples + now.samples,
+            bytes: earlier.bytes + now.bytes,
+            requests: earlier.requests + now.requests,
+        }
     }
 
     /// The current connection.

@@ -196,10 +196,11 @@ impl AgentState {
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
+        let host = (&self.host, self.memory().saturating_add(self.disk().map_or(0, |disk| disk.given())));
         let (mut datasets, mut answers) = (Vec::new(), Vec::new());
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
-            let (id, answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;
+            let (id, answer) = self.datasets.find(wanted, catalog, host, &self.store).await;
             if let Some(known) = id.and_then(|id| self.datasets.get(id)) {
                 self.apply_to_dataset(&self.lock_policy().policy, &known);
             }

@@ -9,7 +9,7 @@ use foreread_store::attach::{
     ATTACH, BLOCKS, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece,
     PROGRESS, Piece, PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
-use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreRequest, WorkerCall};
+use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
@@ -114,7 +114,8 @@ impl SampleProvider for AgentProvider {
                 }
                 let counts = state.job(connection).map(|job| state.store.job_counts(job.job));
                 let counts = counts.unwrap_or_default();
-                encoded(&JobReads { samples: counts.reads, bytes: counts.read_bytes })
+                let StoreCounts { reads: samples, read_bytes: bytes, requests, .. } = counts;
+                encoded(&JobReads { samples, bytes, requests })
             }),
             WARM => decoded(&call).and_then(|request| encoded(&state.warm(connection, request)?)),
             STATUS => encoded(&state.status()),

@@ -6,7 +6,7 @@
 use foreread_memory::MemoryTier;
 use foreread_planner::{CacheStore, Cluster, Curve, LargeReads, Level, Origin, Trainer};
 use foreread_tier::{CacheTier, Tier};
-#[cfg(feature = "peer")]
+#[cfg(any(feature = "agent", feature = "peer"))]
 use foreread_types::Footprint;
 use foreread_types::{Sizes, StoreId};
 
@@ -25,7 +25,7 @@ const NODE_MEMORY: &str = "node memory";
 
 /// The memory that a sample takes there. Known without the feature `agent`, because all ranks
 /// compute the same plan.
-#[cfg(feature = "peer")]
+#[cfg(any(feature = "agent", feature = "peer"))]
 pub(crate) const AGENT_FOOTPRINT: Footprint = Footprint::new(0, 64).with_fixed(192);
 
 /// This rank's caches, with `memory` bytes of memory, and the origin at `place`.
@@ -218,6 +218,7 @@ mod tests {
             disk: 1000,
             warm: 0,
             has_agent: false,
+            is_client: false,
             url: url.map(str::to_owned),
             packed: false,
             stored: None,

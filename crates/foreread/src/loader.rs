@@ -269,8 +269,9 @@ impl Loader {
         let mut origin = self.origin.read();
         if let Some(agent) = self.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
             // The cache of the node reads for its ranks.
-            let (samples, bytes) = agent.reads();
-            (origin.requests, origin.bytes) = (origin.requests + samples, origin.bytes + bytes);
+            let (requests, bytes) = agent.reads();
+            let bytes = self.factors.map_or(bytes, |factors| factors.typical(bytes));
+            (origin.requests, origin.bytes) = (origin.requests + requests, origin.bytes + bytes);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
             .with_agent(self.agent.as_ref().map(AgentLink::report))

@@ -56,8 +56,11 @@ pub(crate) struct RunEnvironment {
     pub(crate) disk: u64,
     /// The bytes on the disk tier at the start, which lower the bound of bytes from the origin.
     pub(crate) warm: u64,
-    /// Whether the samples come from the node's agent.
+    /// Whether an agent keeps samples of the run.
     pub(crate) has_agent: bool,
+    /// Whether this rank's samples come from an agent or the cache of its node. Those read stored
+    /// units.
+    pub(crate) is_client: bool,
     /// The URL of the training data. `None` if they are given by sizes only.
     pub(crate) url: Option<String>,
     /// Whether they are in shards.
@@ -75,9 +78,9 @@ impl RunEnvironment {
         self.packed && !self.kernel_cached && self.stored.is_none()
     }
 
-    /// The stored units that samples share, if some do.
+    /// The stored units that samples share, if this rank reads some.
     pub(crate) fn units(&self) -> Option<UnitFacts> {
-        self.stored.as_ref().and_then(|stored| stored.units)
+        self.stored.as_ref().and_then(|stored| stored.units).filter(|_| !self.is_client)
     }
 }
 
@@ -132,6 +135,7 @@ impl Planned {
             disk: room,
             warm: 0,
             has_agent: false,
+            is_client: false,
             url: None,
             packed: false,
             stored: None,
@@ -228,6 +232,8 @@ impl Planned {
             UnitPlan::new(facts, kept, config.look_ahead, cached)
         });
         let floor = match &place.stored {
+            // As above.
+            _ if place.has_agent => 0,
             // The caches of a rank, and what units bring. Other ranks have about as much.
             Some(stored) if units.is_some() => {
                 let own = whole.look_ahead.saturating_add(unit_memory(kept, config.look_ahead));
@@ -236,8 +242,6 @@ impl Planned {
                 LowerBound::of(&counted, &stored.stored, stored_room, Scope::Cluster)?.bytes
             }
             Some(stored) => stored.factors.fewest(plan.floor()),
-            // As above.
-            None if place.has_agent => 0,
             None => plan.floor(),
         };
         if let Some(bytes) = blocks.bytes {

@@ -96,6 +96,7 @@ impl Prepared {
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
             has_agent: agent.is_some(),
+            is_client: agent.is_some(),
             stored: StoredSizes::of(&catalogs),
             servers: None,
         };

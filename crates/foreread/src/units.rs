@@ -18,6 +18,8 @@ use foreread_tier::{CacheTier, Span, StoredPart};
 use foreread_types::{SampleId, Sizes};
 use serde::Serialize;
 
+#[cfg(any(feature = "agent", feature = "peer"))]
+use crate::cluster::AGENT_FOOTPRINT;
 use crate::error::{Error, Result};
 use crate::size::ByteSize;
 use crate::stored::Ratios;
@@ -160,6 +162,15 @@ impl UnitFacts {
             "{url}: its {shards} shards are compressed as a whole, so memory and disk must hold all samples: \
              {room}, or unpack the shards (gunzip, unzstd) into {data} and index them again"
         )))
+    }
+
+    /// The memory in which a cache for several processes holds all samples of these sizes, so that
+    /// each unit is read once. `None` if units are whole shards, which direct reads of single
+    /// samples would decode for each: no such cache reads them.
+    #[cfg(any(feature = "agent", feature = "peer"))]
+    pub(crate) fn room(&self, sizes: &[Sizes]) -> Option<u64> {
+        let all = sizes.iter().map(|sizes| AGENT_FOOTPRINT.most(sizes.len(), sizes.total()));
+        (self.whole == 0).then(|| all.fold(0, u64::saturating_add))
     }
 
     /// The units of two datasets together.

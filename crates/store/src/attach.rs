@@ -104,6 +104,8 @@ pub struct JobReads {
     pub samples: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Requests for them. 0 if the host is of an older version.
+    pub requests: u64,
 }
 
 /// A job, or one rank of it.

@@ -2,14 +2,14 @@
 //! reads blocks, each once.
 
 use std::fs;
-use std::process::Stdio;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_tier_testing::store::{Archive, HttpStore, NumberedObjects};
 use serde_json::Value;
 
-use crate::agent_node::{Node, TAKEN, digests};
+use crate::agent_node::{Node, Running, TAKEN, digests};
 use crate::s3::at;
 use crate::support::{number, run};
 
@@ -41,7 +41,7 @@ fn node() -> Node {
 }
 
 /// What jobs over the shards have in common.
-fn load(node: &Node, arguments: &[&str]) -> std::process::Command {
+fn load(node: &Node, arguments: &[&str]) -> Command {
     let place = |name: &str| node.directory.path().join(name);
     let mut command = node.foreread(&["load"]);
     command.arg(place("catalog")).args(["--report", "json", "--digest", "--progress", "off"]);
@@ -102,35 +102,89 @@ fn half_of_shards_is_read_in_blocks_and_each_byte_once() {
     assert!(bytes <= SAMPLES / 2 * 3 * 11_000, "{bytes}");
 }
 
+/// The reports of two ranks of one node, and the digests of the same ranks alone.
+fn ranks_and_alone(load: &dyn Fn(&[&str]) -> Command, memory: &str) -> (Vec<Value>, Vec<Vec<String>>) {
+    let meeting = tempfile::tempdir().unwrap();
+    let start = |rank: u32| {
+        let mut command = load(&["--epochs", "2", "--seed", "3", "--memory", memory]);
+        command.env("FOREREAD_MEET", meeting.path()).env("WORLD_SIZE", "2").env("RANK", rank.to_string());
+        Running::start(command)
+    };
+    let ranks = [start(0), start(1)];
+    let reports = ranks.map(Running::report).into();
+    let alone = |rank| {
+        let of_rank = ["--epochs", "2", "--seed", "3", "--world-size", "2", "--rank", rank, "--peers", "off"];
+        digests(&run(load(&of_rank).args(["--agent", "off", "--memory", "0"])).json())
+    };
+    (reports, ["0", "1"].map(alone).into())
+}
+
 #[test]
 // semantics: AGENT-27
 fn ranks_of_a_node_read_blocks_into_their_memory() {
     let node = node();
     requests(&node.store);
-    let meeting = tempfile::tempdir().unwrap();
-    let start = |rank: u32| {
-        let mut command = load(&node, &["--epochs", "2", "--seed", "3", "--memory", "16MB"]);
-        command.env("FOREREAD_MEET", meeting.path()).env("WORLD_SIZE", "2").env("RANK", rank.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
-    let ranks: Vec<_> = (0..2).map(start).collect();
-    let reports: Vec<Value> = ranks
-        .into_iter()
-        .map(|process| {
-            let output = process.wait_with_output().unwrap();
-            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            serde_json::from_slice(&output.stdout).unwrap()
-        })
-        .collect();
-    let (got, bytes) = requests(&node.store);
-    println!("{got} requests, {bytes} bytes");
-    for (rank, report) in reports.iter().enumerate() {
-        let rank = rank.to_string();
-        let of_rank =
-            ["--epochs", "2", "--seed", "3", "--world-size", "2", "--rank", &rank, "--peers", "off"];
-        assert_eq!(digests(report), alone(&node, &of_rank));
+    let (reports, alone) = ranks_and_alone(&|arguments| load(&node, arguments), "16MB");
+    let read: u64 = reports.iter().map(|report| number(report, "/origin_requests")).sum();
+    assert_eq!(read, BLOCKS);
+    for (report, alone) in reports.iter().zip(alone) {
+        assert_eq!(digests(report), alone);
         assert_eq!(number(report, "/agent/direct_samples"), 0);
     }
-    assert_eq!(got, BLOCKS);
-    assert!(bytes <= SAMPLES * 11_000, "{bytes}");
+}
+
+/// Rows of a compressed table, 25 in each page.
+const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/foreread/tests/fixtures/units.parquet");
+const PAGES: u64 = 24;
+
+fn units() -> Node {
+    let node = Node::without_agent(1, 1);
+    node.store.bucket("units");
+    node.store.put("units", "units.parquet", fs::read(UNITS).unwrap());
+    node
+}
+
+fn load_units(node: &Node, arguments: &[&str]) -> Command {
+    let mut command = node.foreread(&["load", "s3://units/units.parquet", "--report", "json", "--digest"]);
+    command.args(["--progress", "off", "--look-ahead", "30KB"]).args(arguments);
+    command
+}
+
+#[test]
+// semantics: AGENT-27
+fn agent_decodes_each_compressed_unit_once() {
+    let mut node = units();
+    let arguments = ["--epochs", "3", "--seed", "3"];
+    let expected = digests(&run(load_units(&node, &arguments).args(["--agent", "off"])).json());
+    node.start(100_000);
+    // Such an agent would decode a page for nearly every row.
+    let refused = run(load_units(&node, &arguments).arg("--agent").arg(node.socket()));
+    assert!(refused.stderr.contains("compressed units, and need"), "{}", refused.stderr);
+    assert_eq!(digests(&refused.json()), expected);
+    run(&mut node.agent(&["stop"])).ok();
+    node.start(1_000_000);
+    requests(&node.store);
+    // And the table's footer, by each job.
+    for reads in [PAGES + 4, 4] {
+        let report = run(load_units(&node, &arguments).arg("--agent").arg(node.socket())).json();
+        assert_eq!(digests(&report), expected);
+        assert_eq!(number(&report, "/agent/direct_samples"), 0);
+        assert_eq!(requests(&node.store).0, reads);
+    }
+}
+
+#[test]
+// semantics: AGENT-27
+fn ranks_of_a_node_decode_each_compressed_unit_once() {
+    let node = units();
+    for (memory, is_shared) in [("1MB", true), ("100KB", false)] {
+        requests(&node.store);
+        let (reports, alone) = ranks_and_alone(&|arguments| load_units(&node, arguments), memory);
+        for (report, alone) in reports.iter().zip(alone) {
+            assert_eq!(digests(report), alone);
+            assert_eq!(report["agent"].is_object(), is_shared, "{report}");
+        }
+        let read: u64 = reports.iter().map(|report| number(report, "/origin_requests")).sum();
+        assert!(!is_shared || read == PAGES, "{read} requests");
+    }
 }

@@ -57,10 +57,10 @@ impl AgentLink {
         self.memory.saturating_add(disk)
     }
 
-    /// The samples that it has read from storage for this run, and their bytes.
+    /// The requests to storage that it has made for this run, and the bytes of their samples.
     pub(crate) fn reads(&self) -> (u64, u64) {
         let reads = self.client.reads();
-        (reads.samples, reads.bytes)
+        (reads.requests, reads.bytes)
     }
 
     /// The number of ranks that share it, if it is the cache of a node without an agent.

@@ -23,8 +23,11 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{OpenDataset, OriginPolicy};
 use crate::registry::Registry;
+use crate::runtime::ended;
+use crate::size::ByteSize;
 use crate::storage::StorageOptions;
 use crate::target::TargetSpec;
+use crate::units::UnitFacts;
 
 /// Environment variables that credentials come from, by their beginnings.
 const CREDENTIALS: [&str; 7] = ["AWS_", "GOOGLE_", "AZURE_", "OSS_", "COS_", "HF_", "HUGGING_FACE_"];
@@ -122,23 +125,21 @@ impl DatasetHost {
     }
 
     /// Opens the dataset of a catalog, from the place where it was made, within the limit of a
-    /// store.
+    /// store. `room` are the bytes of all caches.
     ///
     /// # Errors
-    /// If its storage cannot be opened. If its samples share stored units, which only the job
-    /// itself can plan for.
+    /// If its storage cannot be opened. If its samples share stored units and do not all fit: each
+    /// use would decode a unit then, and a job alone keeps what its next uses need.
     pub async fn open(
         &self,
         catalog: Catalog,
         settings: &BTreeMap<String, String>,
         store: &str,
+        room: u64,
     ) -> Result<HostedDataset> {
-        if catalog.stored_sizes().is_some() {
-            return Err(Error::new(
-                ErrorKind::System,
-                "its samples are decoded, which jobs do by themselves",
-            ));
-        }
+        let of_units = catalog.clone();
+        let blocks = self.context.runtime.spawn_blocking(move || units(&of_units, room));
+        let blocks = RwLock::new(Arc::new(blocks.await.map_err(ended)??));
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
@@ -151,7 +152,6 @@ impl DatasetHost {
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
-        let blocks = RwLock::default();
         let reader = HostedReader { reader, origin, limit, lengths, disk, on_disk, blocks };
         let reader = Arc::new(reader);
         Ok(HostedDataset { catalog, identity, sizes, reader })
@@ -185,12 +185,13 @@ impl HostedDataset {
     /// A damaged entry.
     pub fn read_in_blocks(&self, bytes: u64) -> Result<()> {
         let bytes = bytes.min(MAX_BLOCK_BYTES);
-        if self.reader.blocks().bytes == bytes || !self.catalog.format().is_packed() {
+        let blocks = self.reader.blocks();
+        if blocks.are_units || blocks.bytes == bytes || !self.catalog.format().is_packed() {
             return Ok(());
         }
         let table = BlockTable::of_all(&self.catalog, bytes)?;
         tracing::debug!(url = self.catalog.base_url(), bytes, blocks = table.len(), "reads in blocks");
-        let blocks = Arc::new(HostedBlocks { bytes, table });
+        let blocks = Arc::new(HostedBlocks { bytes, table, are_units: false });
         *self.reader.blocks.write().unwrap_or_else(PoisonError::into_inner) = blocks;
         Ok(())
     }
@@ -219,11 +220,30 @@ struct HostedReader {
     blocks: RwLock<Arc<HostedBlocks>>,
 }
 
-/// The blocks of shards, and their length. None at first.
+/// The blocks of shards, and their length. None at first, unless they are stored units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,
     table: BlockTable,
+    are_units: bool,
+}
+
+/// The stored units that samples of a catalog share, as blocks.
+fn units(catalog: &Catalog, room: u64) -> Result<HostedBlocks> {
+    let Some((facts, ..)) = UnitFacts::of(catalog) else { return Ok(HostedBlocks::default()) };
+    let why = match facts.room(&[catalog.sizes()]) {
+        Some(needed) if needed <= room => {
+            let table = BlockTable::of_units(catalog)?;
+            return Ok(HostedBlocks { bytes: 0, table, are_units: true });
+        }
+        Some(needed) => format!(
+            "its samples share compressed units, and need {} in all, of which there are {}",
+            ByteSize(needed).rounded_up(),
+            ByteSize(room)
+        ),
+        None => "its shards are compressed as a whole".to_owned(),
+    };
+    Err(Error::new(ErrorKind::System, format!("{why}; jobs read them by themselves")))
 }
 
 impl HostedReader {
@@ -241,7 +261,7 @@ impl SampleReader for HostedReader {
 
     fn block(&self, id: SampleId) -> Option<SampleBlock> {
         let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
-        blocks.table.block(id).map(|(samples, _)| SampleBlock { samples, is_unit: false })
+        blocks.table.block(id).map(|(samples, _)| SampleBlock { samples, is_unit: blocks.are_units })
     }
 
     fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {

@@ -220,6 +220,7 @@ impl GroupRun<'_> {
             disk: disk.as_ref().map_or(0, |disk| disk.capacity),
             warm: 0,
             has_agent: agent.is_some(),
+            is_client: agent.is_some(),
             url: Some(catalogs[0].base_url().to_owned()),
             packed: false,
             stored: StoredSizes::of(&catalogs),
@@ -230,14 +231,16 @@ impl GroupRun<'_> {
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
         let mut node_cache = None;
-        if may_share(&catalogs, &nodes) {
+        if may_share(&nodes) {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
-            let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent };
+            let units = place.units().map(|units| units.room(&sizes));
+            let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent, units };
             let words = std::mem::take(&mut words);
             node_cache = member.join(joining, words, &mut opened, storage, context).await?;
         }
         let (node_link, node_host) = node_cache.map(|cache| (cache.link, cache.host)).unzip();
         let agent = agent.or(node_link);
+        let place = RunEnvironment { is_client: agent.is_some(), ..place };
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
@@ -274,7 +277,7 @@ impl GroupRun<'_> {
         let planning_config = config.clone();
         let of_run = config.clone();
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
-        let in_units = place.units().is_some();
+        let in_units = place.stored.as_ref().is_some_and(|stored| stored.units.is_some());
         // Equal on all ranks, whichever of them has an agent.
         let place = RunEnvironment { has_agent: whole.stores.iter().any(has_agent), ..place };
         let may_have_blocks = in_units

@@ -7,13 +7,12 @@
 //! between ranks that send samples to each other. The memory is the sum of what the ranks were
 //! given. If the host dies, the others read storage without a cache.
 //!
-//! Ranks keep caches of their own where the cache of a node has no equal yet: with disks, with
-//! decoded samples, and if a rank has an agent. Also if their memory is limited apart, or one of
-//! them cannot attach. One rank on a node needs none of it.
+//! Ranks keep caches of their own with disks, which the cache of a node does not have yet, and if a
+//! rank has an agent. Also if their memory is limited apart, or one of them cannot attach, or if
+//! samples share compressed units and do not all fit. One rank on a node needs none of it.
 
 use std::sync::Arc;
 
-use foreread_dataset::Catalog;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_tier::OpenContext;
 use serde::{Deserialize, Serialize};
@@ -58,14 +57,16 @@ pub(super) struct NodeMember<'a> {
     pub(super) memory: u64,
     /// Whether it has an agent.
     pub(super) has_agent: bool,
+    /// The memory that a host needs, in bytes, if samples share units. `None` within: no host reads
+    /// such units.
+    pub(super) units: Option<Option<u64>>,
 }
 
 /// Whether some ranks may share a cache. Equal on all ranks, which then all take part.
-pub(super) fn may_share(catalogs: &[Catalog], nodes: &[u32]) -> bool {
-    let are_plain = |catalog: &Catalog| catalog.stored_sizes().is_none();
+pub(super) fn may_share(nodes: &[u32]) -> bool {
     let mut sorted = nodes.to_vec();
     sorted.sort_unstable();
-    catalogs.iter().all(are_plain) && sorted.windows(2).any(|pair| pair[0] == pair[1])
+    sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 impl NodeMember<'_> {
@@ -104,7 +105,8 @@ impl NodeMember<'_> {
         let offers = self.of_mates(joining, words, offer).await?;
         let mates = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
         let mates = mates.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
-        let link = match agreed(&mates) {
+        let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
+        let link = match agreed(&mates).filter(|(_, memory)| fits(*memory)) {
             Some((address, memory)) => {
                 if let Some(host) = &host {
                     host.set_memory(memory);

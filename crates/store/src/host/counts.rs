@@ -20,6 +20,8 @@ pub struct StoreCounts {
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
+    /// Requests for them. One for the samples of a block.
+    pub requests: u64,
     /// Reads that failed.
     pub failures: u64,
 }

@@ -94,6 +94,7 @@ impl Flight {
             Some(length) => {
                 counts.reads += 1;
                 counts.read_bytes += length as u64;
+                counts.requests += u64::from(!is_in_block);
             }
             None => counts.failures += 1,
         });

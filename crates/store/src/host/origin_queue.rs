@@ -200,8 +200,8 @@ impl OriginQueue {
         let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
         let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
         let most_bytes = self.limits.bytes_per_second.map(bytes);
-        let is_open =
-            self.block_bytes == 0 || self.block_bytes < MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
+        let most_of_blocks = MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
+        let is_open = self.block_bytes == 0 || self.block_bytes < most_of_blocks;
         self.reading.is_empty()
             || is_open && self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
     }

@@ -292,7 +292,7 @@ impl StoreState {
         // decoded as a whole anyway.
         let are_many = 2 * (others.len() as u64 + 1) >= length;
         let new: u64 = others.iter().filter(|other| !self.cache.contains(**other)).map(bytes).sum();
-        if !is_unit && !(are_many && new <= self.cache.free_bytes(key.dataset)) {
+        if !(is_unit || are_many && new <= self.cache.free_bytes(key.dataset)) {
             return Vec::new();
         }
         let Self { cache, flights, evicted, .. } = self;

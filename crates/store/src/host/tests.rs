@@ -521,7 +521,7 @@ fn block_of_a_job_that_ends_serves_others() {
     assert!(gone.recv().is_err());
     rig.origin.gate.add_permits(20);
     assert!(joined.iter().all(|(_, received)| received.unwrap() == content(SampleId(13))));
-    // Failures of samples that nobody waits for leave nothing behind.
+    // Failures of samples that no request waits for leave nothing.
     rig.origin.fails.store(true, Ordering::Relaxed);
     rig.origin.gate.add_permits(20);
     assert!(rig.request(second, 1, &[20]).recv().unwrap().1.is_err());

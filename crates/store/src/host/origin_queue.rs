@@ -193,7 +193,7 @@ impl OriginQueue {
         self.queue.len() > 0
     }
 
-    /// Whether one more read may begin, where `window` are of use at once, for a cache of `capacity`
+    /// Whether one more read may begin, where `window` are of use at once. The cache has `capacity`
     /// bytes.
     pub(super) fn has_room(&self, window: usize, capacity: u64) -> bool {
         let most = self.limits.parallelism.map_or(window, |most| most.get());

@@ -6,7 +6,7 @@
 //!   the next use, and keeps what the disks do not have. A disk that followed it would wear out.
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
-//! * *Writes have a budget* (`wear.rs`).
+//! * *Writes have a budget* ([`WearBudget`]).
 //! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
 //!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
@@ -18,13 +18,13 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
+use foreread_planner::WearBudget;
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
 };
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 
-use super::wear::WearBudget;
 use crate::config;
 use crate::disk::guarded;
 

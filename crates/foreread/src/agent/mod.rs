@@ -10,7 +10,6 @@ mod client;
 pub mod disk;
 pub mod host;
 mod orders;
-mod wear;
 
 #[cfg(feature = "peer")]
 pub(crate) use self::client::attach_to;

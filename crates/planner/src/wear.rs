@@ -13,7 +13,7 @@ const DAY: f64 = 86_400.0;
 
 /// The budget of writes. Times count from any origin that all calls share.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WearBudget {
+pub struct WearBudget {
     capacity: u64,
     /// Capacities per day.
     per_day: f64,
@@ -21,20 +21,22 @@ pub(super) struct WearBudget {
     credit: f64,
     latest: Duration,
     /// Bytes that were not written for lack of budget.
-    pub(super) refused_bytes: u64,
-    pub(super) refused: u64,
-    pub(super) written_bytes: u64,
+    pub refused_bytes: u64,
+    /// How often that was so.
+    pub refused: u64,
+    /// Bytes that were written.
+    pub written_bytes: u64,
 }
 
 impl WearBudget {
     /// A budget for a disk of `capacity` bytes with `free` free ones.
-    pub(super) fn new(capacity: u64, free: u64, per_day: f64, now: Duration) -> Self {
+    pub fn new(capacity: u64, free: u64, per_day: f64, now: Duration) -> Self {
         let credit = free.min(capacity) as f64;
         Self { capacity, per_day, credit, latest: now, refused_bytes: 0, refused: 0, written_bytes: 0 }
     }
 
     /// Changes the capacities per day.
-    pub(super) fn set_per_day(&mut self, per_day: f64, now: Duration) {
+    pub fn set_per_day(&mut self, per_day: f64, now: Duration) {
         self.advance(now);
         self.per_day = per_day;
     }
@@ -47,7 +49,7 @@ impl WearBudget {
     }
 
     /// Whether `bytes` may be written now. Then they count.
-    pub(super) fn take(&mut self, bytes: u64, now: Duration) -> bool {
+    pub fn take(&mut self, bytes: u64, now: Duration) -> bool {
         self.advance(now);
         if self.credit < bytes as f64 {
             self.refused += 1;
@@ -60,12 +62,12 @@ impl WearBudget {
     }
 
     /// The bytes that may be written now.
-    pub(super) fn credit(&self) -> u64 {
+    pub fn credit(&self) -> u64 {
         self.credit as u64
     }
 
     /// Takes back what was not written after all.
-    pub(super) fn give_back(&mut self, bytes: u64) {
+    pub fn give_back(&mut self, bytes: u64) {
         self.credit += bytes as f64;
         self.written_bytes -= bytes;
     }

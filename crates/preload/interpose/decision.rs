@@ -1,0 +1,141 @@
+//! Whether a program gets a copy or the original.
+
+use core::ffi::{c_char, c_int, c_void};
+
+use crate::identity::FileStat;
+use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name};
+use crate::mapped::Mapped;
+use crate::{paths, system};
+
+/// The path of a copy, as a C string.
+pub(crate) struct CopyPath([u8; MAX_PATH + NAME_BYTES + 1]);
+
+impl CopyPath {
+    fn new(directory: &[u8], name: &[u8]) -> Option<Self> {
+        let mut path = [0_u8; MAX_PATH + NAME_BYTES + 1];
+        path.get_mut(..directory.len())?.copy_from_slice(directory);
+        *path.get_mut(directory.len())? = b'/';
+        path.get_mut(directory.len() + 1..directory.len() + 1 + name.len())?.copy_from_slice(name);
+        Some(Self(path))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        self.0.as_ptr().cast()
+    }
+}
+
+/// A copy that may be opened in place of a file.
+pub(crate) struct Copy {
+    mapped: Mapped,
+    hash: u64,
+    pub(crate) path: CopyPath,
+}
+
+impl Copy {
+    /// Records whether the copy was opened.
+    pub(crate) fn opened(&self, is_open: bool) {
+        self.mapped.record(self.hash, if is_open { OpenKind::Served } else { OpenKind::Failed });
+    }
+}
+
+/// Whether a program that opens a file with these flags may write to it, or makes it.
+fn may_write(flags: c_int) -> bool {
+    flags & system::O_ACCMODE != 0 || flags & (system::O_CREAT | system::O_TRUNC) != 0
+}
+
+/// The copy for an open with these flags. `None`: the original is to be opened.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -> Option<Copy> {
+    let mapped = Mapped::get()?;
+    // Also files without a name (O_TMPFILE), which are opened by their directory.
+    if flags & (system::O_DIRECTORY | system::O_PATH) != 0 {
+        return None;
+    }
+    // SAFETY: as for this function.
+    let hash = unsafe { paths::hash(mapped, directory, path) }?;
+    match unsafe { decide(mapped, hash, (directory, path), flags) } {
+        Ok(path) => Some(Copy { mapped, hash, path }),
+        Err(kind) => {
+            mapped.record(hash, kind);
+            None
+        }
+    }
+}
+
+/// # Safety
+/// The path is a C string.
+unsafe fn decide(
+    mapped: Mapped,
+    hash: u64,
+    (directory, path): (c_int, *const c_char),
+    flags: c_int,
+) -> Result<CopyPath, OpenKind> {
+    let (place, value) = mapped.find(hash).ok_or(OpenKind::Unknown)?;
+    if may_write(flags) {
+        // Before the program writes.
+        mapped.mark(place);
+        return Err(OpenKind::Writing);
+    }
+    let value = SlotValue::decode(value);
+    if !value.is_present {
+        return Err(OpenKind::Absent);
+    }
+    if mapped.is_marked(place) {
+        return Err(OpenKind::Changed);
+    }
+    if mapped.is_renamed() {
+        return Err(OpenKind::Renamed);
+    }
+    if value.is_link && flags & system::O_NOFOLLOW != 0 {
+        return Err(OpenKind::Link);
+    }
+    if mapped.checks() {
+        let mut found = FileStat::EMPTY;
+        let to = (&raw mut found).cast::<c_void>();
+        // SAFETY: a C string, and room for the structure.
+        let result = unsafe { system::stat(directory, path, to, 0) };
+        let original = mapped.original_at(value.entry).ok_or(OpenKind::Changed)?;
+        if result != 0 || !found.identity().has_content_of(&original) {
+            mapped.mark(place);
+            return Err(OpenKind::Changed);
+        }
+    }
+    CopyPath::new(mapped.directory(), &copy_name(hash, value.generation)).ok_or(OpenKind::Failed)
+}
+
+/// Notes that a program changes what a path means: writes, renames, removes. Before it happens.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn change(directory: c_int, path: *const c_char) {
+    let Some(mapped) = Mapped::get() else { return };
+    // SAFETY: as for this function.
+    let Some(hash) = (unsafe { paths::hash(mapped, directory, path) }) else { return };
+    if let Some((place, _)) = mapped.find(hash) {
+        mapped.mark(place);
+        mapped.record(hash, OpenKind::Writing);
+    }
+}
+
+/// Notes that a program renames: a file, or a directory with all files in it.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn rename(directory: c_int, path: *const c_char) {
+    let Some(mapped) = Mapped::get() else { return };
+    // SAFETY: as for this function.
+    unsafe { change(directory, path) };
+    let mut found = FileStat::EMPTY;
+    let to = (&raw mut found).cast::<c_void>();
+    if path.is_null() {
+        return;
+    }
+    // SAFETY: a C string, and room for the structure.
+    let result = unsafe { system::stat(directory, path, to, system::AT_SYMLINK_NOFOLLOW) };
+    // SAFETY: as for this function.
+    if result == 0 && found.is_directory() && unsafe { paths::concerns_files(mapped, directory, path) } {
+        mapped.directory_was_renamed();
+    }
+}

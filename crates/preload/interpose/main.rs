@@ -1,0 +1,31 @@
+//! The library that unchanged programs preload. See `foreread_preload` for the decisions.
+//!
+//! It runs in any program, at any time: in signal handlers, between fork and exec, in programs
+//! without free descriptors. So it allocates nothing, has no locks and no thread-local memory,
+//! keeps no descriptor, and leaves `errno` as it is unless a call fails. It needs less than a
+//! kilobyte and a half of stack.
+#![no_std]
+
+#[path = "../src/layout.rs"]
+#[allow(dead_code, reason = "the process that makes copies uses the rest of the layout")]
+mod layout;
+
+mod changes;
+mod decision;
+mod identity;
+mod mapped;
+mod next;
+mod opens;
+mod paths;
+mod streams;
+mod system;
+
+/// The paths of this library cannot panic. If one does, the program must not go on with it.
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    system::abort()
+}
+
+/// Precompiled `core` names it. Nothing unwinds here.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}

@@ -1,0 +1,257 @@
+//! The mapped files: the table, the marks and the trace. They are mapped before the program begins,
+//! and stay mapped over forks.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::slice;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::layout::{
+    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, MAX_ROOTS, Mark, MarksHeader,
+    OpenKind, OpenRecord, PROBES, PathText, RECORDS, Root, SMALL_HEADER_BYTES, Slot, TABLE_MAGIC, TRACE_BYTES,
+    TRACE_MAGIC, TableHeader, TraceHeader, VERSION, entry_place, table_bytes,
+};
+use crate::{next, system};
+
+/// The environment variable that names the trace, with what follows the name.
+const VARIABLE: &[u8] = b"FOREREAD_RUN_TRACE=";
+
+static TABLE: AtomicPtr<TableHeader> = AtomicPtr::new(core::ptr::null_mut());
+static MARKS: AtomicPtr<MarksHeader> = AtomicPtr::new(core::ptr::null_mut());
+static TRACE: AtomicPtr<TraceHeader> = AtomicPtr::new(core::ptr::null_mut());
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
+/// Runs before `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    next::find_all();
+    // A program without the files runs as if the library were not there.
+    let _ = map_all();
+}
+
+fn map_all() -> Option<()> {
+    let path = variable()?;
+    let trace: *mut TraceHeader = map_file(path, TRACE_BYTES as usize, TRACE_BYTES as usize, true)?.0;
+    // SAFETY: the file is as long as a trace, and stays mapped.
+    let trace = unsafe { &*trace };
+    if trace.magic != TRACE_MAGIC {
+        return None;
+    }
+    let mut space = [0_u8; MAX_PATH + 1];
+    let table_path = text(&trace.table, &mut space)?;
+    let (table, length) = map_file::<TableHeader>(table_path, HEADER_BYTES, usize::MAX, false)?;
+    // SAFETY: the file is as long as the header, and stays mapped.
+    let header = unsafe { &*table };
+    let is_whole = header.slots.is_power_of_two()
+        && header.copies.is_power_of_two()
+        && header.slots < 1 << 40
+        && header.copies < 1 << 32
+        && table_bytes(header.slots, header.copies) <= length as u64
+        && header.roots <= MAX_ROOTS as u64;
+    if header.magic != TABLE_MAGIC || header.version != VERSION || !is_whole {
+        return None;
+    }
+    let marks_path = text(&header.marks, &mut space)?;
+    let marks_bytes = SMALL_HEADER_BYTES + header.slots as usize;
+    let (marks, _) = map_file::<MarksHeader>(marks_path, marks_bytes, marks_bytes, true)?;
+    // SAFETY: the file is as long as the header, and stays mapped.
+    if unsafe { (*marks).magic } != MARKS_MAGIC {
+        return None;
+    }
+    MARKS.store(marks, Ordering::Relaxed);
+    TRACE.store(core::ptr::from_ref(trace).cast_mut(), Ordering::Relaxed);
+    TABLE.store(table, Ordering::Release);
+    Some(())
+}
+
+/// The path of the trace, from the environment.
+fn variable() -> Option<&'static CStr> {
+    // SAFETY: libc has set it before any library starts. It ends with a null pointer.
+    let mut at = unsafe { environ };
+    if at.is_null() {
+        return None;
+    }
+    loop {
+        // SAFETY: not beyond the null pointer.
+        let entry = unsafe { *at };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: the strings of the environment are C strings, and stay.
+        let entry = unsafe { CStr::from_ptr(entry) };
+        if let Some(path) = entry.to_bytes_with_nul().strip_prefix(VARIABLE) {
+            return CStr::from_bytes_with_nul(path).ok();
+        }
+        // SAFETY: the null pointer was not reached.
+        at = unsafe { at.add(1) };
+    }
+}
+
+/// A path of a mapped file as a C string.
+fn text<'a>(path: &PathText, space: &'a mut [u8; MAX_PATH + 1]) -> Option<&'a CStr> {
+    let bytes = path.bytes();
+    let end = space.get_mut(bytes.len())?;
+    *end = 0;
+    space.get_mut(..bytes.len())?.copy_from_slice(bytes);
+    CStr::from_bytes_with_nul(space.get(..=bytes.len())?).ok()
+}
+
+/// Maps a file that has at least `least` bytes: at most `most` of them. Also returns how many.
+fn map_file<T>(path: &CStr, least: usize, most: usize, is_writable: bool) -> Option<(*mut T, usize)> {
+    let access = if is_writable { 2 } else { 0 };
+    // SAFETY: a C string.
+    let opened =
+        unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), access | system::O_CLOEXEC, 0) };
+    let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
+    let length = length(descriptor).filter(|length| *length >= least).map(|length| length.min(most));
+    let place = length.and_then(|length| system::map(descriptor, length, is_writable));
+    system::close(descriptor);
+    Some((place?.cast(), length?))
+}
+
+fn length(descriptor: c_int) -> Option<usize> {
+    let mut found = crate::identity::FileStat::EMPTY;
+    let to = (&raw mut found).cast::<c_void>();
+    // SAFETY: an empty path, and room for the structure.
+    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
+    (result == 0).then_some(found.size as usize)
+}
+
+/// The mapped files of this process.
+#[derive(Clone, Copy)]
+pub(crate) struct Mapped {
+    table: &'static TableHeader,
+    marks: &'static MarksHeader,
+    trace: &'static TraceHeader,
+}
+
+impl Mapped {
+    /// `None` in a program without them.
+    pub(crate) fn get() -> Option<Self> {
+        let table = TABLE.load(Ordering::Acquire);
+        if table.is_null() {
+            return None;
+        }
+        let (marks, trace) = (MARKS.load(Ordering::Relaxed), TRACE.load(Ordering::Relaxed));
+        // SAFETY: they were mapped and checked before the table was stored, and stay mapped. All
+        // fields that change are atomic.
+        unsafe { Some(Self { table: &*table, marks: &*marks, trace: &*trace }) }
+    }
+
+    /// The datasets.
+    pub(crate) fn roots(&self) -> &'static [Root] {
+        self.table.root.get(..self.table.roots as usize).unwrap_or_default()
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.table.key
+    }
+
+    /// Whether each open compares the original.
+    pub(crate) fn checks(&self) -> bool {
+        self.table.checks.load(Ordering::Relaxed) != 0
+    }
+
+    /// The directory of copies.
+    pub(crate) fn directory(&self) -> &'static [u8] {
+        self.table.directory.bytes()
+    }
+
+    /// The device of copies.
+    pub(crate) fn copies_device(&self) -> u64 {
+        self.table.copies_device
+    }
+
+    fn slots(&self) -> &'static [Slot] {
+        let first = core::ptr::from_ref(self.table).cast::<u8>();
+        // SAFETY: the file has all slots after the header, as was checked when it was mapped.
+        unsafe { slice::from_raw_parts(first.add(HEADER_BYTES).cast(), self.table.slots as usize) }
+    }
+
+    fn entries(&self) -> &'static [CopyEntry] {
+        let first = core::ptr::from_ref(self.table).cast::<u8>();
+        let at = HEADER_BYTES + self.table.slots as usize * size_of::<Slot>();
+        // SAFETY: the file has all entries after the slots, as was checked when it was mapped.
+        unsafe { slice::from_raw_parts(first.add(at).cast(), self.table.copies as usize) }
+    }
+
+    fn all_marks(&self) -> &'static [Mark] {
+        let first = core::ptr::from_ref(self.marks).cast::<u8>();
+        // SAFETY: the file has a mark for each slot, as was checked when it was mapped.
+        unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), self.table.slots as usize) }
+    }
+
+    /// The place of a file in the table, and what the table says of it.
+    pub(crate) fn find(&self, hash: u64) -> Option<(usize, u64)> {
+        let slots = self.slots();
+        for probe in 0..PROBES {
+            let at = (hash.wrapping_add(probe) & (self.table.slots - 1)) as usize;
+            let slot = slots.get(at)?;
+            match slot.hash.load(Ordering::Acquire) {
+                0 => return None,
+                found if found == hash => return Some((at, slot.value.load(Ordering::Acquire))),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The identity of the original of a copy, by the entry's place.
+    pub(crate) fn original_at(&self, place: u32) -> Option<Identity> {
+        let entry = self.entries().get(place as usize)?;
+        entry.identity(entry.inode.load(Ordering::Relaxed))
+    }
+
+    /// The identity of the original of a copy, by the copy's number in its file system.
+    pub(crate) fn original_of(&self, inode: u64) -> Option<Identity> {
+        let entries = self.entries();
+        (0..COPY_PROBES).find_map(|probe| {
+            let at = entry_place(inode).wrapping_add(probe) & (self.table.copies - 1);
+            entries.get(at as usize)?.identity(inode)
+        })
+    }
+
+    pub(crate) fn is_marked(&self, place: usize) -> bool {
+        self.all_marks().get(place).is_none_or(|mark| mark.load(Ordering::Acquire) != 0)
+    }
+
+    /// Has the original of a file opened from now on.
+    pub(crate) fn mark(&self, place: usize) {
+        if let Some(mark) = self.all_marks().get(place) {
+            mark.store(1, Ordering::Release);
+        }
+    }
+
+    /// Whether a directory was renamed that the copying process has not seen yet.
+    pub(crate) fn is_renamed(&self) -> bool {
+        self.marks.renamed.load(Ordering::Acquire) != self.marks.seen.load(Ordering::Acquire)
+    }
+
+    /// Has originals opened until the copying process has seen that a directory was renamed.
+    pub(crate) fn directory_was_renamed(&self) {
+        self.marks.renamed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Leaves a record of an open.
+    pub(crate) fn record(&self, hash: u64, kind: OpenKind) {
+        if let Some(count) = self.trace.counts.get(kind as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = self.trace.next.fetch_add(1, Ordering::Relaxed);
+        let first = core::ptr::from_ref(self.trace).cast::<u8>();
+        // SAFETY: the file has all records after the header, as was checked when it was mapped.
+        let records: &[OpenRecord] =
+            unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), RECORDS as usize) };
+        if let Some(record) = records.get((number % RECORDS) as usize) {
+            record.hash.store(hash, Ordering::Relaxed);
+            let detail: u64 = u64::from(system::process()) << 8 | kind as u64;
+            let to: &AtomicU64 = &record.detail;
+            to.store(detail, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! System calls without libc, whose own wrappers are what this library stands in front of.
+
+use core::arch::asm;
+use core::ffi::{c_char, c_int, c_long, c_void};
+
+/// The directory of relative paths.
+pub(crate) const AT_FDCWD: c_int = -100;
+/// The path may be empty: the descriptor itself is meant.
+pub(crate) const AT_EMPTY_PATH: c_int = 0x1000;
+pub(crate) const AT_SYMLINK_NOFOLLOW: c_int = 0x100;
+pub(crate) const AT_REMOVEDIR: c_int = 0x200;
+
+pub(crate) const O_ACCMODE: c_int = 3;
+pub(crate) const O_CREAT: c_int = 0o100;
+pub(crate) const O_TRUNC: c_int = 0o1000;
+pub(crate) const O_CLOEXEC: c_int = 0o2_000_000;
+pub(crate) const O_PATH: c_int = 0o10_000_000;
+#[cfg(target_arch = "x86_64")]
+pub(crate) const O_DIRECTORY: c_int = 0o200_000;
+#[cfg(target_arch = "x86_64")]
+pub(crate) const O_NOFOLLOW: c_int = 0o400_000;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const O_DIRECTORY: c_int = 0o40_000;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const O_NOFOLLOW: c_int = 0o100_000;
+
+#[cfg(target_arch = "x86_64")]
+mod numbers {
+    pub(super) const CLOSE: usize = 3;
+    pub(super) const MMAP: usize = 9;
+    pub(super) const GETPID: usize = 39;
+    pub(super) const GETCWD: usize = 79;
+    pub(super) const EXIT_GROUP: usize = 231;
+    pub(super) const OPENAT: usize = 257;
+    pub(super) const NEWFSTATAT: usize = 262;
+    pub(super) const UNLINKAT: usize = 263;
+    pub(super) const RENAMEAT2: usize = 316;
+    pub(super) const LINKAT: usize = 265;
+    pub(super) const SYMLINKAT: usize = 266;
+    pub(super) const READLINKAT: usize = 267;
+    pub(super) const TRUNCATE: usize = 76;
+    pub(super) const STATX: usize = 332;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod numbers {
+    pub(super) const CLOSE: usize = 57;
+    pub(super) const MMAP: usize = 222;
+    pub(super) const GETPID: usize = 172;
+    pub(super) const GETCWD: usize = 17;
+    pub(super) const EXIT_GROUP: usize = 94;
+    pub(super) const OPENAT: usize = 56;
+    pub(super) const NEWFSTATAT: usize = 79;
+    pub(super) const UNLINKAT: usize = 35;
+    pub(super) const RENAMEAT2: usize = 276;
+    pub(super) const LINKAT: usize = 37;
+    pub(super) const SYMLINKAT: usize = 36;
+    pub(super) const READLINKAT: usize = 78;
+    pub(super) const TRUNCATE: usize = 45;
+    pub(super) const STATX: usize = 291;
+}
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+}
+
+/// A system call. Returns what the kernel returns: a negative number is an error.
+///
+/// # Safety
+/// As that call demands.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the kernel changes rcx and r11 only, and memory that the arguments name.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// A system call. Returns what the kernel returns: a negative number is an error.
+///
+/// # Safety
+/// As that call demands.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: the kernel changes x0 only, and memory that the arguments name.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number, inlateout("x0") a as isize => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// What a C function returns for what the kernel returned. Sets `errno` for an error.
+pub(crate) fn returned(result: isize) -> c_int {
+    if result < 0 {
+        // SAFETY: the C library gives the place of this thread's number.
+        unsafe { *__errno_location() = -result as c_int };
+        return -1;
+    }
+    result as c_int
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_int) -> isize {
+    // SAFETY: the kernel reads the string.
+    unsafe {
+        call(numbers::OPENAT, [directory as usize, path as usize, flags as usize, mode as usize, 0, 0])
+    }
+}
+
+pub(crate) fn close(descriptor: c_int) {
+    // SAFETY: only descriptors that this library has opened are closed.
+    unsafe { call(numbers::CLOSE, [descriptor as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Maps a file. `None` if that is not possible.
+pub(crate) fn map(descriptor: c_int, bytes: usize, is_writable: bool) -> Option<*mut u8> {
+    let protection = if is_writable { 3 } else { 1 };
+    // SAFETY: a new mapping at a free place.
+    let place = unsafe { call(numbers::MMAP, [0, bytes, protection, 1, descriptor as usize, 0]) };
+    (!(-4095..0).contains(&place)).then_some(place as *mut u8)
+}
+
+pub(crate) fn process() -> u32 {
+    // SAFETY: it has no arguments.
+    unsafe { call(numbers::GETPID, [0; 6]) as u32 }
+}
+
+pub(crate) fn abort() -> ! {
+    loop {
+        // SAFETY: it does not return.
+        unsafe { call(numbers::EXIT_GROUP, [127, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// The working directory. `None` if it is longer than the space.
+pub(crate) fn working_directory(to: &mut [u8]) -> Option<&[u8]> {
+    // SAFETY: the kernel writes at most `to.len()` bytes.
+    let length = unsafe { call(numbers::GETCWD, [to.as_mut_ptr() as usize, to.len(), 0, 0, 0, 0]) };
+    // The zero at the end counts.
+    to.get(..usize::try_from(length).ok()?.checked_sub(1)?)
+}
+
+/// The target of a link. `None` if it may be longer than the space.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn link_target(path: *const c_char, to: &mut [u8]) -> Option<&[u8]> {
+    let arguments = [AT_FDCWD as usize, path as usize, to.as_mut_ptr() as usize, to.len(), 0, 0];
+    // SAFETY: the kernel reads the string, and writes at most `to.len()` bytes.
+    let length = usize::try_from(unsafe { call(numbers::READLINKAT, arguments) }).ok()?;
+    to.get(..length).filter(|target| target.len() < to.len())
+}
+
+/// # Safety
+/// `path` is a C string, and `to` has room for a `struct stat`.
+pub(crate) unsafe fn stat(directory: c_int, path: *const c_char, to: *mut c_void, flags: c_int) -> isize {
+    // SAFETY: the kernel reads the string and fills the structure.
+    unsafe {
+        call(numbers::NEWFSTATAT, [directory as usize, path as usize, to as usize, flags as usize, 0, 0])
+    }
+}
+
+/// # Safety
+/// `path` is a C string, and `to` has room for a `struct statx`.
+pub(crate) unsafe fn statx(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: u32,
+    to: *mut c_void,
+) -> isize {
+    let arguments =
+        [directory as usize, path as usize, flags as usize, mask as usize, to as usize, 0];
+    // SAFETY: the kernel reads the string and fills the structure.
+    unsafe { call(numbers::STATX, arguments) }
+}
+
+/// # Safety
+/// Both paths are C strings.
+pub(crate) unsafe fn rename(
+    from: (c_int, *const c_char),
+    to: (c_int, *const c_char),
+    flags: u32,
+) -> isize {
+    let arguments = [from.0 as usize, from.1 as usize, to.0 as usize, to.1 as usize, flags as usize, 0];
+    // SAFETY: the kernel reads the strings.
+    unsafe { call(numbers::RENAMEAT2, arguments) }
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn unlink(directory: c_int, path: *const c_char, flags: c_int) -> isize {
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::UNLINKAT, [directory as usize, path as usize, flags as usize, 0, 0, 0]) }
+}
+
+/// # Safety
+/// Both paths are C strings.
+pub(crate) unsafe fn link(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: c_int) -> isize {
+    let arguments = [from.0 as usize, from.1 as usize, to.0 as usize, to.1 as usize, flags as usize, 0];
+    // SAFETY: the kernel reads the strings.
+    unsafe { call(numbers::LINKAT, arguments) }
+}
+
+/// # Safety
+/// Both paths are C strings.
+pub(crate) unsafe fn symlink(target: *const c_char, to: (c_int, *const c_char)) -> isize {
+    // SAFETY: the kernel reads the strings.
+    unsafe { call(numbers::SYMLINKAT, [target as usize, to.0 as usize, to.1 as usize, 0, 0, 0]) }
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn truncate(path: *const c_char, length: c_long) -> isize {
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::TRUNCATE, [path as usize, length as usize, 0, 0, 0, 0]) }
+}

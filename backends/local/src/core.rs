@@ -86,7 +86,7 @@ fn is_something_else(path: &Path) -> bool {
 }
 
 /// Whether an open file or directory is on this machine and not on a file server.
-pub(crate) fn is_on_this_machine(file: BorrowedFd<'_>) -> bool {
+pub fn is_on_this_machine(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| is_local(stat.f_type as u64))
 }
 

@@ -39,7 +39,7 @@ mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
-pub use core::LocalOrigin;
+pub use core::{LocalOrigin, is_on_this_machine};
 pub use disk::{DiskConfig, DiskTier};
 pub use lister::ListThreads;
 pub use page_cache::{PageCacheCounts, PageCacheReader};

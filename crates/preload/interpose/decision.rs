@@ -28,12 +28,16 @@ impl CopyPath {
 pub(crate) struct Copy {
     mapped: Mapped,
     hash: u64,
+    bytes: u64,
     pub(crate) path: CopyPath,
 }
 
 impl Copy {
     /// Records whether the copy was opened.
     pub(crate) fn opened(&self, is_open: bool) {
+        if is_open {
+            self.mapped.count_bytes(self.bytes);
+        }
         self.mapped.record(self.hash, if is_open { OpenKind::Served } else { OpenKind::Failed });
     }
 }
@@ -56,7 +60,7 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
     // SAFETY: as for this function.
     let hash = unsafe { paths::hash(mapped, directory, path) }?;
     match unsafe { decide(mapped, hash, (directory, path), flags) } {
-        Ok(path) => Some(Copy { mapped, hash, path }),
+        Ok((path, bytes)) => Some(Copy { mapped, hash, bytes, path }),
         Err(kind) => {
             mapped.record(hash, kind);
             None
@@ -71,7 +75,7 @@ unsafe fn decide(
     hash: u64,
     (directory, path): (c_int, *const c_char),
     flags: c_int,
-) -> Result<CopyPath, OpenKind> {
+) -> Result<(CopyPath, u64), OpenKind> {
     let (place, value) = mapped.find(hash).ok_or(OpenKind::Unknown)?;
     if may_write(flags) {
         // Before the program writes.
@@ -91,18 +95,20 @@ unsafe fn decide(
     if value.is_link && flags & system::O_NOFOLLOW != 0 {
         return Err(OpenKind::Link);
     }
+    // It is being replaced at this moment.
+    let original = mapped.original_at(value.entry).ok_or(OpenKind::Absent)?;
     if mapped.checks() {
         let mut found = FileStat::EMPTY;
         let to = (&raw mut found).cast::<c_void>();
         // SAFETY: a C string, and room for the structure.
         let result = unsafe { system::stat(directory, path, to, 0) };
-        let original = mapped.original_at(value.entry).ok_or(OpenKind::Changed)?;
         if result != 0 || !found.identity().has_content_of(&original) {
             mapped.mark(place);
             return Err(OpenKind::Changed);
         }
     }
-    CopyPath::new(mapped.directory(), &copy_name(hash, value.generation)).ok_or(OpenKind::Failed)
+    let path = CopyPath::new(mapped.directory(), &copy_name(hash, value.generation));
+    path.map(|path| (path, original.size)).ok_or(OpenKind::Failed)
 }
 
 /// Notes that a program changes what a path means: writes, renames, removes. Before it happens.

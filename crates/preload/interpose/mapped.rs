@@ -52,7 +52,7 @@ fn map_all() -> Option<()> {
         && header.slots < 1 << 40
         && header.copies < 1 << 32
         && table_bytes(header.slots, header.copies) <= length as u64
-        && header.roots <= MAX_ROOTS as u64;
+        && header.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64;
     if header.magic != TABLE_MAGIC || header.version != VERSION || !is_whole {
         return None;
     }
@@ -145,7 +145,7 @@ impl Mapped {
 
     /// The datasets.
     pub(crate) fn roots(&self) -> &'static [Root] {
-        self.table.root.get(..self.table.roots as usize).unwrap_or_default()
+        self.table.root.get(..self.table.roots.load(Ordering::Acquire) as usize).unwrap_or_default()
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -235,6 +235,11 @@ impl Mapped {
     /// Has originals opened until the copying process has seen that a directory was renamed.
     pub(crate) fn directory_was_renamed(&self) {
         self.marks.renamed.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts the bytes of a file whose copy a program gets.
+    pub(crate) fn count_bytes(&self, bytes: u64) {
+        self.trace.served_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Leaves a record of an open.

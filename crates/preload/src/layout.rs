@@ -97,7 +97,7 @@ pub struct TableHeader {
     /// The path of the marks.
     pub marks: PathText,
     /// The number of datasets.
-    pub roots: u64,
+    pub roots: AtomicU64,
     /// The datasets.
     pub root: [Root; MAX_ROOTS],
 }
@@ -283,6 +283,8 @@ pub struct TraceHeader {
     pub magic: u64,
     /// The path of the table.
     pub table: PathText,
+    /// The bytes of the files that programs have got copies of.
+    pub served_bytes: AtomicU64,
     /// The number of records so far.
     pub next: AtomicU64,
     /// Opens of files of the datasets, by [`OpenKind`].

@@ -1,0 +1,187 @@
+//! The directory of a cache of files, which belongs to one user and one node.
+//!
+//! | name | content |
+//! |---|---|
+//! | `lock` | locked by the host |
+//! | `table`, `marks` | what programs map |
+//! | `copies/ab/...` | the copies |
+//! | `runs/N/` | of each run: `lock`, `trace`, `roots` |
+//! | `preload-N.so` | the library |
+//!
+//! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is named
+//! by user, has mode 0700, and is used only if the user owns it and it is no link.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use foreread_preload::LIBRARY;
+use rustix::fs::{FlockOperation, StatVfsMountFlags};
+
+use crate::error::{FileCacheError, FileCacheErrorKind};
+
+/// The beginning of its name.
+const PREFIX: &str = "foreread-files";
+
+/// The names that are tried if another user has the first one.
+const CANDIDATES: u32 = 4;
+
+/// The directory of a cache.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheDirectory(PathBuf);
+
+impl CacheDirectory {
+    /// The directory of this user below `parent`, which is made if it is absent. With `node`, it is
+    /// for the node of this name alone.
+    pub(crate) fn open(parent: &Path, node: Option<&str>) -> Result<Self, FileCacheError> {
+        let user = rustix::process::geteuid().as_raw();
+        let mut why = None;
+        for candidate in 0..CANDIDATES {
+            let suffix = if candidate == 0 { String::new() } else { format!(".{candidate}") };
+            let path = parent.join(format!("{PREFIX}-{user}{suffix}"));
+            match own_directory(&path, user) {
+                Ok(()) => return Self::of_node(path, node),
+                Err(error) => why = why.or(Some(error)),
+            }
+        }
+        Err(why.unwrap_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, "no directory")))
+    }
+
+    fn of_node(path: PathBuf, node: Option<&str>) -> Result<Self, FileCacheError> {
+        let path = match node {
+            Some(node) => path.join(format!("node-{node}")),
+            None => path,
+        };
+        for each in [path.clone(), path.join("copies"), path.join("runs")] {
+            make(&each).map_err(|error| FileCacheError::system("make", &each, error))?;
+        }
+        // Programs may have any working directory.
+        let path = path.canonicalize().map_err(|error| FileCacheError::system("find", &path, error))?;
+        Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn table(&self) -> PathBuf {
+        self.0.join("table")
+    }
+
+    pub(crate) fn copies(&self) -> PathBuf {
+        self.0.join("copies")
+    }
+
+    pub(crate) fn runs(&self) -> PathBuf {
+        self.0.join("runs")
+    }
+
+    /// The file that the host locks.
+    pub(crate) fn lock_file(&self) -> Result<File, FileCacheError> {
+        let path = self.0.join("lock");
+        open_lock(&path).map_err(|error| FileCacheError::system("open", &path, error))
+    }
+
+    /// The library as a file that can be preloaded. `elsewhere` are other directories, for a cache
+    /// on a file system without execution.
+    pub(crate) fn library(&self) -> Result<PathBuf, FileCacheError> {
+        let name = format!("preload-{:08x}.so", crc32c::crc32c(LIBRARY));
+        let is_executable = |directory: &Path| {
+            let flags = rustix::fs::statvfs(directory).map(|found| found.f_flag);
+            flags.is_ok_and(|flags| !flags.contains(StatVfsMountFlags::NOEXEC))
+        };
+        let user = rustix::process::geteuid().as_raw();
+        let others = [std::env::temp_dir(), "/dev/shm".into()];
+        let others = others.map(|parent| parent.join(format!("{PREFIX}-{user}")));
+        for directory in std::iter::once(self.0.clone()).chain(others) {
+            if !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory)) {
+                continue;
+            }
+            let path = directory.join(&name);
+            if std::fs::read(&path).is_ok_and(|there| there == LIBRARY) {
+                return Ok(path);
+            }
+            if write_whole(&path, LIBRARY).is_ok() {
+                return Ok(path);
+            }
+        }
+        let why = "no directory of this user allows to execute the preloaded library (they are mounted noexec)";
+        Err(FileCacheError::new(FileCacheErrorKind::System, why))
+    }
+}
+
+/// Writes a file under another name first, so that no program sees a part of it.
+fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension(format!("{}.part", std::process::id()));
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o500).open(&partial)?;
+    file.write_all(content)?;
+    std::fs::rename(&partial, path)
+}
+
+/// Makes a private directory, if it is absent.
+fn make(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Makes a directory, or checks that the one that is there is this user's alone.
+fn own_directory(path: &Path, user: u32) -> Result<(), FileCacheError> {
+    make(path).map_err(|error| FileCacheError::system("make", path, error))?;
+    let found = std::fs::symlink_metadata(path).map_err(|error| FileCacheError::system("look at", path, error))?;
+    let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
+    let why = || format!("{} is not a private directory of this user (mode 0700)", path.display());
+    is_own.then_some(()).ok_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, why()))
+}
+
+/// Opens a file that is locked, which is made if it is absent.
+pub(crate) fn open_lock(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Locks a file. `false` if another process has it, and `waits` is not set.
+pub(crate) fn lock(file: &File, waits: bool) -> bool {
+    let how = if waits { FlockOperation::LockExclusive } else { FlockOperation::NonBlockingLockExclusive };
+    loop {
+        match rustix::fs::flock(file, how) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.is_ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    // semantics: FILES-2
+    fn directories_of_others_are_not_used() {
+        let parent = tempfile::tempdir().unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let first = parent.path().join(format!("{PREFIX}-{user}"));
+        std::fs::create_dir(&first).unwrap();
+        std::fs::set_permissions(&first, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink(elsewhere.path(), parent.path().join(format!("{PREFIX}-{user}.1"))).unwrap();
+        let found = CacheDirectory::open(parent.path(), None).unwrap();
+        assert!(found.path().ends_with(format!("{PREFIX}-{user}.2")), "{found:?}");
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        let of_node = CacheDirectory::open(parent.path(), Some("n1")).unwrap();
+        assert!(of_node.path().ends_with("node-n1"));
+    }
+
+    #[test]
+    fn library_is_written_whole_and_once() {
+        let parent = tempfile::tempdir().unwrap();
+        let cache = CacheDirectory::open(parent.path(), None).unwrap();
+        let path = cache.library().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), LIBRARY);
+        let before = std::fs::metadata(&path).unwrap().ino();
+        assert_eq!((cache.library().unwrap(), std::fs::metadata(&path).unwrap().ino()), (path, before));
+    }
+}

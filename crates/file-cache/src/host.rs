@@ -1,0 +1,426 @@
+//! The host of a cache: its threads, from the moment in which this process gets the lock.
+//!
+//! One thread lists the datasets, one reads the traces of all runs, and a few copy. They end with
+//! the process. Nothing has to be put in order then: a copy without a name is gone, and the next
+//! host looks at all others.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foreread_preload::layout::OpenKind;
+
+use crate::adoption::{EarlierCopies, sweep};
+use crate::copying::{CopyFailure, copy, forget_pages};
+use crate::directory::{CacheDirectory, lock, open_lock};
+use crate::error::FileCacheError;
+use crate::eviction::expect_lease_signals;
+use crate::host_state::{CopyJob, HostCounts, HostState};
+use crate::listing::{ListedFile, list};
+use crate::original::{Original, identity_of};
+use crate::run::RunSettings;
+use crate::table::{NewTable, Table};
+use crate::trace::Trace;
+
+/// Files that are copied at once.
+const COPIERS: usize = 4;
+
+/// How long the table of a new cache waits for the number of files.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The files that a table has room for if their number is not known yet.
+const MANY_FILES: u64 = 1 << 21;
+
+/// How often traces are read while programs open files, and while they do not.
+const BUSY: Duration = Duration::from_millis(1);
+const IDLE: Duration = Duration::from_millis(10);
+
+/// How often the host looks for runs.
+const RUNS: Duration = Duration::from_millis(100);
+
+/// The order of a program's epochs: the hashes of the files of one. `None`: no order is known.
+pub(crate) type EpochOrder = Box<dyn FnMut(u64, &[ListedFile]) -> Option<Vec<u64>> + Send>;
+
+/// What the threads of a host share.
+pub(crate) struct HostShared {
+    state: Mutex<HostState>,
+    /// Told when there may be something to copy.
+    work: Condvar,
+    ended: AtomicBool,
+    /// Whether originals are on a file server, whose pages need no place in memory after a copy.
+    drops_pages: bool,
+}
+
+impl HostShared {
+    /// Every change is complete before the lock is released, even after a panic.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, HostState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// A host. Its threads end some time after it is dropped.
+pub(crate) struct Host {
+    shared: Arc<HostShared>,
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Host").field("counts", &self.counts()).finish()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        self.shared.work.notify_all();
+    }
+}
+
+/// The device of a directory.
+pub(crate) fn device(path: &Path) -> Result<u64, FileCacheError> {
+    let found = rustix::fs::stat(path).map_err(|errno| FileCacheError::system("look at", path, errno))?;
+    #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
+    Ok(found.st_dev as u64)
+}
+
+fn is_local(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| foreread_local::is_on_this_machine(std::os::fd::AsFd::as_fd(&file)))
+}
+
+impl Host {
+    /// Becomes the host of a cache, whose lock this process has.
+    pub(crate) fn start(cache: &CacheDirectory, settings: &RunSettings) -> Result<Self, FileCacheError> {
+        expect_lease_signals();
+        let earlier_table = Table::open(cache.path());
+        let earlier = earlier_table.as_ref().map(Table::earlier).unwrap_or_default();
+        // Programs of other runs have the table mapped.
+        let is_in_use = has_runs(cache);
+        let key = earlier_table.as_ref().map_or_else(random_key, Table::key);
+        let checks = settings.check.of(settings.roots.iter().all(|root| is_local(root)));
+        let roots = settings.roots.iter().map(|root| Ok((root.clone(), device(root)?)));
+        let roots = roots.collect::<Result<Vec<_>, FileCacheError>>()?;
+        let in_use = earlier_table.filter(|_| is_in_use);
+        let known = in_use.as_ref().map(Table::roots).unwrap_or_default();
+        let lists = Lists::start(&known, &settings.roots, key);
+        let (first, is_whole) = lists.first();
+        let table = match in_use {
+            Some(mut table) => {
+                table.withdraw_all();
+                for (root, device) in &roots {
+                    table.add_root(root, *device).map_err(|error| FileCacheError::system("serve", root, error))?;
+                }
+                table.set_checks(checks || table.checks());
+                table
+            }
+            None => {
+                let listed = first.len() as u64;
+                let files = if is_whole { listed + listed / 4 } else { MANY_FILES.max(4 * listed) };
+                let (copies, directory) = (device(&cache.copies())?, cache.copies());
+                let new = NewTable {
+                    checks,
+                    key,
+                    files,
+                    copies_device: copies,
+                    directory: &directory,
+                    roots: &roots,
+                };
+                Table::create(cache.path(), &new)
+                    .map_err(|error| FileCacheError::system("make the table of", cache.path(), error))?
+            }
+        };
+        let earlier = EarlierCopies::new(cache.path(), earlier);
+        let per_day = settings.store.writes_per_day();
+        let state =
+            HostState::new(table, cache.copies(), settings.store.bytes(), earlier.held(), per_day);
+        let shared = Arc::new(HostShared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            ended: AtomicBool::new(false),
+            drops_pages: !settings.roots.iter().any(|root| is_local(root)),
+        });
+        let host = Self { shared };
+        host.spawn("lists", {
+            let cache = cache.clone();
+            move |shared| take_files(&shared, &cache, first, &lists, earlier)
+        })?;
+        host.spawn("traces", {
+            let (cache, order) = (cache.clone(), settings.order.take());
+            move |shared| Traces::new(cache, order).run(&shared)
+        })?;
+        for _ in 0..COPIERS {
+            host.spawn("copies", |shared| copy_files(&shared))?;
+        }
+        Ok(host)
+    }
+
+    fn spawn(
+        &self,
+        name: &str,
+        work: impl FnOnce(Arc<HostShared>) + Send + 'static,
+    ) -> Result<(), FileCacheError> {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name(format!("foreread-{name}"));
+        let started = thread.spawn(move || work(shared));
+        started.map_err(|error| FileCacheError::system("start a thread for", Path::new(name), error))?;
+        Ok(())
+    }
+
+    pub(crate) fn counts(&self) -> HostCounts {
+        self.shared.lock().counts
+    }
+}
+
+/// A key for hashes that a dataset cannot be prepared for.
+fn random_key() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
+
+/// The runs of a cache whose processes live.
+fn has_runs(cache: &CacheDirectory) -> bool {
+    runs(cache).any(|run| is_alive(&run))
+}
+
+fn runs(cache: &CacheDirectory) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(cache.runs()).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.extension().is_none())
+}
+
+/// Whether the process of a run has its lock. That of this process counts as alive, too.
+fn is_alive(run: &Path) -> bool {
+    // Opened apart, so this process's own lock is seen as well.
+    open_lock(&run.join("lock")).is_ok_and(|file| !lock(&file, false))
+}
+
+/// The files of all datasets, as they are found.
+struct Lists {
+    files: Receiver<ListedFile>,
+}
+
+impl Lists {
+    /// Lists the datasets of a table, and those that are not in it.
+    fn start(known: &[PathBuf], wanted: &[PathBuf], key: u64) -> Self {
+        let new = wanted.iter().filter(|root| !known.contains(root));
+        let all: Vec<PathBuf> = known.iter().chain(new).cloned().collect();
+        Self::of(all.into_iter().enumerate().collect(), key)
+    }
+
+    fn of(roots: Vec<(usize, PathBuf)>, key: u64) -> Self {
+        let (sender, files) = channel();
+        // Without a thread, no file is known, and originals are opened.
+        let thread = std::thread::Builder::new().name("foreread-list".to_owned());
+        let _ = thread.spawn(move || {
+            for (number, root) in roots {
+                let mut each = |file| sender.send(file).is_ok();
+                if let Err(error) = list(&root, (number, key), &mut each) {
+                    tracing::warn!(%error, root = %root.display(), "cannot list; its files are opened as they are");
+                }
+            }
+        });
+        Self { files }
+    }
+
+    /// The files that are found soon, and whether these are all.
+    fn first(&self) -> (Vec<ListedFile>, bool) {
+        let (begun, mut first) = (Instant::now(), Vec::new());
+        loop {
+            match self.files.recv_timeout(LIST_TIMEOUT.saturating_sub(begun.elapsed())) {
+                Ok(file) => first.push(file),
+                Err(RecvTimeoutError::Disconnected) => return (first, true),
+                Err(RecvTimeoutError::Timeout) => return (first, false),
+            }
+        }
+    }
+}
+
+/// Takes the files of all datasets, with the copies of earlier hosts that are right.
+fn take_files(
+    shared: &HostShared,
+    cache: &CacheDirectory,
+    first: Vec<ListedFile>,
+    lists: &Lists,
+    mut earlier: EarlierCopies,
+) {
+    let copies = cache.copies();
+    for file in first.into_iter().chain(lists.files.iter()) {
+        if shared.has_ended() {
+            return;
+        }
+        let found = earlier.of_file(file.hash, &file.path, &copies);
+        let mut state = shared.lock();
+        if let (Some(number), Some(copy)) = (state.add(file), found) {
+            state.adopt(number, copy);
+        }
+    }
+    sweep(&copies, |hash, generation| shared.lock().is_needed(hash, generation));
+    shared.lock().earlier_are_gone(earlier.held());
+    shared.work.notify_all();
+}
+
+/// Copies files until the host ends.
+fn copy_files(shared: &HostShared) {
+    loop {
+        let job = {
+            let mut state = shared.lock();
+            loop {
+                if shared.has_ended() {
+                    return;
+                }
+                if let Some(job) = state.next() {
+                    break job;
+                }
+                let waited = shared.work.wait_timeout(state, Duration::from_millis(20));
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        };
+        copy_file(shared, &job);
+    }
+}
+
+fn copy_file(shared: &HostShared, job: &CopyJob) {
+    let original = match Original::open(&job.path) {
+        Ok(original) => original,
+        Err(why) => return shared.lock().is_unfit(job, why),
+    };
+    let size = original.identity.size;
+    let copies = {
+        let mut state = shared.lock();
+        if !state.reserve(job, size) {
+            return;
+        }
+        state.copies_path().to_owned()
+    };
+    let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
+    let mut state = shared.lock();
+    match made {
+        Ok(copy) => state.copied(job, copy),
+        Err(failure) => {
+            state.release(size);
+            match failure {
+                CopyFailure::Unfit(why) => state.is_unfit(job, why),
+                CopyFailure::Full => state.failed(job, true),
+                CopyFailure::System(error) => {
+                    tracing::debug!(%error, path = %job.path.display(), "a file is not copied");
+                    state.failed(job, false);
+                }
+            }
+        }
+    }
+    drop(state);
+    if shared.drops_pages {
+        forget_pages(&original.file);
+    }
+}
+
+/// Reads the traces of all runs.
+struct Traces {
+    cache: CacheDirectory,
+    runs: BTreeMap<PathBuf, Trace>,
+    looked: Option<Instant>,
+    order: Option<EpochOrder>,
+    announced: Option<u64>,
+}
+
+impl Traces {
+    fn new(cache: CacheDirectory, order: Option<EpochOrder>) -> Self {
+        Self { cache, runs: BTreeMap::new(), looked: None, order, announced: None }
+    }
+
+    fn run(mut self, shared: &HostShared) {
+        while !shared.has_ended() {
+            if self.looked.is_none_or(|looked| looked.elapsed() > RUNS) {
+                self.looked = Some(Instant::now());
+                self.look_for_runs(shared);
+                look_at_renames(shared);
+            }
+            let records = self.read(shared);
+            if records > 0 {
+                shared.work.notify_all();
+            }
+            std::thread::sleep(if records > 0 { BUSY } else { IDLE });
+        }
+    }
+
+    /// Reads what programs have left, and returns how much.
+    fn read(&mut self, shared: &HostShared) -> u64 {
+        let mut records: VecDeque<(u64, OpenKind)> = VecDeque::new();
+        let each = |trace: &mut Trace| trace.read(|hash, kind| records.push_back((hash, kind)));
+        let count = self.runs.values_mut().map(each).sum();
+        for (hash, kind) in records {
+            shared.lock().record(hash, kind);
+        }
+        count
+    }
+
+    /// Begins to read the traces of new runs, and forgets those that have ended.
+    fn look_for_runs(&mut self, shared: &HostShared) {
+        for run in runs(&self.cache) {
+            if self.runs.contains_key(&run) {
+                continue;
+            }
+            if let Some(trace) = Trace::open(&run.join("trace")) {
+                serve_roots(shared, &run);
+                self.runs.insert(run, trace);
+            }
+        }
+        let ended: Vec<PathBuf> = self.runs.keys().filter(|run| !is_alive(run)).cloned().collect();
+        for run in ended {
+            // What its last programs have left is read first.
+            self.read(shared);
+            self.runs.remove(&run);
+            let _ = std::fs::remove_dir_all(&run);
+        }
+    }
+}
+
+/// Serves the datasets of a run that are not in the table yet.
+fn serve_roots(shared: &HostShared, run: &Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(wanted) = std::fs::read(run.join("roots")) else { return };
+    for root in wanted.split(|byte| *byte == 0).filter(|root| !root.is_empty()) {
+        let root = PathBuf::from(std::ffi::OsStr::from_bytes(root));
+        let (number, key) = {
+            let state = shared.lock();
+            if state.table.roots().contains(&root) {
+                continue;
+            }
+            let Ok(device) = device(&root) else { continue };
+            match state.table.add_root(&root, device) {
+                Ok(number) => (number, state.table.key()),
+                Err(error) => {
+                    tracing::warn!(%error, root = %root.display(), "its files are opened as they are");
+                    continue;
+                }
+            }
+        };
+        let lists = Lists::of(vec![(number, root)], key);
+        for file in lists.files.iter() {
+            shared.lock().add(file);
+        }
+    }
+}
+
+/// Looks at all copies again after a program has renamed a directory.
+fn look_at_renames(shared: &HostShared) {
+    let renamed = shared.lock().table.renamed();
+    if let Some(renamed) = renamed {
+        let mut state = shared.lock();
+        state.verify();
+        state.table.seen(renamed);
+    }
+}
+
+/// The identity of a dataset's directory, so that a missing one is an error at the start.
+pub(crate) fn check_root(root: &Path) -> Result<(), FileCacheError> {
+    identity_of(root).map(|_| ()).ok_or_else(|| {
+        FileCacheError::new(crate::FileCacheErrorKind::Invalid, format!("there is no {}", root.display()))
+    })
+}

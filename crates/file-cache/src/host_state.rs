@@ -1,0 +1,388 @@
+//! What the host knows: the files, their copies, and the room for them. All of it happens under one
+//! lock, which programs never wait for.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use foreread_planner::{FileChoice, FileCopy, WearBudget};
+use foreread_preload::layout::OpenKind;
+
+use crate::copying::copy_path;
+use crate::eviction::{Eviction, remove_unused};
+use crate::listing::ListedFile;
+use crate::original::{Unfit, identity_of};
+use crate::table::{EarlierCopy, Table};
+
+/// Blocks of a disk. A copy takes whole ones.
+const BLOCK: u64 = 4096;
+
+/// How long no file is copied ahead after one found no room.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long nothing is copied to a full disk.
+const FULL_PAUSE: Duration = Duration::from_secs(5);
+
+/// Copies that are looked at for the room of one.
+const MOST_VICTIMS: usize = 64;
+
+/// What a host did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostCounts {
+    /// The files of all datasets.
+    pub files: u64,
+    /// Files that have no place in the table.
+    pub left_out: u64,
+    /// The bytes that copies may take, and those that they take.
+    pub capacity: u64,
+    /// The bytes that copies take.
+    pub held_bytes: u64,
+    /// The number of copies.
+    pub copies: u64,
+    /// Copies that an earlier run has left.
+    pub adopted: u64,
+    /// Copies that were made, and their bytes.
+    pub copied: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
+    /// Copies that left for others.
+    pub evicted: u64,
+    /// Copies that were not made for lack of a budget of writes.
+    pub over_budget: u64,
+    /// Copies that found no room.
+    pub no_room: u64,
+    /// Copies that failed: a full disk, or an error.
+    pub failed: u64,
+    /// Files with extended attributes or holes, which no copy can stand for.
+    pub unfit: u64,
+}
+
+#[derive(Debug)]
+struct HostFile {
+    path: PathBuf,
+    place: u32,
+    is_link: bool,
+    copy: Option<EarlierCopy>,
+}
+
+/// A file that is to be copied.
+#[derive(Debug)]
+pub(crate) struct CopyJob {
+    pub(crate) copy: FileCopy,
+    pub(crate) path: PathBuf,
+    pub(crate) hash: u64,
+    pub(crate) generation: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct HostState {
+    pub(crate) table: Table,
+    copies: PathBuf,
+    files: Vec<HostFile>,
+    by_hash: HashMap<u64, u32>,
+    choice: FileChoice,
+    /// `None`: writes wear nothing out.
+    wear: Option<WearBudget>,
+    begun: Instant,
+    generation: u32,
+    /// The first number of this host.
+    first_generation: u32,
+    adopted_bytes: u64,
+    ahead_from: Instant,
+    any_from: Instant,
+    pub(crate) counts: HostCounts,
+}
+
+/// The bytes that a copy takes.
+pub(crate) fn footprint(size: u64) -> u64 {
+    size.div_ceil(BLOCK).saturating_mul(BLOCK)
+}
+
+impl HostState {
+    /// Copies below `copies` may take `capacity` bytes, of which earlier ones take `held`. With
+    /// `per_day`, at most so many capacities are written in a day.
+    pub(crate) fn new(table: Table, copies: PathBuf, capacity: u64, held: u64, per_day: Option<f64>) -> Self {
+        let now = Instant::now();
+        let free = capacity.saturating_sub(held);
+        let wear = per_day.map(|per_day| WearBudget::new(capacity, free, per_day, Duration::ZERO));
+        let counts = HostCounts { capacity, held_bytes: held, ..HostCounts::default() };
+        // Numbers of copies are never used again, also by later hosts.
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let generation = since.as_millis() as u32 & 0x3fff_ffff;
+        let (files, by_hash, choice) = Default::default();
+        Self {
+            table,
+            copies,
+            files,
+            by_hash,
+            choice,
+            wear,
+            begun: now,
+            generation,
+            first_generation: generation,
+            adopted_bytes: 0,
+            ahead_from: now,
+            any_from: now,
+            counts,
+        }
+    }
+
+    /// Adds a file. Returns its number if it is new.
+    pub(crate) fn add(&mut self, file: ListedFile) -> Option<u32> {
+        if let Some(known) = self.by_hash.get(&file.hash) {
+            let known = &self.files[*known as usize];
+            if known.path != file.path {
+                // Two paths with one hash: neither is served.
+                self.table.mark(known.place);
+                self.counts.left_out += 1;
+            }
+            return None;
+        }
+        let Some(place) = self.table.insert(file.hash, file.is_link) else {
+            self.counts.left_out += 1;
+            return None;
+        };
+        let number = self.files.len() as u32;
+        self.by_hash.insert(file.hash, number);
+        self.files.push(HostFile { path: file.path, place, is_link: file.is_link, copy: None });
+        self.counts.files += 1;
+        Some(number)
+    }
+
+    /// Publishes a copy that was there before, and is right.
+    pub(crate) fn adopt(&mut self, number: u32, copy: EarlierCopy) {
+        let file = &mut self.files[number as usize];
+        self.adopted_bytes = self.adopted_bytes.saturating_add(footprint(copy.identity.size));
+        if self.adopted_bytes > self.counts.capacity {
+            return;
+        }
+        if self.table.is_marked(file.place) || !self.table.publish(file.place, &copy, file.is_link) {
+            return;
+        }
+        file.copy = Some(copy);
+        self.choice.has(number);
+        self.counts.adopted += 1;
+        self.counts.copies += 1;
+    }
+
+    /// Whether a copy is published, or may be soon.
+    pub(crate) fn is_needed(&self, hash: u64, generation: u32) -> bool {
+        if (self.first_generation..=self.generation).contains(&generation) {
+            return true;
+        }
+        let file = self.by_hash.get(&hash).map(|number| &self.files[*number as usize]);
+        file.and_then(|file| file.copy).is_some_and(|copy| copy.generation == generation)
+    }
+
+    /// Earlier copies of so many bytes are gone.
+    pub(crate) fn earlier_are_gone(&mut self, bytes: u64) {
+        self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
+    }
+
+    /// Announces the order of an epoch, by the hashes of paths.
+    pub(crate) fn announce(&mut self, order: impl IntoIterator<Item = u64>) {
+        let order = order.into_iter().filter_map(|hash| self.by_hash.get(&hash).copied()).collect();
+        self.choice.announce(order);
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.choice.epoch()
+    }
+
+    /// Notes what a program did.
+    pub(crate) fn record(&mut self, hash: u64, kind: OpenKind) {
+        let Some(&number) = self.by_hash.get(&hash) else { return };
+        match kind {
+            OpenKind::Served | OpenKind::Absent | OpenKind::Link => self.choice.opened(number),
+            OpenKind::Writing | OpenKind::Changed => {
+                self.remove(number);
+                self.choice.refuse(number);
+            }
+            OpenKind::Failed => {
+                // It is not where the table says.
+                self.remove(number);
+                self.choice.opened(number);
+            }
+            OpenKind::Renamed | OpenKind::Unknown => {}
+        }
+    }
+
+    /// Removes the copy of a file, which may be in use.
+    fn remove(&mut self, number: u32) {
+        let file = &mut self.files[number as usize];
+        let Some(copy) = file.copy.take() else { return };
+        self.table.withdraw(file.place);
+        let hash = self.hash_of(number);
+        // A copy that cannot be removed takes room until the next host.
+        let _ = std::fs::remove_file(copy_path(&self.copies, hash, copy.generation));
+        self.choice.lost(number);
+        self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+        self.counts.copies -= 1;
+    }
+
+    fn hash_of(&self, number: u32) -> u64 {
+        self.table.hash_at(self.files[number as usize].place)
+    }
+
+    /// Removes the copies whose paths mean something else by now.
+    pub(crate) fn verify(&mut self) {
+        for number in 0..self.files.len() as u32 {
+            let file = &self.files[number as usize];
+            let Some(copy) = file.copy else { continue };
+            if !identity_of(&file.path).is_some_and(|now| now.has_content_of(&copy.identity)) {
+                self.remove(number);
+            }
+        }
+    }
+
+    /// The next file to copy.
+    pub(crate) fn next(&mut self) -> Option<CopyJob> {
+        let now = Instant::now();
+        if now < self.any_from {
+            return None;
+        }
+        loop {
+            let copy = self.choice.next()?;
+            if copy.is_ahead && now < self.ahead_from {
+                self.choice.wait(copy.file);
+                return None;
+            }
+            let file = &self.files[copy.file as usize];
+            if self.table.is_marked(file.place) {
+                self.choice.refuse(copy.file);
+                continue;
+            }
+            self.generation = (self.generation + 1) & 0x3fff_ffff;
+            let (path, hash, generation) = (file.path.clone(), self.hash_of(copy.file), self.generation);
+            return Some(CopyJob { copy, path, hash, generation });
+        }
+    }
+
+    /// Makes room for a copy of a file of `size` bytes. `false` if there is none: the job is over.
+    pub(crate) fn reserve(&mut self, job: &CopyJob, size: u64) -> bool {
+        let bytes = footprint(size);
+        if bytes > self.counts.capacity {
+            self.counts.no_room += 1;
+            self.choice.refuse(job.copy.file);
+            return false;
+        }
+        let has_room = self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity;
+        if !has_room && !job.copy.is_ahead {
+            self.counts.no_room += 1;
+            self.choice.copied(job.copy.file, false);
+            return false;
+        }
+        let now = self.begun.elapsed();
+        if self.wear.as_mut().is_some_and(|wear| !wear.take(bytes, now)) {
+            self.counts.over_budget += 1;
+            self.give_up(job);
+            return false;
+        }
+        if !self.make_room(bytes) {
+            if let Some(wear) = &mut self.wear {
+                wear.give_back(bytes);
+            }
+            self.give_up(job);
+            return false;
+        }
+        self.counts.held_bytes += bytes;
+        true
+    }
+
+    /// Ends a job for lack of room or budget.
+    fn give_up(&mut self, job: &CopyJob) {
+        if job.copy.is_ahead {
+            self.choice.wait(job.copy.file);
+            self.ahead_from = Instant::now() + PAUSE;
+        } else {
+            self.choice.copied(job.copy.file, false);
+        }
+    }
+
+    /// Removes used copies until `bytes` more fit.
+    fn make_room(&mut self, bytes: u64) -> bool {
+        for _ in 0..MOST_VICTIMS {
+            if self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity {
+                return true;
+            }
+            let Some(victim) = self.choice.victim() else { return false };
+            self.evict(victim);
+        }
+        self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity
+    }
+
+    /// Removes a copy unless it is in use.
+    fn evict(&mut self, number: u32) {
+        let (hash, file) = (self.hash_of(number), &mut self.files[number as usize]);
+        let Some(copy) = file.copy.take() else { return };
+        // No program finds it from now on.
+        self.table.withdraw(file.place);
+        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
+            Eviction::InUse => {
+                let is_published = self.table.publish(file.place, &copy, file.is_link);
+                file.copy = is_published.then_some(copy);
+                self.choice.is_busy(number);
+            }
+            Eviction::Removed | Eviction::Absent => {
+                self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+                self.counts.copies -= 1;
+                self.counts.evicted += 1;
+            }
+        }
+    }
+
+    /// A copy is whole.
+    pub(crate) fn copied(&mut self, job: &CopyJob, copy: EarlierCopy) {
+        let file = &mut self.files[job.copy.file as usize];
+        self.counts.copied += 1;
+        self.counts.copied_bytes += copy.identity.size;
+        let is_published =
+            !self.table.is_marked(file.place) && self.table.publish(file.place, &copy, file.is_link);
+        if is_published {
+            file.copy = Some(copy);
+            self.counts.copies += 1;
+            self.choice.copied(job.copy.file, true);
+        } else {
+            // Nobody has seen it.
+            let _ = std::fs::remove_file(copy_path(&self.copies, job.hash, job.generation));
+            self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+            self.choice.refuse(job.copy.file);
+        }
+    }
+
+    /// A file has no copy, for this reason.
+    pub(crate) fn is_unfit(&mut self, job: &CopyJob, why: Unfit) {
+        match why {
+            // It is tried again at its next open.
+            Unfit::Fresh | Unfit::Changed => self.choice.copied(job.copy.file, false),
+            Unfit::Kind => self.choice.refuse(job.copy.file),
+            Unfit::Attributes | Unfit::Holes => {
+                self.counts.unfit += 1;
+                self.choice.refuse(job.copy.file);
+            }
+        }
+    }
+
+    /// A copy of `size` bytes was not made, although it had room.
+    pub(crate) fn release(&mut self, size: u64) {
+        let bytes = footprint(size);
+        self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
+        if let Some(wear) = &mut self.wear {
+            wear.give_back(bytes);
+        }
+    }
+
+    /// A copy failed. A full disk gets no others for some time.
+    pub(crate) fn failed(&mut self, job: &CopyJob, is_full: bool) {
+        self.counts.failed += 1;
+        self.choice.copied(job.copy.file, false);
+        if is_full {
+            self.any_from = Instant::now() + FULL_PAUSE;
+        }
+    }
+
+    /// The paths of the copies below a directory.
+    pub(crate) fn copies_path(&self) -> &Path {
+        &self.copies
+    }
+}

@@ -1,0 +1,101 @@
+//! The files of a dataset, with the hashes of their paths.
+//!
+//! Directories are read one after another, in the order of their names. The kinds of files come
+//! with the names, so no file is looked at. Links to files are files here. Links to directories are
+//! not followed.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use foreread_preload::layout::PathHash;
+
+/// A file of a dataset.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedFile {
+    pub(crate) hash: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) is_link: bool,
+}
+
+/// Lists the files below a directory, which is dataset number `root` of a table with this key. Ends
+/// early if `each` returns `false`.
+pub(crate) fn list(
+    directory: &Path,
+    (root, key): (usize, u64),
+    each: &mut dyn FnMut(ListedFile) -> bool,
+) -> io::Result<bool> {
+    let mut open = vec![(directory.to_owned(), PathHash::new(key, root))];
+    let mut is_first = true;
+    while let Some((path, hash)) = open.pop() {
+        let entries = match read(&path) {
+            Ok(entries) => entries,
+            Err(error) if is_first => return Err(error),
+            // One that has gone, or may not be read: its files are opened as they are.
+            Err(error) => {
+                tracing::debug!(%error, path = %path.display(), "a directory is left out");
+                continue;
+            }
+        };
+        is_first = false;
+        let mut directories = Vec::new();
+        for (name, kind) in entries {
+            let below = |is_file| hash.add(name.as_bytes().iter().copied(), is_file);
+            if kind.is_dir() {
+                directories.extend(below(false).map(|hash| (path.join(&name), hash)));
+            } else if kind.is_file() || kind.is_symlink() {
+                let Some(hash) = below(true).and_then(PathHash::finish) else { continue };
+                if !each(ListedFile { hash, path: path.join(&name), is_link: kind.is_symlink() }) {
+                    return Ok(false);
+                }
+            }
+        }
+        // The last one is taken first.
+        open.extend(directories.into_iter().rev());
+    }
+    Ok(true)
+}
+
+fn read(path: &Path) -> io::Result<Vec<(OsString, std::fs::FileType)>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(path)? {
+        let entry = entry?;
+        if let Ok(kind) = entry.file_type() {
+            entries.push((entry.file_name(), kind));
+        }
+    }
+    entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    Ok(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_that_programs_compute() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a/b", "c"] {
+            std::fs::create_dir_all(directory.path().join(name)).unwrap();
+        }
+        for name in ["a/b/2.jpg", "a/1.jpg", "0.jpg", "c/.hidden"] {
+            std::fs::write(directory.path().join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("../0.jpg", directory.path().join("a/link")).unwrap();
+        std::os::unix::fs::symlink("a", directory.path().join("d")).unwrap();
+        let mut found = Vec::new();
+        let mut each = |file: ListedFile| {
+            let below = file.path.strip_prefix(directory.path()).unwrap().to_str().unwrap().to_owned();
+            let hash = PathHash::new(9, 2).add(below.bytes(), true).and_then(PathHash::finish);
+            assert_eq!(Some(file.hash), hash, "{below}");
+            found.push((below, file.is_link));
+            true
+        };
+        assert!(list(directory.path(), (2, 9), &mut each).unwrap());
+        let names: Vec<_> = found.iter().map(|(name, is_link)| (&**name, *is_link)).collect();
+        let expected = [("0.jpg", false), ("d", true), ("a/1.jpg", false), ("a/link", true)];
+        assert_eq!(names, [&expected[..], &[("a/b/2.jpg", false), ("c/.hidden", false)]].concat());
+        assert!(list(&directory.path().join("absent"), (0, 0), &mut |_| true).is_err());
+    }
+}

@@ -1,0 +1,161 @@
+//! The originals: their identities, and whether a copy can stand for one.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use foreread_preload::layout::Identity;
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+/// A file that was changed less than this time ago may change again without another time.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// Attributes that say where a file is and not what it is.
+const HARMLESS: [&[u8]; 3] = [b"security.selinux", b"lustre.", b"trusted."];
+
+/// Why a file has no copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unfit {
+    /// It is no regular file, empty, or cannot be read.
+    Kind,
+    /// It has extended attributes, which a copy has not.
+    Attributes,
+    /// It has holes, which some programs look for.
+    Holes,
+    /// It was changed a moment ago.
+    Fresh,
+    /// It changed while it was copied.
+    Changed,
+}
+
+/// An open original.
+#[derive(Debug)]
+pub(crate) struct Original {
+    pub(crate) file: File,
+    pub(crate) identity: Identity,
+    pub(crate) is_link: bool,
+}
+
+fn identity(stat: &Stat) -> Identity {
+    #[allow(clippy::unnecessary_cast, reason = "the types of the fields depend on the processor")]
+    Identity {
+        device: stat.st_dev as u64,
+        inode: stat.st_ino as u64,
+        size: stat.st_size as u64,
+        blocks: stat.st_blocks as u64,
+        links: stat.st_nlink as u64,
+        mode: stat.st_mode,
+        user: stat.st_uid,
+        group: stat.st_gid,
+        block_size: stat.st_blksize as u32,
+        modified: [stat.st_mtime as i64, stat.st_mtime_nsec as i64],
+        changed: [stat.st_ctime as i64, stat.st_ctime_nsec as i64],
+    }
+}
+
+/// What a path means now. `None` if that is no file.
+pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
+    rustix::fs::stat(path).ok().map(|stat| identity(&stat))
+}
+
+impl Original {
+    /// Opens the file that a path means, if a copy can stand for it.
+    pub(crate) fn open(path: &Path) -> Result<Self, Unfit> {
+        // A path that has become a pipe must not block.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let named = rustix::fs::lstat(path).map_err(|_| Unfit::Kind)?;
+        let is_link = FileType::from_raw_mode(named.st_mode) == FileType::Symlink;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|_| Unfit::Kind)?);
+        let stat = rustix::fs::fstat(&file).map_err(|_| Unfit::Kind)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size == 0 {
+            return Err(Unfit::Kind);
+        }
+        let identity = identity(&stat);
+        if !is_settled(&identity) {
+            return Err(Unfit::Fresh);
+        }
+        if has_attributes(&file) {
+            return Err(Unfit::Attributes);
+        }
+        if identity.blocks.saturating_mul(512) < identity.size && has_holes(&file, identity.size) {
+            return Err(Unfit::Holes);
+        }
+        Ok(Self { file, identity, is_link })
+    }
+
+    /// Whether the file and its path are still what they were.
+    pub(crate) fn is_same(&self, path: &Path) -> bool {
+        let now = rustix::fs::fstat(&self.file).map(|stat| identity(&stat));
+        now.is_ok_and(|now| now == self.identity)
+            && identity_of(path).is_some_and(|named| named == self.identity)
+    }
+}
+
+/// Whether a file was changed long enough ago.
+fn is_settled(identity: &Identity) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let changed = identity.changed[0].max(identity.modified[0]);
+    // Clocks of file servers differ. One that is ahead makes files wait.
+    changed.saturating_add(SETTLED.as_secs() as i64) < now.as_secs() as i64
+}
+
+fn has_attributes(file: &File) -> bool {
+    let mut names = [0_u8; 4096];
+    match rustix::fs::flistxattr(file, &mut names[..]) {
+        Ok(length) => names[..length]
+            .split(|byte| *byte == 0)
+            .any(|name| !name.is_empty() && !HARMLESS.iter().any(|start| name.starts_with(start))),
+        Err(Errno::NOTSUP | Errno::NOSYS) => false,
+        // More than the space has.
+        Err(_) => true,
+    }
+}
+
+fn has_holes(file: &File, size: u64) -> bool {
+    let hole = rustix::fs::seek(file.as_fd(), SeekFrom::Hole(0));
+    let _ = rustix::fs::seek(file.as_fd(), SeekFrom::Start(0));
+    // A file system that does not know holes has one at the end.
+    hole.is_ok_and(|hole| hole < size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: FILES-3
+    fn files_that_a_copy_cannot_stand_for_are_left_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let old = |name: &str| {
+            let times = std::fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+            File::options().write(true).open(at(name)).unwrap().set_times(times).unwrap();
+        };
+        std::fs::write(at("fresh"), b"x").unwrap();
+        old("fresh");
+        // Its change time is now, whatever its modification time is.
+        assert_eq!(Original::open(&at("fresh")).unwrap_err(), Unfit::Fresh);
+        std::fs::write(at("empty"), b"").unwrap();
+        assert_eq!(Original::open(&at("empty")).unwrap_err(), Unfit::Kind);
+        assert_eq!(Original::open(directory.path()).unwrap_err(), Unfit::Kind);
+        assert_eq!(Original::open(&at("absent")).unwrap_err(), Unfit::Kind);
+        File::create(at("sparse")).unwrap().set_len(1 << 20).unwrap();
+        std::fs::write(at("plain"), b"bytes").unwrap();
+        std::os::unix::fs::symlink("plain", at("link")).unwrap();
+        let attribute =
+            rustix::fs::setxattr(at("empty"), "user.colour", b"red", rustix::fs::XattrFlags::empty());
+        std::fs::write(at("empty"), b"x").unwrap();
+        std::thread::sleep(SETTLED + Duration::from_secs(1));
+        assert_eq!(Original::open(&at("sparse")).unwrap_err(), Unfit::Holes);
+        if attribute.is_ok() {
+            assert_eq!(Original::open(&at("empty")).unwrap_err(), Unfit::Attributes);
+        }
+        let (plain, link) = (Original::open(&at("plain")).unwrap(), Original::open(&at("link")).unwrap());
+        assert_eq!((plain.is_link, link.is_link, plain.identity), (false, true, link.identity));
+        assert!(plain.is_same(&at("plain")) && link.is_same(&at("link")));
+        std::fs::write(at("plain"), b"other").unwrap();
+        assert!(!plain.is_same(&at("plain")));
+    }
+}

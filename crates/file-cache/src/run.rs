@@ -1,0 +1,278 @@
+//! One `foreread run`: a trace for its programs, and its part in the cache of the node.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use foreread_preload::VARIABLE;
+
+use crate::directory::{CacheDirectory, lock, open_lock};
+use crate::error::{FileCacheError, FileCacheErrorKind};
+use crate::host::{EpochOrder, Host, check_root};
+use crate::report::{RunCounts, RunReport};
+use crate::trace::Trace;
+
+/// How long a run waits for the host of its cache.
+const HOST_TIMEOUT: Duration = Duration::from_secs(10);
+
+const POLL: Duration = Duration::from_millis(10);
+
+/// Where copies are kept.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CopyStore {
+    /// In a directory of a local disk.
+    Disk {
+        /// The directory.
+        directory: PathBuf,
+        /// The most bytes.
+        bytes: u64,
+        /// The part of them that may be written in a day, after the disk was filled once.
+        writes_per_day: f64,
+        /// The name of this node, if nodes share the directory.
+        node: Option<String>,
+    },
+    /// In memory, as files of a `tmpfs`.
+    Memory {
+        /// The directory of the file system.
+        directory: PathBuf,
+        /// The most bytes.
+        bytes: u64,
+    },
+}
+
+impl CopyStore {
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Disk { bytes, .. } | Self::Memory { bytes, .. } => *bytes,
+        }
+    }
+
+    pub(crate) fn writes_per_day(&self) -> Option<f64> {
+        match self {
+            Self::Disk { writes_per_day, .. } => Some(*writes_per_day),
+            Self::Memory { .. } => None,
+        }
+    }
+
+    fn open(&self) -> Result<CacheDirectory, FileCacheError> {
+        match self {
+            Self::Disk { directory, node, .. } => CacheDirectory::open(directory, node.as_deref()),
+            Self::Memory { directory, .. } => CacheDirectory::open(directory, None),
+        }
+    }
+}
+
+/// When originals are compared with their copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckOriginals {
+    /// At each open on a local file system. On others when a copy is made, and at the start.
+    #[default]
+    Auto,
+    /// At each open: one `stat`.
+    Open,
+    /// When a copy is made, and at the start.
+    Never,
+}
+
+impl CheckOriginals {
+    pub(crate) fn of(self, is_local: bool) -> bool {
+        match self {
+            Self::Auto => is_local,
+            Self::Open => true,
+            Self::Never => false,
+        }
+    }
+}
+
+/// The settings of a run.
+pub struct RunSettings {
+    /// The directories whose files are served.
+    pub roots: Vec<PathBuf>,
+    /// Where copies are kept.
+    pub store: CopyStore,
+    /// When originals are compared.
+    pub check: CheckOriginals,
+    pub(crate) order: OrderCell,
+}
+
+/// An order that the first host takes.
+#[derive(Default)]
+pub(crate) struct OrderCell(Mutex<Option<EpochOrder>>);
+
+impl OrderCell {
+    pub(crate) fn take(&self) -> Option<EpochOrder> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl std::fmt::Debug for RunSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunSettings").field("roots", &self.roots).field("store", &self.store).finish()
+    }
+}
+
+impl RunSettings {
+    /// Serves files of these directories from copies in `store`.
+    ///
+    /// # Errors
+    /// A directory that is not there.
+    pub fn new(roots: &[PathBuf], store: CopyStore) -> Result<Self, FileCacheError> {
+        let mut all = Vec::new();
+        for root in roots {
+            check_root(root)?;
+            let found = root.canonicalize().map_err(|error| FileCacheError::system("find", root, error))?;
+            let given = std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
+            if !found.is_dir() {
+                let why = format!("{} is not a directory", root.display());
+                return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+            }
+            // Programs may use both names.
+            for path in [found, given] {
+                if !all.contains(&path) {
+                    all.push(path);
+                }
+            }
+        }
+        let (check, order) = (CheckOriginals::Auto, OrderCell::default());
+        Ok(Self { roots: all, store, check, order })
+    }
+}
+
+/// A run. Its programs are served until it is dropped, and may go on after that.
+#[derive(Debug)]
+pub struct FileRun {
+    directory: PathBuf,
+    library: PathBuf,
+    trace: Trace,
+    /// Set once this process is the host.
+    host: Arc<Mutex<Option<Host>>>,
+    /// Locked as long as this process lives.
+    _lock: File,
+}
+
+impl FileRun {
+    /// Starts to serve a run: as the host of its cache, or as one of the runs that a host serves.
+    ///
+    /// # Errors
+    /// A directory that cannot be used, or a host that does not start.
+    pub fn start(settings: RunSettings) -> Result<Self, FileCacheError> {
+        let cache = settings.store.open()?;
+        let library = cache.library()?;
+        let lock_file = cache.lock_file()?;
+        let settings = Arc::new(settings);
+        let begun = Instant::now();
+        let mut host = None;
+        loop {
+            if lock(&lock_file, false) {
+                host = Some(Host::start(&cache, &settings)?);
+                break;
+            }
+            if cache.table().exists() {
+                break;
+            }
+            if begun.elapsed() > HOST_TIMEOUT {
+                let why = format!("the host of {} does not start", cache.path().display());
+                return Err(FileCacheError::new(FileCacheErrorKind::System, why));
+            }
+            std::thread::sleep(POLL);
+        }
+        let is_host = host.is_some();
+        let host = Arc::new(Mutex::new(host));
+        let (directory, trace, own) = announce(&cache, &settings.roots)?;
+        if is_host {
+            // It is locked until this process ends.
+            std::mem::forget(lock_file);
+        } else {
+            take_over(lock_file, cache, settings, Arc::clone(&host));
+        }
+        Ok(Self { directory, library, trace, host, _lock: own })
+    }
+
+    /// The environment variables of its programs. `environment` has those of this process.
+    pub fn variables(
+        &self,
+        environment: impl Fn(&str) -> Option<OsString>,
+    ) -> Vec<(&'static str, OsString)> {
+        let joined = |name: &str, own: &[u8]| {
+            let mut value = environment(name).filter(|value| !value.is_empty()).unwrap_or_default().into_vec();
+            if !value.is_empty() {
+                value.push(b':');
+            }
+            value.extend(own);
+            OsString::from_vec(value)
+        };
+        vec![
+            // After the user's own: a sanitizer must be first.
+            ("LD_PRELOAD", joined("LD_PRELOAD", self.library.as_os_str().as_bytes())),
+            // A sanitizer that a program is linked with comes after all preloaded libraries, and need
+            // not come first.
+            ("ASAN_OPTIONS", joined("ASAN_OPTIONS", b"verify_asan_link_order=0")),
+            (VARIABLE, self.directory.join("trace").into_os_string()),
+        ]
+    }
+
+    /// Whether this process is the host of the cache.
+    pub fn is_host(&self) -> bool {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// What happened so far.
+    pub fn report(&self) -> RunReport {
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Host::counts);
+        RunReport { counts: RunCounts::of(&self.trace), host }
+    }
+}
+
+impl Drop for FileRun {
+    fn drop(&mut self) {
+        // A program that still runs has it mapped.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Tells the host of a run, which is made whole before it has its name.
+fn announce(cache: &CacheDirectory, roots: &[PathBuf]) -> Result<(PathBuf, Trace, File), FileCacheError> {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let name = format!("{}-{}", std::process::id(), since.as_micros());
+    let (path, new) = (cache.runs().join(&name), cache.runs().join(format!("{name}.new")));
+    let system = |what: &'static str| {
+        let path = path.clone();
+        move |error: std::io::Error| FileCacheError::system(what, &path, error)
+    };
+    std::fs::create_dir(&new).map_err(system("make"))?;
+    let own = open_lock(&new.join("lock")).map_err(system("lock"))?;
+    lock(&own, false);
+    let all: Vec<u8> = roots.iter().flat_map(|root| [root.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    std::fs::write(new.join("roots"), all).map_err(system("write"))?;
+    let trace = Trace::create(&new.join("trace"), &cache.table()).map_err(system("make"))?;
+    std::fs::rename(&new, &path).map_err(system("name"))?;
+    Ok((path, trace, own))
+}
+
+/// Becomes the host when the present one has ended.
+fn take_over(file: File, cache: CacheDirectory, settings: Arc<RunSettings>, host: Arc<Mutex<Option<Host>>>) {
+    let waiting = std::thread::Builder::new().name("foreread-lock".to_owned()).spawn(move || {
+        if !lock(&file, true) {
+            return;
+        }
+        match Host::start(&cache, &settings) {
+            Ok(started) => *host.lock().unwrap_or_else(PoisonError::into_inner) = Some(started),
+            Err(error) => tracing::warn!(%error, "no copies are made from now on"),
+        }
+        // It is locked until this process ends.
+        std::mem::forget(file);
+    });
+    if let Err(error) = waiting {
+        tracing::debug!(%error, "no thread to become the host");
+    }
+}
+
+/// The directory of a `tmpfs` with room for copies, and the bytes that it has left.
+pub fn memory_directory() -> Option<(PathBuf, u64)> {
+    let directory = Path::new("/dev/shm");
+    let found = rustix::fs::statvfs(directory).ok()?;
+    Some((directory.to_owned(), found.f_bavail.saturating_mul(found.f_frsize)))
+}

@@ -1,0 +1,387 @@
+//! The table of copies and the marks, as the host sees them.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use foreread_preload::layout::{
+    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PROBES, PathText,
+    Root, SMALL_HEADER_BYTES, Slot, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place, table_bytes,
+};
+
+use crate::mapping::MappedFile;
+
+/// A file that was open when its copy left may be compared with its original for so long.
+const RETIRED: Duration = Duration::from_secs(60);
+
+/// The mark of a file that was not what its copy was made of.
+const CHANGED: u8 = 1;
+
+/// The names of the files in the directory of a cache.
+const TABLE: &str = "table";
+const MARKS: &str = "marks";
+
+/// What a new table needs.
+#[derive(Debug)]
+pub(crate) struct NewTable<'a> {
+    pub(crate) checks: bool,
+    pub(crate) key: u64,
+    /// The least number of files that it has room for.
+    pub(crate) files: u64,
+    pub(crate) copies_device: u64,
+    pub(crate) directory: &'a Path,
+    pub(crate) roots: &'a [(PathBuf, u64)],
+}
+
+/// A copy of an earlier host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EarlierCopy {
+    pub(crate) inode: u64,
+    pub(crate) generation: u32,
+    pub(crate) crc32c: u32,
+    pub(crate) identity: Identity,
+}
+
+/// A table and its marks.
+#[derive(Debug)]
+pub(crate) struct Table {
+    table: MappedFile,
+    marks: MappedFile,
+    /// When each entry's copy has left. `None`: it is there, or the entry was never used.
+    retired: Vec<Option<Instant>>,
+    published: Vec<bool>,
+}
+
+impl Table {
+    /// Makes a table in the directory of a cache, in place of one that no program uses.
+    pub(crate) fn create(cache: &Path, new: &NewTable<'_>) -> io::Result<Self> {
+        let slots = (new.files.saturating_mul(2)).max(1 << 12).next_power_of_two();
+        let copies = slots;
+        let (table_path, marks_path) = (cache.join(TABLE), cache.join(MARKS));
+        let (table_new, marks_new) = (cache.join("table.new"), cache.join("marks.new"));
+        for path in [&table_new, &marks_new] {
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        let table = MappedFile::create(&table_new, table_bytes(slots, copies))?;
+        let marks = MappedFile::create(&marks_new, SMALL_HEADER_BYTES as u64 + slots)?;
+        let header = TableHeader {
+            magic: TABLE_MAGIC,
+            version: VERSION,
+            checks: AtomicU32::new(u32::from(new.checks)),
+            key: new.key,
+            slots,
+            copies,
+            copies_device: new.copies_device,
+            directory: text(new.directory)?,
+            marks: text(&marks_path)?,
+            roots: AtomicU64::new(0),
+            root: [const { Root { path: PathText::EMPTY, device: 0 } }; MAX_ROOTS],
+        };
+        // SAFETY: the file was made here, and nothing has a reference to it.
+        unsafe { table.write(0, header) };
+        let header = MarksHeader { magic: MARKS_MAGIC, renamed: AtomicU64::new(0), seen: AtomicU64::new(0) };
+        // SAFETY: as above.
+        unsafe { marks.write(0, header) };
+        let table = Self::of(table, marks);
+        for (path, device) in new.roots {
+            table.add_root(path, *device)?;
+        }
+        // Programs look for the marks by the name in the table.
+        std::fs::rename(marks_new, marks_path)?;
+        std::fs::rename(table_new, table_path)?;
+        Ok(table)
+    }
+
+    /// The table of an earlier host. `None` if there is none of this version.
+    pub(crate) fn open(cache: &Path) -> Option<Self> {
+        let (table, marks) =
+            (MappedFile::open(&cache.join(TABLE)).ok()?, MappedFile::open(&cache.join(MARKS)).ok()?);
+        if table.len() < HEADER_BYTES || marks.len() < SMALL_HEADER_BYTES {
+            return None;
+        }
+        // SAFETY: the first bytes are numbers, whatever they are.
+        let header = unsafe { &table.slice::<TableHeader>(0, 1)[0] };
+        let is_whole = header.magic == TABLE_MAGIC
+            && header.version == VERSION
+            && header.slots.is_power_of_two()
+            && header.copies.is_power_of_two()
+            && header.slots < 1 << 40
+            && header.copies < 1 << 32
+            && table_bytes(header.slots, header.copies) <= table.len() as u64
+            && marks.len() as u64 >= SMALL_HEADER_BYTES as u64 + header.slots
+            && header.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64;
+        is_whole.then(|| Self::of(table, marks))
+    }
+
+    fn of(table: MappedFile, marks: MappedFile) -> Self {
+        let mut table = Self { table, marks, retired: Vec::new(), published: Vec::new() };
+        let copies = table.header().copies as usize;
+        (table.retired, table.published) = (vec![None; copies], vec![false; copies]);
+        table
+    }
+
+    fn header(&self) -> &TableHeader {
+        // SAFETY: the file begins with a header, as was checked, and its changing fields are atomic.
+        unsafe { &self.table.slice::<TableHeader>(0, 1)[0] }
+    }
+
+    fn slots(&self) -> &[Slot] {
+        // SAFETY: all bits are slots, which are atomic.
+        unsafe { self.table.slice(HEADER_BYTES, self.header().slots as usize) }
+    }
+
+    fn entries(&self) -> &[CopyEntry] {
+        let at = HEADER_BYTES + self.header().slots as usize * size_of::<Slot>();
+        // SAFETY: all bits are entries, which are atomic.
+        unsafe { self.table.slice(at, self.header().copies as usize) }
+    }
+
+    fn marks_header(&self) -> &MarksHeader {
+        // SAFETY: the file begins with a header, and its changing fields are atomic.
+        unsafe { &self.marks.slice::<MarksHeader>(0, 1)[0] }
+    }
+
+    fn marks(&self) -> &[Mark] {
+        // SAFETY: marks are atomic bytes.
+        unsafe { self.marks.slice(SMALL_HEADER_BYTES, self.header().slots as usize) }
+    }
+
+    pub(crate) fn key(&self) -> u64 {
+        self.header().key
+    }
+
+    /// The datasets, by their numbers.
+    pub(crate) fn roots(&self) -> Vec<PathBuf> {
+        use std::os::unix::ffi::OsStrExt;
+        let count = self.header().roots.load(Ordering::Acquire) as usize;
+        let path = |root: &Root| PathBuf::from(std::ffi::OsStr::from_bytes(root.path.bytes()));
+        self.header().root[..count.min(MAX_ROOTS)].iter().map(path).collect()
+    }
+
+    /// Adds a dataset, and returns its number.
+    pub(crate) fn add_root(&self, path: &Path, device: u64) -> io::Result<usize> {
+        if let Some(known) = self.roots().iter().position(|root| root == path) {
+            return Ok(known);
+        }
+        let number = self.header().roots.load(Ordering::Relaxed) as usize;
+        if number >= MAX_ROOTS {
+            let why = format!("a cache of files has at most {MAX_ROOTS} datasets");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let at = std::mem::offset_of!(TableHeader, root) + number * size_of::<Root>();
+        let root = Root { path: text(path)?, device };
+        // SAFETY: programs and this process look at roots below the number only, which follows.
+        unsafe { self.table.write(at, root) };
+        self.header().roots.store(number as u64 + 1, Ordering::Release);
+        Ok(number)
+    }
+
+    /// Whether each open compares the original with the copy.
+    pub(crate) fn set_checks(&self, checks: bool) {
+        self.header().checks.store(u32::from(checks), Ordering::Release);
+    }
+
+    pub(crate) fn checks(&self) -> bool {
+        self.header().checks.load(Ordering::Acquire) != 0
+    }
+
+    /// The copies that an earlier host has published, by the hashes of their files.
+    pub(crate) fn earlier(&self) -> HashMap<u64, EarlierCopy> {
+        let entries = self.entries();
+        let of_slot = |slot: &Slot| {
+            let value = SlotValue::decode(slot.value.load(Ordering::Acquire));
+            let (hash, entry) = (slot.hash.load(Ordering::Acquire), entries.get(value.entry as usize)?);
+            let inode = entry.inode.load(Ordering::Relaxed);
+            let is_its = entry.hash.load(Ordering::Relaxed) == hash;
+            let identity = entry.identity(inode).filter(|_| value.is_present && is_its && hash != 0)?;
+            let crc32c = entry.crc32c.load(Ordering::Relaxed) as u32;
+            Some((hash, EarlierCopy { inode, generation: value.generation, crc32c, identity }))
+        };
+        self.slots().iter().filter_map(of_slot).collect()
+    }
+
+    /// Publishes no copy any more, until each is known to be right. Files stay in their slots, and
+    /// entries stay for programs that have copies open.
+    pub(crate) fn withdraw_all(&mut self) {
+        self.retired.fill(Some(Instant::now()));
+        for slot in self.slots() {
+            let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
+            if value.is_present {
+                slot.value.store(SlotValue { is_present: false, ..value }.encode(), Ordering::Release);
+            }
+        }
+    }
+
+    /// The place of a file, which it gets if it has none. `None` if there is no room near its hash.
+    pub(crate) fn insert(&self, hash: u64, is_link: bool) -> Option<u32> {
+        let (slots, mask) = (self.slots(), self.header().slots - 1);
+        for probe in 0..PROBES {
+            let at = (hash.wrapping_add(probe) & mask) as usize;
+            let slot = &slots[at];
+            match slot.hash.load(Ordering::Relaxed) {
+                0 => {
+                    let value = SlotValue { is_present: false, is_link, generation: 0, entry: 0 };
+                    slot.value.store(value.encode(), Ordering::Relaxed);
+                    slot.hash.store(hash, Ordering::Release);
+                    return Some(at as u32);
+                }
+                found if found == hash => return Some(at as u32),
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// The place of a file.
+    pub(crate) fn find(&self, hash: u64) -> Option<u32> {
+        let (slots, mask) = (self.slots(), self.header().slots - 1);
+        let places = (0..PROBES).map(|probe| (hash.wrapping_add(probe) & mask) as usize);
+        let is_it = |at: &usize| slots[*at].hash.load(Ordering::Relaxed) == hash;
+        places.take_while(|at| slots[*at].hash.load(Ordering::Relaxed) != 0).find(is_it).map(|at| at as u32)
+    }
+
+    /// The hash of the file at a place.
+    pub(crate) fn hash_at(&self, place: u32) -> u64 {
+        self.slots()[place as usize].hash.load(Ordering::Relaxed)
+    }
+
+    /// Publishes a copy of a file. `false` if there is no entry left for it.
+    pub(crate) fn publish(&mut self, place: u32, copy: &EarlierCopy, is_link: bool) -> bool {
+        let Some(entry) = self.free_entry(copy.inode) else { return false };
+        let hash = self.hash_at(place);
+        self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
+        (self.published[entry], self.retired[entry]) = (true, None);
+        let value =
+            SlotValue { is_present: true, is_link, generation: copy.generation, entry: entry as u32 };
+        self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
+        true
+    }
+
+    /// An entry that has no copy, near the place of a copy's number.
+    fn free_entry(&self, inode: u64) -> Option<usize> {
+        let (entries, mask) = (self.entries(), self.header().copies - 1);
+        let places = || {
+            (0..COPY_PROBES).map(|probe| (entry_place(inode).wrapping_add(probe) & mask) as usize)
+        };
+        let of = |at: usize| entries[at].inode.load(Ordering::Relaxed);
+        // Two entries of one number would be a contradiction.
+        if let Some(same) = places().find(|at| of(*at) == inode) {
+            return Some(same);
+        }
+        let is_free = |at: &usize| {
+            let is_old = self.retired[*at].is_none_or(|since| since.elapsed() > RETIRED);
+            of(*at) == 0 || !self.published[*at] && is_old
+        };
+        places().find(is_free)
+    }
+
+    /// Publishes a copy no longer. The entry stays for programs that have the copy open.
+    pub(crate) fn withdraw(&mut self, place: u32) {
+        let slot = &self.slots()[place as usize].value;
+        let value = SlotValue::decode(slot.load(Ordering::Relaxed));
+        slot.store(SlotValue { is_present: false, ..value }.encode(), Ordering::Release);
+        if value.is_present
+            && let Some(published) = self.published.get_mut(value.entry as usize)
+        {
+            *published = false;
+            self.retired[value.entry as usize] = Some(Instant::now());
+        }
+    }
+
+    /// Whether a program has marked a file.
+    pub(crate) fn is_marked(&self, place: u32) -> bool {
+        self.marks()[place as usize].load(Ordering::Acquire) != 0
+    }
+
+    /// Has the original of a file opened, which is not what its copy was made of.
+    pub(crate) fn mark(&self, place: u32) {
+        self.marks()[place as usize].store(CHANGED, Ordering::Release);
+    }
+
+    /// Directories that programs have renamed, if there are some that the host has not seen.
+    pub(crate) fn renamed(&self) -> Option<u64> {
+        let header = self.marks_header();
+        let renamed = header.renamed.load(Ordering::Acquire);
+        (renamed != header.seen.load(Ordering::Relaxed)).then_some(renamed)
+    }
+
+    /// Notes that all copies are of what their paths mean, after so many renames.
+    pub(crate) fn seen(&self, renamed: u64) {
+        self.marks_header().seen.store(renamed, Ordering::Release);
+    }
+}
+
+fn text(path: &Path) -> io::Result<PathText> {
+    use std::os::unix::ffi::OsStrExt;
+    let too_long = || {
+        let why = format!("{} is too long a path for programs", path.display());
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    };
+    PathText::new(path.as_os_str().as_bytes()).ok_or_else(too_long)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(cache: &Path, files: u64) -> Table {
+        let roots = [(PathBuf::from("/data"), 7)];
+        let new =
+            NewTable { checks: true, key: 5, files, copies_device: 3, directory: Path::new("/c"), roots: &roots };
+        Table::create(cache, &new).unwrap()
+    }
+
+    fn copy(inode: u64, generation: u32) -> EarlierCopy {
+        EarlierCopy { inode, generation, crc32c: 1, identity: Identity { inode, ..Identity::default() } }
+    }
+
+    #[test]
+    fn copies_are_published_withdrawn_and_found_by_the_next_host() {
+        let cache = tempfile::tempdir().unwrap();
+        let mut first = table(cache.path(), 1000);
+        for hash in 1..=1000_u64 {
+            let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let place = first.insert(hash, false).unwrap();
+            assert_eq!((first.insert(hash, false), first.find(hash)), (Some(place), Some(place)));
+            assert!(first.publish(place, &copy(hash % 100_000, 9), false));
+        }
+        let hash = 7_u64.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        first.withdraw(first.find(hash).unwrap());
+        let mut next = Table::open(cache.path()).unwrap();
+        let earlier = next.earlier();
+        assert_eq!((earlier.len(), earlier.contains_key(&hash), next.roots().len()), (999, false, 1));
+        next.withdraw_all();
+        assert!(next.earlier().is_empty() && next.find(hash).is_some());
+    }
+
+    #[test]
+    fn roots_are_added_once_and_bounded() {
+        let cache = tempfile::tempdir().unwrap();
+        let table = table(cache.path(), 10);
+        assert_eq!(table.add_root(Path::new("/data"), 7).unwrap(), 0);
+        for number in 1..MAX_ROOTS {
+            assert_eq!(table.add_root(&PathBuf::from(format!("/{number}")), 7).unwrap(), number);
+        }
+        assert!(table.add_root(Path::new("/one-more"), 7).is_err());
+        assert_eq!(table.roots()[1], Path::new("/1"));
+        assert!(table.add_root(&PathBuf::from("/x".repeat(300)), 7).is_err());
+    }
+
+    #[test]
+    fn damaged_tables_are_none() {
+        let cache = tempfile::tempdir().unwrap();
+        assert!(Table::open(cache.path()).is_none());
+        drop(table(cache.path(), 10));
+        let path = cache.path().join(TABLE);
+        let whole = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+        assert!(Table::open(cache.path()).is_none());
+        std::fs::write(&path, &whole[..100]).unwrap();
+        assert!(Table::open(cache.path()).is_none());
+    }
+}

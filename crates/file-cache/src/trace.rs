@@ -1,0 +1,85 @@
+//! The records that the programs of a run leave of their opens.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use foreread_preload::layout::{
+    OpenKind, OpenRecord, PathText, RECORDS, SMALL_HEADER_BYTES, TRACE_BYTES, TRACE_MAGIC, TraceHeader,
+};
+
+use crate::mapping::MappedFile;
+
+/// The trace of one run.
+#[derive(Debug)]
+pub(crate) struct Trace {
+    file: MappedFile,
+    /// The records that were read.
+    read: u64,
+}
+
+impl Trace {
+    /// Makes the trace of a run, whose programs find the table through it.
+    pub(crate) fn create(path: &Path, table: &Path) -> io::Result<Self> {
+        use std::os::unix::ffi::OsStrExt;
+        let why = || io::Error::new(io::ErrorKind::InvalidInput, "the path of the cache is too long");
+        let table = PathText::new(table.as_os_str().as_bytes()).ok_or_else(why)?;
+        let file = MappedFile::create(path, TRACE_BYTES)?;
+        let counts = [const { AtomicU64::new(0) }; OpenKind::COUNT];
+        let (served_bytes, next) = (AtomicU64::new(0), AtomicU64::new(0));
+        // SAFETY: the file was made here, and nothing has a reference to it.
+        unsafe { file.write(0, TraceHeader { magic: TRACE_MAGIC, table, served_bytes, next, counts }) };
+        Ok(Self { file, read: 0 })
+    }
+
+    /// The trace of another run.
+    pub(crate) fn open(path: &Path) -> Option<Self> {
+        let file = MappedFile::open(path).ok()?;
+        let trace = (file.len() as u64 >= TRACE_BYTES).then_some(Self { file, read: 0 })?;
+        (trace.header().magic == TRACE_MAGIC).then_some(trace)
+    }
+
+    fn header(&self) -> &TraceHeader {
+        // SAFETY: the file is as long as a trace, and its changing fields are atomic.
+        unsafe { &self.file.slice::<TraceHeader>(0, 1)[0] }
+    }
+
+    /// How many opens became what, so far.
+    pub(crate) fn count(&self, kind: OpenKind) -> u64 {
+        self.header().counts[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// The bytes of the files that its programs have got copies of.
+    pub(crate) fn served_bytes(&self) -> u64 {
+        self.header().served_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives each new record to `each`: the hash of the path, and what became of the open. Those
+    /// that were overwritten are lost.
+    pub(crate) fn read(&mut self, mut each: impl FnMut(u64, OpenKind)) -> u64 {
+        // SAFETY: the file is as long as a trace, and records are atomic.
+        let records: &[OpenRecord] =
+            unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
+        let next = self.header().next.load(Ordering::Acquire);
+        let mut read = self.read.max(next.saturating_sub(RECORDS));
+        let begun = read;
+        while read < next {
+            let record = &records[(read % RECORDS) as usize];
+            let detail = record.detail.swap(0, Ordering::Acquire);
+            if detail == 0 {
+                // Its program has the number and has not written yet, or has died.
+                let is_late = next - read > RECORDS / 2;
+                if !is_late {
+                    break;
+                }
+            }
+            let kind = OpenKind::ALL.into_iter().find(|kind| *kind as u64 == detail & 0xff);
+            if let Some(kind) = kind {
+                each(record.hash.load(Ordering::Relaxed), kind);
+            }
+            read += 1;
+        }
+        self.read = read;
+        read - begun
+    }
+}

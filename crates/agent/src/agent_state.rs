@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
-use foreread_store::attach::{Attach, Attached, PolicyChanges, WarmAnswer, WarmRequest};
+use foreread::size::ByteSize;
+use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
@@ -196,12 +197,14 @@ impl AgentState {
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
-        let host = (&self.host, self.memory().saturating_add(self.disk().map_or(0, |disk| disk.given())));
         let (mut datasets, mut answers) = (Vec::new(), Vec::new());
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
-            let (id, answer) = self.datasets.find(wanted, catalog, host, &self.store).await;
-            if let Some(known) = id.and_then(|id| self.datasets.get(id)) {
+            let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;
+            let known = id.and_then(|id| self.datasets.get(id));
+            if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {
+                (id, answer) = (None, DatasetAnswer::Refused(why));
+            } else if let Some(known) = known {
                 self.apply_to_dataset(&self.lock_policy().policy, &known);
             }
             datasets.push(id);
@@ -221,7 +224,9 @@ impl AgentState {
             self.store.set_weight(job, weight);
             there.attached = Some(AttachedJob { job, attach, datasets });
         }
-        drop((connections, policy));
+        drop(connections);
+        self.keep_units(&policy.policy);
+        drop(policy);
         self.note_disk_uses();
         Ok(answer)
     }
@@ -230,6 +235,7 @@ impl AgentState {
         let left = self.lock().remove(&connection);
         if let Some(job) = left.and_then(|left| left.attached) {
             self.store.end_job(job.job);
+            self.keep_units(&self.lock_policy().policy);
             self.note_disk_uses();
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
@@ -337,8 +343,45 @@ impl AgentState {
         let limits = policy.store(&dataset.origin);
         self.host.set_limit(&dataset.origin, limits.bytes_per_second);
         self.store.set_origin(&dataset.origin, limits);
-        let (weight, bounds) = policy.dataset(&dataset.url, u64::MAX);
+        let (weight, mut bounds) = policy.dataset(&dataset.url, u64::MAX);
+        if self.is_used(dataset.id) {
+            // Samples of units that left would each cost a unit again.
+            bounds.floor = bounds.floor.max(dataset.hosted.needs()).min(bounds.cap);
+        }
         self.store.set_dataset(dataset.id, weight, bounds);
+    }
+
+    /// Whether a job is attached to a dataset.
+    fn is_used(&self, id: DatasetId) -> bool {
+        let connections = self.lock();
+        let mut jobs = connections.values().filter_map(|there| there.attached.as_ref());
+        jobs.any(|job| job.datasets.contains(&Some(id)))
+    }
+
+    /// Keeps the room of datasets with units as long as they have jobs.
+    fn keep_units(&self, policy: &Policy) {
+        for dataset in self.datasets.all().iter().filter(|dataset| dataset.hosted.needs() > 0) {
+            self.apply_to_dataset(policy, dataset);
+        }
+    }
+
+    /// Why a dataset with units does not fit next to those of all jobs and to these, if so.
+    fn lacks_memory(&self, dataset: &KnownDataset, with: &[Option<DatasetId>]) -> Option<String> {
+        let needs = dataset.hosted.needs();
+        let is_other = |other: &&KnownDataset| {
+            other.id != dataset.id && (with.contains(&Some(other.id)) || self.is_used(other.id))
+        };
+        let all = self.datasets.all();
+        let others = all.iter().filter(is_other).map(|other| other.hosted.needs()).sum::<u64>();
+        let cap = self.lock_policy().policy.dataset(&dataset.url, u64::MAX).1.cap;
+        let memory = self.memory().saturating_sub(others).min(cap);
+        let why = || {
+            let (needs, memory) = (ByteSize(needs), ByteSize(memory));
+            format!(
+                "its samples share compressed units, and need {needs} of memory together, of which there are {memory}"
+            )
+        };
+        (needs > memory).then(why)
     }
 
     /// A job's weight as the policy has it.

@@ -60,12 +60,12 @@ impl Datasets {
     }
 
     /// The dataset that a job names, and the answer to the job. `catalog` is the job's, if it has
-    /// sent it. The caches have `room` bytes.
+    /// sent it.
     pub(crate) async fn find(
         &self,
         wanted: &AttachDataset,
         catalog: Option<Bytes>,
-        (host, room): (&DatasetHost, u64),
+        host: &DatasetHost,
         store: &NodeStore,
     ) -> (Option<DatasetId>, DatasetAnswer) {
         if wanted.environment != environment(&wanted.url) {
@@ -84,7 +84,7 @@ impl Datasets {
         if let Some(id) = known() {
             return (Some(id), DatasetAnswer::Kept);
         }
-        match open(&key, catalog, (host, room), store).await {
+        match open(&key, catalog, host, store).await {
             Ok(opened) => {
                 let id = opened.id;
                 self.lock().insert(key, opened);
@@ -110,7 +110,7 @@ impl Datasets {
 async fn open(
     key: &DatasetKey,
     catalog: Bytes,
-    (host, room): (&DatasetHost, u64),
+    host: &DatasetHost,
     store: &NodeStore,
 ) -> Result<KnownDataset, String> {
     let catalog = Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
@@ -118,7 +118,7 @@ async fn open(
         return Err("its catalog is of another place".to_owned());
     }
     let origin = origin_name(&key.url);
-    let hosted = host.open(catalog, &key.settings, &origin, room).await.map_err(|error| error.to_string())?;
+    let hosted = host.open(catalog, &key.settings, &origin).await.map_err(|error| error.to_string())?;
     if hosted.identity() != key.identity {
         return Err(
             "the agent sees other data at its place: is another file system mounted there?".to_owned()

@@ -40,7 +40,8 @@ impl EarlierCopies {
         let copy = *self.copies.get(&hash)?;
         let size = copy.identity.size;
         let there = copy_path(copies, hash, copy.generation);
-        let is_its = std::fs::metadata(&there).is_ok_and(|found| found.ino() == copy.inode && found.len() == size);
+        let is_its =
+            std::fs::metadata(&there).is_ok_and(|found| found.ino() == copy.inode && found.len() == size);
         let is_right = is_its
             && identity_of(path) == Some(copy.identity)
             && (!self.is_checked || has_checksum(&there, size, copy.crc32c));

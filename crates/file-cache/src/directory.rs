@@ -106,7 +106,8 @@ impl CacheDirectory {
                 return Ok(path);
             }
         }
-        let why = "no directory of this user allows to execute the preloaded library (they are mounted noexec)";
+        let why =
+            "no directory of this user allows to execute the preloaded library (they are mounted noexec)";
         Err(FileCacheError::new(FileCacheErrorKind::System, why))
     }
 }
@@ -130,7 +131,8 @@ fn make(path: &Path) -> io::Result<()> {
 /// Makes a directory, or checks that the one that is there is this user's alone.
 fn own_directory(path: &Path, user: u32) -> Result<(), FileCacheError> {
     make(path).map_err(|error| FileCacheError::system("make", path, error))?;
-    let found = std::fs::symlink_metadata(path).map_err(|error| FileCacheError::system("look at", path, error))?;
+    let found =
+        std::fs::symlink_metadata(path).map_err(|error| FileCacheError::system("look at", path, error))?;
     let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
     let why = || format!("{} is not a private directory of this user (mode 0700)", path.display());
     is_own.then_some(()).ok_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, why()))

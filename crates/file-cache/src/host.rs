@@ -115,7 +115,9 @@ impl Host {
             Some(mut table) => {
                 table.withdraw_all();
                 for (root, device) in &roots {
-                    table.add_root(root, *device).map_err(|error| FileCacheError::system("serve", root, error))?;
+                    table
+                        .add_root(root, *device)
+                        .map_err(|error| FileCacheError::system("serve", root, error))?;
                 }
                 table.set_checks(checks || table.checks());
                 table
@@ -138,8 +140,7 @@ impl Host {
         };
         let earlier = EarlierCopies::new(cache.path(), earlier);
         let per_day = settings.store.writes_per_day();
-        let state =
-            HostState::new(table, cache.copies(), settings.store.bytes(), earlier.held(), per_day);
+        let state = HostState::new(table, cache.copies(), settings.store.bytes(), earlier.held(), per_day);
         let shared = Arc::new(HostShared {
             state: Mutex::new(state),
             work: Condvar::new(),

@@ -48,7 +48,10 @@ impl MappedFile {
     pub(crate) unsafe fn slice<T>(&self, at: usize, count: usize) -> &[T] {
         let first = self.map.as_ptr().wrapping_add(at).cast::<T>();
         let end = count.checked_mul(size_of::<T>()).and_then(|bytes| bytes.checked_add(at));
-        assert!(end.is_some_and(|end| end <= self.len()) && first.is_aligned(), "the mapped file is too short");
+        assert!(
+            end.is_some_and(|end| end <= self.len()) && first.is_aligned(),
+            "the mapped file is too short"
+        );
         // SAFETY: within the mapping and aligned. The caller says that the bytes are values.
         unsafe { std::slice::from_raw_parts(first, count) }
     }

@@ -130,7 +130,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
         let old = |name: &str| {
-            let times = std::fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
+            let times =
+                std::fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
             File::options().write(true).open(at(name)).unwrap().set_times(times).unwrap();
         };
         std::fs::write(at("fresh"), b"x").unwrap();

@@ -124,7 +124,8 @@ impl RunSettings {
         for root in roots {
             check_root(root)?;
             let found = root.canonicalize().map_err(|error| FileCacheError::system("find", root, error))?;
-            let given = std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
+            let given =
+                std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
             if !found.is_dir() {
                 let why = format!("{} is not a directory", root.display());
                 return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
@@ -192,12 +193,10 @@ impl FileRun {
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
-    pub fn variables(
-        &self,
-        environment: impl Fn(&str) -> Option<OsString>,
-    ) -> Vec<(&'static str, OsString)> {
+    pub fn variables(&self, environment: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, OsString)> {
         let joined = |name: &str, own: &[u8]| {
-            let mut value = environment(name).filter(|value| !value.is_empty()).unwrap_or_default().into_vec();
+            let mut value =
+                environment(name).filter(|value| !value.is_empty()).unwrap_or_default().into_vec();
             if !value.is_empty() {
                 value.push(b':');
             }

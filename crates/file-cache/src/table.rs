@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PROBES, PathText,
-    Root, SMALL_HEADER_BYTES, Slot, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place, table_bytes,
+    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PROBES,
+    PathText, Root, SMALL_HEADER_BYTES, Slot, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place,
+    table_bytes,
 };
 
 use crate::mapping::MappedFile;
@@ -256,8 +257,7 @@ impl Table {
         let hash = self.hash_at(place);
         self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
         (self.published[entry], self.retired[entry]) = (true, None);
-        let value =
-            SlotValue { is_present: true, is_link, generation: copy.generation, entry: entry as u32 };
+        let value = SlotValue { is_present: true, is_link, generation: copy.generation, entry: entry as u32 };
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
         true
     }
@@ -265,9 +265,8 @@ impl Table {
     /// An entry that has no copy, near the place of a copy's number.
     fn free_entry(&self, inode: u64) -> Option<usize> {
         let (entries, mask) = (self.entries(), self.header().copies - 1);
-        let places = || {
-            (0..COPY_PROBES).map(|probe| (entry_place(inode).wrapping_add(probe) & mask) as usize)
-        };
+        let places =
+            || (0..COPY_PROBES).map(|probe| (entry_place(inode).wrapping_add(probe) & mask) as usize);
         let of = |at: usize| entries[at].inode.load(Ordering::Relaxed);
         // Two entries of one number would be a contradiction.
         if let Some(same) = places().find(|at| of(*at) == inode) {
@@ -331,8 +330,14 @@ mod tests {
 
     fn table(cache: &Path, files: u64) -> Table {
         let roots = [(PathBuf::from("/data"), 7)];
-        let new =
-            NewTable { checks: true, key: 5, files, copies_device: 3, directory: Path::new("/c"), roots: &roots };
+        let new = NewTable {
+            checks: true,
+            key: 5,
+            files,
+            copies_device: 3,
+            directory: Path::new("/c"),
+            roots: &roots,
+        };
         Table::create(cache, &new).unwrap()
     }
 

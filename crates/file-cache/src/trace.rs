@@ -58,8 +58,7 @@ impl Trace {
     /// that were overwritten are lost.
     pub(crate) fn read(&mut self, mut each: impl FnMut(u64, OpenKind)) -> u64 {
         // SAFETY: the file is as long as a trace, and records are atomic.
-        let records: &[OpenRecord] =
-            unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
+        let records: &[OpenRecord] = unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
         let next = self.header().next.load(Ordering::Acquire);
         let mut read = self.read.max(next.saturating_sub(RECORDS));
         let begun = read;

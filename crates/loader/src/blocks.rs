@@ -136,6 +136,14 @@ impl BlockTable {
         Self::cut(catalog, bytes, |_| true, |_| None)
     }
 
+    /// The same for one reader, whose blocks have the samples of one storage server each.
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn of_servers(catalog: &Catalog, bytes: u64) -> Result<Self, DatasetError> {
+        Self::cut(catalog, bytes, |_| true, |id| catalog.server(id))
+    }
+
     /// A block has only samples of one storage server, where `server` names it: a stripe, or a part
     /// of one.
     fn cut(

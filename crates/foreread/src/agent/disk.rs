@@ -244,11 +244,6 @@ impl HostDisk {
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
     }
 
-    /// The bytes that the disks may take, with indexes.
-    pub fn given(&self) -> u64 {
-        self.disks.iter().fold(0, |sum, disk| sum.saturating_add(disk.bytes))
-    }
-
     /// Notes whether a dataset has jobs, and whether it keeps its room without them.
     pub fn set_use(&self, dataset: DiskDataset, has_jobs: bool, is_pinned: bool) {
         if let Some(there) = self.lock().datasets.get_mut(dataset.0) {

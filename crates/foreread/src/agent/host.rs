@@ -24,7 +24,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::origin::{OpenDataset, OriginPolicy};
 use crate::registry::Registry;
 use crate::runtime::ended;
-use crate::size::ByteSize;
 use crate::storage::StorageOptions;
 use crate::target::TargetSpec;
 use crate::units::UnitFacts;
@@ -94,6 +93,7 @@ pub struct HostedDataset {
     identity: DatasetIdentity,
     sizes: Sizes,
     reader: Arc<HostedReader>,
+    needs: u64,
 }
 
 impl DatasetHost {
@@ -125,21 +125,20 @@ impl DatasetHost {
     }
 
     /// Opens the dataset of a catalog, from the place where it was made, within the limit of a
-    /// store. `room` are the bytes of all caches.
+    /// store.
     ///
     /// # Errors
-    /// If its storage cannot be opened. If its samples share stored units and do not all fit: each
-    /// use would decode a unit then, and a job alone keeps what its next uses need.
+    /// If its storage cannot be opened. If its shards are compressed as a whole.
     pub async fn open(
         &self,
         catalog: Catalog,
         settings: &BTreeMap<String, String>,
         store: &str,
-        room: u64,
     ) -> Result<HostedDataset> {
         let of_units = catalog.clone();
-        let blocks = self.context.runtime.spawn_blocking(move || units(&of_units, room));
-        let blocks = RwLock::new(Arc::new(blocks.await.map_err(ended)??));
+        let blocks = self.context.runtime.spawn_blocking(move || units(&of_units));
+        let (blocks, needs) = blocks.await.map_err(ended)??;
+        let blocks = RwLock::new(Arc::new(blocks));
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
@@ -154,7 +153,7 @@ impl DatasetHost {
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
         let reader = HostedReader { reader, origin, limit, lengths, disk, on_disk, blocks };
         let reader = Arc::new(reader);
-        Ok(HostedDataset { catalog, identity, sizes, reader })
+        Ok(HostedDataset { catalog, identity, sizes, reader, needs })
     }
 }
 
@@ -189,11 +188,17 @@ impl HostedDataset {
         if blocks.are_units || blocks.bytes == bytes || !self.catalog.format().is_packed() {
             return Ok(());
         }
-        let table = BlockTable::of_all(&self.catalog, bytes)?;
+        let table = BlockTable::of_servers(&self.catalog, bytes)?;
         tracing::debug!(url = self.catalog.base_url(), bytes, blocks = table.len(), "reads in blocks");
         let blocks = Arc::new(HostedBlocks { bytes, table, are_units: false });
         *self.reader.blocks.write().unwrap_or_else(PoisonError::into_inner) = blocks;
         Ok(())
+    }
+
+    /// The memory that its samples need together, in bytes, if they share stored units: each use
+    /// would decode a unit otherwise, and a job alone keeps what its next uses need. 0 if not.
+    pub fn needs(&self) -> u64 {
+        self.needs
     }
 
     /// The lengths of its samples.
@@ -228,22 +233,15 @@ struct HostedBlocks {
     are_units: bool,
 }
 
-/// The stored units that samples of a catalog share, as blocks.
-fn units(catalog: &Catalog, room: u64) -> Result<HostedBlocks> {
-    let Some((facts, ..)) = UnitFacts::of(catalog) else { return Ok(HostedBlocks::default()) };
-    let why = match facts.room(&[catalog.sizes()]) {
-        Some(needed) if needed <= room => {
-            let table = BlockTable::of_units(catalog)?;
-            return Ok(HostedBlocks { bytes: 0, table, are_units: true });
-        }
-        Some(needed) => format!(
-            "its samples share compressed units, and need {} in all, of which there are {}",
-            ByteSize(needed).rounded_up(),
-            ByteSize(room)
-        ),
-        None => "its shards are compressed as a whole".to_owned(),
+/// The stored units that samples of a catalog share, as blocks, and the memory that all samples
+/// need.
+fn units(catalog: &Catalog) -> Result<(HostedBlocks, u64)> {
+    let Some((facts, ..)) = UnitFacts::of(catalog) else { return Ok(Default::default()) };
+    let whole = || {
+        Error::new(ErrorKind::System, "its shards are compressed as a whole; jobs read them by themselves")
     };
-    Err(Error::new(ErrorKind::System, format!("{why}; jobs read them by themselves")))
+    let needs = facts.room(&[catalog.sizes()]).ok_or_else(whole)?;
+    Ok((HostedBlocks { bytes: 0, table: BlockTable::of_units(catalog)?, are_units: true }, needs))
 }
 
 impl HostedReader {
@@ -261,7 +259,8 @@ impl SampleReader for HostedReader {
 
     fn block(&self, id: SampleId) -> Option<SampleBlock> {
         let blocks = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
-        blocks.table.block(id).map(|(samples, _)| SampleBlock { samples, is_unit: blocks.are_units })
+        let (samples, range) = blocks.table.block(id)?;
+        Some(SampleBlock { samples, bytes: range.end - range.start, is_unit: blocks.are_units })
     }
 
     fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {

@@ -66,9 +66,19 @@ impl Flight {
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
         let flight = state.flights.remove(&self.key).unwrap_or_default();
-        let SampleFlight { waiting, reader, is_on_disk, is_in_block, .. } = flight;
+        let SampleFlight { waiting, reader, is_on_disk, is_in_block, has_block, .. } = flight;
         let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
         if is_on_disk && received.is_err() && !has_ended {
+            state.queue_again(self.key, waiting, now, &mut actions);
+            drop(state);
+            return self.inner.carry_out(actions);
+        }
+        if (is_in_block || has_block) && received.is_err() && !has_ended {
+            // The error may be that of another sample.
+            state.block_failed(self.key);
+            if !is_in_block {
+                state.end_read(self.key, now, true, &mut actions);
+            }
             state.queue_again(self.key, waiting, now, &mut actions);
             drop(state);
             return self.inner.carry_out(actions);

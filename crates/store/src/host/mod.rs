@@ -93,6 +93,8 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
 pub struct SampleBlock {
     /// Their numbers.
     pub samples: Range<u64>,
+    /// The bytes of the request.
+    pub bytes: u64,
     /// Whether it is decoded as a whole, however few of its samples are read.
     pub is_unit: bool,
 }
@@ -172,6 +174,7 @@ impl NodeStore {
             convoys: HashMap::new(),
             counts: StoreCounts::default(),
             evicted: Vec::new(),
+            failed_blocks: HashSet::new(),
         };
         let (clock, next_job) = (Box::new(clock), AtomicU64::new(0));
         let (state, has_ended) = (Mutex::new(state), AtomicBool::new(false));

@@ -6,7 +6,7 @@
 //! parallelism. What a read will take is its bytes, times how slow its dataset is in comparison
 //! with all of the store. Where a limit in bytes holds, a read takes its bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::num::{NonZeroU32, NonZeroU64};
 
 use foreread_types::{DatasetId, KeyMap, SampleKey, Tick};
@@ -57,6 +57,8 @@ pub(super) struct OriginQueue {
     reading_bytes: u64,
     /// Those that are read with another sample.
     block_bytes: u64,
+    /// Samples whose blocks wait for others.
+    parked: VecDeque<SampleKey>,
     /// The time of one read that would have been under way all the time, in nanoseconds.
     busy: u64,
     changed: u64,
@@ -78,6 +80,16 @@ pub(super) struct QueueMember {
     /// The convoy of its order.
     pub(super) convoy: u64,
     pub(super) weight: NonZeroU32,
+}
+
+/// When a block may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BlockTurn {
+    Now,
+    /// When another one has ended.
+    Later,
+    /// Its samples are read one by one.
+    Never,
 }
 
 /// A read that has begun.
@@ -139,6 +151,14 @@ struct ConvoyFront {
     bytes: u64,
 }
 
+/// The time that a store takes for bytes of a dataset, in the time that it takes for a byte on
+/// average.
+fn cost(bytes: u64, of_dataset: Option<&ReadSpeed>, all: ReadSpeed) -> u64 {
+    let known = of_dataset.filter(|speed| speed.is_known());
+    let slower = known.map_or(1.0, |speed| speed.ns_per_byte / all.ns_per_byte);
+    (bytes as f64 * slower.clamp(1.0 / MOST_SLOWER, MOST_SLOWER)) as u64
+}
+
 impl OriginQueue {
     pub(super) fn new(name: &str) -> Self {
         Self {
@@ -148,6 +168,7 @@ impl OriginQueue {
             reading: KeyMap::default(),
             reading_bytes: 0,
             block_bytes: 0,
+            parked: VecDeque::new(),
             busy: 0,
             changed: 0,
             begun: 0,
@@ -193,17 +214,48 @@ impl OriginQueue {
         self.queue.len() > 0
     }
 
-    /// Whether one more read may begin, where `window` are of use at once. The cache has `capacity`
-    /// bytes.
-    pub(super) fn has_room(&self, window: usize, capacity: u64) -> bool {
+    /// Whether one more read may begin, where `window` are of use at once.
+    pub(super) fn has_room(&self, window: usize) -> bool {
         let most = self.limits.parallelism.map_or(window, |most| most.get());
+        let most_bytes = self.most_bytes();
+        self.reading.is_empty()
+            || self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
+    }
+
+    /// The bytes that may be under way, if the store has a limit.
+    fn most_bytes(&self) -> Option<u64> {
         let window_ns = u128::from(LIMIT_WINDOW + 2 * self.latency.ns());
         let bytes = |rate: NonZeroU64| (u128::from(rate.get()) * window_ns / 1_000_000_000) as u64;
-        let most_bytes = self.limits.bytes_per_second.map(bytes);
-        let most_of_blocks = MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
-        let is_open = self.block_bytes == 0 || self.block_bytes < most_of_blocks;
-        self.reading.is_empty()
-            || is_open && self.reading.len() < most && most_bytes.is_none_or(|most| self.reading_bytes < most)
+        self.limits.bytes_per_second.map(bytes)
+    }
+
+    /// Whether a block of `bytes` bytes may be read now, for a cache of `capacity` bytes.
+    pub(super) fn block_turn(&self, bytes: u64, capacity: u64) -> BlockTurn {
+        let most = MOST_BLOCK_BYTES.min(capacity / BLOCKS_PART);
+        if self.most_bytes().is_some_and(|most| bytes > most) {
+            // What is under way at once would be more than the limit's share of a moment.
+            BlockTurn::Never
+        } else if self.block_bytes == 0 || self.block_bytes.saturating_add(bytes) <= most {
+            BlockTurn::Now
+        } else {
+            BlockTurn::Later
+        }
+    }
+
+    /// Takes back a read that has just begun: it waits until a block has ended.
+    pub(super) fn park(&mut self, key: SampleKey) {
+        if let Some(read) = self.reading.remove(&key) {
+            self.reading_bytes -= read.bytes;
+        }
+        self.parked.push_back(key);
+    }
+
+    /// The first read that waits for a block, if there is room for one again.
+    pub(super) fn take_parked(&mut self, capacity: u64) -> Option<SampleKey> {
+        if self.block_turn(0, capacity) == BlockTurn::Later {
+            return None;
+        }
+        self.parked.pop_front()
     }
 
     /// Takes the next read out of the queue and begins it, for the job that it returns. `bytes` is
@@ -213,14 +265,13 @@ impl OriginQueue {
         now: u64,
         bytes: impl Fn(SampleKey) -> Option<u64>,
     ) -> Option<(SampleKey, Tick, StoreJob)> {
-        let (is_limited, speeds, all) = (self.limits.bytes_per_second.is_some(), &self.speeds, self.speed);
-        let cost = |key: SampleKey| {
-            let bytes = bytes(key).map_or(0, |bytes| bytes + REQUEST_BYTES) as f64;
-            let known = speeds.get(&key.dataset).filter(|speed| speed.is_known() && !is_limited);
-            let slower = known.map_or(1.0, |speed| speed.ns_per_byte / all.ns_per_byte);
-            (bytes * slower.clamp(1.0 / MOST_SLOWER, MOST_SLOWER)) as u64
+        let (speeds, all, limits) = (&self.speeds, self.speed, self.limits);
+        let of_key = |key: SampleKey| {
+            let bytes = bytes(key).map_or(0, |bytes| bytes + REQUEST_BYTES);
+            let known = speeds.get(&key.dataset).filter(|_| limits.bytes_per_second.is_none());
+            cost(bytes, known, all)
         };
-        let (key, job) = self.queue.pop(cost)?;
+        let (key, job) = self.queue.pop(of_key)?;
         let bytes = bytes(key)?;
         if let Some((member, _)) = self.members.get(&job) {
             let front = self.convoys.entry(member.convoy).or_default();
@@ -241,7 +292,8 @@ impl OriginQueue {
         read.block_bytes = bytes;
         self.reading_bytes += bytes;
         self.block_bytes += bytes;
-        self.queue.charge(job, bytes);
+        let known = self.speeds.get(&key.dataset).filter(|_| self.limits.bytes_per_second.is_none());
+        self.queue.charge(job, cost(bytes, known, self.speed));
     }
 
     /// Ends a read. Returns whether reads of its dataset have become much faster or slower.
@@ -279,7 +331,8 @@ impl OriginQueue {
     /// Whether nothing waits or is being read, for no job.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
-        let is_read = !self.reading.is_empty() || self.reading_bytes > 0 || self.queue.len() > 0;
+        let is_read = !self.reading.is_empty() || self.reading_bytes + self.block_bytes > 0;
+        let is_read = is_read || self.queue.len() > 0;
         !is_read && self.members.is_empty() && self.convoys.is_empty()
     }
 
@@ -334,7 +387,7 @@ mod tests {
         origin.limits.bytes_per_second = NonZeroU64::new(20_000_000);
         (0..100).for_each(|id| origin.queue.push(StoreJob(0), Tick(id), key(0, id)));
         let mut begun = 0;
-        while origin.has_room(1000, 0) {
+        while origin.has_room(1000) {
             origin.next_read(0, |_| Some(100_000)).unwrap();
             begun += 1;
         }
@@ -344,7 +397,7 @@ mod tests {
         for id in 0..10 {
             origin.end_read(key(0, id), SECOND);
         }
-        assert!(origin.has_room(0, 0));
+        assert!(origin.has_room(0));
     }
 
     #[test]

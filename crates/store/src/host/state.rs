@@ -3,7 +3,7 @@
 //! All of it happens under the store's lock. What takes time or calls other code is collected as
 //! [`Actions`], which follow without the lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::counts::StoreCounts;
 use super::job_orders::JobOrders;
-use super::origin_queue::{OriginQueue, QueueMember};
+use super::origin_queue::{BlockTurn, OriginQueue, QueueMember};
 use super::{Answer, SampleBlock, SampleReader, StoreJob, StoreRequest};
 
 pub(super) struct StoreState {
@@ -32,6 +32,8 @@ pub(super) struct StoreState {
     pub(super) counts: StoreCounts,
     /// Space for residents that leave.
     pub(super) evicted: Vec<SampleKey>,
+    /// The first samples of blocks that could not be read.
+    pub(super) failed_blocks: HashSet<SampleKey>,
 }
 
 /// A dataset.
@@ -74,6 +76,9 @@ pub(super) fn order_convoy(job: StoreJob) -> u64 {
 /// The most epochs that are compared with those of other jobs.
 pub(super) const MAX_ORDER_KEYS: usize = 1 << 16;
 
+/// Reads that waited for a block and are queued again at once.
+const MOST_UNPARKED: usize = 16;
+
 /// A request that waits for a read.
 pub(super) struct WaitingRequest {
     pub(super) job: StoreJob,
@@ -91,6 +96,8 @@ pub(super) struct SampleFlight {
     pub(super) is_on_disk: bool,
     /// Whether it is read with another sample of its block, which counts for the origin.
     pub(super) is_in_block: bool,
+    /// Whether other samples are read with it.
+    pub(super) has_block: bool,
     /// The job whose turn it was.
     pub(super) reader: Option<StoreJob>,
     /// Ends the read. `None` until its task runs.
@@ -198,8 +205,8 @@ impl StoreState {
         }
     }
 
-    /// Queues a sample for its store that was not on the disk after all, for the requests that wait
-    /// for it.
+    /// Queues a sample for its store that was not on the disk after all, or did not come with its
+    /// block, for the requests that wait for it.
     pub(super) fn queue_again(
         &mut self,
         key: SampleKey,
@@ -247,7 +254,7 @@ impl StoreState {
             });
             let Self { origins, flights, datasets, .. } = self;
             let queue = &mut origins[origin];
-            if !queue.has_room(window, self.capacity) {
+            if !queue.has_room(window) {
                 break;
             }
             let bytes = |key: SampleKey| datasets[key.dataset.0 as usize].footprints.bytes(key.id);
@@ -259,7 +266,7 @@ impl StoreState {
             if let Some(flight) = flights.get_mut(&key) {
                 (flight.has_begun, flight.reader) = (true, Some(job));
             }
-            let mut keys = self.begin_block(key, job, now, actions);
+            let Some(mut keys) = self.begin_block(key, job, now, actions) else { continue };
             keys.push(key);
             keys.sort_unstable_by_key(|key| key.id);
             let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
@@ -268,17 +275,36 @@ impl StoreState {
     }
 
     /// Begins to read the other samples of a block, if they will be in memory until their uses.
+    /// `None` if the block, and with it this sample, waits for other blocks.
     fn begin_block(
         &mut self,
         key: SampleKey,
         job: StoreJob,
         now: u64,
         actions: &mut Actions,
-    ) -> Vec<SampleKey> {
+    ) -> Option<Vec<SampleKey>> {
         let dataset = &self.datasets[key.dataset.0 as usize];
-        let Some(SampleBlock { samples, is_unit }) = dataset.reader.block(key.id) else { return Vec::new() };
-        if !self.cache.keeps_unused(key.dataset) {
-            return Vec::new();
+        let alone = Some(Vec::new());
+        let Some(SampleBlock { samples, bytes, is_unit }) = dataset.reader.block(key.id) else {
+            return alone;
+        };
+        let has_failed = self.failed_blocks.contains(&SampleKey::new(key.dataset, SampleId(samples.start)));
+        // The samples of a large block are looked at only if it may be read.
+        let has_room = is_unit || bytes / 2 <= self.cache.free_bytes(key.dataset);
+        if has_failed || !has_room || !self.cache.keeps_unused(key.dataset) {
+            return alone;
+        }
+        match self.origins[dataset.origin].block_turn(bytes, self.capacity) {
+            BlockTurn::Now => {}
+            BlockTurn::Never if is_unit => {}
+            BlockTurn::Never => return alone,
+            BlockTurn::Later => {
+                self.origins[dataset.origin].park(key);
+                if let Some(flight) = self.flights.get_mut(&key) {
+                    (flight.has_begun, flight.reader) = (false, None);
+                }
+                return None;
+            }
         }
         let length = samples.end - samples.start;
         let is_absent = |other: &SampleKey| match self.flights.get(other) {
@@ -287,13 +313,13 @@ impl StoreState {
         };
         let others = samples.map(|id| SampleKey::new(key.dataset, SampleId(id)));
         let mut others: Vec<SampleKey> = others.filter(|other| *other != key && is_absent(other)).collect();
-        let bytes = |key: &SampleKey| dataset.footprints.bytes(key.id);
+        let footprint = |key: &SampleKey| dataset.footprints.bytes(key.id);
         // A few are read by their extents, and so are those that have no room together. A unit is
         // decoded as a whole anyway.
         let are_many = 2 * (others.len() as u64 + 1) >= length;
-        let new: u64 = others.iter().filter(|other| !self.cache.contains(**other)).map(bytes).sum();
+        let new: u64 = others.iter().filter(|other| !self.cache.contains(**other)).map(footprint).sum();
         if !(is_unit || are_many && new <= self.cache.free_bytes(key.dataset)) {
-            return Vec::new();
+            return alone;
         }
         let Self { cache, flights, evicted, .. } = self;
         // Into free room: no other dataset gives any for a sample that no request waits for.
@@ -302,10 +328,13 @@ impl StoreState {
             let flight = flights.entry(*other).or_default();
             (flight.has_begun, flight.is_in_block, flight.reader) = (true, true, Some(job));
         }
-        let all = others.iter().map(bytes).sum();
+        let all = others.iter().map(footprint).sum();
         self.origins[dataset.origin].add_block(key, job, all);
+        if let Some(flight) = self.flights.get_mut(&key).filter(|_| !others.is_empty()) {
+            flight.has_block = true;
+        }
         self.drop_evicted(actions);
-        others
+        Some(others)
     }
 
     /// Notes that a read has ended. With `begins`, others begin.
@@ -315,7 +344,31 @@ impl StoreState {
             self.set_costs(key.dataset);
         }
         if begins {
+            self.queue_parked(origin);
             self.begin_reads(origin, now, actions);
+        }
+    }
+
+    /// Queues reads again that have waited for a block.
+    fn queue_parked(&mut self, origin: usize) {
+        // Those of one block are read with the first of them, so a few are enough.
+        let mut queued = 0;
+        while queued < MOST_UNPARKED
+            && let Some(key) = self.origins[origin].take_parked(self.capacity)
+        {
+            let Some(flight) = self.flights.get(&key).filter(|flight| !flight.has_begun) else { continue };
+            queued += 1;
+            for (job, due) in flight.waiting.iter().map(|waiting| (waiting.job, waiting.due)) {
+                self.origins[origin].queue.push(job, due, key);
+            }
+        }
+    }
+
+    /// Notes that a block cannot be read as a whole. Its samples are read one by one from now on.
+    pub(super) fn block_failed(&mut self, key: SampleKey) {
+        let block = self.datasets[key.dataset.0 as usize].reader.block(key.id);
+        if let Some(SampleBlock { samples, .. }) = block {
+            self.failed_blocks.insert(SampleKey::new(key.dataset, SampleId(samples.start)));
         }
     }
 

@@ -60,7 +60,7 @@ impl SampleReader for TestOrigin {
         let first = id.0 - id.0.checked_rem(length)?;
         let is_unit = self.in_units.load(Ordering::Relaxed);
         // All datasets here have a multiple of 100 samples.
-        Some(SampleBlock { samples: first..first + length, is_unit })
+        Some(SampleBlock { samples: first..first + length, bytes: length * LENGTH, is_unit })
     }
 
     fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
@@ -523,11 +523,37 @@ fn block_of_a_job_that_ends_serves_others() {
     assert!(joined.iter().all(|(_, received)| received.unwrap() == content(SampleId(13))));
     // Failures of samples that no request waits for leave nothing.
     rig.origin.fails.store(true, Ordering::Relaxed);
-    rig.origin.gate.add_permits(20);
+    rig.origin.gate.add_permits(1000);
     assert!(rig.request(second, 1, &[20]).recv().unwrap().1.is_err());
+    // It was read with its block, and then alone. The block is not read again.
+    let blocks = || rig.origin.block_reads.lock().unwrap().len();
+    assert_eq!((blocks(), rig.origin.reads()), (2, 41));
+    assert!(rig.request(second, 2, &[21]).recv().unwrap().1.is_err());
+    assert_eq!((blocks(), rig.origin.reads()), (2, 42));
     let begun = Instant::now();
     while rig.store.status().reading > 0 {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
     }
     assert_eq!(rig.store.status().samples, 20);
+}
+
+/// One slow block kept all reads of its store from beginning, also those of other datasets.
+#[test]
+fn other_reads_begin_while_a_block_is_slow() {
+    let rig = Rig::new(400, 1200, 0);
+    let (small, of_small) = (TestOrigin::new(1000), Sizes::uniform(100, LENGTH));
+    let other = rig.store.add_dataset(&of_small, Arc::clone(&small) as _, "test").unwrap();
+    rig.origin.block.store(200, Ordering::Relaxed);
+    let (first, second) = (rig.store.add_job(false), rig.store.add_job(false));
+    // Both blocks have more than an eighth of the memory, so the second one waits.
+    let slow = rig.request(first, 0, &[7, 207]);
+    assert_eq!(*rig.origin.block_reads.lock().unwrap(), [200]);
+    let (sender, received) = mpsc::channel();
+    let answer = Box::new(move |received| sender.send(received).unwrap());
+    let key = SampleKey::new(other, SampleId(5));
+    rig.store.request(second, vec![StoreRequest { key, due: Tick(0), answer }]);
+    assert_eq!(received.recv_timeout(Duration::from_secs(60)).unwrap().unwrap(), content(SampleId(5)));
+    rig.origin.gate.add_permits(400);
+    assert_eq!(slow.iter().filter(|(_, received)| received.is_ok()).count(), 2);
+    assert_eq!(*rig.origin.block_reads.lock().unwrap(), [200, 200]);
 }

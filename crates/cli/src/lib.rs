@@ -7,6 +7,8 @@
 //! `--help` and the README list the same.
 
 mod arguments;
+#[cfg(target_os = "linux")]
+mod child;
 mod commands;
 mod output;
 mod plots;
@@ -74,6 +76,11 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
         Command::Token(options) => commands::token::run(&options),
         #[cfg(feature = "agent")]
         Command::Agent(options) => match commands::agent::run(options) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        #[cfg(target_os = "linux")]
+        Command::Run(options) => match commands::run::run(&options) {
             Ok(code) => return code,
             Err(error) => Err(error),
         },

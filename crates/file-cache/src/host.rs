@@ -22,7 +22,7 @@ use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState};
 use crate::listing::{ListedFile, list};
 use crate::original::{Original, identity_of};
-use crate::run::RunSettings;
+use crate::run::{FileOrder, RunSettings, read_names};
 use crate::table::{NewTable, Table};
 use crate::trace::Trace;
 
@@ -41,9 +41,6 @@ const IDLE: Duration = Duration::from_millis(10);
 
 /// How often the host looks for runs.
 const RUNS: Duration = Duration::from_millis(100);
-
-/// The order of a program's epochs: the hashes of the files of one. `None`: no order is known.
-pub(crate) type EpochOrder = Box<dyn FnMut(u64, &[ListedFile]) -> Option<Vec<u64>> + Send>;
 
 /// What the threads of a host share.
 pub(crate) struct HostShared {
@@ -104,20 +101,26 @@ impl Host {
         // Programs of other runs have the table mapped.
         let is_in_use = has_runs(cache);
         let key = earlier_table.as_ref().map_or_else(random_key, Table::key);
-        let checks = settings.check.of(settings.roots.iter().all(|root| is_local(root)));
-        let roots = settings.roots.iter().map(|root| Ok((root.clone(), device(root)?)));
-        let roots = roots.collect::<Result<Vec<_>, FileCacheError>>()?;
+        let checks = settings.check.of(settings.roots.iter().all(|root| is_local(&root.target)));
         let in_use = earlier_table.filter(|_| is_in_use);
-        let known = in_use.as_ref().map(Table::roots).unwrap_or_default();
-        let lists = Lists::start(&known, &settings.roots, key);
+        let mut known = in_use.as_ref().map(Table::roots).unwrap_or_default();
+        let mut names = known.len().max(in_use.as_ref().map_or(0, Table::names_count));
+        for root in &settings.roots {
+            // As the table numbers them: a dataset before its other names.
+            if !known.iter().any(|(_, path)| *path == root.target) {
+                known.push((names, root.target.clone()));
+                names += 1;
+            }
+            names += usize::from(root.path != root.target);
+        }
+        let lists = Lists::of(known, key);
         let (first, is_whole) = lists.first();
         let table = match in_use {
             Some(mut table) => {
                 table.withdraw_all();
-                for (root, device) in &roots {
-                    table
-                        .add_root(root, *device)
-                        .map_err(|error| FileCacheError::system("serve", root, error))?;
+                for root in &settings.roots {
+                    let added = table.add_root(root);
+                    added.map_err(|error| FileCacheError::system("serve", &root.path, error))?;
                 }
                 table.set_checks(checks || table.checks());
                 table
@@ -132,7 +135,7 @@ impl Host {
                     files,
                     copies_device: copies,
                     directory: &directory,
-                    roots: &roots,
+                    roots: &settings.roots,
                 };
                 Table::create(cache.path(), &new)
                     .map_err(|error| FileCacheError::system("make the table of", cache.path(), error))?
@@ -145,7 +148,7 @@ impl Host {
             state: Mutex::new(state),
             work: Condvar::new(),
             ended: AtomicBool::new(false),
-            drops_pages: !settings.roots.iter().any(|root| is_local(root)),
+            drops_pages: !settings.roots.iter().any(|root| is_local(&root.target)),
         });
         let host = Self { shared };
         host.spawn("lists", {
@@ -207,13 +210,7 @@ struct Lists {
 }
 
 impl Lists {
-    /// Lists the datasets of a table, and those that are not in it.
-    fn start(known: &[PathBuf], wanted: &[PathBuf], key: u64) -> Self {
-        let new = wanted.iter().filter(|root| !known.contains(root));
-        let all: Vec<PathBuf> = known.iter().chain(new).cloned().collect();
-        Self::of(all.into_iter().enumerate().collect(), key)
-    }
-
+    /// Lists datasets, with their numbers.
     fn of(roots: Vec<(usize, PathBuf)>, key: u64) -> Self {
         let (sender, files) = channel();
         // Without a thread, no file is known, and originals are opened.
@@ -262,7 +259,10 @@ fn take_files(
         }
     }
     sweep(&copies, |hash, generation| shared.lock().is_needed(hash, generation));
-    shared.lock().earlier_are_gone(earlier.held());
+    let mut state = shared.lock();
+    state.earlier_are_gone(earlier.held());
+    state.is_listed = true;
+    drop(state);
     shared.work.notify_all();
 }
 
@@ -326,12 +326,12 @@ struct Traces {
     cache: CacheDirectory,
     runs: BTreeMap<PathBuf, Trace>,
     looked: Option<Instant>,
-    order: Option<EpochOrder>,
+    order: Option<Box<dyn FileOrder>>,
     announced: Option<u64>,
 }
 
 impl Traces {
-    fn new(cache: CacheDirectory, order: Option<EpochOrder>) -> Self {
+    fn new(cache: CacheDirectory, order: Option<Box<dyn FileOrder>>) -> Self {
         Self { cache, runs: BTreeMap::new(), looked: None, order, announced: None }
     }
 
@@ -343,6 +343,7 @@ impl Traces {
                 look_at_renames(shared);
             }
             let records = self.read(shared);
+            self.announce(shared);
             if records > 0 {
                 shared.work.notify_all();
             }
@@ -359,6 +360,21 @@ impl Traces {
             shared.lock().record(hash, kind);
         }
         count
+    }
+
+    /// Announces the order of an epoch that has begun, if one is known.
+    fn announce(&mut self, shared: &HostShared) {
+        let Some(order) = &mut self.order else { return };
+        let mut state = shared.lock();
+        let epoch = state.epoch();
+        if !state.is_listed || self.announced == Some(epoch) {
+            return;
+        }
+        self.announced = Some(epoch);
+        let files = state.paths();
+        if let Some(order) = order.epoch(epoch, &files) {
+            state.announce(order);
+        }
     }
 
     /// Begins to read the traces of new runs, and forgets those that have ended.
@@ -384,27 +400,22 @@ impl Traces {
 
 /// Serves the datasets of a run that are not in the table yet.
 fn serve_roots(shared: &HostShared, run: &Path) {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(wanted) = std::fs::read(run.join("roots")) else { return };
-    for root in wanted.split(|byte| *byte == 0).filter(|root| !root.is_empty()) {
-        let root = PathBuf::from(std::ffi::OsStr::from_bytes(root));
-        let (number, key) = {
+    for name in read_names(&run.join("roots")) {
+        let (added, key) = {
             let state = shared.lock();
-            if state.table.roots().contains(&root) {
-                continue;
-            }
-            let Ok(device) = device(&root) else { continue };
-            match state.table.add_root(&root, device) {
-                Ok(number) => (number, state.table.key()),
-                Err(error) => {
-                    tracing::warn!(%error, root = %root.display(), "its files are opened as they are");
-                    continue;
+            (state.table.add_root(&name), state.table.key())
+        };
+        match added {
+            Ok(Some(number)) => {
+                let lists = Lists::of(vec![(number, name.target)], key);
+                for file in &lists.files {
+                    shared.lock().add(file);
                 }
             }
-        };
-        let lists = Lists::of(vec![(number, root)], key);
-        for file in lists.files.iter() {
-            shared.lock().add(file);
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, root = %name.path.display(), "its files are opened as they are");
+            }
         }
     }
 }

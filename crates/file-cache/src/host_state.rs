@@ -77,6 +77,8 @@ pub(crate) struct CopyJob {
 #[derive(Debug)]
 pub(crate) struct HostState {
     pub(crate) table: Table,
+    /// Whether all files of the first datasets are known.
+    pub(crate) is_listed: bool,
     copies: PathBuf,
     files: Vec<HostFile>,
     by_hash: HashMap<u64, u32>,
@@ -112,6 +114,7 @@ impl HostState {
         let (files, by_hash, choice) = Default::default();
         Self {
             table,
+            is_listed: false,
             copies,
             files,
             by_hash,
@@ -179,10 +182,15 @@ impl HostState {
         self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
     }
 
-    /// Announces the order of an epoch, by the hashes of paths.
-    pub(crate) fn announce(&mut self, order: impl IntoIterator<Item = u64>) {
-        let order = order.into_iter().filter_map(|hash| self.by_hash.get(&hash).copied()).collect();
-        self.choice.announce(order);
+    /// The paths of all files, by their numbers.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|file| file.path.clone()).collect()
+    }
+
+    /// Announces the order of an epoch, by the numbers of files.
+    pub(crate) fn announce(&mut self, order: Vec<usize>) {
+        let known = order.into_iter().filter(|number| *number < self.files.len());
+        self.choice.announce(known.map(|number| number as u32).collect());
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -39,4 +39,4 @@ mod trace;
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use host_state::HostCounts;
 pub use report::{OriginalReason, RunCounts, RunReport};
-pub use run::{CheckOriginals, CopyStore, FileRun, RunSettings, memory_directory};
+pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, is_shared, memory_directory};

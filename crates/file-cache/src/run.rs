@@ -11,8 +11,9 @@ use foreread_preload::VARIABLE;
 
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
-use crate::host::{EpochOrder, Host, check_root};
+use crate::host::{Host, check_root};
 use crate::report::{RunCounts, RunReport};
+use crate::table::RootName;
 use crate::trace::Trace;
 
 /// How long a run waits for the host of its cache.
@@ -87,23 +88,28 @@ impl CheckOriginals {
     }
 }
 
+/// The order in which a program opens its files, as far as it is known.
+pub trait FileOrder: Send {
+    /// The files of an epoch, counted from 0, as positions in `files`: all files of the datasets,
+    /// in the order of their paths. `None`: this epoch's order is not known.
+    fn epoch(&mut self, epoch: u64, files: &[PathBuf]) -> Option<Vec<usize>>;
+}
+
 /// The settings of a run.
 pub struct RunSettings {
-    /// The directories whose files are served.
-    pub roots: Vec<PathBuf>,
-    /// Where copies are kept.
-    pub store: CopyStore,
-    /// When originals are compared.
-    pub check: CheckOriginals,
+    /// The names of the directories whose files are served.
+    pub(crate) roots: Vec<RootName>,
+    pub(crate) store: CopyStore,
+    pub(crate) check: CheckOriginals,
     pub(crate) order: OrderCell,
 }
 
 /// An order that the first host takes.
 #[derive(Default)]
-pub(crate) struct OrderCell(Mutex<Option<EpochOrder>>);
+pub(crate) struct OrderCell(Mutex<Option<Box<dyn FileOrder>>>);
 
 impl OrderCell {
-    pub(crate) fn take(&self) -> Option<EpochOrder> {
+    pub(crate) fn take(&self) -> Option<Box<dyn FileOrder>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -120,7 +126,7 @@ impl RunSettings {
     /// # Errors
     /// A directory that is not there.
     pub fn new(roots: &[PathBuf], store: CopyStore) -> Result<Self, FileCacheError> {
-        let mut all = Vec::new();
+        let mut all: Vec<RootName> = Vec::new();
         for root in roots {
             check_root(root)?;
             let found = root.canonicalize().map_err(|error| FileCacheError::system("find", root, error))?;
@@ -131,14 +137,27 @@ impl RunSettings {
                 return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
             }
             // Programs may use both names.
-            for path in [found, given] {
-                if !all.contains(&path) {
-                    all.push(path);
+            for path in [found.clone(), given] {
+                let name = RootName { path, target: found.clone() };
+                if !all.contains(&name) {
+                    all.push(name);
                 }
             }
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
         Ok(Self { roots: all, store, check, order })
+    }
+
+    /// The same, where originals are compared with their copies then.
+    #[must_use]
+    pub fn with_check(self, check: CheckOriginals) -> Self {
+        Self { check, ..self }
+    }
+
+    /// The same with a known order.
+    #[must_use]
+    pub fn with_order(self, order: Box<dyn FileOrder>) -> Self {
+        Self { order: OrderCell(Mutex::new(Some(order))), ..self }
     }
 }
 
@@ -233,7 +252,7 @@ impl Drop for FileRun {
 }
 
 /// Tells the host of a run, which is made whole before it has its name.
-fn announce(cache: &CacheDirectory, roots: &[PathBuf]) -> Result<(PathBuf, Trace, File), FileCacheError> {
+fn announce(cache: &CacheDirectory, roots: &[RootName]) -> Result<(PathBuf, Trace, File), FileCacheError> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", std::process::id(), since.as_micros());
     let (path, new) = (cache.runs().join(&name), cache.runs().join(format!("{name}.new")));
@@ -244,11 +263,21 @@ fn announce(cache: &CacheDirectory, roots: &[PathBuf]) -> Result<(PathBuf, Trace
     std::fs::create_dir(&new).map_err(system("make"))?;
     let own = open_lock(&new.join("lock")).map_err(system("lock"))?;
     lock(&own, false);
-    let all: Vec<u8> = roots.iter().flat_map(|root| [root.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let paths = roots.iter().flat_map(|root| [&root.path, &root.target]);
+    let all: Vec<u8> = paths.flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
     std::fs::write(new.join("roots"), all).map_err(system("write"))?;
     let trace = Trace::create(&new.join("trace"), &cache.table()).map_err(system("make"))?;
     std::fs::rename(&new, &path).map_err(system("name"))?;
     Ok((path, trace, own))
+}
+
+/// The names of datasets that a run has told.
+pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
+    let told = std::fs::read(path).unwrap_or_default();
+    let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
+    let paths: Vec<&[u8]> = told.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
+    let (pairs, _) = paths.as_chunks::<2>();
+    pairs.iter().map(|[name, target]| RootName { path: path(name), target: path(target) }).collect()
 }
 
 /// Becomes the host when the present one has ended.
@@ -274,4 +303,10 @@ pub fn memory_directory() -> Option<(PathBuf, u64)> {
     let directory = Path::new("/dev/shm");
     let found = rustix::fs::statvfs(directory).ok()?;
     Some((directory.to_owned(), found.f_bavail.saturating_mul(found.f_frsize)))
+}
+
+/// Whether other nodes may see a directory: a file system that is not this machine's.
+pub fn is_shared(directory: &Path) -> bool {
+    File::open(directory)
+        .is_ok_and(|file| !foreread_local::is_on_this_machine(std::os::fd::AsFd::as_fd(&file)))
 }

@@ -24,6 +24,14 @@ const CHANGED: u8 = 1;
 const TABLE: &str = "table";
 const MARKS: &str = "marks";
 
+/// A name of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RootName {
+    pub(crate) path: PathBuf,
+    /// The path without links, which names the dataset.
+    pub(crate) target: PathBuf,
+}
+
 /// What a new table needs.
 #[derive(Debug)]
 pub(crate) struct NewTable<'a> {
@@ -33,7 +41,7 @@ pub(crate) struct NewTable<'a> {
     pub(crate) files: u64,
     pub(crate) copies_device: u64,
     pub(crate) directory: &'a Path,
-    pub(crate) roots: &'a [(PathBuf, u64)],
+    pub(crate) roots: &'a [RootName],
 }
 
 /// A copy of an earlier host.
@@ -81,7 +89,7 @@ impl Table {
             directory: text(new.directory)?,
             marks: text(&marks_path)?,
             roots: AtomicU64::new(0),
-            root: [const { Root { path: PathText::EMPTY, device: 0 } }; MAX_ROOTS],
+            root: [const { Root { path: PathText::EMPTY, device: 0, number: 0 } }; MAX_ROOTS],
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
@@ -89,8 +97,8 @@ impl Table {
         // SAFETY: as above.
         unsafe { marks.write(0, header) };
         let table = Self::of(table, marks);
-        for (path, device) in new.roots {
-            table.add_root(path, *device)?;
+        for name in new.roots {
+            table.add_root(name)?;
         }
         // Programs look for the marks by the name in the table.
         std::fs::rename(marks_new, marks_path)?;
@@ -156,30 +164,50 @@ impl Table {
         self.header().key
     }
 
-    /// The datasets, by their numbers.
-    pub(crate) fn roots(&self) -> Vec<PathBuf> {
+    /// The names of datasets, with their numbers.
+    fn names(&self) -> Vec<(PathBuf, usize)> {
         use std::os::unix::ffi::OsStrExt;
         let count = self.header().roots.load(Ordering::Acquire) as usize;
-        let path = |root: &Root| PathBuf::from(std::ffi::OsStr::from_bytes(root.path.bytes()));
-        self.header().root[..count.min(MAX_ROOTS)].iter().map(path).collect()
+        let name = |root: &Root| {
+            (PathBuf::from(std::ffi::OsStr::from_bytes(root.path.bytes())), root.number as usize)
+        };
+        self.header().root[..count.min(MAX_ROOTS)].iter().map(name).collect()
     }
 
-    /// Adds a dataset, and returns its number.
-    pub(crate) fn add_root(&self, path: &Path, device: u64) -> io::Result<usize> {
-        if let Some(known) = self.roots().iter().position(|root| root == path) {
-            return Ok(known);
+    /// How many names of datasets there are.
+    pub(crate) fn names_count(&self) -> usize {
+        self.names().len()
+    }
+
+    /// The datasets, with their numbers.
+    pub(crate) fn roots(&self) -> Vec<(usize, PathBuf)> {
+        let names = self.names().into_iter().enumerate();
+        names.filter(|(at, (_, number))| at == number).map(|(at, (path, _))| (at, path)).collect()
+    }
+
+    /// Adds a name of a dataset. Returns its number if the dataset is new.
+    pub(crate) fn add_root(&self, name: &RootName) -> io::Result<Option<usize>> {
+        let mut new = None;
+        if name.path != name.target {
+            new = self.add_root(&RootName { path: name.target.clone(), target: name.target.clone() })?;
         }
-        let number = self.header().roots.load(Ordering::Relaxed) as usize;
+        let (names, number) = (self.names(), self.names().len());
+        if names.iter().any(|(path, _)| *path == name.path) {
+            return Ok(new);
+        }
         if number >= MAX_ROOTS {
-            let why = format!("a cache of files has at most {MAX_ROOTS} datasets");
+            let why = format!("a cache of files has at most {MAX_ROOTS} names of datasets");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
+        let of = names.iter().position(|(path, _)| *path == name.target).unwrap_or(number);
+        #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
+        let device = rustix::fs::stat(&name.target)?.st_dev as u64;
         let at = std::mem::offset_of!(TableHeader, root) + number * size_of::<Root>();
-        let root = Root { path: text(path)?, device };
+        let root = Root { path: text(&name.path)?, device, number: of as u64 };
         // SAFETY: programs and this process look at roots below the number only, which follows.
         unsafe { self.table.write(at, root) };
         self.header().roots.store(number as u64 + 1, Ordering::Release);
-        Ok(number)
+        Ok(new.or((of == number).then_some(number)))
     }
 
     /// Whether each open compares the original with the copy.
@@ -236,14 +264,6 @@ impl Table {
             }
         }
         None
-    }
-
-    /// The place of a file.
-    pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        let (slots, mask) = (self.slots(), self.header().slots - 1);
-        let places = (0..PROBES).map(|probe| (hash.wrapping_add(probe) & mask) as usize);
-        let is_it = |at: &usize| slots[*at].hash.load(Ordering::Relaxed) == hash;
-        places.take_while(|at| slots[*at].hash.load(Ordering::Relaxed) != 0).find(is_it).map(|at| at as u32)
     }
 
     /// The hash of the file at a place.
@@ -328,8 +348,12 @@ fn text(path: &Path) -> io::Result<PathText> {
 mod tests {
     use super::*;
 
+    fn name(path: &str, target: &str) -> RootName {
+        RootName { path: path.into(), target: target.into() }
+    }
+
     fn table(cache: &Path, files: u64) -> Table {
-        let roots = [(PathBuf::from("/data"), 7)];
+        let roots = [name("/tmp", "/tmp")];
         let new = NewTable {
             checks: true,
             key: 5,
@@ -352,29 +376,35 @@ mod tests {
         for hash in 1..=1000_u64 {
             let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let place = first.insert(hash, false).unwrap();
-            assert_eq!((first.insert(hash, false), first.find(hash)), (Some(place), Some(place)));
+            assert_eq!(first.insert(hash, false), Some(place));
             assert!(first.publish(place, &copy(hash % 100_000, 9), false));
         }
         let hash = 7_u64.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        first.withdraw(first.find(hash).unwrap());
+        let place = first.insert(hash, false).unwrap();
+        first.withdraw(place);
         let mut next = Table::open(cache.path()).unwrap();
         let earlier = next.earlier();
         assert_eq!((earlier.len(), earlier.contains_key(&hash), next.roots().len()), (999, false, 1));
         next.withdraw_all();
-        assert!(next.earlier().is_empty() && next.find(hash).is_some());
+        assert!(next.earlier().is_empty() && next.insert(hash, false) == Some(place));
     }
 
     #[test]
     fn roots_are_added_once_and_bounded() {
         let cache = tempfile::tempdir().unwrap();
         let table = table(cache.path(), 10);
-        assert_eq!(table.add_root(Path::new("/data"), 7).unwrap(), 0);
-        for number in 1..MAX_ROOTS {
-            assert_eq!(table.add_root(&PathBuf::from(format!("/{number}")), 7).unwrap(), number);
+        assert_eq!(table.add_root(&name("/tmp", "/tmp")).unwrap(), None);
+        // Another name of a dataset has its number.
+        assert_eq!(table.add_root(&name("/link", "/tmp")).unwrap(), None);
+        assert_eq!(table.add_root(&name("/other", "/usr")).unwrap(), Some(2));
+        let expected = [("/tmp", 0), ("/link", 0), ("/usr", 2), ("/other", 2)];
+        assert_eq!(table.names(), expected.map(|(path, number)| (PathBuf::from(path), number)));
+        assert_eq!(table.roots(), [(0, "/tmp".into()), (2, "/usr".into())]);
+        for number in 4..MAX_ROOTS {
+            table.add_root(&name(&format!("/{number}"), "/tmp")).unwrap();
         }
-        assert!(table.add_root(Path::new("/one-more"), 7).is_err());
-        assert_eq!(table.roots()[1], Path::new("/1"));
-        assert!(table.add_root(&PathBuf::from("/x".repeat(300)), 7).is_err());
+        assert!(table.add_root(&name("/one-more", "/tmp")).is_err());
+        assert!(table.add_root(&name("/absent", "/absent")).is_err());
     }
 
     #[test]

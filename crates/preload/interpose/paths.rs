@@ -91,9 +91,9 @@ fn descriptor_name(descriptor: c_int) -> [u8; 32] {
 
 /// The hash of the part of an absolute path that is below a dataset.
 fn below_root(mapped: Mapped, path: &[u8], is_file: bool) -> Option<PathHash> {
-    mapped.roots().iter().enumerate().find_map(|(number, root)| {
+    mapped.roots().iter().find_map(|root| {
         let rest = rest(root.path.bytes(), path)?;
-        PathHash::new(mapped.key(), number).add(rest.iter().copied(), is_file)
+        PathHash::new(mapped.key(), root.number as usize).add(rest.iter().copied(), is_file)
     })
 }
 

@@ -73,6 +73,8 @@ pub struct Root {
     pub path: PathText,
     /// The device of its files.
     pub device: u64,
+    /// The number of the dataset, in hashes of its files. Other names of it have the same one.
+    pub number: u64,
 }
 
 /// The beginning of a table.

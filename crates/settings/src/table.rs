@@ -353,6 +353,10 @@ pub const VARIABLES: &[Variable] = &[
          several nodes meet at a host",
     ),
     (
+        "FOREREAD_RUN_TRACE",
+        "Set by `foreread run` for its programs: where their opens are recorded. Not for users",
+    ),
+    (
         "FOREREAD_MEET",
         "Where ranks meet: rank 0's `host:port`, one `host:port` per rank with commas between them, or a \
          directory that all ranks can access. Unset: the launcher's address",

@@ -13,7 +13,11 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+#[cfg(target_os = "linux")]
+use foreread::Disk;
 use foreread::dataset::FormatOptions;
+#[cfg(target_os = "linux")]
+use foreread::size::ByteSize;
 
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
@@ -91,6 +95,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(subcommand, after_help = texts::AGENT)]
     Agent(Agent),
+    /// Run a program that is not changed, with local copies of the files that it reads
+    #[cfg(target_os = "linux")]
+    #[command(after_help = texts::RUN)]
+    Run(Run),
     /// Fill the memory of the node's agent with a dataset, ahead of its jobs
     #[cfg(feature = "agent")]
     #[command(after_help = texts::WARM)]
@@ -345,6 +353,64 @@ pub enum Agent {
     /// Stop an agent; its jobs then read storage by themselves
     #[command(after_help = texts::AGENT_STOP)]
     Stop(AgentTarget),
+}
+
+/// A program that is not changed.
+#[cfg(target_os = "linux")]
+#[derive(Debug, Args)]
+pub struct Run {
+    /// A directory whose files are served; several for several datasets
+    #[arg(long, value_name = "DIR", required = true)]
+    pub root: Vec<PathBuf>,
+    /// Keep copies in a directory of a local disk, of at most this size
+    #[arg(long, value_name = "DIR=SIZE", conflicts_with = "memory", required_unless_present = "memory")]
+    pub disk: Option<Disk>,
+    /// Keep copies in memory, of at most this size
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// When originals are compared with their copies
+    #[arg(long, value_enum, default_value_t = CheckOriginals::Auto)]
+    pub check: CheckOriginals,
+    /// The files of each epoch in the order of their use: a line per file, an empty line between
+    /// epochs
+    #[arg(long, value_name = "FILE", conflicts_with = "sampler")]
+    pub order: Option<PathBuf>,
+    /// The order of PyTorch's DistributedSampler with this seed: torch:seed=N
+    #[arg(long, value_name = "SAMPLER")]
+    pub sampler: Option<String>,
+    /// The part of the disk's size that may be written in a day, after it was filled once
+    #[arg(long, value_name = "PART", default_value_t = 0.5)]
+    pub disk_writes_per_day: f64,
+    /// How to report at the end, on standard error
+    #[arg(long, value_enum, default_value_t = RunReportKind::Text)]
+    pub report: RunReportKind,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub words: Vec<std::ffi::OsString>,
+}
+
+/// When originals are compared.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CheckOriginals {
+    /// At each open on local file systems, and when a copy is made on others
+    Auto,
+    /// At each open
+    Open,
+    /// When a copy is made
+    Never,
+}
+
+/// A report of a run.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RunReportKind {
+    /// A few lines
+    Text,
+    /// One JSON object
+    Json,
+    /// Nothing
+    Off,
 }
 
 /// An agent that is to run.

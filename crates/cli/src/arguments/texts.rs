@@ -88,6 +88,12 @@ pub(super) const AGENT_SET: &str = help![
     "foreread agent set limit@s3://bucket=100MB/s 'weight@search-*=4'",
     "foreread agent set pin@s3://bucket/train=true --socket /run/user/1000/a/node.sock"
 ];
+#[cfg(target_os = "linux")]
+pub(super) const RUN: &str = help![
+    "foreread run --root /lustre/imagenet --disk /local/scratch=400GB -- python train.py",
+    "srun foreread run --root /lustre/imagenet --disk $TMPDIR=400GB -- python train.py",
+    "foreread run --root /nfs/images --memory 64GiB --sampler torch:seed=0 -- torchrun train.py"
+];
 #[cfg(feature = "agent")]
 pub(super) const WARM: &str = help![
     "foreread warm s3://bucket/train",

@@ -10,9 +10,9 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -25,7 +25,7 @@ use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
 use crate::arguments::{Agent, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
-use crate::{output, settings};
+use crate::{child, output, settings};
 
 /// How long `start` waits until the agent serves.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,10 +34,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(20);
-
-/// The exit codes of shells for a command that does not exist or cannot be executed.
-const NOT_FOUND: u8 = 127;
-const NOT_EXECUTABLE: u8 = 126;
 
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
@@ -239,19 +235,13 @@ fn run_command(
     let mut command = Command::new(program);
     command.args(arguments).env(AGENT_VARIABLE, &socket);
     limit.restore_in(&mut command);
-    let signals = PassedSignals::record()?;
-    let mut child = match command.spawn() {
+    let mut child = match child::spawn(&mut command)? {
         Ok(child) => child,
-        Err(error) => {
-            output::complain(&format!("cannot run {}: {error}", program.display()));
-            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
-            return Ok(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
-        }
+        Err(code) => return Ok(code),
     };
-    signals.pass_to(child.id())?;
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for the command")? {
-            return Ok(exit_code(status));
+            return Ok(child::exit_code(status));
         }
         // Its jobs then read by themselves.
         if agent.as_ref().is_some_and(RunningAgent::is_stopped) {
@@ -267,46 +257,6 @@ fn agent_directory() -> std::io::Result<tempfile::TempDir> {
     let builder = builder.prefix("foreread-agent-").permissions(Permissions::from_mode(0o700));
     // A socket's path has at most 107 bytes.
     if std::env::temp_dir().as_os_str().len() > 70 { builder.tempdir_in("/tmp") } else { builder.tempdir() }
-}
-
-/// Signals that end the agent's process are for the command, which ends it.
-struct PassedSignals(signal_hook::iterator::Signals);
-
-impl PassedSignals {
-    /// Records signals from now on, so that none is lost while the command starts.
-    fn record() -> Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-        let signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
-        Ok(Self(signals.context("cannot register signal handlers")?))
-    }
-
-    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
-    fn pass_to(self, process: u32) -> Result<()> {
-        use signal_hook::consts::{SIGHUP, SIGTERM};
-        let Self(mut signals) = self;
-        let pass = move || {
-            for signal in signals.forever().filter(|signal| [SIGHUP, SIGTERM].contains(signal)) {
-                let signal = rustix::process::Signal::from_named_raw(signal);
-                let process = rustix::process::Pid::from_raw(process as i32);
-                if let (Some(signal), Some(process)) = (signal, process) {
-                    // It may have ended.
-                    let _ = rustix::process::kill_process(process, signal);
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("foreread-signals".to_owned());
-        thread.spawn(pass).context("cannot start a thread")?;
-        Ok(())
-    }
-}
-
-/// The exit code of a shell for a command.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => ExitCode::from(code as u8),
-        (None, Some(signal)) => ExitCode::from(128 + signal as u8),
-        (None, None) => ExitCode::FAILURE,
-    }
 }
 
 /// The socket of the agent that a command is about.

@@ -11,6 +11,8 @@ pub mod load;
 pub mod man;
 pub mod order;
 pub mod plan;
+#[cfg(target_os = "linux")]
+pub mod run;
 pub mod simulate;
 #[cfg(feature = "peer")]
 pub mod token;

@@ -1,0 +1,293 @@
+//! `foreread run -- CMD`: a program that is not changed, with local copies of the files that it
+//! reads.
+//!
+//! This process makes copies and the program opens them. Nothing of the program passes through it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use foreread::size::ByteSize;
+use foreread::{Error, ErrorKind, SamplerKind};
+use foreread_file_cache::{
+    CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport, RunSettings,
+    is_shared, memory_directory,
+};
+use serde::Serialize;
+
+use crate::arguments::{self, Run, RunReportKind};
+use crate::{child, output};
+
+pub fn run(options: &Run) -> Result<ExitCode> {
+    for root in &options.root {
+        if let Some(text) = root.to_str().filter(|text| text.contains("://") && !text.starts_with("file:")) {
+            return Err(usage(format!(
+                "--root {text}: programs that are not changed read directories; use \
+                 foreread.torch.DataLoader, or mount the bucket (mountpoint-s3) and give the mount as --root"
+            )));
+        }
+    }
+    let settings = RunSettings::new(&options.root, store(options)?).map_err(named)?;
+    let settings = settings.with_check(check(options.check));
+    let settings = match order(options)? {
+        Some(order) => settings.with_order(order),
+        None => settings,
+    };
+    let run = FileRun::start(settings).map_err(named)?;
+    let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(run.variables(|name| std::env::var_os(name)));
+    let mut child = match child::spawn(&mut command)? {
+        Ok(child) => child,
+        Err(code) => return Ok(code),
+    };
+    let status = child.wait().context("cannot wait for the command")?;
+    match options.report {
+        RunReportKind::Text => print(&run.report()),
+        RunReportKind::Json => {
+            let json =
+                serde_json::to_string(&RunJson::of(&run.report())).context("cannot write the report")?;
+            output::note(&json);
+        }
+        RunReportKind::Off => {}
+    }
+    Ok(child::exit_code(status))
+}
+
+fn usage(message: String) -> anyhow::Error {
+    Error::new(ErrorKind::Usage, message).into()
+}
+
+/// A failure of the cache as the command reports it.
+fn named(error: foreread_file_cache::FileCacheError) -> anyhow::Error {
+    match error.kind() {
+        FileCacheErrorKind::Invalid => usage(format!("--root: {error}")),
+        _ => error.into(),
+    }
+}
+
+fn check(check: arguments::CheckOriginals) -> CheckOriginals {
+    match check {
+        arguments::CheckOriginals::Auto => CheckOriginals::Auto,
+        arguments::CheckOriginals::Open => CheckOriginals::Open,
+        arguments::CheckOriginals::Never => CheckOriginals::Never,
+    }
+}
+
+/// Where copies are kept.
+fn store(options: &Run) -> Result<CopyStore> {
+    if let Some(disk) = &options.disk {
+        let (directory, writes_per_day) = (disk.directory.clone(), options.disk_writes_per_day);
+        if !(writes_per_day >= 0.0 && writes_per_day.is_finite()) {
+            return Err(usage(format!(
+                "--disk-writes-per-day {writes_per_day}: expected a number from 0 on"
+            )));
+        }
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let node = is_shared(&directory).then(node_name);
+        if let Some(node) = &node {
+            let shown = directory.display();
+            output::complain(&format!(
+                "{shown} is on a file system that nodes share; {node} has a part of it"
+            ));
+        }
+        return Ok(CopyStore::Disk { directory, bytes: disk.bytes, writes_per_day, node });
+    }
+    let ByteSize(wanted) = options.memory.unwrap_or_default();
+    let Some((directory, there)) = memory_directory() else {
+        bail!("--memory: there is no /dev/shm for copies; use --disk with a directory of a tmpfs");
+    };
+    let most = foreread::free_memory().unwrap_or(u64::MAX).min(there);
+    if wanted > most {
+        output::complain(&format!(
+            "--memory {} is more than the {} that /dev/shm and the memory limits have left; copies take \
+             nine tenths of that",
+            ByteSize(wanted),
+            ByteSize(most)
+        ));
+    }
+    Ok(CopyStore::Memory { directory, bytes: if wanted > most { most / 10 * 9 } else { wanted } })
+}
+
+fn node_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).collect()
+}
+
+/// The order that the user has announced.
+fn order(options: &Run) -> Result<Option<Box<dyn FileOrder>>> {
+    if let Some(path) = &options.order {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let root = std::path::absolute(&options.root[0])?.canonicalize()?;
+        let line = |line: &str| root.join(line);
+        let epochs =
+            text.split("\n\n").map(|epoch| epoch.lines().filter(|line| !line.is_empty()).map(line).collect());
+        return Ok(Some(Box::new(ListedOrder { epochs: epochs.collect() })));
+    }
+    let Some(sampler) = &options.sampler else { return Ok(None) };
+    let seed = sampler.strip_prefix("torch:seed=").and_then(|seed| seed.parse().ok());
+    let seed = seed.ok_or_else(|| usage(format!("--sampler {sampler}: expected torch:seed=N")))?;
+    Ok(Some(Box::new(SampledOrder { seed })))
+}
+
+/// The files of each epoch, from a file. The last epoch's order is that of all later ones.
+struct ListedOrder {
+    epochs: Vec<Vec<PathBuf>>,
+}
+
+impl FileOrder for ListedOrder {
+    fn epoch(&mut self, epoch: u64, files: &[PathBuf]) -> Option<Vec<usize>> {
+        let wanted = self.epochs.get(epoch as usize).or_else(|| self.epochs.last())?;
+        let numbers: std::collections::HashMap<&Path, usize> =
+            files.iter().enumerate().map(|(number, path)| (&**path, number)).collect();
+        Some(wanted.iter().filter_map(|path| numbers.get(&**path).copied()).collect())
+    }
+}
+
+/// The order of `DistributedSampler` over the files in the order of their paths.
+struct SampledOrder {
+    seed: u64,
+}
+
+impl FileOrder for SampledOrder {
+    fn epoch(&mut self, epoch: u64, files: &[PathBuf]) -> Option<Vec<usize>> {
+        let sampler = foreread::order::sampler(SamplerKind::Torch, files.len() as u64, self.seed).ok()?;
+        let order = sampler.order(epoch).ok()?;
+        Some((0..order.len()).map(|at| order.at(at).0 as usize).collect())
+    }
+}
+
+/// The report as JSON.
+#[derive(Serialize)]
+struct RunJson {
+    opens: u64,
+    served: u64,
+    served_bytes: u64,
+    originals: std::collections::BTreeMap<&'static str, u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<HostJson>,
+}
+
+/// What the host did.
+#[derive(Serialize)]
+struct HostJson {
+    files: u64,
+    left_out: u64,
+    capacity: u64,
+    held_bytes: u64,
+    copies: u64,
+    adopted: u64,
+    copied: u64,
+    copied_bytes: u64,
+    evicted: u64,
+    over_budget: u64,
+    no_room: u64,
+    failed: u64,
+    unfit: u64,
+}
+
+impl RunJson {
+    fn of(report: &RunReport) -> Self {
+        let counts = &report.counts;
+        Self {
+            opens: counts.opens,
+            served: counts.served,
+            served_bytes: counts.served_bytes,
+            originals: counts.originals.iter().map(|(reason, count)| (reason.text(), *count)).collect(),
+            host: report.host.map(|host| {
+                let HostCounts { files, left_out, capacity, held_bytes, copies, adopted, copied, .. } = host;
+                let HostCounts { copied_bytes, evicted, over_budget, no_room, failed, unfit, .. } = host;
+                HostJson {
+                    files,
+                    left_out,
+                    capacity,
+                    held_bytes,
+                    copies,
+                    adopted,
+                    copied,
+                    copied_bytes,
+                    evicted,
+                    over_budget,
+                    no_room,
+                    failed,
+                    unfit,
+                }
+            }),
+        }
+    }
+}
+
+/// Prints the report on standard error: the program's output is the program's.
+fn print(report: &RunReport) {
+    let counts = &report.counts;
+    if counts.opens == 0 {
+        output::note(
+            "foreread: 0 opens of files below --root were seen: the program read none, or it is static (Go) \
+             and calls the kernel itself, or it was started without its environment",
+        );
+    } else {
+        let share = 100.0 * counts.served as f64 / counts.opens as f64;
+        let reasons: Vec<String> =
+            counts.originals.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
+        let reasons =
+            if reasons.is_empty() { String::new() } else { format!("; originals: {}", reasons.join(", ")) };
+        output::note(&format!(
+            "foreread: {} of {} opens had a local copy ({share:.1} %, {}){reasons}",
+            counts.served,
+            counts.opens,
+            ByteSize(counts.served_bytes)
+        ));
+    }
+    match &report.host {
+        Some(host) => print_host(host),
+        None => output::note("foreread: another run on this node made the copies"),
+    }
+}
+
+fn print_host(host: &HostCounts) {
+    output::note(&format!(
+        "foreread: {} of {} files have copies, {} of {}; {} made here ({}), {} found, {} replaced",
+        host.copies,
+        host.files,
+        ByteSize(host.held_bytes),
+        ByteSize(host.capacity),
+        host.copied,
+        ByteSize(host.copied_bytes),
+        host.adopted,
+        host.evicted
+    ));
+    let mut reasons = Vec::new();
+    let mut reason = |count: u64, text: &str| {
+        if count > 0 {
+            reasons.push(format!("{count} {text}"));
+        }
+    };
+    reason(host.over_budget, "over the budget of writes (--disk-writes-per-day)");
+    reason(host.no_room, "without room");
+    reason(host.unfit, "with holes or extended attributes");
+    reason(host.failed, "failed (a full disk, or an error: see -v)");
+    reason(host.left_out, "without a place in the table");
+    if !reasons.is_empty() {
+        output::note(&format!("foreread: not copied: {}", reasons.join(", ")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_are_those_of_files_and_of_the_sampler() {
+        let files: Vec<PathBuf> = (0..4).map(|number| PathBuf::from(format!("/data/{number}"))).collect();
+        let epoch =
+            |names: &[&str]| names.iter().map(|name| PathBuf::from(format!("/data/{name}"))).collect();
+        let mut listed = ListedOrder { epochs: vec![epoch(&["2", "absent", "0"]), epoch(&["3"])] };
+        let orders = [0, 1, 2].map(|number| listed.epoch(number, &files).unwrap());
+        assert_eq!(orders, [vec![2, 0], vec![3], vec![3]]);
+        let mut order = SampledOrder { seed: 0 }.epoch(1, &files).unwrap();
+        order.sort_unstable();
+        assert_eq!(order, [0, 1, 2, 3]);
+    }
+}

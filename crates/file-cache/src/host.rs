@@ -32,6 +32,9 @@ const COPIERS: usize = 4;
 /// How long the table of a new cache waits for the number of files.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long a run waits until earlier copies were looked at.
+const ADOPT_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The files that a table has room for if their number is not known yet.
 const MANY_FILES: u64 = 1 << 21;
 
@@ -141,6 +144,8 @@ impl Host {
                     .map_err(|error| FileCacheError::system("make the table of", cache.path(), error))?
             }
         };
+        let mut table = table;
+        earlier.iter().for_each(|(hash, copy)| table.remember(*hash, copy));
         let earlier = EarlierCopies::new(cache.path(), earlier);
         let per_day = settings.store.writes_per_day();
         let state = HostState::new(table, cache.copies(), settings.store.bytes(), earlier.held(), per_day);
@@ -161,6 +166,11 @@ impl Host {
         })?;
         for _ in 0..COPIERS {
             host.spawn("copies", |shared| copy_files(&shared))?;
+        }
+        // Programs are served from their first open on, if that does not take long.
+        let begun = Instant::now();
+        while !host.shared.lock().is_listed && begun.elapsed() < ADOPT_TIMEOUT {
+            std::thread::sleep(BUSY);
         }
         Ok(host)
     }
@@ -260,6 +270,7 @@ fn take_files(
     }
     sweep(&copies, |hash, generation| shared.lock().is_needed(hash, generation));
     let mut state = shared.lock();
+    state.table.forget_earlier();
     state.earlier_are_gone(earlier.held());
     state.is_listed = true;
     drop(state);

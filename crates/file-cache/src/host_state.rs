@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use foreread_planner::{FileChoice, FileCopy, WearBudget};
-use foreread_preload::layout::OpenKind;
+use foreread_preload::layout::{GENERATIONS, OpenKind};
 
 use crate::copying::copy_path;
 use crate::eviction::{Eviction, remove_unused};
@@ -110,7 +110,7 @@ impl HostState {
         let counts = HostCounts { capacity, held_bytes: held, ..HostCounts::default() };
         // Numbers of copies are never used again, also by later hosts.
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let generation = since.as_millis() as u32 & 0x3fff_ffff;
+        let generation = since.as_millis() as u32 % GENERATIONS;
         let (files, by_hash, choice) = Default::default();
         Self {
             table,
@@ -260,7 +260,7 @@ impl HostState {
                 self.choice.refuse(copy.file);
                 continue;
             }
-            self.generation = (self.generation + 1) & 0x3fff_ffff;
+            self.generation = (self.generation + 1) % GENERATIONS;
             let (path, hash, generation) = (file.path.clone(), self.hash_of(copy.file), self.generation);
             return Some(CopyJob { copy, path, hash, generation });
         }

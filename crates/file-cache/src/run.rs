@@ -132,8 +132,8 @@ impl RunSettings {
             let found = root.canonicalize().map_err(|error| FileCacheError::system("find", root, error))?;
             let given =
                 std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
-            if !found.is_dir() {
-                let why = format!("{} is not a directory", root.display());
+            if !found.is_dir() || found.parent().is_none() {
+                let why = format!("{} is not a directory of files", root.display());
                 return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
             }
             // Programs may use both names.

@@ -227,7 +227,8 @@ impl Table {
             let (hash, entry) = (slot.hash.load(Ordering::Acquire), entries.get(value.entry as usize)?);
             let inode = entry.inode.load(Ordering::Relaxed);
             let is_its = entry.hash.load(Ordering::Relaxed) == hash;
-            let identity = entry.identity(inode).filter(|_| value.is_present && is_its && hash != 0)?;
+            let is_copy = value.is_present || value.is_earlier;
+            let identity = entry.identity(inode).filter(|_| is_copy && is_its && hash != 0)?;
             let crc32c = entry.crc32c.load(Ordering::Relaxed) as u32;
             Some((hash, EarlierCopy { inode, generation: value.generation, crc32c, identity }))
         };
@@ -241,7 +242,32 @@ impl Table {
         for slot in self.slots() {
             let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
             if value.is_present {
-                slot.value.store(SlotValue { is_present: false, ..value }.encode(), Ordering::Release);
+                let value = SlotValue { is_present: false, is_earlier: true, ..value };
+                slot.value.store(value.encode(), Ordering::Release);
+            }
+        }
+    }
+
+    /// Notes a copy of an earlier host, so that the next one knows it if this one ends before it has
+    /// looked at it.
+    pub(crate) fn remember(&mut self, hash: u64, copy: &EarlierCopy) {
+        let Some(place) = self.insert(hash, false) else { return };
+        let slot = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Relaxed));
+        if slot.is_earlier || slot.is_present {
+            return;
+        }
+        let Some(entry) = self.free_entry(copy.inode) else { return };
+        self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
+        let value = SlotValue { is_earlier: true, generation: copy.generation, entry: entry as u32, ..slot };
+        self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
+    }
+
+    /// Forgets the copies of earlier hosts that were not published again.
+    pub(crate) fn forget_earlier(&self) {
+        for slot in self.slots() {
+            let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
+            if value.is_earlier {
+                slot.value.store(SlotValue { is_earlier: false, ..value }.encode(), Ordering::Release);
             }
         }
     }
@@ -254,7 +280,8 @@ impl Table {
             let slot = &slots[at];
             match slot.hash.load(Ordering::Relaxed) {
                 0 => {
-                    let value = SlotValue { is_present: false, is_link, generation: 0, entry: 0 };
+                    let value =
+                        SlotValue { is_present: false, is_link, is_earlier: false, generation: 0, entry: 0 };
                     slot.value.store(value.encode(), Ordering::Relaxed);
                     slot.hash.store(hash, Ordering::Release);
                     return Some(at as u32);
@@ -277,7 +304,8 @@ impl Table {
         let hash = self.hash_at(place);
         self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
         (self.published[entry], self.retired[entry]) = (true, None);
-        let value = SlotValue { is_present: true, is_link, generation: copy.generation, entry: entry as u32 };
+        let (generation, entry) = (copy.generation, entry as u32);
+        let value = SlotValue { is_present: true, is_link, is_earlier: false, generation, entry };
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
         true
     }
@@ -303,7 +331,7 @@ impl Table {
     pub(crate) fn withdraw(&mut self, place: u32) {
         let slot = &self.slots()[place as usize].value;
         let value = SlotValue::decode(slot.load(Ordering::Relaxed));
-        slot.store(SlotValue { is_present: false, ..value }.encode(), Ordering::Release);
+        slot.store(SlotValue { is_present: false, is_earlier: false, ..value }.encode(), Ordering::Release);
         if value.is_present
             && let Some(published) = self.published.get_mut(value.entry as usize)
         {
@@ -386,6 +414,8 @@ mod tests {
         let earlier = next.earlier();
         assert_eq!((earlier.len(), earlier.contains_key(&hash), next.roots().len()), (999, false, 1));
         next.withdraw_all();
+        assert_eq!(next.earlier().len(), 999);
+        next.forget_earlier();
         assert!(next.earlier().is_empty() && next.insert(hash, false) == Some(place));
     }
 

@@ -6,6 +6,7 @@ use core::ffi::{c_char, c_int, c_long, c_uint};
 use crate::decision::{change, rename as will_rename};
 use crate::next::{self, Next};
 use crate::opens::stand_in;
+use crate::paths::directory_changed;
 use crate::system::{self, AT_FDCWD};
 
 /// A path, with the directory that it begins at.
@@ -40,7 +41,7 @@ stand_in! {
     };
     /// `unlink`.
     unlink(path: *const c_char) -> c_int = {
-        change(AT_FDCWD, path);
+        change(AT_FDCWD, path, false);
         match next::UNLINK.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
             Some(unlink) => unlink(path),
             None => system::returned(system::unlink(AT_FDCWD, path, 0)),
@@ -48,7 +49,7 @@ stand_in! {
     };
     /// `unlinkat`.
     unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int = {
-        change(at, path);
+        change(at, path, false);
         match next::UNLINKAT.get::<unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int>() {
             Some(unlinkat) => unlinkat(at, path, flags),
             None => system::returned(system::unlink(at, path, flags)),
@@ -56,7 +57,7 @@ stand_in! {
     };
     /// `remove`.
     remove(path: *const c_char) -> c_int = {
-        change(AT_FDCWD, path);
+        change(AT_FDCWD, path, false);
         match next::REMOVE.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
             Some(remove) => remove(path),
             None => removed(path),
@@ -68,7 +69,7 @@ stand_in! {
     truncate64(path: *const c_char, length: c_long) -> c_int = truncate_by(&next::TRUNCATE64, path, length);
     /// `link`.
     link(from: *const c_char, to: *const c_char) -> c_int = {
-        change(AT_FDCWD, to);
+        change(AT_FDCWD, to, false);
         match next::LINK.get::<Paths>() {
             Some(link) => link(from, to),
             None => system::returned(system::link((AT_FDCWD, from), (AT_FDCWD, to), 0)),
@@ -76,7 +77,7 @@ stand_in! {
     };
     /// `linkat`.
     linkat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char, flags: c_int) -> c_int = {
-        change(to_at, to);
+        change(to_at, to, false);
         type LinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, c_int) -> c_int;
         match next::LINKAT.get::<LinkAt>() {
             Some(linkat) => linkat(at, from, to_at, to, flags),
@@ -85,7 +86,7 @@ stand_in! {
     };
     /// `symlink`.
     symlink(target: *const c_char, path: *const c_char) -> c_int = {
-        change(AT_FDCWD, path);
+        change(AT_FDCWD, path, false);
         match next::SYMLINK.get::<Paths>() {
             Some(symlink) => symlink(target, path),
             None => system::returned(system::symlink(target, (AT_FDCWD, path))),
@@ -93,11 +94,32 @@ stand_in! {
     };
     /// `symlinkat`.
     symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int = {
-        change(at, path);
+        change(at, path, false);
         match next::SYMLINKAT.get::<unsafe extern "C" fn(*const c_char, c_int, *const c_char) -> c_int>() {
             Some(symlinkat) => symlinkat(target, at, path),
             None => system::returned(system::symlink(target, (at, path))),
         }
+    };
+}
+
+stand_in! {
+    /// `chdir`.
+    chdir(path: *const c_char) -> c_int = {
+        let result = match next::CHDIR.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
+            Some(chdir) => chdir(path),
+            None => system::returned(system::chdir(path)),
+        };
+        directory_changed();
+        result
+    };
+    /// `fchdir`.
+    fchdir(descriptor: c_int) -> c_int = {
+        let result = match next::FCHDIR.get::<unsafe extern "C" fn(c_int) -> c_int>() {
+            Some(fchdir) => fchdir(descriptor),
+            None => system::returned(system::fchdir(descriptor)),
+        };
+        directory_changed();
+        result
     };
 }
 
@@ -133,7 +155,7 @@ unsafe fn removed(path: *const c_char) -> c_int {
 unsafe fn truncate_by(next: &Next, path: *const c_char, length: c_long) -> c_int {
     // SAFETY: the caller's proof, for both.
     unsafe {
-        change(AT_FDCWD, path);
+        change(AT_FDCWD, path, true);
         match next.get::<unsafe extern "C" fn(*const c_char, c_long) -> c_int>() {
             Some(truncate) => truncate(path, length),
             None => system::returned(system::truncate(path, length)),

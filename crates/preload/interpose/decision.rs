@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use crate::identity::FileStat;
 use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name};
 use crate::mapped::Mapped;
+use crate::paths::Purpose;
 use crate::{paths, system};
 
 /// The path of a copy, as a C string.
@@ -57,8 +58,14 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
     if flags & (system::O_DIRECTORY | system::O_PATH) != 0 {
         return None;
     }
+    if may_write(flags) {
+        // Before the program writes.
+        // SAFETY: as for this function.
+        unsafe { change(directory, path, flags & system::O_NOFOLLOW == 0) };
+        return None;
+    }
     // SAFETY: as for this function.
-    let hash = unsafe { paths::hash(mapped, directory, path) }?;
+    let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
     match unsafe { decide(mapped, hash, (directory, path), flags) } {
         Ok((path, bytes)) => Some(Copy { mapped, hash, bytes, path }),
         Err(kind) => {
@@ -77,11 +84,6 @@ unsafe fn decide(
     flags: c_int,
 ) -> Result<(CopyPath, u64), OpenKind> {
     let (place, value) = mapped.find(hash).ok_or(OpenKind::Unknown)?;
-    if may_write(flags) {
-        // Before the program writes.
-        mapped.mark(place);
-        return Err(OpenKind::Writing);
-    }
     let value = SlotValue::decode(value);
     if !value.is_present {
         return Err(OpenKind::Absent);
@@ -111,18 +113,32 @@ unsafe fn decide(
     path.map(|path| (path, original.size)).ok_or(OpenKind::Failed)
 }
 
-/// Notes that a program changes what a path means: writes, renames, removes. Before it happens.
+/// Notes that a program changes what a path means, or with `follows` the file that it leads to.
+/// Before it happens.
 ///
 /// # Safety
 /// `path` is a C string.
-pub(crate) unsafe fn change(directory: c_int, path: *const c_char) {
+pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool) {
     let Some(mapped) = Mapped::get() else { return };
     // SAFETY: as for this function.
-    let Some(hash) = (unsafe { paths::hash(mapped, directory, path) }) else { return };
-    if let Some((place, _)) = mapped.find(hash) {
-        mapped.mark(place);
-        mapped.record(hash, OpenKind::Writing);
+    let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Change) };
+    let is_plain = hash.is_some_and(|hash| mark(mapped, hash));
+    if !is_plain {
+        // Through a link or `..`, it may be a file of a dataset all the same.
+        // SAFETY: as for this function.
+        let real = unsafe { paths::real_hash(mapped, directory, path, !follows) };
+        if let Some(real) = real.filter(|real| hash != Some(*real)) {
+            mark(mapped, real);
+        }
     }
+}
+
+/// Marks a file. Whether it is in the table, and no link.
+fn mark(mapped: Mapped, hash: u64) -> bool {
+    let Some((place, value)) = mapped.find(hash) else { return false };
+    mapped.mark(place);
+    mapped.record(hash, OpenKind::Writing);
+    !SlotValue::decode(value).is_link
 }
 
 /// Notes that a program renames: a file, or a directory with all files in it.
@@ -132,7 +148,7 @@ pub(crate) unsafe fn change(directory: c_int, path: *const c_char) {
 pub(crate) unsafe fn rename(directory: c_int, path: *const c_char) {
     let Some(mapped) = Mapped::get() else { return };
     // SAFETY: as for this function.
-    unsafe { change(directory, path) };
+    unsafe { change(directory, path, false) };
     let mut found = FileStat::EMPTY;
     let to = (&raw mut found).cast::<c_void>();
     if path.is_null() {

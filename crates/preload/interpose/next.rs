@@ -110,4 +110,6 @@ next_functions! {
     LINKAT = c"linkat";
     SYMLINK = c"symlink";
     SYMLINKAT = c"symlinkat";
+    CHDIR = c"chdir";
+    FCHDIR = c"fchdir";
 }

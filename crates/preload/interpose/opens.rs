@@ -114,7 +114,7 @@ stand_in! {
 unsafe fn creat_by(next: &Next, path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the caller's proof, for all three.
     unsafe {
-        decision::change(system::AT_FDCWD, path);
+        decision::change(system::AT_FDCWD, path, true);
         match next.get::<unsafe extern "C" fn(*const c_char, c_int) -> c_int>() {
             Some(creat) => creat(path, mode),
             None => system::returned(system::openat(system::AT_FDCWD, path, CREATES, mode)),

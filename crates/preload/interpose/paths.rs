@@ -1,34 +1,124 @@
 //! Which file of a dataset a path means. What is not certain means none, and the kernel decides.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::identity::FileStat;
 use crate::layout::{PathHash, Root};
 use crate::mapped::Mapped;
 use crate::system;
 
+/// Whether the working directory was outside of all datasets when it was looked at, which takes
+/// three times as long as all else. `chdir` forgets it. A program that changes its directory by
+/// other means reads originals. What changes files is never decided by it.
+static IS_OUTSIDE: AtomicBool = AtomicBool::new(false);
+
+/// Forgets what is known of the working directory.
+pub(crate) fn directory_changed() {
+    IS_OUTSIDE.store(false, Ordering::Release);
+}
+
+/// What a path is looked at for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Read,
+    Change,
+}
+
 /// The longest working directory that is looked at, in bytes.
 const DIRECTORY_BYTES: usize = 512;
 
-/// The hash of the file of a dataset that a path means. `None` if it means none, or may.
+/// The hash of the file of a dataset that a path means by its words. `None` if it means none, or
+/// may.
 ///
 /// # Safety
 /// `path` is a C string.
-pub(crate) unsafe fn hash(mapped: Mapped, directory: c_int, path: *const c_char) -> Option<u64> {
+pub(crate) unsafe fn hash(
+    mapped: Mapped,
+    directory: c_int,
+    path: *const c_char,
+    purpose: Purpose,
+) -> Option<u64> {
     if path.is_null() {
         return None;
     }
     // SAFETY: a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    match path.first()? {
-        b'/' => below_root(mapped, path, true)?.finish(),
-        _ => {
-            let mut space = [0_u8; DIRECTORY_BYTES];
-            let base = base(mapped, directory, &mut space)?;
-            let hash = below_root(mapped, base, false)?;
-            hash.add(path.iter().copied(), true)?.finish()
-        }
+    if *path.first()? == b'/' {
+        return joined_hash(mapped, b"", path);
     }
+    let is_working = directory == system::AT_FDCWD;
+    if is_working && purpose == Purpose::Read && IS_OUTSIDE.load(Ordering::Acquire) {
+        return None;
+    }
+    let mut space = [0_u8; DIRECTORY_BYTES];
+    let base = base(mapped, directory, &mut space)?;
+    if is_working && !mapped.roots().iter().any(|root| are_related(root, base)) {
+        IS_OUTSIDE.store(true, Ordering::Release);
+    }
+    joined_hash(mapped, base, path)
+}
+
+/// The hash of the file of a dataset that a path really means: through links and `..`. `None` if it
+/// is none. If the file is absent, or with `is_name`, it is the name that counts.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn real_hash(
+    mapped: Mapped,
+    directory: c_int,
+    path: *const c_char,
+    is_name: bool,
+) -> Option<u64> {
+    if path.is_null() {
+        return None;
+    }
+    let mut space = [0_u8; DIRECTORY_BYTES];
+    if !is_name
+        // SAFETY: a C string.
+        && let Some(real) = unsafe { real_path(mapped, directory, path, 0, &mut space) }
+    {
+        return joined_hash(mapped, b"", real);
+    }
+    // SAFETY: a C string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let last = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let (parent, name) = path.split_at(last);
+    let mut text = [0_u8; DIRECTORY_BYTES];
+    let words = if parent.is_empty() { &b"."[..] } else { parent };
+    text.get_mut(..words.len())?.copy_from_slice(words);
+    // The zero after it ends it.
+    *text.get_mut(words.len())? = 0;
+    // SAFETY: it ends with a zero.
+    let real = unsafe {
+        real_path(mapped, directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space)
+    }?;
+    joined_hash(mapped, real, name)
+}
+
+/// The path of what a path leads to, if that is on a device of a dataset.
+///
+/// # Safety
+/// `path` is a C string.
+unsafe fn real_path<'a>(
+    mapped: Mapped,
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    space: &'a mut [u8],
+) -> Option<&'a [u8]> {
+    let flags = flags | system::O_PATH | system::O_CLOEXEC;
+    // SAFETY: a C string.
+    let opened = unsafe { system::openat(directory, path, flags, 0) };
+    let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
+    let real = descriptor_path(mapped, descriptor, space);
+    system::close(descriptor);
+    real
+}
+
+/// Whether a path below a directory can lead to a dataset without `..`.
+fn are_related(root: &Root, base: &[u8]) -> bool {
+    rest(root.path.bytes(), Joined::new(b"", base)).is_some() || rest(base, Joined::new(b"", root.path.bytes())).is_some()
 }
 
 /// Whether files of a dataset get other paths if a directory is renamed.
@@ -48,8 +138,8 @@ pub(crate) unsafe fn concerns_files(mapped: Mapped, directory: c_int, path: *con
         },
     };
     let has_dots = path.windows(2).any(|two| two == b"..");
-    let is_near = |root: &Root| rest(root.path.bytes(), base).is_some() || rest(base, root.path.bytes()).is_some();
-    has_dots || mapped.roots().iter().any(is_near)
+    // A relative path may lead from any directory near a dataset to one above it.
+    has_dots || mapped.roots().iter().any(|root| are_related(root, base))
 }
 
 /// The directory that relative paths begin at.
@@ -57,14 +147,19 @@ fn base(mapped: Mapped, directory: c_int, space: &mut [u8]) -> Option<&[u8]> {
     if directory == system::AT_FDCWD {
         return system::working_directory(space);
     }
+    descriptor_path(mapped, directory, space)
+}
+
+/// The path of an open file or directory, if it is on a device of a dataset.
+fn descriptor_path(mapped: Mapped, descriptor: c_int, space: &mut [u8]) -> Option<&[u8]> {
     let mut found = FileStat::EMPTY;
     let to = (&raw mut found).cast::<c_void>();
     // SAFETY: an empty path, and room for the structure.
-    let result = unsafe { system::stat(directory, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
+    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
     if result != 0 || !mapped.roots().iter().any(|root| root.device == found.device) {
         return None;
     }
-    let name = descriptor_name(directory);
+    let name = descriptor_name(descriptor);
     // SAFETY: the name ends with a zero.
     unsafe { system::link_target(name.as_ptr().cast(), space) }
 }
@@ -89,26 +184,50 @@ fn descriptor_name(descriptor: c_int) -> [u8; 32] {
     name
 }
 
-/// The hash of the part of an absolute path that is below a dataset.
-fn below_root(mapped: Mapped, path: &[u8], is_file: bool) -> Option<PathHash> {
+/// The hash of the part of a path that is below a dataset. The path is absolute, or begins at `base`.
+fn joined_hash(mapped: Mapped, base: &[u8], path: &[u8]) -> Option<u64> {
     mapped.roots().iter().find_map(|root| {
-        let rest = rest(root.path.bytes(), path)?;
-        PathHash::new(mapped.key(), root.number as usize).add(rest.iter().copied(), is_file)
+        let rest = rest(root.path.bytes(), Joined::new(base, path))?;
+        PathHash::new(mapped.key(), root.number as usize).add(rest.bytes(), true)?.finish()
     })
+}
+
+/// A path in pieces.
+#[derive(Clone, Copy)]
+struct Joined<'a>([&'a [u8]; 3]);
+
+impl<'a> Joined<'a> {
+    /// A path that begins at a directory, or one alone if that is empty.
+    fn new(directory: &'a [u8], path: &'a [u8]) -> Self {
+        Self([directory, if directory.is_empty() { b"" } else { b"/" }, path])
+    }
+
+    fn first(self) -> Option<u8> {
+        self.0.iter().find_map(|piece| piece.first().copied())
+    }
+
+    fn next(mut self) -> Self {
+        if let Some(piece) = self.0.iter_mut().find(|piece| !piece.is_empty()) {
+            *piece = &piece[1..];
+        }
+        self
+    }
+
+    fn bytes(self) -> impl Iterator<Item = u8> + use<'a> {
+        self.0.into_iter().flatten().copied()
+    }
 }
 
 /// What follows a directory in an absolute path, or `None` if the path is not below it. The path
 /// may have `//` and `/./` in it.
-fn rest<'a>(directory: &[u8], mut path: &'a [u8]) -> Option<&'a [u8]> {
+fn rest<'a>(directory: &[u8], mut path: Joined<'a>) -> Option<Joined<'a>> {
     for byte in directory {
+        if path.first()? != *byte {
+            return None;
+        }
+        path = path.next();
         if *byte == b'/' {
-            path = after_slashes(path)?;
-        } else {
-            let (first, after) = path.split_first()?;
-            if first != byte {
-                return None;
-            }
-            path = after;
+            path = after_empty_names(path);
         }
     }
     // A name goes on, or it has ended.
@@ -118,11 +237,13 @@ fn rest<'a>(directory: &[u8], mut path: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// A path without the slash at its beginning, and without the empty names after it.
-fn after_slashes(path: &[u8]) -> Option<&[u8]> {
-    let mut path = path.strip_prefix(b"/")?;
-    while let Some(after) = path.strip_prefix(b"/").or_else(|| path.strip_prefix(b"./")) {
-        path = after;
+/// A path without the empty names at its beginning.
+fn after_empty_names(mut path: Joined<'_>) -> Joined<'_> {
+    loop {
+        match path.first() {
+            Some(b'/') => path = path.next(),
+            Some(b'.') if path.next().first() == Some(b'/') => path = path.next().next(),
+            _ => return path,
+        }
     }
-    Some(path)
 }

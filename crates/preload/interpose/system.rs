@@ -30,6 +30,8 @@ mod numbers {
     pub(super) const MMAP: usize = 9;
     pub(super) const GETPID: usize = 39;
     pub(super) const GETCWD: usize = 79;
+    pub(super) const CHDIR: usize = 80;
+    pub(super) const FCHDIR: usize = 81;
     pub(super) const EXIT_GROUP: usize = 231;
     pub(super) const OPENAT: usize = 257;
     pub(super) const NEWFSTATAT: usize = 262;
@@ -48,6 +50,8 @@ mod numbers {
     pub(super) const MMAP: usize = 222;
     pub(super) const GETPID: usize = 172;
     pub(super) const GETCWD: usize = 17;
+    pub(super) const CHDIR: usize = 49;
+    pub(super) const FCHDIR: usize = 50;
     pub(super) const EXIT_GROUP: usize = 94;
     pub(super) const OPENAT: usize = 56;
     pub(super) const NEWFSTATAT: usize = 79;
@@ -231,4 +235,16 @@ pub(crate) unsafe fn symlink(target: *const c_char, to: (c_int, *const c_char)) 
 pub(crate) unsafe fn truncate(path: *const c_char, length: c_long) -> isize {
     // SAFETY: the kernel reads the string.
     unsafe { call(numbers::TRUNCATE, [path as usize, length as usize, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn chdir(path: *const c_char) -> isize {
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::CHDIR, [path as usize, 0, 0, 0, 0, 0]) }
+}
+
+pub(crate) fn fchdir(descriptor: c_int) -> isize {
+    // SAFETY: it has no memory.
+    unsafe { call(numbers::FCHDIR, [descriptor as usize, 0, 0, 0, 0, 0]) }
 }

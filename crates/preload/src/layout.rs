@@ -125,7 +125,9 @@ pub struct SlotValue {
     pub is_present: bool,
     /// Whether the path is a symbolic link.
     pub is_link: bool,
-    /// The number of the copy among all of this file, of 30 bits.
+    /// Whether an earlier host had a copy, which this one has not looked at yet. It is not served.
+    pub is_earlier: bool,
+    /// The number of the copy, below [`GENERATIONS`].
     pub generation: u32,
     /// The entry of the copy.
     pub entry: u32,
@@ -133,12 +135,16 @@ pub struct SlotValue {
 
 const PRESENT: u64 = 1 << 63;
 const LINK: u64 = 1 << 62;
-const GENERATION_BITS: u64 = (1 << 30) - 1;
+const EARLIER: u64 = 1 << 61;
+/// The numbers of copies: 29 bits.
+pub const GENERATIONS: u32 = 1 << 29;
+const GENERATION_BITS: u64 = GENERATIONS as u64 - 1;
 
 impl SlotValue {
     /// As the slot has it.
     pub const fn encode(self) -> u64 {
         let flags = if self.is_present { PRESENT } else { 0 } | if self.is_link { LINK } else { 0 };
+        let flags = flags | if self.is_earlier { EARLIER } else { 0 };
         flags | (self.generation as u64 & GENERATION_BITS) << 32 | self.entry as u64
     }
 
@@ -147,6 +153,7 @@ impl SlotValue {
         Self {
             is_present: value & PRESENT != 0,
             is_link: value & LINK != 0,
+            is_earlier: value & EARLIER != 0,
             generation: (value >> 32 & GENERATION_BITS) as u32,
             entry: value as u32,
         }
@@ -468,10 +475,12 @@ mod tests {
 
         #[test]
         fn values_and_identities_round_trip(
-            flags in any::<(bool, bool)>(), generation in 0_u32..1 << 30, entry in any::<u32>(),
+            flags in any::<(bool, bool, bool)>(), generation in 0..GENERATIONS, entry in any::<u32>(),
             numbers in any::<[u64; 5]>(), small in any::<[u32; 4]>(), times in any::<[i64; 4]>(),
         ) {
-            let value = SlotValue { is_present: flags.0, is_link: flags.1, generation, entry };
+            let value = SlotValue {
+                is_present: flags.0, is_link: flags.1, is_earlier: flags.2, generation, entry,
+            };
             prop_assert_eq!(SlotValue::decode(value.encode()), value);
             let [device, inode, size, blocks, links] = numbers;
             let [mode, user, group, block_size] = small;

@@ -53,3 +53,4 @@ mod support;
 mod terminal;
 mod token;
 mod two_runs;
+mod unchanged;

@@ -1,0 +1,361 @@
+//! `foreread run`: programs that are not changed, with and without local copies of their files.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Finished, content, foreread, run, times};
+
+/// Files that were changed less than two seconds ago are not copied.
+const SETTLED: Duration = Duration::from_millis(3100);
+
+/// A dataset, and a directory for copies.
+struct Dataset {
+    directory: TempDir,
+}
+
+impl Dataset {
+    /// `files` files of `length` bytes and more in three directories, old enough to be copied.
+    fn new(files: u64, length: usize) -> Self {
+        let dataset = Self { directory: tempfile::tempdir().unwrap() };
+        for number in 0..files {
+            let path = dataset.root().join(format!("c{}/{number:04}.bin", number % 3));
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content(number, length + number as usize)).unwrap();
+        }
+        fs::create_dir(dataset.disk()).unwrap();
+        std::thread::sleep(SETTLED);
+        dataset
+    }
+
+    fn root(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.directory.path().join("disk")
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// `foreread run` with copies of at most `bytes`.
+    fn command(&self, bytes: u64, more: &[&str], words: &[&str]) -> Command {
+        let mut command = foreread(["run"]);
+        if !more.contains(&"--report") {
+            command.args(["--report", "json"]);
+        }
+        command.arg("--root").arg(self.root());
+        command.arg(format!("--disk={}={bytes}", self.disk().display()));
+        command.args(more).arg("--").args(words).current_dir(self.directory.path());
+        command
+    }
+
+    /// Runs a shell command with copies. Returns its output and the report.
+    #[track_caller]
+    fn shell(&self, bytes: u64, script: &str) -> (String, Value) {
+        let finished = run(&mut self.command(bytes, &[], &["sh", "-c", script]));
+        let report = report(&finished);
+        (finished.ok(), report)
+    }
+
+    /// Reads all files until copies of `part` of them are there.
+    fn warm(&self, bytes: u64) {
+        let begun = Instant::now();
+        loop {
+            let (_, report) =
+                self.shell(bytes, "cat data/c*/* > /dev/null; sleep .3; cat data/c*/* > /dev/null");
+            let copies = number(&report, "/host/copies");
+            if copies == number(&report, "/host/files") || copies * 8192 > bytes / 2 {
+                return;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{report}");
+        }
+    }
+
+    /// The paths of all copies.
+    fn copies(&self) -> Vec<PathBuf> {
+        let user = rustix::process::geteuid().as_raw();
+        let copies = self.disk().join(format!("foreread-files-{user}/copies"));
+        let folders = fs::read_dir(copies).unwrap().map(|folder| folder.unwrap().path());
+        folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path()).collect()
+    }
+}
+
+fn number(report: &Value, pointer: &str) -> u64 {
+    report.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {report}"))
+}
+
+/// The report in the last line of standard error.
+#[track_caller]
+fn report(finished: &Finished) -> Value {
+    let line = finished.stderr.lines().last().unwrap_or_default();
+    serde_json::from_str(line).unwrap_or_else(|_| panic!("no report: {}", finished.stderr))
+}
+
+/// Compiles a C program.
+fn compile(source: &Path, to: &Path, flags: &[&str]) -> bool {
+    let cc = Command::new("cc").args(flags).arg("-o").arg(to).arg(source).output().unwrap();
+    cc.status.success()
+}
+
+/// The output of a shell command without copies.
+fn plain(directory: &Path, script: &str) -> String {
+    let output = Command::new("sh").args(["-c", script]).current_dir(directory).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const ALL: u64 = 100_000_000;
+
+/// What `cp -a` made: names, kinds, modes, owners, lengths and times.
+const LISTING: &str =
+    "find out -printf '%P %y %m %u %g %s %T@ %n\\n' | sort; cat $(find out -type f | sort) | sha256sum";
+
+#[test]
+// semantics: FILES-5
+fn programs_see_the_same_files_at_any_part_of_copies() {
+    let dataset = Dataset::new(120, 5000);
+    let scripts = [
+        "tar cf - --sort=name data | sha256sum".to_owned(),
+        format!("rm -rf out; cp -a data out && {LISTING}"),
+        "rm -rf out; mkdir out; install -m 644 data/c*/* out && cat out/* | sha256sum".to_owned(),
+        "wc -c data/c0/* | tail -1; grep -c x data/c1/0004.bin; sha256sum data/*/* | sha256sum".to_owned(),
+        "cd data/c1 && cat ../c0/0003.bin ./0001.bin .//0004.bin | sha256sum".to_owned(),
+        "gzip -c data/c2/0002.bin | sha256sum; cmp data/c0/0000.bin data/c0/0003.bin; dd if=data/c0/0003.bin bs=7 \
+         skip=3 count=5 2>/dev/null | sha256sum"
+            .to_owned() + "; true",
+    ];
+    let expected = scripts.each_ref().map(|script| plain(dataset.directory.path(), script));
+    for part in [0, 50, 100] {
+        if part > 0 {
+            dataset.warm(if part == 50 { 400_000 } else { ALL });
+        }
+        let bytes = if part == 100 { ALL } else { 400_000 };
+        for (script, expected) in scripts.iter().zip(&expected) {
+            let (found, report) = dataset.shell(bytes, script);
+            assert_eq!(&found, expected, "{part} %: {script}");
+            assert!(number(&report, "/opens") > 0, "{report}");
+            if part == 100 && !script.contains("data/c1/0004") {
+                assert!(number(&report, "/served") >= 2, "{script}: {report}");
+            }
+        }
+    }
+}
+
+#[test]
+// semantics: FILES-5
+fn served_programs_read_the_copies() {
+    let dataset = Dataset::new(30, 5000);
+    dataset.warm(ALL);
+    let copies = dataset.copies();
+    assert_eq!(copies.len(), 30);
+    // A copy that differs shows which one was read. Nothing but a test changes copies.
+    for copy in &copies {
+        let length = fs::metadata(copy).unwrap().len() as usize;
+        fs::set_permissions(copy, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::File::options().write(true).open(copy).unwrap().write_all(&vec![b'c'; length]).unwrap();
+        fs::set_permissions(copy, fs::Permissions::from_mode(0o1444)).unwrap();
+    }
+    let (found, report) =
+        dataset.shell(ALL, "cat data/c*/* | tr -d c | wc -c; cat data/c0/0003.bin | tr -d c | wc -c");
+    assert_eq!((found.as_str(), number(&report, "/served")), ("0\n0\n", 31));
+}
+
+#[test]
+// semantics: FILES-6
+fn changes_of_programs_are_seen_at_once() {
+    let dataset = Dataset::new(30, 5000);
+    dataset.warm(ALL);
+    let script = "cat data/c0/0000.bin > /dev/null; echo new > data/c0/0000.bin; cat data/c0/0000.bin
+        mv data/c0/0003.bin data/c0/0006.bin; wc -c < data/c0/0006.bin; cat data/c0/0003.bin 2>/dev/null || echo gone
+        rm data/c1/0001.bin; cat data/c1/0001.bin 2>/dev/null || echo gone; echo again > data/c1/0001.bin
+        cat data/c1/0001.bin; ln -sf 0004.bin data/c1/0007.bin; wc -c < data/c1/0007.bin
+        mv data/c2 data/c3; mkdir data/c2; echo other > data/c2/0002.bin; cat data/c2/0002.bin
+        wc -c < data/c3/0002.bin; truncate -s 7 data/c1/0010.bin; wc -c < data/c1/0010.bin";
+    let (found, _) = dataset.shell(ALL, script);
+    assert_eq!(found, "new\n5003\ngone\ngone\nagain\n5004\nother\n5002\n7\n");
+    // The next run finds what is there now.
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
+    assert_eq!(dataset.shell(ALL, "cat data/c*/* | sha256sum").0, expected);
+    // Changes by others, between opens and between runs.
+    std::thread::sleep(SETTLED);
+    dataset.warm(ALL);
+    let mut child = dataset.command(ALL, &[], &["sh", "-c", "read line; cat data/c0/0009.bin; read line"]);
+    let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    fs::write(dataset.root().join("c0/0009.bin"), b"by another").unwrap();
+    child.stdin.take().unwrap().write_all(b"\n\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "by another");
+}
+
+#[test]
+// semantics: FILES-7
+fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
+    let dataset = Dataset::new(60, 20_000);
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
+    let script = "for i in 1 2 3 4 5 6 7 8; do cat data/c*/* | sha256sum; sleep .2; done";
+    let start = || {
+        let mut command = dataset.command(ALL, &[], &["sh", "-c", script]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let mut host = start();
+    std::thread::sleep(Duration::from_millis(300));
+    let others = [start(), start()];
+    std::thread::sleep(Duration::from_millis(500));
+    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+    host.wait().unwrap();
+    let mut hosts = 0;
+    for other in others {
+        let output = other.wait_with_output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected.repeat(8));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let report: Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+        assert!(number(&report, "/served") > 60, "{report}");
+        hosts += u64::from(report["host"].is_object());
+    }
+    assert_eq!((hosts, dataset.copies().len()), (1, 60));
+}
+
+#[test]
+// semantics: FILES-4
+fn files_in_use_stay_while_copies_are_replaced() {
+    let dataset = Dataset::new(120, 5000);
+    let bytes = 40 * 8192;
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
+    let memory = dataset.at("memory");
+    fs::create_dir(&memory).unwrap();
+    // One process keeps files open through all epochs.
+    let script = "exec 3< data/c0/0000.bin 4< data/c0/0003.bin
+        for i in 1 2 3 4 5; do for f in data/c*/*; do cat $f; sleep .005; done | sha256sum; done
+        wc -c <&3; wc -c <&4";
+    let writes = ["--disk-writes-per-day", "1000000"];
+    let finished = run(&mut dataset.command(bytes, &writes, &["sh", "-c", script]));
+    let report = report(&finished);
+    assert_eq!(finished.ok(), format!("{}5000\n5003\n", expected.repeat(5)));
+    assert!(number(&report, "/host/held_bytes") <= bytes, "{report}");
+    assert!(number(&report, "/host/evicted") > 20 && number(&report, "/served") > 40, "{report}");
+    // With the usual budget, nothing is replaced after the disk was filled, and the report says why.
+    let (_, report) = dataset.shell(bytes, &script.replace("exec 3", "exec 5"));
+    assert!(number(&report, "/host/over_budget") > 0, "{report}");
+}
+
+#[test]
+// semantics: FILES-5
+fn compiled_programs_are_served_or_reported() {
+    let dataset = Dataset::new(30, 5000);
+    let source = dataset.at("reader.c");
+    let code = "#include <fcntl.h>\n#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n\
+        int main(int c, char **v) { long n = 0; char b[4096]; for (int i = 1; i < c; i++) {\n\
+        int f = open(v[i], O_RDONLY + (c > 1000)); ssize_t l; while ((l = read(f, b, sizeof b)) > 0) n += l;\n\
+        close(f); } printf(\"%ld\\n\", n); }\n";
+    fs::write(&source, code).unwrap();
+    dataset.warm(ALL);
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | wc -c");
+    let builds: [(&str, &[&str], u64); 4] = [
+        ("usual", &["-O2"], 30),
+        ("checked", &["-O2", "-D_FORTIFY_SOURCE=2", "-Wno-unused-result"], 30),
+        ("sanitized", &["-fsanitize=address", "-g"], 30),
+        ("static", &["-static"], 0),
+    ];
+    for (name, flags, served) in builds {
+        let program = dataset.at(name);
+        if !compile(&source, &program, flags) {
+            println!("skipped: this compiler cannot build the {name} program");
+            continue;
+        }
+        let (found, report) = dataset.shell(ALL, &format!("./{name} data/c*/*"));
+        assert_eq!((found, number(&report, "/served")), (expected.clone(), served), "{name}: {report}");
+    }
+    let said = run(&mut dataset.command(ALL, &["--report", "text"], &["true"])).stderr;
+    assert!(said.contains("0 opens of files below --root were seen"), "{said}");
+}
+
+#[test]
+// semantics: FILES-6
+fn random_programs_see_what_they_see_without_copies() {
+    let seeds = times(12, 1000);
+    let first = u64::from(std::process::id());
+    println!("seeds {first} to {}", first + seeds - 1);
+    let dataset = Dataset::new(3, 100);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/unchanged/random_program.c");
+    let program = dataset.at("random_program");
+    assert!(compile(&source, &program, &["-O1"]));
+    let twin = dataset.at("twin");
+    for tree in [dataset.root(), twin.clone()] {
+        for seed in first..first + seeds {
+            for file in 0..18 {
+                let path = tree.join(format!("{seed}/d{}/f{}", file % 3, file / 3));
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, content(seed * 100 + file, 1000 + 700 * file as usize)).unwrap();
+            }
+        }
+    }
+    std::thread::sleep(SETTLED);
+    let list = "find data -type f > list; for i in 1 2 3; do tr '\\n' '\\0' < list | xargs -0 cat > /dev/null; sleep .5; done";
+    let (_, report) = dataset.shell(ALL, list);
+    assert!(number(&report, "/host/copies") >= 18 * seeds, "{report}");
+    let programs = |tree: &str| {
+        let last = first + seeds - 1;
+        format!("for s in $(seq {first} {last}); do echo $s $(./random_program $s {tree}/$s 400); done")
+    };
+    let expected = plain(dataset.directory.path(), &programs("twin"));
+    let (found, report) = dataset.shell(ALL, &programs("data"));
+    for (found, expected) in found.lines().zip(expected.lines()) {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(found.lines().count() as u64, seeds);
+    assert!(number(&report, "/served") > 10 * seeds, "{report}");
+    let trees = "cd TREE; find . -type f -o -type l | sort | while read f; do echo $f $(cat $f 2>/dev/null | sha256sum); done";
+    let of = |tree: &str| plain(dataset.directory.path(), &trees.replace("TREE", tree));
+    let (data, twin) = (of("data"), of("twin"));
+    let ours: Vec<&str> = data.lines().filter(|line| !line.starts_with("./c")).collect();
+    assert_eq!(ours, twin.lines().collect::<Vec<_>>());
+}
+
+#[test]
+// semantics: FILES-2
+fn copies_are_private_and_programs_cannot_write_them() {
+    let dataset = Dataset::new(9, 5000);
+    dataset.warm(ALL);
+    let user = rustix::process::geteuid().as_raw();
+    let cache = dataset.disk().join(format!("foreread-files-{user}"));
+    assert_eq!(fs::metadata(&cache).unwrap().mode() & 0o777, 0o700);
+    for copy in dataset.copies() {
+        assert_eq!(fs::metadata(copy).unwrap().mode() & 0o7777, 0o1444);
+    }
+    // Opened for writing, it is the original.
+    let script =
+        "test \"$(stat -c %i data/c0/0000.bin)\" = \"$(stat -L -c %i /proc/self/fd/3)\" && echo same";
+    let (found, _) = dataset.shell(ALL, &format!("exec 3<> data/c0/0000.bin; {script}"));
+    assert_eq!(found, "same\n");
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let dataset = Dataset { directory: tempfile::tempdir().unwrap() };
+    let line = |words: &[&str]| {
+        let mut command = foreread(["run"]);
+        run(command.args(words).current_dir(dataset.directory.path())).fails(2)
+    };
+    let said = line(&["--root", "s3://bucket/x", "--memory", "1MB", "--", "true"]);
+    assert!(said.contains("foreread.torch.DataLoader") && said.contains("mountpoint-s3"), "{said}");
+    let said = line(&["--root", "absent", "--memory", "1MB", "--", "true"]);
+    assert!(said.contains("--root: there is no absent"), "{said}");
+    let said = line(&["--root", ".", "--", "true"]);
+    assert!(said.contains("--disk"), "{said}");
+    let said = line(&["--root", ".", "--memory", "1MB", "--sampler", "x", "--", "true"]);
+    assert!(said.contains("torch:seed=N"), "{said}");
+    let missing = ["run", "--root", ".", "--memory", "1MB", "--", "no-such-program"];
+    run(foreread(missing).current_dir(dataset.directory.path())).fails(127);
+}

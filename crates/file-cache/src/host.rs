@@ -351,8 +351,8 @@ impl Traces {
             if self.looked.is_none_or(|looked| looked.elapsed() > RUNS) {
                 self.looked = Some(Instant::now());
                 self.look_for_runs(shared);
-                look_at_renames(shared);
             }
+            look_at_renames(shared);
             let records = self.read(shared);
             self.announce(shared);
             if records > 0 {

@@ -13,7 +13,9 @@ fn main() {
     let to = PathBuf::from(variable("OUT_DIR")).join("preload.so");
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
         // Other systems have no programs to preload it, and the command says so.
-        std::fs::write(to, []).expect("an empty library is written");
+        if let Err(error) = std::fs::write(&to, []) {
+            panic!("cannot write {}: {error}", to.display());
+        }
         return;
     }
     compile(Path::new("interpose/main.rs"), &to);
@@ -33,6 +35,8 @@ fn compile(source: &Path, to: &Path) {
     if let Ok(linker) = env::var("RUSTC_LINKER") {
         rustc.args(["-C", &format!("linker={linker}")]);
     }
-    let status = rustc.status().expect("the compiler starts");
-    assert!(status.success(), "the preloaded library does not compile: {status}");
+    match rustc.status() {
+        Ok(status) => assert!(status.success(), "the preloaded library does not compile: {status}"),
+        Err(error) => panic!("cannot start the compiler: {error}"),
+    }
 }

@@ -378,7 +378,8 @@ impl AgentState {
         let why = || {
             let (needs, memory) = (ByteSize(needs), ByteSize(memory));
             format!(
-                "its samples share compressed units, and need {needs} of memory together, of which there are {memory}"
+                "its samples share compressed units, and need {needs} of memory together, of which there \
+                 are {memory}"
             )
         };
         (needs > memory).then(why)

@@ -11,8 +11,8 @@ use crate::output;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// Starts a command, which gets the signals of this process from now on. The inner error is the exit
-/// code for one that cannot be started, which was reported.
+/// Starts a command, which gets the signals of this process from now on. The inner error is the
+/// exit code for one that cannot be started, which was reported.
 pub fn spawn(command: &mut Command) -> Result<Result<Child, ExitCode>> {
     let signals = PassedSignals::record()?;
     match command.spawn() {

@@ -1,4 +1,5 @@
-//! The copies that an earlier host has left: which of them are right, and the removal of all others.
+//! The copies that an earlier host has left: which of them are right, and the removal of all
+//! others.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;

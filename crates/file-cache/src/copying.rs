@@ -1,6 +1,6 @@
 //! Copies of whole files.
 //!
-//! A copy has no name until it is whole, so no program can see a part of it, and nothing is left if
+//! A copy has no name until it is whole, so no program can see a part of it. Nothing is left if
 //! this process dies. Its name has never been that of another copy.
 
 use std::fs::File;

@@ -8,8 +8,8 @@
 //! | `runs/N/` | of each run: `lock`, `trace`, `roots` |
 //! | `preload-N.so` | the library |
 //!
-//! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is named
-//! by user, has mode 0700, and is used only if the user owns it and it is no link.
+//! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is
+//! named by user, has mode 0700, and is used only if the user owns it and it is no link.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Has this process not ended by the signal of a lease that another process waits for. Programs that
-/// it starts have the usual reaction again.
+/// Has this process not ended by the signal of a lease that another process waits for. Programs
+/// that it starts have the usual reaction again.
 pub(crate) fn expect_lease_signals() {
     extern "C" fn nothing(_: libc::c_int) {}
     let nothing: extern "C" fn(libc::c_int) = nothing;

@@ -48,7 +48,7 @@ const RUNS: Duration = Duration::from_millis(100);
 /// What the threads of a host share.
 pub(crate) struct HostShared {
     state: Mutex<HostState>,
-    /// Told when there may be something to copy.
+    /// Notified when there may be something to copy.
     work: Condvar,
     ended: AtomicBool,
     /// Whether originals are on a file server, whose pages need no place in memory after a copy.
@@ -229,7 +229,8 @@ impl Lists {
             for (number, root) in roots {
                 let mut each = |file| sender.send(file).is_ok();
                 if let Err(error) = list(&root, (number, key), &mut each) {
-                    tracing::warn!(%error, root = %root.display(), "cannot list; its files are opened as they are");
+                    let root = root.display();
+                    tracing::warn!(%error, %root, "cannot list; its files are opened as they are");
                 }
             }
         });

@@ -250,7 +250,7 @@ impl HostState {
             return None;
         }
         loop {
-            let copy = self.choice.next()?;
+            let copy = self.choice.next_copy()?;
             if copy.is_ahead && now < self.ahead_from {
                 self.choice.wait(copy.file);
                 return None;
@@ -351,7 +351,7 @@ impl HostState {
             self.counts.copies += 1;
             self.choice.copied(job.copy.file, true);
         } else {
-            // Nobody has seen it.
+            // No program has seen it.
             let _ = std::fs::remove_file(copy_path(&self.copies, job.hash, job.generation));
             self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
             self.choice.refuse(job.copy.file);

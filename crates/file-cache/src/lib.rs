@@ -1,19 +1,21 @@
 //! Local copies of whole files, for programs that are not changed: `foreread run -- CMD`.
 //!
 //! A program's opens are decided in the program, by the library of `foreread_preload` and a mapped
-//! table. This crate is the other side: it lists the files of the datasets, copies them to a local
-//! disk or to memory, publishes the copies in the table, and removes copies for others.
+//! table. This crate is the other side: it lists the files of the datasets and copies
+//! them to a local disk or to memory. It publishes the copies in the table, and removes some for
+//! others.
 //!
 //! # Decisions and price
 //!
 //! * *One process is the host* of a directory of copies: the first one that gets the lock. The
-//!   others wait for the lock, so one of them takes over when the host ends or dies. Meanwhile their
-//!   programs are served as before, because the table and the copies are files.
-//! * *A copy is made beside the program*, which has opened the original at once. Both reads share the
-//!   page cache, so the storage is read once.
-//! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no other
-//!   copy gets this name. The original must be the same before and after.
-//! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease then.
+//!   others wait for the lock, so one of them takes over when the host ends or dies. Meanwhile
+//!   their programs are served as before, because the table and the copies are files.
+//! * *A copy is made next to the program*, which has opened the original at once. Both reads share
+//!   the page cache, so the storage is read once.
+//! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no
+//!   other copy gets this name. The original must be the same before and after.
+//! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease
+//!   then.
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or
 //!   changed a moment ago.
 //!

@@ -161,7 +161,7 @@ impl RunSettings {
     }
 }
 
-/// A run. Its programs are served until it is dropped, and may go on after that.
+/// A run. Its programs are served until it is dropped, and may run longer.
 #[derive(Debug)]
 pub struct FileRun {
     directory: PathBuf,
@@ -225,8 +225,8 @@ impl FileRun {
         vec![
             // After the user's own: a sanitizer must be first.
             ("LD_PRELOAD", joined("LD_PRELOAD", self.library.as_os_str().as_bytes())),
-            // A sanitizer that a program is linked with comes after all preloaded libraries, and need
-            // not come first.
+            // A sanitizer that a program is linked with comes after all preloaded libraries, and
+            // need not come first.
             ("ASAN_OPTIONS", joined("ASAN_OPTIONS", b"verify_asan_link_order=0")),
             (VARIABLE, self.directory.join("trace").into_os_string()),
         ]
@@ -271,7 +271,7 @@ fn announce(cache: &CacheDirectory, roots: &[RootName]) -> Result<(PathBuf, Trac
     Ok((path, trace, own))
 }
 
-/// The names of datasets that a run has told.
+/// The names of datasets that a run has written down.
 pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
     let told = std::fs::read(path).unwrap_or_default();
     let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));

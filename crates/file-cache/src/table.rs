@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PROBES,
-    PathText, Root, SMALL_HEADER_BYTES, Slot, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place,
+    COPY_PROBES, CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader,
+    PROBES, PathText, Root, SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place,
     table_bytes,
 };
 
@@ -135,17 +135,18 @@ impl Table {
     }
 
     fn header(&self) -> &TableHeader {
-        // SAFETY: the file begins with a header, as was checked, and its changing fields are atomic.
+        // SAFETY: the file begins with a header, as was checked, and its changing fields are
+        // atomic.
         unsafe { &self.table.slice::<TableHeader>(0, 1)[0] }
     }
 
-    fn slots(&self) -> &[Slot] {
+    fn slots(&self) -> &[FileSlot] {
         // SAFETY: all bits are slots, which are atomic.
         unsafe { self.table.slice(HEADER_BYTES, self.header().slots as usize) }
     }
 
     fn entries(&self) -> &[CopyEntry] {
-        let at = HEADER_BYTES + self.header().slots as usize * size_of::<Slot>();
+        let at = HEADER_BYTES + self.header().slots as usize * size_of::<FileSlot>();
         // SAFETY: all bits are entries, which are atomic.
         unsafe { self.table.slice(at, self.header().copies as usize) }
     }
@@ -222,7 +223,7 @@ impl Table {
     /// The copies that an earlier host has published, by the hashes of their files.
     pub(crate) fn earlier(&self) -> HashMap<u64, EarlierCopy> {
         let entries = self.entries();
-        let of_slot = |slot: &Slot| {
+        let of_slot = |slot: &FileSlot| {
             let value = SlotValue::decode(slot.value.load(Ordering::Acquire));
             let (hash, entry) = (slot.hash.load(Ordering::Acquire), entries.get(value.entry as usize)?);
             let inode = entry.inode.load(Ordering::Relaxed);
@@ -248,8 +249,8 @@ impl Table {
         }
     }
 
-    /// Notes a copy of an earlier host, so that the next one knows it if this one ends before it has
-    /// looked at it.
+    /// Notes a copy of an earlier host, so that the next one knows it if this one ends before it
+    /// has looked at it.
     pub(crate) fn remember(&mut self, hash: u64, copy: &EarlierCopy) {
         let Some(place) = self.insert(hash, false) else { return };
         let slot = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Relaxed));

@@ -6,15 +6,17 @@
 //!
 //! # The decision, and its price
 //!
-//! * A file that a program has just opened is copied *beside* it into free room, while its pages are
-//!   in memory. So the first epoch reads nothing twice.
+//! * A file that a program has just opened is copied *beside* it into free room, while its pages
+//!   are in memory. So the first epoch reads nothing twice.
 //! * From the second epoch on, files that this epoch has not used yet are copied *ahead*, into the
 //!   room of used ones. With a cache for a part c of the files, c + c ln(1/c) of all opens find a
-//!   copy: 85 % for half of the files. A cache with fixed contents has c, and LRU far less. Each file
-//!   is read once per epoch at most, so the origin reads the lower bound, 1 - c. The price is that
-//!   (1 - c) of all files are written in each epoch. A budget of writes decides whether a disk may.
-//! * If the order is announced, or is that of the epoch before, copies are a short way ahead, into
-//!   the room of what was just used. So nearly all opens find a copy, and most contents are fixed.
+//!   copy: 85 % for half of the files. A cache with fixed contents has c, and LRU far less. Each
+//!   file is read once per epoch at most, so the origin reads the lower bound, 1 - c. The price is
+//!   that (1 - c) of all files are written in each epoch. A budget of writes decides whether a disk
+//!   may.
+//! * If the order is announced, or is that of the epoch before, copies are a short way ahead. They
+//!   take the room of what was just used. So nearly all opens find a copy, and most contents are
+//!   fixed.
 //! * An epoch has begun when files are opened again. One file that is opened all the time is no
 //!   epoch: a part of the used files must have been repeated.
 //!
@@ -66,15 +68,15 @@ struct FileState {
 ///
 /// let mut choice = FileChoice::default();
 /// choice.opened(0);
-/// assert_eq!(choice.next(), Some(FileCopy { file: 0, is_ahead: false }));
+/// assert_eq!(choice.next_copy(), Some(FileCopy { file: 0, is_ahead: false }));
 /// choice.copied(0, true);
 /// choice.opened(1);
-/// assert_eq!(choice.next().map(|copy| copy.file), Some(1));
+/// assert_eq!(choice.next_copy().map(|copy| copy.file), Some(1));
 /// // There was no room.
 /// choice.copied(1, false);
 /// // The second epoch copies what it has not used yet, into the room of what it has.
 /// (0..100).for_each(|_| choice.opened(0));
-/// assert_eq!(choice.next(), Some(FileCopy { file: 1, is_ahead: true }));
+/// assert_eq!(choice.next_copy(), Some(FileCopy { file: 1, is_ahead: true }));
 /// assert_eq!(choice.victim(), Some(0));
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -208,7 +210,7 @@ impl FileChoice {
     }
 
     /// The next file to copy. It counts as being copied until [`copied`](Self::copied).
-    pub fn next(&mut self) -> Option<FileCopy> {
+    pub fn next_copy(&mut self) -> Option<FileCopy> {
         while let Some(file) = self.beside.pop_front() {
             let state = self.file(file);
             if !state.is_cached && !state.is_copying && !state.is_refused {
@@ -230,8 +232,8 @@ impl FileChoice {
         None
     }
 
-    /// A file is copied, or has found no room. Then it is tried again at its next open, and one that
-    /// was [ahead](FileCopy::is_ahead) with the next room.
+    /// A file is copied, or has found no room. Then it is tried again at its next open, and one
+    /// that was [ahead](FileCopy::is_ahead) with the next room.
     pub fn copied(&mut self, file: u32, is_kept: bool) {
         let state = self.file(file);
         (state.is_copying, state.is_cached) = (false, is_kept);
@@ -319,7 +321,7 @@ mod tests {
                 }
                 choice.opened(file);
                 for _ in 0..speed {
-                    let Some(copy) = choice.next() else { break };
+                    let Some(copy) = choice.next_copy() else { break };
                     if cached.len() >= room {
                         let victim = (copy.is_ahead && writes_ahead).then(|| choice.victim()).flatten();
                         let Some(victim) = victim else {
@@ -408,7 +410,7 @@ mod tests {
             for (what, file) in steps {
                 match what {
                     0 | 1 => choice.opened(file),
-                    2 => if let Some(copy) = choice.next() {
+                    2 => if let Some(copy) = choice.next_copy() {
                         prop_assert!(!cached.contains(&copy.file) && !refused.contains(&copy.file));
                         prop_assert!(!copying.contains(&copy));
                         copying.push(copy);

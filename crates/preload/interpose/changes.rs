@@ -24,7 +24,8 @@ stand_in! {
     /// `renameat`.
     renameat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char) -> c_int = {
         renames((at, from), (to_at, to));
-        match next::RENAMEAT.get::<unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char) -> c_int>() {
+        type RenameAt = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char) -> c_int;
+        match next::RENAMEAT.get::<RenameAt>() {
             Some(renameat) => renameat(at, from, to_at, to),
             None => system::returned(system::rename((at, from), (to_at, to), 0)),
         }

@@ -20,7 +20,7 @@ mod paths;
 mod streams;
 mod system;
 
-/// The paths of this library cannot panic. If one does, the program must not go on with it.
+/// The paths of this library cannot panic. If one does, the program must not continue.
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     system::abort()

@@ -6,9 +6,9 @@ use core::slice;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::layout::{
-    COPY_PROBES, CopyEntry, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, MAX_ROOTS, Mark, MarksHeader,
-    OpenKind, OpenRecord, PROBES, PathText, RECORDS, Root, SMALL_HEADER_BYTES, Slot, TABLE_MAGIC, TRACE_BYTES,
-    TRACE_MAGIC, TableHeader, TraceHeader, VERSION, entry_place, table_bytes,
+    COPY_PROBES, CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, MAX_ROOTS, Mark,
+    MarksHeader, OpenKind, OpenRecord, PROBES, PathText, RECORDS, Root, SMALL_HEADER_BYTES, TABLE_MAGIC,
+    TRACE_BYTES, TRACE_MAGIC, TableHeader, TraceHeader, VERSION, entry_place, table_bytes,
 };
 use crate::{next, system};
 
@@ -105,8 +105,7 @@ fn text<'a>(path: &PathText, space: &'a mut [u8; MAX_PATH + 1]) -> Option<&'a CS
 fn map_file<T>(path: &CStr, least: usize, most: usize, is_writable: bool) -> Option<(*mut T, usize)> {
     let access = if is_writable { 2 } else { 0 };
     // SAFETY: a C string.
-    let opened =
-        unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), access | system::O_CLOEXEC, 0) };
+    let opened = unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), access | system::O_CLOEXEC, 0) };
     let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
     let length = length(descriptor).filter(|length| *length >= least).map(|length| length.min(most));
     let place = length.and_then(|length| system::map(descriptor, length, is_writable));
@@ -167,7 +166,7 @@ impl Mapped {
         self.table.copies_device
     }
 
-    fn slots(&self) -> &'static [Slot] {
+    fn slots(&self) -> &'static [FileSlot] {
         let first = core::ptr::from_ref(self.table).cast::<u8>();
         // SAFETY: the file has all slots after the header, as was checked when it was mapped.
         unsafe { slice::from_raw_parts(first.add(HEADER_BYTES).cast(), self.table.slots as usize) }
@@ -175,7 +174,7 @@ impl Mapped {
 
     fn entries(&self) -> &'static [CopyEntry] {
         let first = core::ptr::from_ref(self.table).cast::<u8>();
-        let at = HEADER_BYTES + self.table.slots as usize * size_of::<Slot>();
+        let at = HEADER_BYTES + self.table.slots as usize * size_of::<FileSlot>();
         // SAFETY: the file has all entries after the slots, as was checked when it was mapped.
         unsafe { slice::from_raw_parts(first.add(at).cast(), self.table.copies as usize) }
     }

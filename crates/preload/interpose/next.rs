@@ -36,7 +36,8 @@ impl Next {
     pub(crate) unsafe fn get<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let found = self.found.load(Ordering::Relaxed);
-        // SAFETY: a function pointer has the size of an address, and the type is the caller's proof.
+        // SAFETY: a function pointer has the size of an address, and the type is the caller's
+        // proof.
         (!found.is_null()).then(|| unsafe { core::mem::transmute_copy(&found) })
     }
 }

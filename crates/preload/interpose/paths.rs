@@ -90,9 +90,8 @@ pub(crate) unsafe fn real_hash(
     // The zero after it ends it.
     *text.get_mut(words.len())? = 0;
     // SAFETY: it ends with a zero.
-    let real = unsafe {
-        real_path(mapped, directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space)
-    }?;
+    let real =
+        unsafe { real_path(mapped, directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space) }?;
     joined_hash(mapped, real, name)
 }
 
@@ -118,7 +117,8 @@ unsafe fn real_path<'a>(
 
 /// Whether a path below a directory can lead to a dataset without `..`.
 fn are_related(root: &Root, base: &[u8]) -> bool {
-    rest(root.path.bytes(), Joined::new(b"", base)).is_some() || rest(base, Joined::new(b"", root.path.bytes())).is_some()
+    let root = root.path.bytes();
+    rest(root, Joined::new(b"", base)).is_some() || rest(base, Joined::new(b"", root)).is_some()
 }
 
 /// Whether files of a dataset get other paths if a directory is renamed.
@@ -184,7 +184,8 @@ fn descriptor_name(descriptor: c_int) -> [u8; 32] {
     name
 }
 
-/// The hash of the part of a path that is below a dataset. The path is absolute, or begins at `base`.
+/// The hash of the part of a path that is below a dataset. The path is absolute, or begins at
+/// `base`.
 fn joined_hash(mapped: Mapped, base: &[u8], path: &[u8]) -> Option<u64> {
     mapped.roots().iter().find_map(|root| {
         let rest = rest(root.path.bytes(), Joined::new(base, path))?;
@@ -230,7 +231,7 @@ fn rest<'a>(directory: &[u8], mut path: Joined<'a>) -> Option<Joined<'a>> {
             path = after_empty_names(path);
         }
     }
-    // A name goes on, or it has ended.
+    // The name is longer, or it has ended.
     match path.first() {
         None | Some(b'/') => Some(path),
         Some(_) => None,

@@ -30,10 +30,11 @@ stand_in! {
 /// A C string.
 unsafe fn only_reads(mode: *const c_char) -> bool {
     // SAFETY: a C string, if there is one.
-    !mode.is_null() && unsafe { CStr::from_ptr(mode) }.to_bytes().iter().enumerate().all(|(at, byte)| {
-        // `r,ccs=...` converts, which concerns the bytes of any file alike.
-        (at > 0 || *byte == b'r') && *byte != b'+'
-    })
+    !mode.is_null()
+        && unsafe { CStr::from_ptr(mode) }.to_bytes().iter().enumerate().all(|(at, byte)| {
+            // `r,ccs=...` converts, which concerns the bytes of any file alike.
+            (at > 0 || *byte == b'r') && *byte != b'+'
+        })
 }
 
 /// # Safety

@@ -123,9 +123,7 @@ pub(crate) fn returned(result: isize) -> c_int {
 /// `path` is a C string.
 pub(crate) unsafe fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_int) -> isize {
     // SAFETY: the kernel reads the string.
-    unsafe {
-        call(numbers::OPENAT, [directory as usize, path as usize, flags as usize, mode as usize, 0, 0])
-    }
+    unsafe { call(numbers::OPENAT, [directory as usize, path as usize, flags as usize, mode as usize, 0, 0]) }
 }
 
 pub(crate) fn close(descriptor: c_int) {
@@ -190,19 +188,14 @@ pub(crate) unsafe fn statx(
     mask: u32,
     to: *mut c_void,
 ) -> isize {
-    let arguments =
-        [directory as usize, path as usize, flags as usize, mask as usize, to as usize, 0];
+    let arguments = [directory as usize, path as usize, flags as usize, mask as usize, to as usize, 0];
     // SAFETY: the kernel reads the string and fills the structure.
     unsafe { call(numbers::STATX, arguments) }
 }
 
 /// # Safety
 /// Both paths are C strings.
-pub(crate) unsafe fn rename(
-    from: (c_int, *const c_char),
-    to: (c_int, *const c_char),
-    flags: u32,
-) -> isize {
+pub(crate) unsafe fn rename(from: (c_int, *const c_char), to: (c_int, *const c_char), flags: u32) -> isize {
     let arguments = [from.0 as usize, from.1 as usize, to.0 as usize, to.1 as usize, flags as usize, 0];
     // SAFETY: the kernel reads the strings.
     unsafe { call(numbers::RENAMEAT2, arguments) }

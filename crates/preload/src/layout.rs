@@ -2,7 +2,7 @@
 //!
 //! | file | programs | content |
 //! |---|---|---|
-//! | table | read | a [`TableHeader`], a [`Slot`] per file, a [`CopyEntry`] per copy |
+//! | table | read | a [`TableHeader`], a [`FileSlot`] per file, a [`CopyEntry`] per copy |
 //! | marks | write | a [`MarksHeader`], a byte per slot: not 0 if a program has changed the file |
 //! | trace | write | a [`TraceHeader`] and a ring of [`OpenRecord`]s, for each run |
 //!
@@ -106,12 +106,12 @@ pub struct TableHeader {
 
 /// The bytes of a table.
 pub const fn table_bytes(slots: u64, copies: u64) -> u64 {
-    HEADER_BYTES as u64 + slots * size_of::<Slot>() as u64 + copies * size_of::<CopyEntry>() as u64
+    HEADER_BYTES as u64 + slots * size_of::<FileSlot>() as u64 + copies * size_of::<CopyEntry>() as u64
 }
 
 /// A file of a dataset.
 #[repr(C)]
-pub struct Slot {
+pub struct FileSlot {
     /// The hash of its path. 0: there is no file here, and none after it.
     pub hash: AtomicU64,
     /// Its [`SlotValue`].
@@ -365,8 +365,8 @@ impl PathHash {
         Self { state: key ^ (root as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), is_empty: true }
     }
 
-    /// Adds names, which end at the first zero. `None` if one is `..`, or if the last one of a file's
-    /// path may only be a directory.
+    /// Adds names, which end at the first zero. `None` if one is `..`, or if the last one of a
+    /// file's path may only be a directory.
     pub fn add(self, piece: impl Iterator<Item = u8>, is_file: bool) -> Option<Self> {
         let mut piece = piece.take_while(|byte| *byte != 0).peekable();
         let (mut hash, mut is_directory) = (self, false);
@@ -445,7 +445,7 @@ mod tests {
     fn sizes_are_those_of_the_files() {
         assert!(size_of::<TableHeader>() <= HEADER_BYTES && size_of::<MarksHeader>() <= SMALL_HEADER_BYTES);
         assert!(size_of::<TraceHeader>() <= SMALL_HEADER_BYTES);
-        assert_eq!((size_of::<Slot>(), size_of::<CopyEntry>(), size_of::<OpenRecord>()), (16, 128, 16));
+        assert_eq!((size_of::<FileSlot>(), size_of::<CopyEntry>(), size_of::<OpenRecord>()), (16, 128, 16));
     }
 
     #[test]

@@ -20,6 +20,11 @@
 
 pub mod layout;
 
+// Never compiled here. So `cargo fmt` and readers find it.
+#[cfg(any())]
+#[path = "../interpose/main.rs"]
+mod interpose;
+
 /// The library, as a file for `LD_PRELOAD`. Empty on systems other than Linux.
 pub static LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/preload.so"));
 

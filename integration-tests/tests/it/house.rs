@@ -88,6 +88,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         "foreread-estimate",
         &["foreread-types", "foreread-planner", "foreread-tier", "foreread-local", "foreread"],
     ),
+    // Shared with a library that is compiled apart, so it depends on nothing.
+    ("foreread-preload", &[]),
+    ("foreread-file-cache", &["foreread-local", "foreread-planner", "foreread-preload"]),
     // The layers are for `demo`, whose store is as slow as a bucket.
     (
         "foreread-cli",
@@ -96,6 +99,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread",
             "foreread-agent",
             "foreread-estimate",
+            "foreread-file-cache",
             "foreread-layers",
             "foreread-plot",
             "foreread-settings",

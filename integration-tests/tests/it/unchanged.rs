@@ -130,9 +130,11 @@ fn programs_see_the_same_files_at_any_part_of_copies() {
         "rm -rf out; mkdir out; install -m 644 data/c*/* out && cat out/* | sha256sum".to_owned(),
         "wc -c data/c0/* | tail -1; grep -c x data/c1/0004.bin; sha256sum data/*/* | sha256sum".to_owned(),
         "cd data/c1 && cat ../c0/0003.bin ./0001.bin .//0004.bin | sha256sum".to_owned(),
-        "gzip -c data/c2/0002.bin | sha256sum; cmp data/c0/0000.bin data/c0/0003.bin; dd if=data/c0/0003.bin bs=7 \
+        "gzip -c data/c2/0002.bin | sha256sum; cmp data/c0/0000.bin data/c0/0003.bin; \
+         dd if=data/c0/0003.bin bs=7 \
          skip=3 count=5 2>/dev/null | sha256sum"
-            .to_owned() + "; true",
+            .to_owned()
+            + "; true",
     ];
     let expected = scripts.each_ref().map(|script| plain(dataset.directory.path(), script));
     for part in [0, 50, 100] {
@@ -176,7 +178,8 @@ fn changes_of_programs_are_seen_at_once() {
     let dataset = Dataset::new(30, 5000);
     dataset.warm(ALL);
     let script = "cat data/c0/0000.bin > /dev/null; echo new > data/c0/0000.bin; cat data/c0/0000.bin
-        mv data/c0/0003.bin data/c0/0006.bin; wc -c < data/c0/0006.bin; cat data/c0/0003.bin 2>/dev/null || echo gone
+        mv data/c0/0003.bin data/c0/0006.bin; wc -c < data/c0/0006.bin
+        cat data/c0/0003.bin 2>/dev/null || echo gone
         rm data/c1/0001.bin; cat data/c1/0001.bin 2>/dev/null || echo gone; echo again > data/c1/0001.bin
         cat data/c1/0001.bin; ln -sf 0004.bin data/c1/0007.bin; wc -c < data/c1/0007.bin
         mv data/c2 data/c3; mkdir data/c2; echo other > data/c2/0002.bin; cat data/c2/0002.bin
@@ -245,7 +248,8 @@ fn files_in_use_stay_while_copies_are_replaced() {
     assert_eq!(finished.ok(), format!("{}5000\n5003\n", expected.repeat(5)));
     assert!(number(&report, "/host/held_bytes") <= bytes, "{report}");
     assert!(number(&report, "/host/evicted") > 20 && number(&report, "/served") > 40, "{report}");
-    // With the usual budget, nothing is replaced after the disk was filled, and the report says why.
+    // With the usual budget, nothing is replaced after the disk was filled, and the report says
+    // why.
     let (_, report) = dataset.shell(bytes, &script.replace("exec 3", "exec 5"));
     assert!(number(&report, "/host/over_budget") > 0, "{report}");
 }
@@ -257,7 +261,8 @@ fn compiled_programs_are_served_or_reported() {
     let source = dataset.at("reader.c");
     let code = "#include <fcntl.h>\n#include <stdio.h>\n#include <string.h>\n#include <unistd.h>\n\
         int main(int c, char **v) { long n = 0; char b[4096]; for (int i = 1; i < c; i++) {\n\
-        int f = open(v[i], O_RDONLY + (c > 1000)); ssize_t l; while ((l = read(f, b, sizeof b)) > 0) n += l;\n\
+        int f = open(v[i], O_RDONLY + (c > 1000)); ssize_t l;\n\
+        while ((l = read(f, b, sizeof b)) > 0) n += l;\n\
         close(f); } printf(\"%ld\\n\", n); }\n";
     fs::write(&source, code).unwrap();
     dataset.warm(ALL);
@@ -302,7 +307,8 @@ fn random_programs_see_what_they_see_without_copies() {
         }
     }
     std::thread::sleep(SETTLED);
-    let list = "find data -type f > list; for i in 1 2 3; do tr '\\n' '\\0' < list | xargs -0 cat > /dev/null; sleep .5; done";
+    let list = "find data -type f > list
+        for i in 1 2 3; do tr '\\n' '\\0' < list | xargs -0 cat > /dev/null; sleep .5; done";
     let (_, report) = dataset.shell(ALL, list);
     assert!(number(&report, "/host/copies") >= 18 * seeds, "{report}");
     let programs = |tree: &str| {
@@ -316,7 +322,8 @@ fn random_programs_see_what_they_see_without_copies() {
     }
     assert_eq!(found.lines().count() as u64, seeds);
     assert!(number(&report, "/served") > 10 * seeds, "{report}");
-    let trees = "cd TREE; find . -type f -o -type l | sort | while read f; do echo $f $(cat $f 2>/dev/null | sha256sum); done";
+    let trees = "cd TREE; find . -type f -o -type l | sort |
+        while read f; do echo $f $(cat $f 2>/dev/null | sha256sum); done";
     let of = |tree: &str| plain(dataset.directory.path(), &trees.replace("TREE", tree));
     let (data, twin) = (of("data"), of("twin"));
     let ours: Vec<&str> = data.lines().filter(|line| !line.starts_with("./c")).collect();

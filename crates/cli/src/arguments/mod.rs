@@ -98,7 +98,7 @@ pub enum Command {
     /// Run a program that is not changed, with local copies of the files that it reads
     #[cfg(target_os = "linux")]
     #[command(after_help = texts::RUN)]
-    Run(Run),
+    Run(RunProgram),
     /// Fill the memory of the node's agent with a dataset, ahead of its jobs
     #[cfg(feature = "agent")]
     #[command(after_help = texts::WARM)]
@@ -358,7 +358,7 @@ pub enum Agent {
 /// A program that is not changed.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Args)]
-pub struct Run {
+pub struct RunProgram {
     /// A directory whose files are served; several for several datasets
     #[arg(long, value_name = "DIR", required = true)]
     pub root: Vec<PathBuf>,

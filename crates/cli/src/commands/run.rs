@@ -15,10 +15,10 @@ use foreread_file_cache::{
 };
 use serde::Serialize;
 
-use crate::arguments::{self, Run, RunReportKind};
+use crate::arguments::{self, RunProgram, RunReportKind};
 use crate::{child, output};
 
-pub fn run(options: &Run) -> Result<ExitCode> {
+pub fn run(options: &RunProgram) -> Result<ExitCode> {
     for root in &options.root {
         if let Some(text) = root.to_str().filter(|text| text.contains("://") && !text.starts_with("file:")) {
             return Err(usage(format!(
@@ -75,7 +75,7 @@ fn check(check: arguments::CheckOriginals) -> CheckOriginals {
 }
 
 /// Where copies are kept.
-fn store(options: &Run) -> Result<CopyStore> {
+fn store(options: &RunProgram) -> Result<CopyStore> {
     if let Some(disk) = &options.disk {
         let (directory, writes_per_day) = (disk.directory.clone(), options.disk_writes_per_day);
         if !(writes_per_day >= 0.0 && writes_per_day.is_finite()) {
@@ -116,7 +116,7 @@ fn node_name() -> String {
 }
 
 /// The order that the user has announced.
-fn order(options: &Run) -> Result<Option<Box<dyn FileOrder>>> {
+fn order(options: &RunProgram) -> Result<Option<Box<dyn FileOrder>>> {
     if let Some(path) = &options.order {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -205,8 +205,8 @@ impl StoreState {
         }
     }
 
-    /// Queues a sample for its store that was not on the disk after all, or did not come with its
-    /// block, for the requests that wait for it.
+    /// Queues a sample again, for the requests that wait for it: it was not on the disk after all,
+    /// or did not come with its block.
     pub(super) fn queue_again(
         &mut self,
         key: SampleKey,

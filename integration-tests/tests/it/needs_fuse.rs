@@ -7,6 +7,7 @@ mod lustre;
 mod origin;
 mod placement;
 mod requests;
+mod unchanged;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,0 +1,92 @@
+//! Unchanged programs over a file system on a server: what its storage is read for.
+
+use std::process::Command;
+use std::time::Duration;
+
+use foreread_lustre_testing::{LayoutSpec, StandInOptions};
+use serde_json::Value;
+
+use super::mounted;
+use crate::support::{foreread, run};
+
+const FILES: usize = 60;
+const LENGTH: usize = 100_000;
+
+#[test]
+// semantics: FILES-8
+fn unchanged_programs_read_storage_once_in_all() {
+    let names: Vec<String> = (0..FILES).map(|number| format!("train/{number:03}")).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
+    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
+    // The kernel keeps pages over opens, as those of parallel file systems do.
+    let options = StandInOptions { cached: true, ..options };
+    let Some(mounted) = mounted(options, &files) else { return };
+    // Files that were changed a moment ago are not copied.
+    std::thread::sleep(Duration::from_millis(3100));
+    let disk = tempfile::tempdir().unwrap();
+    let epoch = format!(
+        "for f in {}/train/*; do cat $f; sleep .01; done | sha256sum",
+        mounted.stand_in.root().display()
+    );
+    let epochs = |count: usize| {
+        let mut command = foreread(["run", "--report", "json"]);
+        command.arg("--root").arg(mounted.stand_in.root());
+        command.arg(format!("--disk={}=100MB", disk.path().display()));
+        let script = format!("{}; sleep .5", vec![&*epoch; count].join("; "));
+        run(command.args(["--", "sh", "-c", &script]))
+    };
+    let below = format!("cat {}/train/* | sha256sum", mounted.backing.path().display());
+    let plain = Command::new("sh").args(["-c", &below]).output().unwrap();
+    let plain = String::from_utf8(plain.stdout).unwrap();
+    let all = (FILES * LENGTH) as u64;
+    mounted.stand_in.reset_counts();
+    let finished = epochs(1);
+    let first = mounted.stand_in.counts().bytes;
+    println!("first epoch: {first} bytes of {all}");
+    assert_eq!(finished.stdout, plain);
+    assert!(first as f64 <= 1.01 * all as f64, "{first} bytes of {all}");
+    mounted.stand_in.reset_counts();
+    let finished = epochs(2);
+    let report: Value = serde_json::from_str(finished.stderr.lines().last().unwrap()).unwrap();
+    assert_eq!((&finished.stdout, mounted.stand_in.counts().bytes), (&plain.repeat(2), 0), "{report}");
+    assert_eq!(report["served"], 2 * FILES as u64, "{report}");
+}
+
+/// Epochs in orders that no one has announced, with memory for half of the files.
+#[test]
+// semantics: FILES-1
+fn unknown_orders_are_served_by_files_read_ahead() {
+    let names: Vec<String> = (0..FILES * 2).map(|number| format!("train/{number:03}")).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
+    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
+    // Without pages in the kernel, each read of later epochs is counted.
+    let Some(mounted) = mounted(options, &files) else { return };
+    std::thread::sleep(Duration::from_millis(3100));
+    let disk = tempfile::tempdir().unwrap();
+    let all = (files.len() * LENGTH) as u64;
+    // Blocks of the copies count.
+    let half = files.len() as u64 * LENGTH.div_ceil(4096) as u64 * 4096 / 2;
+    let epoch = format!(
+        "for f in $(ls {0}/train | shuf); do cat {0}/train/$f; sleep .02; done | wc -c",
+        mounted.stand_in.root().display()
+    );
+    let mut shares = Vec::new();
+    let mut before = [0; 3];
+    for epochs in [1, 5] {
+        let folder = disk.path().join(epochs.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        mounted.stand_in.reset_counts();
+        let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9"]);
+        command.arg("--root").arg(mounted.stand_in.root()).arg(format!("--disk={}={half}", folder.display()));
+        let finished = run(command.args(["--", "sh", "-c", &vec![&*epoch; epochs].join("; ")]));
+        let report: Value = serde_json::from_str(finished.stderr.lines().last().unwrap()).unwrap();
+        assert_eq!(finished.stdout, format!("{all}\n").repeat(epochs), "{report}");
+        let number = |name: &str| report[name].as_u64().unwrap();
+        let now = [number("opens"), number("served"), mounted.stand_in.counts().bytes];
+        let later: Vec<f64> = now.iter().zip(before).map(|(now, before)| (now - before) as f64).collect();
+        shares = vec![later[1] / later[0], later[2] / (later[0] * LENGTH as f64)];
+        before = now;
+    }
+    println!("{:.3} of the opens of later epochs served; {:.3} of the bytes read", shares[0], shares[1]);
+    assert!(shares[0] >= 0.75 && shares[1] <= 0.54, "{shares:?}");
+}

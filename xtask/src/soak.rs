@@ -164,6 +164,16 @@ const LONG: &[Long] = &[
         file: "crates/store/src/host/stress.rs",
         test: "requests_are_answered_whatever_happens_to_jobs_and_limits",
     },
+    Long {
+        name: "1,000 random programs that are unchanged, with and without copies",
+        file: "integration-tests/tests/it/unchanged.rs",
+        test: "random_programs_see_what_they_see_without_copies",
+    },
+    Long {
+        name: "100 hosts of unchanged programs, killed while they copy",
+        file: "integration-tests/tests/it/unchanged.rs",
+        test: "killed_hosts_leave_whole_copies_only",
+    },
 ];
 
 impl Long {

@@ -230,6 +230,28 @@ fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
     assert_eq!((hosts, dataset.copies().len()), (1, 60));
 }
 
+/// Hosts that are killed at any time leave no part of a copy that a later run would serve.
+#[test]
+// semantics: FILES-7
+fn killed_hosts_leave_whole_copies_only() {
+    let dataset = Dataset::new(60, 300_000);
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
+    for number in 0..times(6, 100) {
+        let mut host = dataset.command(ALL, &[], &["sh", "-c", "cat data/c*/* | sha256sum; sleep 5"]);
+        let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(20 + number * 37 % 200));
+        kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+        host.wait().unwrap();
+        // So that there is something to copy again.
+        dataset.copies().iter().step_by(3).for_each(|copy| fs::remove_file(copy).unwrap());
+        assert_eq!(dataset.shell(ALL, "cat data/c*/* | sha256sum").0, expected, "after {number} kills");
+    }
+    dataset.warm(ALL);
+    let (found, report) = dataset.shell(ALL, "cat data/c*/* | sha256sum");
+    assert_eq!((found, number(&report, "/served")), (expected, 60));
+    assert_eq!(dataset.copies().len(), 60);
+}
+
 #[test]
 // semantics: FILES-4
 fn files_in_use_stay_while_copies_are_replaced() {

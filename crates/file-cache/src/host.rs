@@ -432,12 +432,12 @@ fn serve_roots(shared: &HostShared, run: &Path) {
     }
 }
 
-/// Looks at all copies again after a program has renamed a directory.
+/// Doubts all copies after a program has renamed a directory.
 fn look_at_renames(shared: &HostShared) {
     let renamed = shared.lock().table.renamed();
     if let Some(renamed) = renamed {
         let mut state = shared.lock();
-        state.verify();
+        state.doubt_all();
         state.table.seen(renamed);
     }
 }

@@ -63,6 +63,8 @@ struct HostFile {
     place: u32,
     is_link: bool,
     copy: Option<EarlierCopy>,
+    /// Whether the copy is not published until it is known what its path means.
+    is_doubted: bool,
 }
 
 /// A file that is to be copied.
@@ -147,7 +149,13 @@ impl HostState {
         };
         let number = self.files.len() as u32;
         self.by_hash.insert(file.hash, number);
-        self.files.push(HostFile { path: file.path, place, is_link: file.is_link, copy: None });
+        self.files.push(HostFile {
+            path: file.path,
+            place,
+            is_link: file.is_link,
+            copy: None,
+            is_doubted: false,
+        });
         self.counts.files += 1;
         Some(number)
     }
@@ -201,7 +209,11 @@ impl HostState {
     pub(crate) fn record(&mut self, hash: u64, kind: OpenKind) {
         let Some(&number) = self.by_hash.get(&hash) else { return };
         match kind {
-            OpenKind::Served | OpenKind::Absent | OpenKind::Link => self.choice.opened(number),
+            OpenKind::Absent => {
+                self.look_at(number);
+                self.choice.opened(number);
+            }
+            OpenKind::Served | OpenKind::Link => self.choice.opened(number),
             OpenKind::Writing | OpenKind::Changed => {
                 self.remove(number);
                 self.choice.refuse(number);
@@ -232,14 +244,23 @@ impl HostState {
         self.table.hash_at(self.files[number as usize].place)
     }
 
-    /// Removes the copies whose paths mean something else by now.
-    pub(crate) fn verify(&mut self) {
-        for number in 0..self.files.len() as u32 {
-            let file = &self.files[number as usize];
-            let Some(copy) = file.copy else { continue };
-            if !identity_of(&file.path).is_some_and(|now| now.has_content_of(&copy.identity)) {
-                self.remove(number);
-            }
+    /// Publishes no copy until its file is opened again: any path may mean something else by now.
+    /// To look at all of them would take minutes on a file server.
+    pub(crate) fn doubt_all(&mut self) {
+        for file in self.files.iter_mut().filter(|file| file.copy.is_some()) {
+            self.table.withdraw(file.place);
+            file.is_doubted = true;
+        }
+    }
+
+    /// Publishes the copy of a file again if it is that of its path. Otherwise, it is removed.
+    fn look_at(&mut self, number: u32) {
+        let file = &mut self.files[number as usize];
+        let Some(copy) = file.copy.filter(|_| std::mem::take(&mut file.is_doubted)) else { return };
+        let is_its = identity_of(&file.path).is_some_and(|now| now.has_content_of(&copy.identity));
+        let is_free = !self.table.is_marked(file.place);
+        if !(is_its && is_free && self.table.publish(file.place, &copy, file.is_link)) {
+            self.remove(number);
         }
     }
 
@@ -327,8 +348,9 @@ impl HostState {
         self.table.withdraw(file.place);
         match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
             Eviction::InUse => {
-                let is_published = self.table.publish(file.place, &copy, file.is_link);
-                file.copy = is_published.then_some(copy);
+                // A doubted one waits for its next open.
+                let stays = file.is_doubted || self.table.publish(file.place, &copy, file.is_link);
+                file.copy = stays.then_some(copy);
                 self.choice.is_busy(number);
             }
             Eviction::Removed | Eviction::Absent => {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::copying::{copy_path, has_checksum};
+use crate::copying::{change_time, copy_path, has_checksum};
 use crate::host_state::footprint;
 use crate::original::identity_of;
 use crate::table::EarlierCopy;
@@ -41,8 +41,11 @@ impl EarlierCopies {
         let copy = *self.copies.get(&hash)?;
         let size = copy.identity.size;
         let there = copy_path(copies, hash, copy.generation);
-        let is_its =
-            std::fs::metadata(&there).is_ok_and(|found| found.ino() == copy.inode && found.len() == size);
+        // A program may have changed it through a descriptor.
+        let is_its = std::fs::metadata(&there).is_ok_and(|found| {
+            let is_same = found.ino() == copy.inode && found.len() == size;
+            is_same && change_time(&found) == copy.changed && found.nlink() == 1
+        });
         let is_right = is_its
             && identity_of(path) == Some(copy.identity)
             && (!self.is_checked || has_checksum(&there, size, copy.crc32c));

@@ -118,9 +118,15 @@ pub(crate) fn copy(
     let times = Timestamps { last_access: time, last_modification: time };
     rustix::fs::futimens(&copy.file, &times)?;
     rustix::fs::fchmod(&copy.file, Mode::from(COPY_MODE))?;
-    let inode = copy.file.metadata()?.ino();
     copy.finish(&to)?;
-    Ok(EarlierCopy { inode, generation, crc32c, identity: original.identity })
+    let made = std::fs::metadata(&to)?;
+    let (inode, changed) = (made.ino(), change_time(&made));
+    Ok(EarlierCopy { inode, generation, crc32c, changed, identity: original.identity })
+}
+
+/// When a file was changed last in any way, in nanoseconds. Also by its mode or its names.
+pub(crate) fn change_time(found: &std::fs::Metadata) -> i64 {
+    found.ctime().wrapping_mul(1_000_000_000).wrapping_add(found.ctime_nsec())
 }
 
 /// Copies the bytes, and returns their checksum.

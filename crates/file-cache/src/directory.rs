@@ -3,9 +3,10 @@
 //! | name | content |
 //! |---|---|
 //! | `lock` | locked by the host |
+//! | `ready` | is there while a host serves other runs |
 //! | `table`, `marks` | what programs map |
 //! | `copies/ab/...` | the copies |
-//! | `runs/N/` | of each run: `lock`, `trace`, `roots` |
+//! | `runs/N/` | of each run: `lock`, `trace`, `roots`, `checks` |
 //! | `preload-N.so` | the library |
 //!
 //! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is
@@ -13,6 +14,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -69,6 +71,23 @@ impl CacheDirectory {
         self.0.join("table")
     }
 
+    /// Notes whether a host serves other runs.
+    pub(crate) fn set_ready(&self, is_ready: bool) -> Result<(), FileCacheError> {
+        let path = self.0.join("ready");
+        let done = if is_ready { std::fs::write(&path, b"") } else { std::fs::remove_file(&path) };
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(FileCacheError::system("write", &path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a host serves other runs.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.join("ready").exists()
+    }
+
     pub(crate) fn copies(&self) -> PathBuf {
         self.0.join("copies")
     }
@@ -95,7 +114,9 @@ impl CacheDirectory {
         let others = [std::env::temp_dir(), "/dev/shm".into()];
         let others = others.map(|parent| parent.join(format!("{PREFIX}-{user}")));
         for directory in std::iter::once(self.0.clone()).chain(others) {
-            if !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory)) {
+            // The dynamic linker divides its variable there.
+            let is_plain = !directory.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte));
+            if !is_plain || !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory)) {
                 continue;
             }
             let path = directory.join(&name);

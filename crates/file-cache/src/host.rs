@@ -19,7 +19,7 @@ use crate::copying::{CopyFailure, copy, forget_pages};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
-use crate::host_state::{CopyJob, HostCounts, HostState};
+use crate::host_state::{CopyJob, HostCounts, HostState, footprint};
 use crate::listing::{ListedFile, list};
 use crate::original::{Original, identity_of};
 use crate::run::{FileOrder, RunSettings, read_names};
@@ -35,8 +35,11 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a run waits until earlier copies were looked at.
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long a rename may take.
+const RENAME_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The files that a table has room for if their number is not known yet.
-const MANY_FILES: u64 = 1 << 21;
+const MANY_FILES: u64 = 1 << 20;
 
 /// How often traces are read while programs open files, and while they do not.
 const BUSY: Duration = Duration::from_millis(1);
@@ -91,7 +94,7 @@ pub(crate) fn device(path: &Path) -> Result<u64, FileCacheError> {
     Ok(found.st_dev as u64)
 }
 
-fn is_local(path: &Path) -> bool {
+pub(crate) fn is_local(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| foreread_local::is_on_this_machine(std::os::fd::AsFd::as_fd(&file)))
 }
 
@@ -99,12 +102,14 @@ impl Host {
     /// Becomes the host of a cache, whose lock this process has.
     pub(crate) fn start(cache: &CacheDirectory, settings: &RunSettings) -> Result<Self, FileCacheError> {
         expect_lease_signals();
+        // Other runs wait until the table is this host's.
+        cache.set_ready(false)?;
         let earlier_table = Table::open(cache.path());
         let earlier = earlier_table.as_ref().map(Table::earlier).unwrap_or_default();
         // Programs of other runs have the table mapped.
         let is_in_use = has_runs(cache);
         let key = earlier_table.as_ref().map_or_else(random_key, Table::key);
-        let checks = settings.check.of(settings.roots.iter().all(|root| is_local(&root.target)));
+        let checks = settings.check.of(settings.roots.iter().any(|root| is_local(&root.target)));
         let in_use = earlier_table.filter(|_| is_in_use);
         let mut known = in_use.as_ref().map(Table::roots).unwrap_or_default();
         let mut names = known.len().max(in_use.as_ref().map_or(0, Table::names_count));
@@ -136,6 +141,7 @@ impl Host {
                     checks,
                     key,
                     files,
+                    copies: settings.store.bytes() / footprint(1),
                     copies_device: copies,
                     directory: &directory,
                     roots: &settings.roots,
@@ -172,6 +178,7 @@ impl Host {
         while !host.shared.lock().is_listed && begun.elapsed() < ADOPT_TIMEOUT {
             std::thread::sleep(BUSY);
         }
+        cache.set_ready(true)?;
         Ok(host)
     }
 
@@ -272,7 +279,7 @@ fn take_files(
     sweep(&copies, |hash, generation| shared.lock().is_needed(hash, generation));
     let mut state = shared.lock();
     state.table.forget_earlier();
-    state.earlier_are_gone(earlier.held());
+    state.earlier_are_gone();
     state.is_listed = true;
     drop(state);
     shared.work.notify_all();
@@ -299,7 +306,8 @@ fn copy_files(shared: &HostShared) {
 }
 
 fn copy_file(shared: &HostShared, job: &CopyJob) {
-    let original = match Original::open(&job.path) {
+    let is_checked = shared.lock().table.checks();
+    let original = match Original::open(&job.path, is_checked) {
         Ok(original) => original,
         Err(why) => return shared.lock().is_unfit(job, why),
     };
@@ -340,11 +348,13 @@ struct Traces {
     looked: Option<Instant>,
     order: Option<Box<dyn FileOrder>>,
     announced: Option<u64>,
+    /// Since when directories are being renamed.
+    renaming: Option<Instant>,
 }
 
 impl Traces {
     fn new(cache: CacheDirectory, order: Option<Box<dyn FileOrder>>) -> Self {
-        Self { cache, runs: BTreeMap::new(), looked: None, order, announced: None }
+        Self { cache, runs: BTreeMap::new(), looked: None, order, announced: None, renaming: None }
     }
 
     fn run(mut self, shared: &HostShared) {
@@ -353,7 +363,7 @@ impl Traces {
                 self.looked = Some(Instant::now());
                 self.look_for_runs(shared);
             }
-            look_at_renames(shared);
+            look_at_renames(shared, &mut self.renaming);
             let records = self.read(shared);
             self.announce(shared);
             if records > 0 {
@@ -412,6 +422,9 @@ impl Traces {
 
 /// Serves the datasets of a run that are not in the table yet.
 fn serve_roots(shared: &HostShared, run: &Path) {
+    if run.join("checks").exists() {
+        shared.lock().table.set_checks(true);
+    }
     for name in read_names(&run.join("roots")) {
         let (added, key) = {
             let state = shared.lock();
@@ -433,12 +446,18 @@ fn serve_roots(shared: &HostShared, run: &Path) {
 }
 
 /// Doubts all copies after a program has renamed a directory.
-fn look_at_renames(shared: &HostShared) {
-    let renamed = shared.lock().table.renamed();
-    if let Some(renamed) = renamed {
-        let mut state = shared.lock();
+fn look_at_renames(shared: &HostShared, since: &mut Option<Instant>) {
+    let mut state = shared.lock();
+    let [begun, ended, seen] = state.table.renames();
+    if begun == seen {
+        *since = None;
+        return;
+    }
+    // A program may have died in a rename. No file server takes that long for one.
+    let is_over = begun == ended || since.get_or_insert_with(Instant::now).elapsed() > RENAME_TIMEOUT;
+    if is_over {
         state.doubt_all();
-        state.table.seen(renamed);
+        state.table.seen(begun);
     }
 }
 

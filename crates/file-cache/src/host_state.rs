@@ -74,6 +74,8 @@ pub(crate) struct CopyJob {
     pub(crate) path: PathBuf,
     pub(crate) hash: u64,
     pub(crate) generation: u32,
+    /// The renames of directories that had begun.
+    renames: u64,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,8 @@ pub(crate) struct HostState {
     /// The first number of this host.
     first_generation: u32,
     adopted_bytes: u64,
+    /// The bytes of copies that are being made.
+    reserved: u64,
     ahead_from: Instant,
     any_from: Instant,
     pub(crate) counts: HostCounts,
@@ -126,6 +130,7 @@ impl HostState {
             generation,
             first_generation: generation,
             adopted_bytes: 0,
+            reserved: 0,
             ahead_from: now,
             any_from: now,
             counts,
@@ -185,9 +190,11 @@ impl HostState {
         file.and_then(|file| file.copy).is_some_and(|copy| copy.generation == generation)
     }
 
-    /// Earlier copies of so many bytes are gone.
-    pub(crate) fn earlier_are_gone(&mut self, bytes: u64) {
-        self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
+    /// Earlier copies that were not published are gone.
+    pub(crate) fn earlier_are_gone(&mut self) {
+        let published = self.files.iter().filter_map(|file| file.copy);
+        let published: u64 = published.map(|copy| footprint(copy.identity.size)).sum();
+        self.counts.held_bytes = published + self.reserved;
     }
 
     /// The paths of all files, by their numbers.
@@ -219,11 +226,12 @@ impl HostState {
                 self.choice.refuse(number);
             }
             OpenKind::Failed => {
-                // It is not where the table says.
-                self.remove(number);
+                if self.is_gone(number) {
+                    self.remove(number);
+                }
                 self.choice.opened(number);
             }
-            OpenKind::Renamed | OpenKind::Unknown => {}
+            OpenKind::Renamed | OpenKind::Unknown | OpenKind::Refused => {}
         }
     }
 
@@ -238,6 +246,14 @@ impl HostState {
         self.choice.lost(number);
         self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
         self.counts.copies -= 1;
+    }
+
+    /// Whether a copy is not where the table says. A program's own failure is none of the copy's.
+    fn is_gone(&self, number: u32) -> bool {
+        let copy = self.files[number as usize].copy;
+        copy.is_some_and(|copy| {
+            std::fs::metadata(copy_path(&self.copies, self.hash_of(number), copy.generation)).is_err()
+        })
     }
 
     fn hash_of(&self, number: u32) -> u64 {
@@ -283,7 +299,8 @@ impl HostState {
             }
             self.generation = (self.generation + 1) % GENERATIONS;
             let (path, hash, generation) = (file.path.clone(), self.hash_of(copy.file), self.generation);
-            return Some(CopyJob { copy, path, hash, generation });
+            let renames = self.table.renames()[0];
+            return Some(CopyJob { copy, path, hash, generation, renames });
         }
     }
 
@@ -315,6 +332,7 @@ impl HostState {
             return false;
         }
         self.counts.held_bytes += bytes;
+        self.reserved += bytes;
         true
     }
 
@@ -363,17 +381,20 @@ impl HostState {
 
     /// A copy is whole.
     pub(crate) fn copied(&mut self, job: &CopyJob, copy: EarlierCopy) {
+        self.reserved -= footprint(copy.identity.size);
+        let is_doubted = self.table.renames()[0] != job.renames;
         let file = &mut self.files[job.copy.file as usize];
         self.counts.copied += 1;
         self.counts.copied_bytes += copy.identity.size;
-        let is_published =
-            !self.table.is_marked(file.place) && self.table.publish(file.place, &copy, file.is_link);
-        if is_published {
-            file.copy = Some(copy);
+        // A directory was renamed meanwhile: the path may mean something else.
+        let is_published = is_doubted || self.table.publish(file.place, &copy, file.is_link);
+        if is_published && !self.table.is_marked(file.place) {
+            (file.copy, file.is_doubted) = (Some(copy), is_doubted);
             self.counts.copies += 1;
             self.choice.copied(job.copy.file, true);
         } else {
-            // No program has seen it.
+            // No program has it, or is about to write to the original.
+            self.table.withdraw(file.place);
             let _ = std::fs::remove_file(copy_path(&self.copies, job.hash, job.generation));
             self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
             self.choice.refuse(job.copy.file);
@@ -386,7 +407,7 @@ impl HostState {
             // It is tried again at its next open.
             Unfit::Fresh | Unfit::Changed => self.choice.copied(job.copy.file, false),
             Unfit::Kind => self.choice.refuse(job.copy.file),
-            Unfit::Attributes | Unfit::Holes => {
+            Unfit::Attributes | Unfit::Holes | Unfit::Names => {
                 self.counts.unfit += 1;
                 self.choice.refuse(job.copy.file);
             }
@@ -396,6 +417,7 @@ impl HostState {
     /// A copy of `size` bytes was not made, although it had room.
     pub(crate) fn release(&mut self, size: u64) {
         let bytes = footprint(size);
+        self.reserved -= bytes;
         self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
         if let Some(wear) = &mut self.wear {
             wear.give_back(bytes);

@@ -4,11 +4,12 @@
 //! processes write.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use memmap2::MmapRaw;
+use rustix::io::Errno;
 
 /// A mapped file.
 #[derive(Debug)]
@@ -17,11 +18,16 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes a file of `bytes` zeros, and maps it. There must be none.
+    /// Makes a file of `bytes` zeros, and maps it. There must be none. It has all of its room from the
+    /// beginning: on a full disk, a process that writes to a hole is ended.
     pub(crate) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        file.set_len(bytes)?;
+        let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP) => drop(io::copy(&mut io::repeat(0).take(bytes), &mut file)?),
+            Err(errno) => return Err(errno.into()),
+        }
         Self::map(&file)
     }
 

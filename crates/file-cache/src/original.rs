@@ -24,6 +24,8 @@ pub(crate) enum Unfit {
     Attributes,
     /// It has holes, which some programs look for.
     Holes,
+    /// It has several names, by any of which it may be changed unseen.
+    Names,
     /// It was changed a moment ago.
     Fresh,
     /// It changed while it was copied.
@@ -60,10 +62,16 @@ pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
 }
 
 impl Original {
-    /// Opens the file that a path means, if a copy can stand for it.
-    pub(crate) fn open(path: &Path) -> Result<Self, Unfit> {
+    /// Opens the file that a path means, if a copy can stand for it. `is_checked`: whether each open
+    /// compares the file with its copy.
+    pub(crate) fn open(path: &Path, is_checked: bool) -> Result<Self, Unfit> {
         // A path that has become a pipe must not block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        // A device that a link leads to must not be opened.
+        let named = rustix::fs::stat(path).map_err(|_| Unfit::Kind)?;
+        if FileType::from_raw_mode(named.st_mode) != FileType::RegularFile {
+            return Err(Unfit::Kind);
+        }
         let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|_| Unfit::Kind)?);
         let stat = rustix::fs::fstat(&file).map_err(|_| Unfit::Kind)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size == 0 {
@@ -72,6 +80,14 @@ impl Original {
         let identity = identity(&stat);
         if !is_settled(&identity) {
             return Err(Unfit::Fresh);
+        }
+        if !is_checked && identity.links > 1 {
+            return Err(Unfit::Names);
+        }
+        if is_checked {
+            // What other processes have mapped and written changes its time from now on. On file
+            // servers, it would wait for them.
+            let _ = rustix::fs::fdatasync(&file);
         }
         if has_attributes(&file) {
             return Err(Unfit::Attributes);
@@ -134,11 +150,11 @@ mod tests {
         std::fs::write(at("fresh"), b"x").unwrap();
         old("fresh");
         // Its change time is now, whatever its modification time is.
-        assert_eq!(Original::open(&at("fresh")).unwrap_err(), Unfit::Fresh);
+        assert_eq!(Original::open(&at("fresh"), true).unwrap_err(), Unfit::Fresh);
         std::fs::write(at("empty"), b"").unwrap();
-        assert_eq!(Original::open(&at("empty")).unwrap_err(), Unfit::Kind);
-        assert_eq!(Original::open(directory.path()).unwrap_err(), Unfit::Kind);
-        assert_eq!(Original::open(&at("absent")).unwrap_err(), Unfit::Kind);
+        assert_eq!(Original::open(&at("empty"), true).unwrap_err(), Unfit::Kind);
+        assert_eq!(Original::open(directory.path(), true).unwrap_err(), Unfit::Kind);
+        assert_eq!(Original::open(&at("absent"), true).unwrap_err(), Unfit::Kind);
         File::create(at("sparse")).unwrap().set_len(1 << 20).unwrap();
         std::fs::write(at("plain"), b"bytes").unwrap();
         std::os::unix::fs::symlink("plain", at("link")).unwrap();
@@ -146,13 +162,17 @@ mod tests {
             rustix::fs::setxattr(at("empty"), "user.colour", b"red", rustix::fs::XattrFlags::empty());
         std::fs::write(at("empty"), b"x").unwrap();
         std::thread::sleep(SETTLED + Duration::from_secs(1));
-        assert_eq!(Original::open(&at("sparse")).unwrap_err(), Unfit::Holes);
+        assert_eq!(Original::open(&at("sparse"), true).unwrap_err(), Unfit::Holes);
         if attribute.is_ok() {
-            assert_eq!(Original::open(&at("empty")).unwrap_err(), Unfit::Attributes);
+            assert_eq!(Original::open(&at("empty"), true).unwrap_err(), Unfit::Attributes);
         }
-        let (plain, link) = (Original::open(&at("plain")).unwrap(), Original::open(&at("link")).unwrap());
+        let (plain, link) =
+            (Original::open(&at("plain"), true).unwrap(), Original::open(&at("link"), true).unwrap());
         assert_eq!(plain.identity, link.identity);
         assert!(plain.is_same(&at("plain")) && link.is_same(&at("link")));
+        std::fs::hard_link(at("plain"), at("second")).unwrap();
+        std::thread::sleep(SETTLED + Duration::from_secs(1));
+        assert_eq!(Original::open(&at("plain"), false).unwrap_err(), Unfit::Names);
         std::fs::write(at("plain"), b"other").unwrap();
         assert!(!plain.is_same(&at("plain")));
     }

@@ -18,15 +18,17 @@ pub enum OriginalReason {
     Changed,
     /// A directory was renamed a moment ago.
     Renamed,
-    /// The copy could not be opened.
+    /// The copy was gone.
     Failed,
     /// The program follows no link, and the path is one.
     Link,
+    /// The program cannot open copies: it has no descriptor left, or has become another user.
+    Refused,
 }
 
 impl OriginalReason {
     /// All of them, with the kinds of records.
-    const ALL: [(Self, OpenKind); 7] = [
+    const ALL: [(Self, OpenKind); 8] = [
         (Self::Absent, OpenKind::Absent),
         (Self::Unlisted, OpenKind::Unknown),
         (Self::Writing, OpenKind::Writing),
@@ -34,6 +36,7 @@ impl OriginalReason {
         (Self::Renamed, OpenKind::Renamed),
         (Self::Failed, OpenKind::Failed),
         (Self::Link, OpenKind::Link),
+        (Self::Refused, OpenKind::Refused),
     ];
 
     /// What a report calls it.
@@ -44,8 +47,9 @@ impl OriginalReason {
             Self::Writing => "opened for writing",
             Self::Changed => "changed in this run",
             Self::Renamed => "a directory was renamed",
-            Self::Failed => "the copy could not be opened",
+            Self::Failed => "the copy was gone",
             Self::Link => "a link that is not followed",
+            Self::Refused => "the program may not open copies",
         }
     }
 }

@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_preload::VARIABLE;
+use foreread_preload::layout::MAX_ROOTS;
 
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
-use crate::host::{Host, check_root};
+use crate::host::{Host, check_root, is_local};
 use crate::report::{RunCounts, RunReport};
 use crate::table::RootName;
 use crate::trace::Trace;
@@ -144,6 +145,10 @@ impl RunSettings {
                 }
             }
         }
+        if all.len() > MAX_ROOTS {
+            let why = format!("at most {MAX_ROOTS} datasets are served, and other names count");
+            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+        }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
         Ok(Self { roots: all, store, check, order })
     }
@@ -180,6 +185,14 @@ impl FileRun {
     /// A directory that cannot be used, or a host that does not start.
     pub fn start(settings: RunSettings) -> Result<Self, FileCacheError> {
         let cache = settings.store.open()?;
+        for root in &settings.roots {
+            if cache.path().starts_with(&root.target) {
+                let (cache, root) = (cache.path().display(), root.path.display());
+                let why =
+                    format!("{cache} for copies is in {root}, whose files are copied; use another directory");
+                return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+            }
+        }
         let library = cache.library()?;
         let lock_file = cache.lock_file()?;
         let settings = Arc::new(settings);
@@ -190,7 +203,7 @@ impl FileRun {
                 host = Some(Host::start(&cache, &settings)?);
                 break;
             }
-            if cache.table().exists() {
+            if cache.is_ready() {
                 break;
             }
             if begun.elapsed() > HOST_TIMEOUT {
@@ -201,7 +214,7 @@ impl FileRun {
         }
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
-        let (directory, trace, own) = announce(&cache, &settings.roots)?;
+        let (directory, trace, own) = announce(&cache, &settings)?;
         if is_host {
             // It is locked until this process ends.
             std::mem::forget(lock_file);
@@ -252,7 +265,10 @@ impl Drop for FileRun {
 }
 
 /// Tells the host of a run, which is made whole before it has its name.
-fn announce(cache: &CacheDirectory, roots: &[RootName]) -> Result<(PathBuf, Trace, File), FileCacheError> {
+fn announce(
+    cache: &CacheDirectory,
+    settings: &RunSettings,
+) -> Result<(PathBuf, Trace, File), FileCacheError> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", std::process::id(), since.as_micros());
     let (path, new) = (cache.runs().join(&name), cache.runs().join(format!("{name}.new")));
@@ -263,9 +279,12 @@ fn announce(cache: &CacheDirectory, roots: &[RootName]) -> Result<(PathBuf, Trac
     std::fs::create_dir(&new).map_err(system("make"))?;
     let own = open_lock(&new.join("lock")).map_err(system("lock"))?;
     lock(&own, false);
-    let paths = roots.iter().flat_map(|root| [&root.path, &root.target]);
+    let paths = settings.roots.iter().flat_map(|root| [&root.path, &root.target]);
     let all: Vec<u8> = paths.flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
     std::fs::write(new.join("roots"), all).map_err(system("write"))?;
+    if settings.check.of(settings.roots.iter().any(|root| is_local(&root.target))) {
+        std::fs::write(new.join("checks"), b"").map_err(system("write"))?;
+    }
     let trace = Trace::create(&new.join("trace"), &cache.table()).map_err(system("make"))?;
     std::fs::rename(&new, &path).map_err(system("name"))?;
     Ok((path, trace, own))
@@ -287,11 +306,14 @@ fn take_over(file: File, cache: CacheDirectory, settings: Arc<RunSettings>, host
             return;
         }
         match Host::start(&cache, &settings) {
-            Ok(started) => *host.lock().unwrap_or_else(PoisonError::into_inner) = Some(started),
-            Err(error) => tracing::warn!(%error, "no copies are made from now on"),
+            Ok(started) => {
+                *host.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+                // It is locked until this process ends.
+                std::mem::forget(file);
+            }
+            // Another run may be able to do it.
+            Err(error) => tracing::warn!(%error, "this run makes no copies"),
         }
-        // It is locked until this process ends.
-        std::mem::forget(file);
     });
     if let Err(error) = waiting {
         tracing::debug!(%error, "no thread to become the host");

@@ -39,6 +39,8 @@ pub(crate) struct NewTable<'a> {
     pub(crate) key: u64,
     /// The least number of files that it has room for.
     pub(crate) files: u64,
+    /// The most copies.
+    pub(crate) copies: u64,
     pub(crate) copies_device: u64,
     pub(crate) directory: &'a Path,
     pub(crate) roots: &'a [RootName],
@@ -50,6 +52,8 @@ pub(crate) struct EarlierCopy {
     pub(crate) inode: u64,
     pub(crate) generation: u32,
     pub(crate) crc32c: u32,
+    /// When the copy itself was changed last, in nanoseconds.
+    pub(crate) changed: i64,
     pub(crate) identity: Identity,
 }
 
@@ -67,7 +71,7 @@ impl Table {
     /// Makes a table in the directory of a cache, in place of one that no program uses.
     pub(crate) fn create(cache: &Path, new: &NewTable<'_>) -> io::Result<Self> {
         let slots = (new.files.saturating_mul(2)).max(1 << 12).next_power_of_two();
-        let copies = slots;
+        let copies = new.copies.min(new.files).saturating_mul(2).max(1 << 10).next_power_of_two();
         let (table_path, marks_path) = (cache.join(TABLE), cache.join(MARKS));
         let (table_new, marks_new) = (cache.join("table.new"), cache.join("marks.new"));
         for path in [&table_new, &marks_new] {
@@ -93,7 +97,8 @@ impl Table {
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
-        let header = MarksHeader { magic: MARKS_MAGIC, renamed: AtomicU64::new(0), seen: AtomicU64::new(0) };
+        let [renames_begun, renames_ended, seen] = [0, 0, 0].map(AtomicU64::new);
+        let header = MarksHeader { magic: MARKS_MAGIC, renames_begun, renames_ended, seen };
         // SAFETY: as above.
         unsafe { marks.write(0, header) };
         let table = Self::of(table, marks);
@@ -230,8 +235,9 @@ impl Table {
             let is_its = entry.hash.load(Ordering::Relaxed) == hash;
             let is_copy = value.is_present || value.is_earlier;
             let identity = entry.identity(inode).filter(|_| is_copy && is_its && hash != 0)?;
-            let crc32c = entry.crc32c.load(Ordering::Relaxed) as u32;
-            Some((hash, EarlierCopy { inode, generation: value.generation, crc32c, identity }))
+            let crc32c = (entry.made.load(Ordering::Relaxed) >> 32) as u32;
+            let changed = entry.copy_changed.load(Ordering::Relaxed) as i64;
+            Some((hash, EarlierCopy { inode, generation: value.generation, crc32c, changed, identity }))
         };
         self.slots().iter().filter_map(of_slot).collect()
     }
@@ -258,7 +264,8 @@ impl Table {
             return;
         }
         let Some(entry) = self.free_entry(copy.inode) else { return };
-        self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
+        let made = (copy.generation, copy.crc32c);
+        self.entries()[entry].set(copy.inode, hash, made, copy.changed, &copy.identity);
         let value = SlotValue { is_earlier: true, generation: copy.generation, entry: entry as u32, ..slot };
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
     }
@@ -303,7 +310,8 @@ impl Table {
     pub(crate) fn publish(&mut self, place: u32, copy: &EarlierCopy, is_link: bool) -> bool {
         let Some(entry) = self.free_entry(copy.inode) else { return false };
         let hash = self.hash_at(place);
-        self.entries()[entry].set(copy.inode, hash, copy.generation, copy.crc32c, &copy.identity);
+        let made = (copy.generation, copy.crc32c);
+        self.entries()[entry].set(copy.inode, hash, made, copy.changed, &copy.identity);
         (self.published[entry], self.retired[entry]) = (true, None);
         let (generation, entry) = (copy.generation, entry as u32);
         let value = SlotValue { is_present: true, is_link, is_earlier: false, generation, entry };
@@ -351,11 +359,13 @@ impl Table {
         self.marks()[place as usize].store(CHANGED, Ordering::Release);
     }
 
-    /// Directories that programs have renamed, if there are some that the host has not seen.
-    pub(crate) fn renamed(&self) -> Option<u64> {
-        let header = self.marks_header();
-        let renamed = header.renamed.load(Ordering::Acquire);
-        (renamed != header.seen.load(Ordering::Relaxed)).then_some(renamed)
+    /// How many renames of directories programs have begun and ended, and how many of them the host
+    /// has seen.
+    pub(crate) fn renames(&self) -> [u64; 3] {
+        let MarksHeader { renames_begun, renames_ended, seen, .. } = self.marks_header();
+        // What has begun is looked at last, so that one that begins meanwhile is not taken for seen.
+        let ended = renames_ended.load(Ordering::Acquire);
+        [renames_begun.load(Ordering::Acquire), ended, seen.load(Ordering::Acquire)]
     }
 
     /// Notes that all copies are of what their paths mean, after so many renames.
@@ -387,6 +397,7 @@ mod tests {
             checks: true,
             key: 5,
             files,
+            copies: files,
             copies_device: 3,
             directory: Path::new("/c"),
             roots: &roots,
@@ -395,7 +406,13 @@ mod tests {
     }
 
     fn copy(inode: u64, generation: u32) -> EarlierCopy {
-        EarlierCopy { inode, generation, crc32c: 1, identity: Identity { inode, ..Identity::default() } }
+        EarlierCopy {
+            inode,
+            generation,
+            crc32c: 1,
+            changed: 5,
+            identity: Identity { inode, ..Identity::default() },
+        }
     }
 
     #[test]

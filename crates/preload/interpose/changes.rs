@@ -1,9 +1,9 @@
 //! Calls that change which file a path means, or what is in it. The table must not answer for such
 //! a path again, so it is marked before the call. If the call fails, the file is not served either.
 
-use core::ffi::{c_char, c_int, c_long, c_uint};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-use crate::decision::{change, rename as will_rename};
+use crate::decision::{self, Rename, change};
 use crate::next::{self, Next};
 use crate::opens::stand_in;
 use crate::paths::directory_changed;
@@ -15,54 +15,48 @@ type At = (c_int, *const c_char);
 stand_in! {
     /// `rename`.
     rename(from: *const c_char, to: *const c_char) -> c_int = {
-        renames((AT_FDCWD, from), (AT_FDCWD, to));
-        match next::RENAME.get::<Paths>() {
+        during((AT_FDCWD, from), Some((AT_FDCWD, to)), || match next::RENAME.get::<Paths>() {
             Some(rename) => rename(from, to),
             None => system::returned(system::rename((AT_FDCWD, from), (AT_FDCWD, to), 0)),
-        }
+        })
     };
     /// `renameat`.
     renameat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char) -> c_int = {
-        renames((at, from), (to_at, to));
         type RenameAt = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char) -> c_int;
-        match next::RENAMEAT.get::<RenameAt>() {
+        during((at, from), Some((to_at, to)), || match next::RENAMEAT.get::<RenameAt>() {
             Some(renameat) => renameat(at, from, to_at, to),
             None => system::returned(system::rename((at, from), (to_at, to), 0)),
-        }
+        })
     };
     /// `renameat2`.
     renameat2(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char, flags: c_uint) -> c_int = {
-        renames((at, from), (to_at, to));
         type RenameAt2 =
             unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, c_uint) -> c_int;
-        match next::RENAMEAT2.get::<RenameAt2>() {
+        during((at, from), Some((to_at, to)), || match next::RENAMEAT2.get::<RenameAt2>() {
             Some(renameat2) => renameat2(at, from, to_at, to, flags),
             None => system::returned(system::rename((at, from), (to_at, to), flags)),
-        }
+        })
     };
     /// `unlink`.
     unlink(path: *const c_char) -> c_int = {
-        change(AT_FDCWD, path, false);
-        match next::UNLINK.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
+        during((AT_FDCWD, path), None, || match next::UNLINK.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
             Some(unlink) => unlink(path),
             None => system::returned(system::unlink(AT_FDCWD, path, 0)),
-        }
+        })
     };
     /// `unlinkat`.
     unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int = {
-        change(at, path, false);
-        match next::UNLINKAT.get::<unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int>() {
+        during((at, path), None, || match next::UNLINKAT.get::<unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int>() {
             Some(unlinkat) => unlinkat(at, path, flags),
             None => system::returned(system::unlink(at, path, flags)),
-        }
+        })
     };
     /// `remove`.
     remove(path: *const c_char) -> c_int = {
-        change(AT_FDCWD, path, false);
-        match next::REMOVE.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
+        during((AT_FDCWD, path), None, || match next::REMOVE.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
             Some(remove) => remove(path),
             None => removed(path),
-        }
+        })
     };
     /// `truncate`.
     truncate(path: *const c_char, length: c_long) -> c_int = truncate_by(&next::TRUNCATE, path, length);
@@ -70,6 +64,8 @@ stand_in! {
     truncate64(path: *const c_char, length: c_long) -> c_int = truncate_by(&next::TRUNCATE64, path, length);
     /// `link`.
     link(from: *const c_char, to: *const c_char) -> c_int = {
+        // A file with another name can be changed by it.
+        change(AT_FDCWD, from, false);
         change(AT_FDCWD, to, false);
         match next::LINK.get::<Paths>() {
             Some(link) => link(from, to),
@@ -78,6 +74,10 @@ stand_in! {
     };
     /// `linkat`.
     linkat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char, flags: c_int) -> c_int = {
+        if decision::is_copy(at, from) {
+            return system::returned(-(system::EACCES as isize));
+        }
+        change(at, from, flags & system::AT_SYMLINK_FOLLOW != 0);
         change(to_at, to, false);
         type LinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, c_int) -> c_int;
         match next::LINKAT.get::<LinkAt>() {
@@ -126,14 +126,61 @@ stand_in! {
 
 type Paths = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 
+/// Notes that names change, and carries the change out.
+///
 /// # Safety
 /// The paths are C strings.
-unsafe fn renames(from: At, to: At) {
+unsafe fn during(from: At, to: Option<At>, change: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: C strings. The target is one too: an exchange renames both.
-    unsafe {
-        will_rename(from.0, from.1);
-        will_rename(to.0, to.1);
+    let (from, to) = unsafe { (Rename::begin(from.0, from.1), to.map(|to| Rename::begin(to.0, to.1))) };
+    let result = change();
+    from.end();
+    to.into_iter().for_each(Rename::end);
+    result
+}
+
+/// Refuses to change a copy by its descriptor. The original's path is not known here.
+///
+/// # Safety
+/// `F` is the type of the function of libc.
+unsafe fn unless_copy<F: Copy>(descriptor: c_int, next: &Next, call: impl FnOnce(F) -> c_int) -> c_int {
+    if decision::is_open_copy(descriptor) {
+        return system::returned(-(system::EROFS as isize));
     }
+    // SAFETY: the caller's proof.
+    match unsafe { next.get::<F>() } {
+        Some(next) => call(next),
+        // A libc without the function has none that calls it.
+        None => system::returned(-(system::EROFS as isize)),
+    }
+}
+
+stand_in! {
+    /// `fchmod`.
+    fchmod(descriptor: c_int, mode: c_uint) -> c_int =
+        unless_copy::<unsafe extern "C" fn(c_int, c_uint) -> c_int>(descriptor, &next::FCHMOD, |next| {
+            next(descriptor, mode)
+        });
+    /// `fchown`.
+    fchown(descriptor: c_int, user: c_uint, group: c_uint) -> c_int =
+        unless_copy::<unsafe extern "C" fn(c_int, c_uint, c_uint) -> c_int>(
+            descriptor, &next::FCHOWN, |next| next(descriptor, user, group)
+        );
+    /// `futimens`.
+    futimens(descriptor: c_int, times: *const c_void) -> c_int =
+        unless_copy::<unsafe extern "C" fn(c_int, *const c_void) -> c_int>(
+            descriptor, &next::FUTIMENS, |next| next(descriptor, times)
+        );
+    /// `fsetxattr`.
+    fsetxattr(
+        descriptor: c_int, name: *const c_char, value: *const c_void, size: usize, flags: c_int
+    ) -> c_int = {
+        type Fsetxattr =
+            unsafe extern "C" fn(c_int, *const c_char, *const c_void, usize, c_int) -> c_int;
+        unless_copy::<Fsetxattr>(descriptor, &next::FSETXATTR, |next| {
+            next(descriptor, name, value, size, flags)
+        })
+    };
 }
 
 /// # Safety

@@ -34,17 +34,21 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Records whether the copy was opened.
-    pub(crate) fn opened(&self, is_open: bool) {
-        if is_open {
-            self.mapped.count_bytes(self.bytes);
-        }
-        self.mapped.record(self.hash, if is_open { OpenKind::Served } else { OpenKind::Failed });
+    /// Records that the program has the copy.
+    pub(crate) fn opened(&self) {
+        self.mapped.count_bytes(self.bytes);
+        self.mapped.record(self.hash, OpenKind::Served);
+    }
+
+    /// Records that the copy could not be opened, by what the kernel has returned.
+    pub(crate) fn failed(&self, result: isize) {
+        let is_gone = matches!(-result as i32, system::ENOENT | system::EIO | system::ESTALE);
+        self.mapped.record(self.hash, if is_gone { OpenKind::Failed } else { OpenKind::Refused });
     }
 }
 
 /// Whether a program that opens a file with these flags may write to it, or makes it.
-fn may_write(flags: c_int) -> bool {
+pub(crate) fn may_write(flags: c_int) -> bool {
     flags & system::O_ACCMODE != 0 || flags & (system::O_CREAT | system::O_TRUNC) != 0
 }
 
@@ -55,7 +59,7 @@ fn may_write(flags: c_int) -> bool {
 pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -> Option<Copy> {
     let mapped = Mapped::get()?;
     // Also files without a name (O_TMPFILE), which are opened by their directory.
-    if flags & (system::O_DIRECTORY | system::O_PATH) != 0 {
+    if flags & (system::O_DIRECTORY | system::O_PATH | system::O_DIRECT) != 0 {
         return None;
     }
     if may_write(flags) {
@@ -98,7 +102,7 @@ unsafe fn decide(
         return Err(OpenKind::Link);
     }
     // It is being replaced at this moment.
-    let original = mapped.original_at(value.entry).ok_or(OpenKind::Absent)?;
+    let original = mapped.original_at(value.entry, hash, value.generation).ok_or(OpenKind::Absent)?;
     if mapped.checks() {
         let mut found = FileStat::EMPTY;
         let to = (&raw mut found).cast::<c_void>();
@@ -141,23 +145,59 @@ fn mark(mapped: Mapped, hash: u64) -> bool {
     !SlotValue::decode(value).is_link
 }
 
-/// Notes that a program renames: a file, or a directory with all files in it.
+/// A rename of a directory, or of a link to one, that is under way.
+pub(crate) struct Rename(Option<Mapped>);
+
+impl Rename {
+    /// Notes that a program renames or removes a name: of a file, or of a directory with all files in
+    /// it.
+    ///
+    /// # Safety
+    /// `path` is a C string.
+    pub(crate) unsafe fn begin(directory: c_int, path: *const c_char) -> Self {
+        let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return Self(None) };
+        // SAFETY: as for this function.
+        unsafe { change(directory, path, false) };
+        let mut found = FileStat::EMPTY;
+        let to = (&raw mut found).cast::<c_void>();
+        // SAFETY: a C string, and room for the structure.
+        let result = unsafe { system::stat(directory, path, to, system::AT_SYMLINK_NOFOLLOW) };
+        let may_lead = result == 0 && (found.is_directory() || found.is_link());
+        // SAFETY: as for this function.
+        if !may_lead || !unsafe { paths::concerns_files(mapped, directory, path) } {
+            return Self(None);
+        }
+        mapped.rename_begins();
+        Self(Some(mapped))
+    }
+
+    /// The call has returned.
+    pub(crate) fn end(self) {
+        if let Self(Some(mapped)) = self {
+            mapped.rename_ends();
+        }
+    }
+}
+
+/// Whether a path leads to a copy: by the name of an open descriptor. A copy must not be changed.
 ///
 /// # Safety
 /// `path` is a C string.
-pub(crate) unsafe fn rename(directory: c_int, path: *const c_char) {
-    let Some(mapped) = Mapped::get() else { return };
-    // SAFETY: as for this function.
-    unsafe { change(directory, path, false) };
+pub(crate) unsafe fn is_copy(directory: c_int, path: *const c_char) -> bool {
+    let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return false };
     let mut found = FileStat::EMPTY;
     let to = (&raw mut found).cast::<c_void>();
-    if path.is_null() {
-        return;
-    }
     // SAFETY: a C string, and room for the structure.
-    let result = unsafe { system::stat(directory, path, to, system::AT_SYMLINK_NOFOLLOW) };
-    // SAFETY: as for this function.
-    if result == 0 && found.is_directory() && unsafe { paths::concerns_files(mapped, directory, path) } {
-        mapped.directory_was_renamed();
-    }
+    let result = unsafe { system::stat(directory, path, to, 0) };
+    result == 0 && found.device == mapped.copies_device() && found.is_copy()
+}
+
+/// Whether an open descriptor is that of a copy.
+pub(crate) fn is_open_copy(descriptor: c_int) -> bool {
+    let Some(mapped) = Mapped::get() else { return false };
+    let mut found = FileStat::EMPTY;
+    let to = (&raw mut found).cast::<c_void>();
+    // SAFETY: an empty path, and room for the structure.
+    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
+    result == 0 && found.device == mapped.copies_device() && found.is_copy()
 }

@@ -1,7 +1,7 @@
 //! What `fstat` says of a copy: the original's identity, which the program may compare with that of
 //! the path. `cp` and `install` refuse a file that has become another one.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use crate::layout::{COPY_MODE, Identity};
 use crate::mapped::Mapped;
@@ -54,6 +54,7 @@ pub(crate) struct FileStat {
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
+const LINK: u32 = 0o120_000;
 
 impl FileStat {
     /// Space for one.
@@ -62,6 +63,15 @@ impl FileStat {
 
     pub(crate) fn is_directory(&self) -> bool {
         self.mode & KIND == DIRECTORY
+    }
+
+    pub(crate) fn is_link(&self) -> bool {
+        self.mode & KIND == LINK
+    }
+
+    /// Whether this is a copy of a file.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.original().is_some()
     }
 
     pub(crate) fn identity(&self) -> Identity {
@@ -113,21 +123,16 @@ unsafe fn stat_descriptor(descriptor: c_int, to: *mut c_void) -> c_int {
 }
 
 /// # Safety
-/// `path` is a C string or null.
-unsafe fn means_descriptor(path: *const c_char, flags: c_int) -> bool {
-    // SAFETY: a C string.
-    flags & system::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { CStr::from_ptr(path) }.is_empty())
-}
-
-/// # Safety
 /// `path` is a C string, and `to` has room for the structure.
 unsafe fn stat_at(directory: c_int, path: *const c_char, to: *mut c_void, flags: c_int) -> c_int {
     // SAFETY: as for this function.
     unsafe {
-        if means_descriptor(path, flags) && directory >= 0 {
-            return stat_descriptor(directory, to);
+        let result = system::stat(directory, path, to, flags);
+        if result == 0 {
+            // A descriptor, or its name in `/proc/self/fd`.
+            (*to.cast::<FileStat>()).become_original();
         }
-        system::returned(system::stat(directory, path, to, flags))
+        system::returned(result)
     }
 }
 
@@ -173,22 +178,27 @@ unsafe fn statx_at(
     // SAFETY: as for this function.
     unsafe {
         let result = system::statx(directory, path, flags, mask, to);
-        if result == 0 && means_descriptor(path, flags) && directory >= 0 {
+        if result == 0 {
             let found = &mut *to.cast::<FileStatx>();
             if u32::from(found.mode) == REGULAR | COPY_MODE {
-                become_original(found, directory);
+                // SAFETY: as for this function.
+                become_original(found, (directory, path, flags));
             }
         }
         system::returned(result)
     }
 }
 
-fn become_original(found: &mut FileStatx, descriptor: c_int) {
+/// # Safety
+/// The path is a C string.
+unsafe fn become_original(found: &mut FileStatx, (directory, path, flags): (c_int, *const c_char, c_int)) {
+    /// The flags that both calls have.
+    const COMMON: c_int = system::AT_EMPTY_PATH | system::AT_SYMLINK_NOFOLLOW;
     let mut stat = FileStat::EMPTY;
     let to = (&raw mut stat).cast::<c_void>();
     // The caller may have wanted other fields than the file's number.
-    // SAFETY: an empty path, and room for the structure.
-    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
+    // SAFETY: as for this function, and room for the structure.
+    let result = unsafe { system::stat(directory, path, to, flags & COMMON) };
     let Some(original) = stat.original().filter(|_| result == 0) else { return };
     found.block_size = original.block_size;
     found.links = original.links as u32;
@@ -209,6 +219,16 @@ stand_in! {
     /// Both.
     __fxstat64(_version: c_int, descriptor: c_int, to: *mut c_void) -> c_int =
         stat_descriptor(descriptor, to);
+    /// `stat`.
+    stat(path: *const c_char, to: *mut c_void) -> c_int = stat_at(system::AT_FDCWD, path, to, 0);
+    /// Its name for long files.
+    stat64(path: *const c_char, to: *mut c_void) -> c_int = stat_at(system::AT_FDCWD, path, to, 0);
+    /// Its name in programs for older versions of glibc.
+    __xstat(_version: c_int, path: *const c_char, to: *mut c_void) -> c_int =
+        stat_at(system::AT_FDCWD, path, to, 0);
+    /// Both.
+    __xstat64(_version: c_int, path: *const c_char, to: *mut c_void) -> c_int =
+        stat_at(system::AT_FDCWD, path, to, 0);
     /// `fstatat`.
     fstatat(directory: c_int, path: *const c_char, to: *mut c_void, flags: c_int) -> c_int =
         stat_at(directory, path, to, flags);

@@ -201,9 +201,13 @@ impl Mapped {
     }
 
     /// The identity of the original of a copy, by the entry's place.
-    pub(crate) fn original_at(&self, place: u32) -> Option<Identity> {
+    pub(crate) fn original_at(&self, place: u32, hash: u64, generation: u32) -> Option<Identity> {
         let entry = self.entries().get(place as usize)?;
-        entry.identity(entry.inode.load(Ordering::Relaxed))
+        let identity = entry.identity(entry.inode.load(Ordering::Relaxed))?;
+        // It may have become that of another copy.
+        let is_its = entry.hash.load(Ordering::Relaxed) == hash
+            && entry.made.load(Ordering::Relaxed) as u32 == generation;
+        is_its.then_some(identity)
     }
 
     /// The identity of the original of a copy, by the copy's number in its file system.
@@ -228,12 +232,17 @@ impl Mapped {
 
     /// Whether a directory was renamed that the copying process has not seen yet.
     pub(crate) fn is_renamed(&self) -> bool {
-        self.marks.renamed.load(Ordering::Acquire) != self.marks.seen.load(Ordering::Acquire)
+        self.marks.renames_begun.load(Ordering::Acquire) != self.marks.seen.load(Ordering::Acquire)
     }
 
     /// Has originals opened until the copying process has seen that a directory was renamed.
-    pub(crate) fn directory_was_renamed(&self) {
-        self.marks.renamed.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn rename_begins(&self) {
+        self.marks.renames_begun.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The rename is over.
+    pub(crate) fn rename_ends(&self) {
+        self.marks.renames_ended.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Counts the bytes of a file whose copy a program gets.

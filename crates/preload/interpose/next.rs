@@ -113,4 +113,8 @@ next_functions! {
     SYMLINKAT = c"symlinkat";
     CHDIR = c"chdir";
     FCHDIR = c"fchdir";
+    FCHMOD = c"fchmod";
+    FCHOWN = c"fchown";
+    FUTIMENS = c"futimens";
+    FSETXATTR = c"fsetxattr";
 }

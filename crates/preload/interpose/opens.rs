@@ -22,13 +22,22 @@ unsafe fn open_or(
     flags: c_int,
     original: impl FnOnce() -> c_int,
 ) -> c_int {
+    // By the name of its descriptor, a program may mean the copy that it has.
+    // SAFETY: as for this function.
+    if decision::may_write(flags) && unsafe { decision::is_copy(directory, path) } {
+        return system::returned(-(system::EACCES as isize));
+    }
     // SAFETY: as for this function.
     let Some(copy) = (unsafe { decision::copy(directory, path, flags) }) else { return original() };
     // SAFETY: the path of a copy is a C string.
     let opened = unsafe { system::openat(system::AT_FDCWD, copy.path.as_ptr(), flags, 0) };
-    copy.opened(opened >= 0);
+    if opened >= 0 {
+        copy.opened();
+        return opened as c_int;
+    }
     // Whatever is wrong with the copy, the original decides.
-    if opened >= 0 { opened as c_int } else { original() }
+    copy.failed(opened);
+    original()
 }
 
 /// # Safety

@@ -76,7 +76,7 @@ pub(crate) unsafe fn real_hash(
     let mut space = [0_u8; DIRECTORY_BYTES];
     if !is_name
         // SAFETY: a C string.
-        && let Some(real) = unsafe { real_path(mapped, directory, path, 0, &mut space) }
+        && let Some(real) = unsafe { real_path(directory, path, 0, &mut space) }
     {
         return joined_hash(mapped, b"", real);
     }
@@ -90,27 +90,23 @@ pub(crate) unsafe fn real_hash(
     // The zero after it ends it.
     *text.get_mut(words.len())? = 0;
     // SAFETY: it ends with a zero.
-    let real =
-        unsafe { real_path(mapped, directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space) }?;
+    let real = unsafe { real_path(directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space) }?;
     joined_hash(mapped, real, name)
 }
 
-/// The path of what a path leads to, if that is on a device of a dataset.
+/// The path of what a path leads to.
 ///
 /// # Safety
 /// `path` is a C string.
-unsafe fn real_path<'a>(
-    mapped: Mapped,
-    directory: c_int,
-    path: *const c_char,
-    flags: c_int,
-    space: &'a mut [u8],
-) -> Option<&'a [u8]> {
+unsafe fn real_path(directory: c_int, path: *const c_char, flags: c_int, space: &mut [u8]) -> Option<&[u8]> {
     let flags = flags | system::O_PATH | system::O_CLOEXEC;
     // SAFETY: a C string.
     let opened = unsafe { system::openat(directory, path, flags, 0) };
     let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
-    let real = descriptor_path(mapped, descriptor, space);
+    let name = descriptor_name(descriptor);
+    // A part of a dataset may be on another device.
+    // SAFETY: the name ends with a zero.
+    let real = unsafe { system::link_target(name.as_ptr().cast(), space) };
     system::close(descriptor);
     real
 }
@@ -128,18 +124,41 @@ fn are_related(root: &Root, base: &[u8]) -> bool {
 pub(crate) unsafe fn concerns_files(mapped: Mapped, directory: c_int, path: *const c_char) -> bool {
     // SAFETY: a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.windows(2).any(|two| two == b"..") {
+        return true;
+    }
     let mut space = [0_u8; DIRECTORY_BYTES];
     let base = match path.first() {
-        Some(b'/') => path,
+        Some(b'/') => &b""[..],
         _ => match base(mapped, directory, &mut space) {
             Some(base) => base,
             // A directory on another device, or one with a long path.
             None => return directory == system::AT_FDCWD,
         },
     };
-    let has_dots = path.windows(2).any(|two| two == b"..");
-    // A relative path may lead from any directory near a dataset to one above it.
-    has_dots || mapped.roots().iter().any(|root| are_related(root, base))
+    let whole = Joined::new(base, path);
+    mapped.roots().iter().any(|root| {
+        let root = root.path.bytes();
+        rest(root, whole).is_some() || leads_to(whole, root)
+    })
+}
+
+/// Whether a directory is on the way to a dataset.
+fn leads_to(directory: Joined<'_>, mut root: &[u8]) -> bool {
+    let mut path = directory;
+    while let Some(byte) = path.first() {
+        path = path.next();
+        match root.split_first() {
+            Some((first, after)) if *first == byte => root = after,
+            // A slash at the end.
+            None if byte == b'/' => {}
+            _ => return false,
+        }
+        if byte == b'/' {
+            path = after_empty_names(path);
+        }
+    }
+    root.is_empty() || root.starts_with(b"/")
 }
 
 /// The directory that relative paths begin at.

@@ -50,8 +50,12 @@ unsafe fn fopen_by(next: &Next, path: *const c_char, mode: *const c_char) -> *mu
         }
         let Some(copy) = decision::copy(system::AT_FDCWD, path, 0) else { return fopen(path, mode) };
         let stream = fopen(copy.path.as_ptr(), mode);
-        copy.opened(!stream.is_null());
-        if stream.is_null() { fopen(path, mode) } else { stream }
+        if stream.is_null() {
+            copy.failed(system::last_error());
+            return fopen(path, mode);
+        }
+        copy.opened();
+        stream
     }
 }
 

@@ -209,10 +209,10 @@ pub struct CopyEntry {
     pub version: AtomicU64,
     /// The hash of the original's path.
     pub hash: AtomicU64,
-    /// The generation of the copy.
-    pub generation: AtomicU64,
-    /// The CRC-32C of the content.
-    pub crc32c: AtomicU64,
+    /// The generation of the copy, and the CRC-32C of its content in the upper half.
+    pub made: AtomicU64,
+    /// When the copy itself was changed last, in nanoseconds: when it was made.
+    pub copy_changed: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
@@ -241,7 +241,14 @@ impl CopyEntry {
     }
 
     /// Makes it the entry of a copy. For the one process that makes copies.
-    pub fn set(&self, inode: u64, hash: u64, generation: u32, crc32c: u32, original: &Identity) {
+    pub fn set(
+        &self,
+        inode: u64,
+        hash: u64,
+        (generation, crc32c): (u32, u32),
+        changed: i64,
+        original: &Identity,
+    ) {
         let version = self.version.load(Ordering::Relaxed) | 1;
         self.version.store(version, Ordering::Relaxed);
         core::sync::atomic::fence(Ordering::Release);
@@ -263,8 +270,8 @@ impl CopyEntry {
             to.store(word, Ordering::Relaxed);
         }
         self.hash.store(hash, Ordering::Relaxed);
-        self.generation.store(u64::from(generation), Ordering::Relaxed);
-        self.crc32c.store(u64::from(crc32c), Ordering::Relaxed);
+        self.made.store(pair(generation, crc32c), Ordering::Relaxed);
+        self.copy_changed.store(changed as u64, Ordering::Relaxed);
         self.inode.store(inode, Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Release);
     }
@@ -275,10 +282,12 @@ impl CopyEntry {
 pub struct MarksHeader {
     /// [`MARKS_MAGIC`].
     pub magic: u64,
-    /// Directories that programs have renamed. While it is not what the copying process has seen,
-    /// no path is certain, and originals are opened.
-    pub renamed: AtomicU64,
-    /// What the copying process has seen of them.
+    /// Renames of directories that programs have begun. While it is not what the copying process has
+    /// seen, no path is certain, and originals are opened.
+    pub renames_begun: AtomicU64,
+    /// Those that have ended.
+    pub renames_ended: AtomicU64,
+    /// What the copying process has seen of those that have begun.
     pub seen: AtomicU64,
 }
 
@@ -328,18 +337,20 @@ pub enum OpenKind {
     Changed = 5,
     /// A directory was renamed a moment ago.
     Renamed = 6,
-    /// The copy could not be opened.
+    /// The copy is not where it should be.
     Failed = 7,
     /// The program follows no symbolic link, and the file is one.
     Link = 8,
+    /// The program cannot open the copy: it has no descriptor left, or has become another user.
+    Refused = 9,
 }
 
 impl OpenKind {
     /// One more than the highest number.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
 
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Served,
         Self::Absent,
         Self::Unknown,
@@ -348,6 +359,7 @@ impl OpenKind {
         Self::Renamed,
         Self::Failed,
         Self::Link,
+        Self::Refused,
     ];
 }
 
@@ -491,7 +503,7 @@ mod tests {
             // All zeros are an entry without a copy.
             let place: CopyEntry = empty_entry();
             prop_assert_eq!(place.identity(0), None);
-            place.set(9, 1, 2, 3, &identity);
+            place.set(9, 1, (2, 3), 4, &identity);
             prop_assert_eq!(place.identity(9), Some(identity));
             prop_assert_eq!(place.identity(8), None);
         }
@@ -502,8 +514,8 @@ mod tests {
             inode: AtomicU64::new(0),
             version: AtomicU64::new(0),
             hash: AtomicU64::new(0),
-            generation: AtomicU64::new(0),
-            crc32c: AtomicU64::new(0),
+            made: AtomicU64::new(0),
+            copy_changed: AtomicU64::new(0),
             words: [const { AtomicU64::new(0) }; WORDS],
         }
     }

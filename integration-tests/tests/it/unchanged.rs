@@ -160,16 +160,17 @@ fn served_programs_read_the_copies() {
     dataset.warm(ALL);
     let copies = dataset.copies();
     assert_eq!(copies.len(), 30);
-    // A copy that differs shows which one was read. Nothing but a test changes copies.
-    for copy in &copies {
-        let length = fs::metadata(copy).unwrap().len() as usize;
-        fs::set_permissions(copy, fs::Permissions::from_mode(0o600)).unwrap();
-        fs::File::options().write(true).open(copy).unwrap().write_all(&vec![b'c'; length]).unwrap();
-        fs::set_permissions(copy, fs::Permissions::from_mode(0o1444)).unwrap();
-    }
-    let (found, report) =
-        dataset.shell(ALL, "cat data/c*/* | tr -d c | wc -c; cat data/c0/0003.bin | tr -d c | wc -c");
+    // A copy that differs shows which one was read. Programs of the run cannot make it differ.
+    let change = "for copy in disk/foreread-files-*/copies/*/*; do
+        length=$(stat -c %s $copy); chmod 600 $copy
+        head -c $length /dev/zero | tr '\\0' c > $copy; chmod 1444 $copy; done";
+    fs::write(dataset.at("change.sh"), change).unwrap();
+    let read = "cat data/c*/* | tr -d c | wc -c; cat data/c0/0003.bin | tr -d c | wc -c";
+    let (found, report) = dataset.shell(ALL, &format!("env -u LD_PRELOAD sh change.sh; {read}"));
     assert_eq!((found.as_str(), number(&report, "/served")), ("0\n0\n", 31));
+    // The next run finds that they were changed.
+    let expected = plain(dataset.directory.path(), read);
+    assert_eq!(dataset.shell(ALL, read).0, expected);
 }
 
 #[test]

@@ -33,23 +33,33 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         Some(order) => settings.with_order(order),
         None => settings,
     };
-    let run = FileRun::start(settings).map_err(named)?;
+    let run = match FileRun::start(settings) {
+        Ok(run) => Some(run),
+        Err(error) if error.kind() == FileCacheErrorKind::Invalid => return Err(named(error)),
+        Err(error) => {
+            // The program does not depend on copies.
+            output::complain(&format!("{error}; the program runs without copies"));
+            None
+        }
+    };
     let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
     let mut command = Command::new(program);
-    command.args(arguments).envs(run.variables(|name| std::env::var_os(name)));
+    command.args(arguments);
+    if let Some(run) = &run {
+        command.envs(run.variables(|name| std::env::var_os(name)));
+    }
     let mut child = match child::spawn(&mut command)? {
         Ok(child) => child,
         Err(code) => return Ok(code),
     };
     let status = child.wait().context("cannot wait for the command")?;
-    match options.report {
-        RunReportKind::Text => print(&run.report()),
-        RunReportKind::Json => {
-            let json =
-                serde_json::to_string(&RunJson::of(&run.report())).context("cannot write the report")?;
+    match (options.report, run.as_ref().map(FileRun::report)) {
+        (RunReportKind::Text, Some(report)) => print(&report),
+        (RunReportKind::Json, Some(report)) => {
+            let json = serde_json::to_string(&RunJson::of(&report)).context("cannot write the report")?;
             output::note(&json);
         }
-        RunReportKind::Off => {}
+        (_, None) | (RunReportKind::Off, _) => {}
     }
     Ok(child::exit_code(status))
 }

@@ -18,8 +18,8 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Makes a file of `bytes` zeros, and maps it. There must be none. It has all of its room from the
-    /// beginning: on a full disk, a process that writes to a hole is ended.
+    /// Makes a file of `bytes` zeros, and maps it. There must be none. It has all of its room from
+    /// the beginning: on a full disk, a process that writes to a hole is ended.
     pub(crate) fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;

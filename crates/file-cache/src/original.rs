@@ -62,8 +62,8 @@ pub(crate) fn identity_of(path: &Path) -> Option<Identity> {
 }
 
 impl Original {
-    /// Opens the file that a path means, if a copy can stand for it. `is_checked`: whether each open
-    /// compares the file with its copy.
+    /// Opens the file that a path means, if a copy can stand for it. `is_checked`: whether each
+    /// open compares the file with its copy.
     pub(crate) fn open(path: &Path, is_checked: bool) -> Result<Self, Unfit> {
         // A path that has become a pipe must not block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;

@@ -363,7 +363,8 @@ impl Table {
     /// has seen.
     pub(crate) fn renames(&self) -> [u64; 3] {
         let MarksHeader { renames_begun, renames_ended, seen, .. } = self.marks_header();
-        // What has begun is looked at last, so that one that begins meanwhile is not taken for seen.
+        // What has begun is looked at last, so that one that begins meanwhile is not taken for
+        // seen.
         let ended = renames_ended.load(Ordering::Acquire);
         [renames_begun.load(Ordering::Acquire), ended, seen.load(Ordering::Acquire)]
     }

@@ -39,21 +39,21 @@ stand_in! {
     };
     /// `unlink`.
     unlink(path: *const c_char) -> c_int = {
-        during((AT_FDCWD, path), None, || match next::UNLINK.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
+        during((AT_FDCWD, path), None, || match next::UNLINK.get::<OnePath>() {
             Some(unlink) => unlink(path),
             None => system::returned(system::unlink(AT_FDCWD, path, 0)),
         })
     };
     /// `unlinkat`.
     unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int = {
-        during((at, path), None, || match next::UNLINKAT.get::<unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int>() {
+        during((at, path), None, || match next::UNLINKAT.get::<UnlinkAt>() {
             Some(unlinkat) => unlinkat(at, path, flags),
             None => system::returned(system::unlink(at, path, flags)),
         })
     };
     /// `remove`.
     remove(path: *const c_char) -> c_int = {
-        during((AT_FDCWD, path), None, || match next::REMOVE.get::<unsafe extern "C" fn(*const c_char) -> c_int>() {
+        during((AT_FDCWD, path), None, || match next::REMOVE.get::<OnePath>() {
             Some(remove) => remove(path),
             None => removed(path),
         })
@@ -124,6 +124,9 @@ stand_in! {
     };
 }
 
+/// `unlink` and `remove`.
+type OnePath = unsafe extern "C" fn(*const c_char) -> c_int;
+type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 type Paths = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 
 /// Notes that names change, and carries the change out.

@@ -149,8 +149,8 @@ fn mark(mapped: Mapped, hash: u64) -> bool {
 pub(crate) struct Rename(Option<Mapped>);
 
 impl Rename {
-    /// Notes that a program renames or removes a name: of a file, or of a directory with all files in
-    /// it.
+    /// Notes that a program renames or removes a name: of a file, or of a directory with all files
+    /// in it.
     ///
     /// # Safety
     /// `path` is a C string.

@@ -282,8 +282,8 @@ impl CopyEntry {
 pub struct MarksHeader {
     /// [`MARKS_MAGIC`].
     pub magic: u64,
-    /// Renames of directories that programs have begun. While it is not what the copying process has
-    /// seen, no path is certain, and originals are opened.
+    /// Renames of directories that programs have begun. While it is not what the copying process
+    /// has seen, no path is certain, and originals are opened.
     pub renames_begun: AtomicU64,
     /// Those that have ended.
     pub renames_ended: AtomicU64,

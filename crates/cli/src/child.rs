@@ -28,6 +28,11 @@ pub fn spawn(command: &mut Command) -> Result<Result<Child, ExitCode>> {
     }
 }
 
+/// Passes the signals of this process on to one that runs already.
+pub fn pass_signals_to(process: u32) -> Result<()> {
+    PassedSignals::record()?.pass_to(process)
+}
+
 /// Signals that end this process are for the command, which ends it.
 struct PassedSignals(signal_hook::iterator::Signals);
 

@@ -24,6 +24,7 @@
 #![cfg(target_os = "linux")]
 
 mod adoption;
+mod catch;
 mod copying;
 mod directory;
 mod error;
@@ -35,9 +36,11 @@ mod mapping;
 mod original;
 mod report;
 mod run;
+mod seccomp;
 mod table;
 mod trace;
 
+pub use catch::{Catcher, Caught};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use host_state::HostCounts;
 pub use report::{OriginalReason, RunCounts, RunReport};

@@ -171,7 +171,7 @@ impl Table {
     }
 
     /// The names of datasets, with their numbers.
-    fn names(&self) -> Vec<(PathBuf, usize)> {
+    pub(crate) fn names(&self) -> Vec<(PathBuf, usize)> {
         use std::os::unix::ffi::OsStrExt;
         let count = self.header().roots.load(Ordering::Acquire) as usize;
         let name = |root: &Root| {
@@ -299,6 +299,36 @@ impl Table {
             }
         }
         None
+    }
+
+    /// The place of a file.
+    pub(crate) fn find(&self, hash: u64) -> Option<u32> {
+        let (slots, mask) = (self.slots(), self.header().slots - 1);
+        let places = (0..PROBES).map(|probe| (hash.wrapping_add(probe) & mask) as usize);
+        let is_there = |at: &usize| slots[*at].hash.load(Ordering::Acquire) != 0;
+        let is_it = |at: &usize| slots[*at].hash.load(Ordering::Acquire) == hash;
+        places.take_while(is_there).find(is_it).map(|at| at as u32)
+    }
+
+    /// The copy at a place, if a program may have it, and whether its path is a link.
+    pub(crate) fn copy_at(&self, place: u32) -> Option<(EarlierCopy, bool)> {
+        let value = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Acquire));
+        let [begun, _, seen] = self.renames();
+        if !value.is_present || self.is_marked(place) || begun != seen {
+            return None;
+        }
+        let entry = self.entries().get(value.entry as usize)?;
+        let inode = entry.inode.load(Ordering::Relaxed);
+        let (generation, crc32c, changed) = (value.generation, 0, 0);
+        let identity = entry.identity(inode)?;
+        let is_its = entry.hash.load(Ordering::Relaxed) == self.hash_at(place);
+        is_its.then_some((EarlierCopy { inode, generation, crc32c, changed, identity }, value.is_link))
+    }
+
+    /// The directory of copies.
+    pub(crate) fn directory(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        std::ffi::OsStr::from_bytes(self.header().directory.bytes()).into()
     }
 
     /// The hash of the file at a place.

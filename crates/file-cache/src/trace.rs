@@ -1,7 +1,7 @@
 //! The records that the programs of a run leave of their opens.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use foreread_preload::layout::{
@@ -52,6 +52,25 @@ impl Trace {
     /// The bytes of the files that its programs have got copies of.
     pub(crate) fn served_bytes(&self) -> u64 {
         self.header().served_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The path of the table.
+    pub(crate) fn table(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        std::ffi::OsStr::from_bytes(self.header().table.bytes()).into()
+    }
+
+    /// Leaves a record, as programs do.
+    pub(crate) fn note(&self, hash: u64, kind: OpenKind, bytes: u64) {
+        let header = self.header();
+        header.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
+        header.served_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let number = header.next.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the file is as long as a trace, and records are atomic.
+        let records: &[OpenRecord] = unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
+        let record = &records[(number % RECORDS) as usize];
+        record.hash.store(hash, Ordering::Relaxed);
+        record.detail.store(u64::from(std::process::id()) << 8 | kind as u64, Ordering::Release);
     }
 
     /// Gives each new record to `each`: the hash of the path, and what became of the open. Those

@@ -1,7 +1,7 @@
 //! `foreread run`: programs that are not changed, with and without local copies of their files.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -231,6 +231,32 @@ fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
     assert!(hosts >= 1 && dataset.copies().len() == 60, "{hosts} hosts");
 }
 
+/// A static program is served by the kernel's notices, reads on when the host dies, and keeps its
+/// exit code.
+fn assert_static_programs_are_caught(dataset: &Dataset, expected: &str) {
+    let all = ["--catch", "all"];
+    let finished = run(&mut dataset.command(ALL, &all, &["sh", "-c", "./static data/c*/*; exit 7"]));
+    let found = report(&finished);
+    if finished.stderr.contains("the kernel stops at no opens here") {
+        println!("skipped: this system allows no notices of opens");
+        return;
+    }
+    assert_eq!((finished.code, &*finished.stdout), (Some(7), expected));
+    assert_eq!(number(&found, "/served"), 30, "{found}");
+    let script = "./static data/c0/*; echo ready; read line; ./static data/c*/*; echo new > data/c0/0000.bin;
+        ./static data/c0/0000.bin";
+    let mut host = dataset.command(ALL, &all, &["sh", "-c", script]);
+    let mut host = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut input, mut output) = (host.stdin.take().unwrap(), host.stdout.take().unwrap());
+    std::thread::sleep(Duration::from_millis(1500));
+    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+    host.wait().unwrap();
+    input.write_all(b"\n").unwrap();
+    let mut found = String::new();
+    output.read_to_string(&mut found).unwrap();
+    assert!(found.ends_with(&format!("ready\n{expected}4\n")), "{found}");
+}
+
 /// Hosts that are killed at any time leave no part of a copy that a later run would serve.
 #[test]
 // semantics: FILES-7
@@ -304,6 +330,9 @@ fn compiled_programs_are_served_or_reported() {
         }
         let (found, report) = dataset.shell(ALL, &format!("./{name} data/c*/*"));
         assert_eq!((found, number(&report, "/served")), (expected.clone(), served), "{name}: {report}");
+    }
+    if dataset.at("static").exists() {
+        assert_static_programs_are_caught(&dataset, &expected);
     }
     let said = run(&mut dataset.command(ALL, &["--report", "text"], &["true"])).stderr;
     assert!(said.contains("0 opens of files below --root were seen"), "{said}");

@@ -371,6 +371,9 @@ pub struct RunProgram {
     /// When originals are compared with their copies
     #[arg(long, value_enum, default_value_t = CheckOriginals::Auto)]
     pub check: CheckOriginals,
+    /// Which programs are served
+    #[arg(long, value_enum, default_value_t = CatchPrograms::Libc)]
+    pub catch: CatchPrograms,
     /// The files of each epoch in the order of their use: a line per file, an empty line between
     /// epochs
     #[arg(long, value_name = "FILE", conflicts_with = "sampler")]
@@ -387,6 +390,16 @@ pub struct RunProgram {
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
     pub words: Vec<std::ffi::OsString>,
+}
+
+/// Which programs are served.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CatchPrograms {
+    /// Those that open files by the C library
+    Libc,
+    /// Static ones (Go), too: the kernel stops at each open, for 12 us
+    All,
 }
 
 /// When originals are compared.

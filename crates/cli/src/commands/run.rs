@@ -10,12 +10,12 @@ use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, SamplerKind};
 use foreread_file_cache::{
-    CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport, RunSettings,
-    is_shared, memory_directory,
+    Catcher, CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport,
+    RunSettings, is_shared, memory_directory,
 };
 use serde::Serialize;
 
-use crate::arguments::{self, RunProgram, RunReportKind};
+use crate::arguments::{self, CatchPrograms, RunProgram, RunReportKind};
 use crate::{child, output};
 
 pub fn run(options: &RunProgram) -> Result<ExitCode> {
@@ -33,6 +33,11 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         Some(order) => settings.with_order(order),
         None => settings,
     };
+    // Before there are threads.
+    let catcher = match options.catch {
+        CatchPrograms::All => Some(Catcher::fork().context("cannot start a process")?),
+        CatchPrograms::Libc => None,
+    };
     let run = match FileRun::start(settings) {
         Ok(run) => Some(run),
         Err(error) if error.kind() == FileCacheErrorKind::Invalid => return Err(named(error)),
@@ -42,17 +47,36 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
             None
         }
     };
-    let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    if let Some(run) = &run {
-        command.envs(run.variables(|name| std::env::var_os(name)));
-    }
-    let mut child = match child::spawn(&mut command)? {
-        Ok(child) => child,
-        Err(code) => return Ok(code),
+    let variables = run.as_ref().map(|run| run.variables(|name| std::env::var_os(name))).unwrap_or_default();
+    let caught = match catcher {
+        Some(catcher) => match catcher.start(&options.words, &variables) {
+            Ok(caught) => Some(caught),
+            Err(error) => {
+                // A command that is not there is reported below.
+                if error.kind() != std::io::ErrorKind::NotFound {
+                    let why = "the kernel stops at no opens here";
+                    output::complain(&format!("{why} ({error}): programs without libc read originals"));
+                }
+                None
+            }
+        },
+        None => None,
     };
-    let status = child.wait().context("cannot wait for the command")?;
+    let code = match caught {
+        Some(mut caught) => {
+            child::pass_signals_to(caught.id())?;
+            child::exit_code(caught.wait().context("the process that started the command was killed")?)
+        }
+        None => {
+            let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
+            let mut command = Command::new(program);
+            command.args(arguments).envs(variables);
+            match child::spawn(&mut command)? {
+                Ok(mut child) => child::exit_code(child.wait().context("cannot wait for the command")?),
+                Err(code) => return Ok(code),
+            }
+        }
+    };
     match (options.report, run.as_ref().map(FileRun::report)) {
         (RunReportKind::Text, Some(report)) => print(&report),
         (RunReportKind::Json, Some(report)) => {
@@ -61,7 +85,7 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         }
         (_, None) | (RunReportKind::Off, _) => {}
     }
-    Ok(child::exit_code(status))
+    Ok(code)
 }
 
 fn usage(message: String) -> anyhow::Error {
@@ -235,7 +259,7 @@ fn print(report: &RunReport) {
     if counts.opens == 0 {
         output::note(
             "foreread: 0 opens of files below --root were seen: the program read none, or it is static (Go) \
-             and calls the kernel itself, or it was started without its environment",
+             and calls the kernel itself (use --catch all), or it was started without its environment",
         );
     } else {
         let share = 100.0 * counts.served as f64 / counts.opens as f64;

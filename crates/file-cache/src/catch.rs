@@ -1,8 +1,8 @@
 //! A process that answers for the opens of programs without libc (`--catch all`).
 //!
-//! It is the parent of the program, and starts it when it knows where the table is. It has no engine
-//! and no threads. So it outlives the process that makes copies, and has the kernel carry out the
-//! opens then. It ends with the last process of the program.
+//! It is the parent of the program, and starts it when it knows where the table is. It has no
+//! engine and no threads. So it outlives the process that makes copies, and has the kernel carry
+//! out the opens then. It ends with the last process of the program.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -2,7 +2,7 @@
 //!
 //! A filter has the kernel stop a process at each open, until the process with the *listener*
 //! answers: by a descriptor, or by having the call continue. Decision: the filter is the smallest
-//! that finds all opens. The price is 12 us per open, 50 ns per call of any other kind, and that
+//! that finds all opens. The price is 17 us per open, 50 ns per call of any other kind, and that
 //! programs cannot gain rights (`no_new_privs`).
 
 use std::fs::File;
@@ -28,8 +28,8 @@ const OPEN: u32 = libc::SYS_open as u32;
 #[cfg(target_arch = "x86_64")]
 const CREAT: u32 = libc::SYS_creat as u32;
 
-/// Stops this process and its children at each open from now on, and returns the listener. Allocates
-/// nothing, so that it may run between fork and exec.
+/// Stops this process and its children at each open from now on, and returns the listener.
+/// Allocates nothing, so that it may run between fork and exec.
 pub(crate) fn stop_at_opens() -> io::Result<OwnedFd> {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let jump = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };

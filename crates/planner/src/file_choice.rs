@@ -75,7 +75,8 @@ struct FileState {
 /// // There was no room.
 /// choice.copied(1, false);
 /// // The second epoch copies what it has not used yet, into the room of what it has.
-/// (0..100).for_each(|_| choice.opened(0));
+/// (0..100).for_each(|_| choice.opened(1));
+/// choice.opened(0);
 /// assert_eq!(choice.next_copy(), Some(FileCopy { file: 1, is_ahead: true }));
 /// assert_eq!(choice.victim(), Some(0));
 /// ```

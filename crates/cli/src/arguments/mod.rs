@@ -376,16 +376,16 @@ pub struct RunProgram {
     pub catch: CatchPrograms,
     /// The files of each epoch in the order of their use: a line per file, an empty line between
     /// epochs
-    #[arg(long, value_name = "FILE", conflicts_with = "sampler")]
+    #[arg(long, value_name = "FILE", conflicts_with = "announced-sampler")]
     pub order: Option<PathBuf>,
     /// The order of PyTorch's DistributedSampler with this seed: torch:seed=N
-    #[arg(long, value_name = "SAMPLER")]
+    #[arg(id = "announced-sampler", long = "sampler", value_name = "SAMPLER")]
     pub sampler: Option<String>,
     /// The part of the disk's size that may be written in a day, after it was filled once
     #[arg(long, value_name = "PART", default_value_t = 0.5)]
     pub disk_writes_per_day: f64,
     /// How to report at the end, on standard error
-    #[arg(long, value_enum, default_value_t = RunReportKind::Text)]
+    #[arg(id = "run-report", long = "report", value_enum, default_value_t = RunReportKind::Text)]
     pub report: RunReportKind,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
@@ -398,7 +398,7 @@ pub struct RunProgram {
 pub enum CatchPrograms {
     /// Those that open files by the C library
     Libc,
-    /// Static ones (Go), too: the kernel stops at each open, for 12 us
+    /// Static ones (Go), too: the kernel stops at each open, for 17 us
     All,
 }
 

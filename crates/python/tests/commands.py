@@ -35,6 +35,10 @@ PLACES = {
     "--master_addr node0": "--master_addr 127.0.0.1",
     "/cache=": "{scratch}/cache=",
     "FOREREAD_INTERFACE=ib0": "FOREREAD_INTERFACE=lo",
+    "-- python train.py": "-- sh -c 'cat {images}/*/* > read'",
+    "-- ./reader ": "-- du --summarize ",
+    "--memory 64GiB": "--memory 64MiB",
+    "--disk $TMPDIR=": "--disk {scratch}/disk=",
 }
 
 #: Documents whose commands are run elsewhere: by `cargo xtask dist`, and where the settings are defined.

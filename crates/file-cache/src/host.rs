@@ -206,7 +206,7 @@ fn random_key() -> u64 {
 }
 
 /// The runs of a cache whose processes live.
-fn has_runs(cache: &CacheDirectory) -> bool {
+pub(crate) fn has_runs(cache: &CacheDirectory) -> bool {
     runs(cache).any(|run| is_alive(&run))
 }
 

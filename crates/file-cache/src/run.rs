@@ -12,7 +12,7 @@ use foreread_preload::layout::MAX_ROOTS;
 
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
-use crate::host::{Host, check_root, is_local};
+use crate::host::{Host, check_root, has_runs, is_local};
 use crate::report::{RunCounts, RunReport};
 use crate::table::RootName;
 use crate::trace::Trace;
@@ -174,6 +174,8 @@ pub struct FileRun {
     trace: Trace,
     /// Set once this process is the host.
     host: Arc<Mutex<Option<Host>>>,
+    /// The cache, if its copies end with the last run.
+    in_memory: Option<CacheDirectory>,
     /// Locked as long as this process lives.
     _lock: File,
 }
@@ -212,6 +214,7 @@ impl FileRun {
             }
             std::thread::sleep(POLL);
         }
+        let in_memory = matches!(settings.store, CopyStore::Memory { .. }).then(|| cache.clone());
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
         let (directory, trace, own) = announce(&cache, &settings)?;
@@ -221,7 +224,7 @@ impl FileRun {
         } else {
             take_over(lock_file, cache, settings, Arc::clone(&host));
         }
-        Ok(Self { directory, library, trace, host, _lock: own })
+        Ok(Self { directory, library, trace, host, in_memory, _lock: own })
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
@@ -261,6 +264,11 @@ impl Drop for FileRun {
     fn drop(&mut self) {
         // A program that still runs has it mapped.
         let _ = std::fs::remove_dir_all(&self.directory);
+        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(cache) = self.in_memory.as_ref().filter(|cache| host.is_some() && !has_runs(cache)) {
+            // Copies in memory would keep it from other jobs. The host's threads end by themselves.
+            let _ = std::fs::remove_dir_all(cache.path());
+        }
     }
 }
 

@@ -402,6 +402,24 @@ fn copies_are_private_and_programs_cannot_write_them() {
 }
 
 #[test]
+// semantics: FILES-2
+fn copies_in_memory_end_with_the_last_run() {
+    let dataset = Dataset::new(30, 5000);
+    let script = "for i in 1 2 3; do cat data/c*/* | sha256sum; sleep .3; done";
+    let mut command = foreread(["run", "--report", "json", "--memory", "20MB", "--root"]);
+    command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
+    let finished = run(&mut command);
+    let report = report(&finished);
+    assert!(number(&report, "/served") >= 30, "{report}");
+    assert_eq!(finished.ok(), plain(dataset.directory.path(), script));
+    let user = rustix::process::geteuid().as_raw();
+    let left = PathBuf::from(format!("/dev/shm/foreread-files-{user}/copies"));
+    let left =
+        fs::read_dir(left).into_iter().flatten().flat_map(|folder| fs::read_dir(folder.unwrap().path()));
+    assert_eq!(left.flatten().count(), 0);
+}
+
+#[test]
 fn mistakes_are_one_line() {
     let dataset = Dataset { directory: tempfile::tempdir().unwrap() };
     let line = |words: &[&str]| {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, Attach, Attached, CATALOG, DatasetAnswer, JobReads, Piece, WARM, WarmAnswer, WarmRequest,
+    ATTACH, Attach, Attached, BLOCKS, CATALOG, DatasetAnswer, JobReads, Piece, ReadInBlocks, WARM,
+    WarmAnswer, WarmRequest,
 };
 use foreread_store::{Client, StoreError};
 use foreread_tier::{CacheTier, OriginTier};
@@ -191,6 +192,18 @@ impl AgentClient {
         let answer =
             connection.client.call_with(WARM, &request, &mut is_silent(&connection.client, &|| false))?;
         serde_json::from_slice(&answer).map_err(malformed)
+    }
+
+    /// Has the agent read the shards of a dataset of the job in blocks of so many bytes while they are
+    /// absent. Blocks until the agent has answered. An agent of an older version reads sample by
+    /// sample.
+    pub fn read_in_blocks(&self, dataset: u32, bytes: u64) {
+        let Some(connection) = self.link.lock().connection() else { return };
+        let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
+        let silent = &mut is_silent(&connection.client, &|| false);
+        if let Err(error) = connection.client.call_with(BLOCKS, &request, silent) {
+            tracing::debug!(%error, "no blocks");
+        }
     }
 
     /// What the agent has read from storage for this job. Asks the agent, which takes a tenth of a

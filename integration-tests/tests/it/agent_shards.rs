@@ -88,6 +88,25 @@ fn agent_reads_blocks_of_shards_once() {
 
 #[test]
 // semantics: AGENT-27
+fn warming_reads_shards_in_blocks() {
+    let mut node = node();
+    node.start(SAMPLES * 5 / 4 * TAKEN);
+    requests(&node.store);
+    let catalog = node.directory.path().join("catalog");
+    let mut warm = node.foreread(&["warm", catalog.to_str().unwrap(), "--wait", "100%", "--progress", "off"]);
+    run(warm.arg("--agent").arg(node.socket())).ok();
+    let (got, bytes) = requests(&node.store);
+    println!("{got} requests, {bytes} bytes");
+    assert!(got <= 8 * SHARDS && bytes <= SAMPLES * 11_000, "{got} requests, {bytes} bytes");
+    // The job after it finds them.
+    let expected = alone(&node, &["--epochs", "1", "--seed", "3"]);
+    requests(&node.store);
+    assert_eq!(digests(&job(&node, &["--epochs", "1", "--seed", "3"])), expected);
+    assert_eq!(requests(&node.store).0, 0);
+}
+
+#[test]
+// semantics: AGENT-27
 fn half_of_shards_is_read_in_blocks_and_each_byte_once() {
     let mut node = node();
     let arguments = ["--epochs", "2", "--seed", "3"];

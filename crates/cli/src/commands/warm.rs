@@ -32,7 +32,8 @@ pub fn run(options: &Warm, registry: Registry) -> Result<()> {
     // Caches of its own would be a reason to use the agent for data that the kernel caches.
     (config.memory, config.disk, config.job_name) = (Memory::Auto, Vec::new(), Some(JOB.to_owned()));
     let mode = ProgressMode::of(&knobs, 0);
-    let builder = Loader::builder_with(&options.target, config).registry(registry).epochs(1);
+    // Blocks of shards are for samples that are used again.
+    let builder = Loader::builder_with(&options.target, config).registry(registry).epochs(2);
     let began = Instant::now();
     let ready = builder.prepare_with(listing(mode, &options.target))?;
     let Some(mut dataset) = ready.warm_agent(true)? else {

@@ -87,6 +87,9 @@ impl AgentLink {
     /// Has the agent fill its memory with the training data, if `begin` is set. Returns how much of
     /// them is there.
     pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
+        if let Some(bytes) = self.blocks.filter(|_| begin) {
+            self.client.read_in_blocks(0, bytes);
+        }
         let answer = self.client.warm(0, begin);
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
         Ok(WarmDataset {

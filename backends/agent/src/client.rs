@@ -194,9 +194,9 @@ impl AgentClient {
         serde_json::from_slice(&answer).map_err(malformed)
     }
 
-    /// Has the agent read the shards of a dataset of the job in blocks of so many bytes while they are
-    /// absent. Blocks until the agent has answered. An agent of an older version reads sample by
-    /// sample.
+    /// Has the agent read the shards of a dataset of the job in blocks of so many bytes while they
+    /// are absent. Blocks until the agent has answered. An agent of an older version reads sample
+    /// by sample.
     pub fn read_in_blocks(&self, dataset: u32, bytes: u64) {
         let Some(connection) = self.link.lock().connection() else { return };
         let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();

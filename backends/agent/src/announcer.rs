@@ -89,6 +89,24 @@ pub(crate) fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
     }
 }
 
+/// Has the agent read the shards of a dataset in blocks at first. One of an older version reads
+/// sample by sample.
+pub(crate) fn read_in_blocks(
+    connection: &Connection,
+    is_silent: &mut dyn FnMut() -> bool,
+    dataset: u32,
+    bytes: u64,
+) -> Result<(), StoreError> {
+    let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
+    match connection.client.call_with(BLOCKS, &request, is_silent) {
+        Err(error) if error.kind() == StoreErrorKind::Sample => {
+            tracing::debug!(%error, "no blocks");
+            Ok(())
+        }
+        answer => answer.map(drop),
+    }
+}
+
 /// Announces all epochs, as requests come near. Ends early if the connection or the orders change.
 fn announce(
     link: &Link,
@@ -103,12 +121,7 @@ fn announce(
     };
     call(RESTART, b"")?;
     for (dataset, bytes) in orders.blocks() {
-        let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
-        match call(BLOCKS, &request) {
-            // An agent of an older version reads sample by sample.
-            Err(error) if error.kind() == StoreErrorKind::Sample => tracing::debug!(%error, "no blocks"),
-            answer => drop(answer?),
-        }
+        read_in_blocks(connection, &mut is_silent(&connection.client, &is_over), dataset, bytes)?;
     }
     let furthest = link.furthest.load(Ordering::Relaxed);
     let has_passed =

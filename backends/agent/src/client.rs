@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, Attach, Attached, BLOCKS, CATALOG, DatasetAnswer, JobReads, Piece, ReadInBlocks, WARM,
-    WarmAnswer, WarmRequest,
+    ATTACH, Attach, Attached, CATALOG, DatasetAnswer, JobReads, Piece, WARM, WarmAnswer, WarmRequest,
 };
 use foreread_store::{Client, StoreError};
 use foreread_tier::{CacheTier, OriginTier};
@@ -199,9 +198,8 @@ impl AgentClient {
     /// by sample.
     pub fn read_in_blocks(&self, dataset: u32, bytes: u64) {
         let Some(connection) = self.link.lock().connection() else { return };
-        let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
         let silent = &mut is_silent(&connection.client, &|| false);
-        if let Err(error) = connection.client.call_with(BLOCKS, &request, silent) {
+        if let Err(error) = announcer::read_in_blocks(&connection, silent, dataset, bytes) {
             tracing::debug!(%error, "no blocks");
         }
     }

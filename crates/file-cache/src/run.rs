@@ -300,9 +300,9 @@ fn announce(
 
 /// The names of datasets that a run has written down.
 pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
-    let told = std::fs::read(path).unwrap_or_default();
+    let written = std::fs::read(path).unwrap_or_default();
     let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
-    let paths: Vec<&[u8]> = told.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
+    let paths: Vec<&[u8]> = written.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
     let (pairs, _) = paths.as_chunks::<2>();
     pairs.iter().map(|[name, target]| RootName { path: path(name), target: path(target) }).collect()
 }

@@ -6,7 +6,7 @@
 //!
 //! # The decision, and its price
 //!
-//! * A file that a program has just opened is copied *beside* it into free room, while its pages
+//! * A file that a program has just opened is copied *next to* it into free room, while its pages
 //!   are in memory. So the first epoch reads nothing twice.
 //! * From the second epoch on, files that this epoch has not used yet are copied *ahead*, into the
 //!   room of used ones. With a cache for a part c of the files, c + c ln(1/c) of all opens find a
@@ -86,7 +86,7 @@ pub struct FileChoice {
     /// Opens so far.
     opens: u64,
     /// Files that were opened without a copy, the latest first.
-    beside: VecDeque<u32>,
+    just_opened: VecDeque<u32>,
     /// Files that this epoch will use, in the expected order.
     ahead: Vec<u32>,
     /// Those that were looked at.
@@ -184,7 +184,7 @@ impl FileChoice {
             }
         }
         if !is_cached && !is_copying && !is_refused && !is_again {
-            self.beside.push_front(file);
+            self.just_opened.push_front(file);
         }
     }
 
@@ -212,7 +212,7 @@ impl FileChoice {
 
     /// The next file to copy. It counts as being copied until [`copied`](Self::copied).
     pub fn next_copy(&mut self) -> Option<FileCopy> {
-        while let Some(file) = self.beside.pop_front() {
+        while let Some(file) = self.just_opened.pop_front() {
             let state = self.file(file);
             if !state.is_cached && !state.is_copying && !state.is_refused {
                 state.is_copying = true;

@@ -74,7 +74,7 @@ stand_in! {
     };
     /// `linkat`.
     linkat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char, flags: c_int) -> c_int = {
-        if decision::is_copy(at, from) {
+        if decision::is_copy(at, from, 0) {
             return system::returned(-(system::EACCES as isize));
         }
         change(at, from, flags & system::AT_SYMLINK_FOLLOW != 0);
@@ -147,7 +147,8 @@ unsafe fn during(from: At, to: Option<At>, change: impl FnOnce() -> c_int) -> c_
 /// # Safety
 /// `F` is the type of the function of libc.
 unsafe fn unless_copy<F: Copy>(descriptor: c_int, next: &Next, call: impl FnOnce(F) -> c_int) -> c_int {
-    if decision::is_open_copy(descriptor) {
+    // SAFETY: an empty path is a C string.
+    if unsafe { decision::is_copy(descriptor, c"".as_ptr(), system::AT_EMPTY_PATH) } {
         return system::returned(-(system::EROFS as isize));
     }
     // SAFETY: the caller's proof.
@@ -206,7 +207,9 @@ unsafe fn removed(path: *const c_char) -> c_int {
 unsafe fn truncate_by(next: &Next, path: *const c_char, length: c_long) -> c_int {
     // SAFETY: the caller's proof, for both.
     unsafe {
-        change(AT_FDCWD, path, true);
+        if !decision::may_change(AT_FDCWD, path, true) {
+            return system::returned(-(system::EACCES as isize));
+        }
         match next.get::<unsafe extern "C" fn(*const c_char, c_long) -> c_int>() {
             Some(truncate) => truncate(path, length),
             None => system::returned(system::truncate(path, length)),

@@ -52,7 +52,7 @@ pub(crate) fn may_write(flags: c_int) -> bool {
     flags & system::O_ACCMODE != 0 || flags & (system::O_CREAT | system::O_TRUNC) != 0
 }
 
-/// The copy for an open with these flags. `None`: the original is to be opened.
+/// The copy for an open that only reads. `None`: the original is to be opened.
 ///
 /// # Safety
 /// `path` is a C string.
@@ -60,12 +60,6 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
     let mapped = Mapped::get()?;
     // Also files without a name (O_TMPFILE), which are opened by their directory.
     if flags & (system::O_DIRECTORY | system::O_PATH | system::O_DIRECT) != 0 {
-        return None;
-    }
-    if may_write(flags) {
-        // Before the program writes.
-        // SAFETY: as for this function.
-        unsafe { change(directory, path, flags & system::O_NOFOLLOW == 0) };
         return None;
     }
     // SAFETY: as for this function.
@@ -179,25 +173,31 @@ impl Rename {
     }
 }
 
-/// Whether a path leads to a copy: by the name of an open descriptor. A copy must not be changed.
+/// Notes that a program writes to the file that a path leads to. Before it happens. `false` if the
+/// path leads to a copy, by the name of an open descriptor: a copy must not be changed.
 ///
 /// # Safety
 /// `path` is a C string.
-pub(crate) unsafe fn is_copy(directory: c_int, path: *const c_char) -> bool {
+pub(crate) unsafe fn may_change(directory: c_int, path: *const c_char, follows: bool) -> bool {
+    // SAFETY: as for this function.
+    unsafe {
+        if is_copy(directory, path, 0) {
+            return false;
+        }
+        change(directory, path, follows);
+    }
+    true
+}
+
+/// Whether a path, or with `AT_EMPTY_PATH` a descriptor, is that of a copy.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn is_copy(directory: c_int, path: *const c_char, flags: c_int) -> bool {
     let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return false };
     let mut found = FileStat::EMPTY;
     let to = (&raw mut found).cast::<c_void>();
     // SAFETY: a C string, and room for the structure.
-    let result = unsafe { system::stat(directory, path, to, 0) };
-    result == 0 && found.device == mapped.copies_device() && found.is_copy()
-}
-
-/// Whether an open descriptor is that of a copy.
-pub(crate) fn is_open_copy(descriptor: c_int) -> bool {
-    let Some(mapped) = Mapped::get() else { return false };
-    let mut found = FileStat::EMPTY;
-    let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: an empty path, and room for the structure.
-    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
+    let result = unsafe { system::stat(directory, path, to, flags) };
     result == 0 && found.device == mapped.copies_device() && found.is_copy()
 }

@@ -22,10 +22,11 @@ unsafe fn open_or(
     flags: c_int,
     original: impl FnOnce() -> c_int,
 ) -> c_int {
-    // By the name of its descriptor, a program may mean the copy that it has.
-    // SAFETY: as for this function.
-    if decision::may_write(flags) && unsafe { decision::is_copy(directory, path) } {
-        return system::returned(-(system::EACCES as isize));
+    if decision::may_write(flags) {
+        let follows = flags & system::O_NOFOLLOW == 0;
+        // SAFETY: as for this function.
+        let may_change = unsafe { decision::may_change(directory, path, follows) };
+        return if may_change { original() } else { system::returned(-(system::EACCES as isize)) };
     }
     // SAFETY: as for this function.
     let Some(copy) = (unsafe { decision::copy(directory, path, flags) }) else { return original() };
@@ -123,7 +124,9 @@ stand_in! {
 unsafe fn creat_by(next: &Next, path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the caller's proof, for all three.
     unsafe {
-        decision::change(system::AT_FDCWD, path, true);
+        if !decision::may_change(system::AT_FDCWD, path, true) {
+            return system::returned(-(system::EACCES as isize));
+        }
         match next.get::<unsafe extern "C" fn(*const c_char, c_int) -> c_int>() {
             Some(creat) => creat(path, mode),
             None => system::returned(system::openat(system::AT_FDCWD, path, CREATES, mode)),

@@ -45,7 +45,10 @@ unsafe fn fopen_by(next: &Next, path: *const c_char, mode: *const c_char) -> *mu
         // A libc without it has no streams either.
         let Some(fopen) = next.get::<Fopen>() else { return core::ptr::null_mut() };
         if !only_reads(mode) {
-            decision::change(system::AT_FDCWD, path, true);
+            if !decision::may_change(system::AT_FDCWD, path, true) {
+                system::returned(-(system::EACCES as isize));
+                return core::ptr::null_mut();
+            }
             return fopen(path, mode);
         }
         let Some(copy) = decision::copy(system::AT_FDCWD, path, 0) else { return fopen(path, mode) };
@@ -75,8 +78,9 @@ unsafe fn freopen_by(
         }
         // A failed call closes the stream, so there is no second one: only originals are opened.
         // Their opens are rare.
-        if !only_reads(mode) {
-            decision::change(system::AT_FDCWD, path, true);
+        if !only_reads(mode) && !decision::may_change(system::AT_FDCWD, path, true) {
+            system::returned(-(system::EACCES as isize));
+            return core::ptr::null_mut();
         }
         freopen(path, mode, stream)
     }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Finished, content, foreread, run, times};
+use crate::support::{Finished, content, foreread, number, run, times};
 
 /// Files that were changed less than two seconds ago are not copied.
 const SETTLED: Duration = Duration::from_millis(3100);
@@ -88,10 +88,6 @@ impl Dataset {
         let folders = fs::read_dir(copies).unwrap().map(|folder| folder.unwrap().path());
         folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path()).collect()
     }
-}
-
-fn number(report: &Value, pointer: &str) -> u64 {
-    report.pointer(pointer).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {pointer} in {report}"))
 }
 
 /// The report in the last line of standard error.
@@ -393,6 +389,12 @@ fn copies_are_private_and_programs_cannot_write_them() {
     assert_eq!(fs::metadata(&cache).unwrap().mode() & 0o777, 0o700);
     for copy in dataset.copies() {
         assert_eq!(fs::metadata(copy).unwrap().mode() & 0o7777, 0o1444);
+    }
+    // Through its descriptor, a copy cannot be changed either.
+    for write in ["printf x 1<> /proc/self/fd/3", "truncate -s 1 /proc/self/fd/3", "printf x > /dev/fd/3"] {
+        let (found, _) =
+            dataset.shell(ALL, &format!("exec 3< data/c0/0003.bin; {write}; wc -c < data/c0/0003.bin"));
+        assert_eq!(found, "5003\n", "{write}");
     }
     // Opened for writing, it is the original.
     let script =

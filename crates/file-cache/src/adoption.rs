@@ -1,7 +1,7 @@
-//! The copies that an earlier host has left: which of them are right, and the removal of all
-//! others.
+//! The copies that an earlier host has left: which of them are right, and the removal of what no
+//! host knows.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -10,10 +10,13 @@ use crate::host_state::footprint;
 use crate::original::identity_of;
 use crate::table::EarlierCopy;
 
-/// Earlier copies that were not looked at yet.
+/// Earlier copies whose files were not found yet. Those of datasets that no run has now stay until
+/// their room is needed.
 #[derive(Debug)]
 pub(crate) struct EarlierCopies {
-    copies: HashMap<u64, EarlierCopy>,
+    copies: BTreeMap<u64, EarlierCopy>,
+    /// The bytes that they take.
+    bytes: u64,
     /// Whether the machine has started again since, so that content may not have been written.
     is_checked: bool,
 }
@@ -21,44 +24,72 @@ pub(crate) struct EarlierCopies {
 impl EarlierCopies {
     /// These copies, in the directory of a cache. Notes that later hosts of this boot may believe
     /// them.
-    pub(crate) fn new(cache: &Path, copies: HashMap<u64, EarlierCopy>) -> Self {
+    pub(crate) fn new(cache: &Path, copies: impl IntoIterator<Item = (u64, EarlierCopy)>) -> Self {
         let path = cache.join("boot");
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let is_same = !boot.is_empty() && std::fs::read_to_string(&path).is_ok_and(|there| there == boot);
         if !is_same && let Err(error) = std::fs::write(&path, boot) {
             tracing::debug!(%error, "copies are compared with their checksums at each start");
         }
-        Self { copies, is_checked: !is_same }
+        let copies: BTreeMap<u64, EarlierCopy> = copies.into_iter().collect();
+        let bytes = copies.values().map(|copy| footprint(copy.identity.size)).fold(0, u64::saturating_add);
+        Self { copies, bytes, is_checked: !is_same }
     }
 
     /// The bytes that all of them take.
     pub(crate) fn held(&self) -> u64 {
-        self.copies.values().map(|copy| footprint(copy.identity.size)).fold(0, u64::saturating_add)
+        self.bytes
     }
 
-    /// The earlier copy of a file, if it is that of the file as it is now.
-    pub(crate) fn of_file(&mut self, hash: u64, path: &Path, copies: &Path) -> Option<EarlierCopy> {
-        let copy = *self.copies.get(&hash)?;
-        let size = copy.identity.size;
-        let there = copy_path(copies, hash, copy.generation);
-        // A program may have changed it through a descriptor.
-        let is_its = std::fs::metadata(&there).is_ok_and(|found| {
-            let is_same = found.ino() == copy.inode && found.len() == size;
-            is_same && change_time(&found) == copy.changed && found.nlink() == 1
-        });
-        let is_right = is_its
-            && identity_of(path) == Some(copy.identity)
-            && (!self.is_checked || has_checksum(&there, size, copy.crc32c));
-        if !is_right {
-            return None;
+    /// Whether this copy is one of them.
+    pub(crate) fn has(&self, hash: u64, generation: u32) -> bool {
+        self.copies.get(&hash).is_some_and(|copy| copy.generation == generation)
+    }
+
+    /// Takes the copy of a file, and whether its content must be read to believe it.
+    pub(crate) fn take(&mut self, hash: u64) -> Option<(EarlierCopy, bool)> {
+        let copy = self.copies.remove(&hash)?;
+        self.bytes -= footprint(copy.identity.size).min(self.bytes);
+        Some((copy, self.is_checked))
+    }
+
+    /// Takes any of them.
+    pub(crate) fn take_any(&mut self) -> Option<(u64, EarlierCopy)> {
+        let (hash, copy) = self.copies.pop_first()?;
+        self.bytes -= footprint(copy.identity.size).min(self.bytes);
+        Some((hash, copy))
+    }
+
+    /// Drops those that only a checksum could confirm: a later host of this boot would believe
+    /// them.
+    pub(crate) fn drop_unchecked(&mut self) {
+        if self.is_checked {
+            (self.copies, self.bytes) = (BTreeMap::new(), 0);
         }
-        self.copies.remove(&hash);
-        Some(copy)
     }
 }
 
-/// Removes the copies that are not published, and what hosts that died have left.
-pub(crate) fn sweep(copies: &Path, is_published: impl Fn(u64, u32) -> bool) {
+/// Whether a copy that an earlier host has left is that of the file at `path` as it is now.
+pub(crate) fn is_right(
+    (hash, copy): (u64, &EarlierCopy),
+    path: &Path,
+    copies: &Path,
+    checks_content: bool,
+) -> bool {
+    let size = copy.identity.size;
+    let there = copy_path(copies, hash, copy.generation);
+    // A program may have changed it through a descriptor.
+    let is_its = std::fs::metadata(&there).is_ok_and(|found| {
+        let is_same = found.ino() == copy.inode && found.len() == size;
+        is_same && change_time(&found) == copy.changed && found.nlink() == 1
+    });
+    is_its
+        && identity_of(path) == Some(copy.identity)
+        && (!checks_content || has_checksum(&there, size, copy.crc32c))
+}
+
+/// Removes the copies that no host knows, and what hosts that died have left.
+pub(crate) fn sweep(copies: &Path, is_known: impl Fn(u64, u32) -> bool) {
     let own = format!("new-{}-", std::process::id());
     let folders = std::fs::read_dir(copies).into_iter().flatten().flatten();
     for file in folders.filter_map(|folder| std::fs::read_dir(folder.path()).ok()).flatten().flatten() {
@@ -67,7 +98,7 @@ pub(crate) fn sweep(copies: &Path, is_published: impl Fn(u64, u32) -> bool) {
         let parsed = name.split_once('-').and_then(|(hash, generation)| {
             Some((u64::from_str_radix(hash, 16).ok()?, u32::from_str_radix(generation, 16).ok()?))
         });
-        let stays = parsed.is_some_and(|(hash, generation)| is_published(hash, generation));
+        let stays = parsed.is_some_and(|(hash, generation)| is_known(hash, generation));
         if !stays && !name.starts_with(&own) {
             // One that stays takes room until the next sweep.
             let _ = std::fs::remove_file(file.path());

@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use foreread_preload::layout::{OpenKind, PathHash};
+use foreread_preload::layout::{OpenKind, OpenPurpose, PathHash, open_flags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
@@ -260,7 +260,7 @@ impl Supervisor {
                 // The kernel resolves such a path in its own way.
                 let resolve = u64::from_le_bytes(how[16..24].try_into().ok()?);
                 let flags = u64::from_le_bytes(how[..8].try_into().ok()?) as i32;
-                if resolve != 0 { flags | libc::O_PATH } else { flags }
+                if resolve != 0 { flags | open_flags::PATH } else { flags }
             }
         };
         let path = absolute(open, &path)?;
@@ -270,9 +270,8 @@ impl Supervisor {
         }
         let is_preloaded = self.is_preloaded(open.process);
         let (_, table) = self.table.as_ref()?;
-        let writes =
-            flags & libc::O_ACCMODE != libc::O_RDONLY || flags & (libc::O_CREAT | libc::O_TRUNC) != 0;
-        if writes {
+        let purpose = OpenPurpose::of(flags);
+        if purpose == OpenPurpose::Write {
             let hashes = [hash(table, &path), real(&path).and_then(|path| hash(table, &path))];
             for hash in hashes.into_iter().flatten() {
                 if let Some(place) = table.find(hash) {
@@ -282,7 +281,7 @@ impl Supervisor {
             }
             return None;
         }
-        if flags & (libc::O_DIRECTORY | libc::O_PATH) != 0 {
+        if purpose == OpenPurpose::Other {
             return None;
         }
         let hash = hash(table, &path)?;
@@ -292,12 +291,12 @@ impl Supervisor {
             self.note(is_preloaded, hash, kind);
             return None;
         };
-        let is_link = copy.1 && flags & libc::O_NOFOLLOW != 0;
-        if is_link || table.checks() && !identity_of(&path)?.has_content_of(&copy.0.identity) {
+        let is_link = copy.is_link && flags & open_flags::NO_FOLLOW != 0;
+        if is_link || table.checks() && !identity_of(&path)?.has_content_of(&copy.original) {
             return None;
         }
-        let file = File::open(copy_path(&table.directory(), hash, copy.0.generation)).ok()?;
-        Some((file, hash, copy.0.identity.size))
+        let file = File::open(copy_path(&table.directory(), hash, copy.generation)).ok()?;
+        Some((file, hash, copy.original.size))
     }
 
     /// Records an open, unless the preloaded library does.

@@ -26,6 +26,11 @@ pub(crate) fn copy_path(copies: &Path, hash: u64, generation: u32) -> PathBuf {
     copies.join(String::from_utf8_lossy(&name[..length]).as_ref())
 }
 
+/// Removes a copy. One that cannot be removed takes room until the next host.
+pub(crate) fn remove_copy(copies: &Path, hash: u64, generation: u32) {
+    let _ = std::fs::remove_file(copy_path(copies, hash, generation));
+}
+
 /// Why a copy was not made.
 #[derive(Debug)]
 pub(crate) enum CopyFailure {

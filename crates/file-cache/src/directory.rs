@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use foreread_preload::LIBRARY;
 use rustix::fs::{FlockOperation, StatVfsMountFlags};
 
+use crate::adoption::sweep;
 use crate::error::{FileCacheError, FileCacheErrorKind};
 
 /// The beginning of its name.
@@ -90,6 +91,15 @@ impl CacheDirectory {
 
     pub(crate) fn copies(&self) -> PathBuf {
         self.0.join("copies")
+    }
+
+    /// Removes the copies and their table. The directory and the library stay for runs that start.
+    pub(crate) fn remove_copies(&self) {
+        // What stays is removed by the next host.
+        for name in ["table", "marks"] {
+            let _ = std::fs::remove_file(self.0.join(name));
+        }
+        sweep(&self.copies(), |_, _| false);
     }
 
     pub(crate) fn runs(&self) -> PathBuf {

@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use foreread_preload::layout::OpenKind;
 
-use crate::adoption::{EarlierCopies, sweep};
-use crate::copying::{CopyFailure, copy, forget_pages};
+use crate::adoption::{EarlierCopies, is_right, sweep};
+use crate::copying::{CopyFailure, copy, forget_pages, remove_copy};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
-use crate::host_state::{CopyJob, HostCounts, HostState, footprint};
+use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
 use crate::listing::{ListedFile, list};
 use crate::original::{Original, identity_of};
 use crate::run::{FileOrder, RunSettings, read_names};
-use crate::table::{NewTable, Table};
+use crate::table::{NewTable, Table, id_of};
 use crate::trace::Trace;
 
 /// Files that are copied at once.
@@ -111,19 +111,15 @@ impl Host {
         let key = earlier_table.as_ref().map_or_else(random_key, Table::key);
         let checks = settings.check.of(settings.roots.iter().any(|root| is_local(&root.target)));
         let in_use = earlier_table.filter(|_| is_in_use);
-        let mut known = in_use.as_ref().map(Table::roots).unwrap_or_default();
-        let mut names = known.len().max(in_use.as_ref().map_or(0, Table::names_count));
+        let mut datasets = in_use.as_ref().map(Table::datasets).unwrap_or_default();
         for root in &settings.roots {
-            // As the table numbers them: a dataset before its other names.
-            if !known.iter().any(|(_, path)| *path == root.target) {
-                known.push((names, root.target.clone()));
-                names += 1;
+            if !datasets.contains(&root.target) {
+                datasets.push(root.target.clone());
             }
-            names += usize::from(root.path != root.target);
         }
-        let lists = Lists::of(known, key);
+        let lists = Lists::of(datasets, key);
         let (first, is_whole) = lists.first();
-        let table = match in_use {
+        let mut table = match in_use {
             Some(mut table) => {
                 table.withdraw_all();
                 for root in &settings.roots {
@@ -136,6 +132,7 @@ impl Host {
             None => {
                 let listed = first.len() as u64;
                 let files = if is_whole { listed + listed / 4 } else { MANY_FILES.max(4 * listed) };
+                let files = files + earlier.len() as u64;
                 let (copies, directory) = (device(&cache.copies())?, cache.copies());
                 let new = NewTable {
                     checks,
@@ -150,11 +147,10 @@ impl Host {
                     .map_err(|error| FileCacheError::system("make the table of", cache.path(), error))?
             }
         };
-        let mut table = table;
         earlier.iter().for_each(|(hash, copy)| table.remember(*hash, copy));
         let earlier = EarlierCopies::new(cache.path(), earlier);
         let per_day = settings.store.writes_per_day();
-        let state = HostState::new(table, cache.copies(), settings.store.bytes(), earlier.held(), per_day);
+        let state = HostState::new(table, cache.copies(), settings.store.bytes(), earlier, per_day);
         let shared = Arc::new(HostShared {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -164,7 +160,7 @@ impl Host {
         let host = Self { shared };
         host.spawn("lists", {
             let cache = cache.clone();
-            move |shared| take_files(&shared, &cache, first, &lists, earlier)
+            move |shared| take_files(&shared, &cache, first, &lists)
         })?;
         host.spawn("traces", {
             let (cache, order) = (cache.clone(), settings.order.take());
@@ -227,15 +223,15 @@ struct Lists {
 }
 
 impl Lists {
-    /// Lists datasets, with their numbers.
-    fn of(roots: Vec<(usize, PathBuf)>, key: u64) -> Self {
+    /// Lists datasets, which are paths without links.
+    fn of(datasets: Vec<PathBuf>, key: u64) -> Self {
         let (sender, files) = channel();
         // Without a thread, no file is known, and originals are opened.
         let thread = std::thread::Builder::new().name("foreread-list".to_owned());
         let _ = thread.spawn(move || {
-            for (number, root) in roots {
+            for root in datasets {
                 let mut each = |file| sender.send(file).is_ok();
-                if let Err(error) = list(&root, (number, key), &mut each) {
+                if let Err(error) = list(&root, (id_of(&root), key), &mut each) {
                     let root = root.display();
                     tracing::warn!(%error, %root, "cannot list; its files are opened as they are");
                 }
@@ -257,51 +253,64 @@ impl Lists {
     }
 }
 
-/// Takes the files of all datasets, with the copies of earlier hosts that are right.
-fn take_files(
-    shared: &HostShared,
-    cache: &CacheDirectory,
-    first: Vec<ListedFile>,
-    lists: &Lists,
-    mut earlier: EarlierCopies,
-) {
-    let copies = cache.copies();
+/// Takes the files of all datasets.
+fn take_files(shared: &HostShared, cache: &CacheDirectory, first: Vec<ListedFile>, lists: &Lists) {
     for file in first.into_iter().chain(lists.files.iter()) {
         if shared.has_ended() {
             return;
         }
-        let found = earlier.of_file(file.hash, &file.path, &copies);
+        take_file(shared, file);
+    }
+    shared.lock().all_are_listed();
+    sweep(&cache.copies(), |hash, generation| shared.lock().is_known(hash, generation));
+    shared.work.notify_all();
+}
+
+/// Takes a file, with the copy of an earlier host if that is right.
+fn take_file(shared: &HostShared, file: ListedFile) {
+    let (earlier, copies) = {
         let mut state = shared.lock();
-        if let (Some(number), Some(copy)) = (state.add(file), found) {
-            state.adopt(number, copy);
+        (state.earlier.take(file.hash), state.copies_path().to_owned())
+    };
+    let (hash, path) = (file.hash, file.path.clone());
+    let copy = earlier.map(|(copy, checks_content)| {
+        // Without the lock: it may wait for a file server.
+        let is_right = is_right((hash, &copy), &path, &copies, checks_content);
+        (copy, is_right)
+    });
+    let mut state = shared.lock();
+    let number = state.add(file);
+    if let Some((copy, is_right)) = copy {
+        let is_adopted = is_right && number.is_some_and(|number| state.adopt(number, copy));
+        if !is_adopted {
+            state.discard(hash, &copy);
         }
     }
-    sweep(&copies, |hash, generation| shared.lock().is_needed(hash, generation));
-    let mut state = shared.lock();
-    state.table.forget_earlier();
-    state.earlier_are_gone();
-    state.is_listed = true;
-    drop(state);
-    shared.work.notify_all();
 }
 
 /// Copies files until the host ends.
 fn copy_files(shared: &HostShared) {
     loop {
-        let job = {
+        let work = {
             let mut state = shared.lock();
             loop {
                 if shared.has_ended() {
                     return;
                 }
-                if let Some(job) = state.next() {
-                    break job;
+                if let Some(work) = state.next() {
+                    break work;
                 }
                 let waited = shared.work.wait_timeout(state, Duration::from_millis(20));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
-        copy_file(shared, &job);
+        match work {
+            HostWork::Copy(job) => copy_file(shared, &job),
+            HostWork::Check(check) => {
+                let now = identity_of(&check.path);
+                shared.lock().checked(&check, now);
+            }
+        }
     }
 }
 
@@ -320,6 +329,10 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         state.copies_path().to_owned()
     };
     let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
+    if shared.has_ended() {
+        // Copies in memory may have been removed by now.
+        return remove_copy(&copies, job.hash, job.generation);
+    }
     let mut state = shared.lock();
     match made {
         Ok(copy) => state.copied(job, copy),
@@ -336,7 +349,8 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         }
     }
     drop(state);
-    if shared.drops_pages {
+    // A program that has just opened the original may not have read it yet.
+    if shared.drops_pages && job.copy.is_ahead {
         forget_pages(&original.file);
     }
 }
@@ -431,13 +445,11 @@ fn serve_roots(shared: &HostShared, run: &Path) {
             (state.table.add_root(&name), state.table.key())
         };
         match added {
-            Ok(Some(number)) => {
-                let lists = Lists::of(vec![(number, name.target)], key);
-                for file in &lists.files {
-                    shared.lock().add(file);
-                }
+            Ok(true) => {
+                let lists = Lists::of(vec![name.target], key);
+                lists.files.iter().for_each(|file| take_file(shared, file));
             }
-            Ok(None) => {}
+            Ok(false) => {}
             Err(error) => {
                 tracing::warn!(%error, root = %name.path.display(), "its files are opened as they are");
             }

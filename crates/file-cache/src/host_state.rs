@@ -1,17 +1,19 @@
 //! What the host knows: the files, their copies, and the room for them. All of it happens under one
 //! lock, which programs never wait for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use foreread_planner::{FileChoice, FileCopy, WearBudget};
-use foreread_preload::layout::{GENERATIONS, OpenKind};
+use foreread_preload::layout::{GENERATIONS, Identity, OpenKind};
+use serde::Serialize;
 
-use crate::copying::copy_path;
+use crate::adoption::EarlierCopies;
+use crate::copying::{copy_path, remove_copy};
 use crate::eviction::{Eviction, remove_unused};
 use crate::listing::ListedFile;
-use crate::original::{Unfit, identity_of};
+use crate::original::Unfit;
 use crate::table::{EarlierCopy, Table};
 
 /// Blocks of a disk. A copy takes whole ones.
@@ -27,7 +29,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(5);
 const MOST_VICTIMS: usize = 64;
 
 /// What a host did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostCounts {
     /// The files of all datasets.
     pub files: u64,
@@ -67,6 +69,22 @@ struct HostFile {
     is_doubted: bool,
 }
 
+/// What a host has to do with a file, which may wait for a file server.
+#[derive(Debug)]
+pub(crate) enum HostWork {
+    Copy(CopyJob),
+    Check(CopyCheck),
+}
+
+/// A copy whose path may mean another file by now.
+#[derive(Debug)]
+pub(crate) struct CopyCheck {
+    pub(crate) path: PathBuf,
+    number: u32,
+    /// The renames of directories that had begun.
+    renames: u64,
+}
+
 /// A file that is to be copied.
 #[derive(Debug)]
 pub(crate) struct CopyJob {
@@ -83,6 +101,9 @@ pub(crate) struct HostState {
     pub(crate) table: Table,
     /// Whether all files of the first datasets are known.
     pub(crate) is_listed: bool,
+    pub(crate) earlier: EarlierCopies,
+    /// Copies that are to be checked, by their files' numbers.
+    doubts: VecDeque<u32>,
     copies: PathBuf,
     files: Vec<HostFile>,
     by_hash: HashMap<u64, u32>,
@@ -107,10 +128,16 @@ pub(crate) fn footprint(size: u64) -> u64 {
 }
 
 impl HostState {
-    /// Copies below `copies` may take `capacity` bytes, of which earlier ones take `held`. With
-    /// `per_day`, at most so many capacities are written in a day.
-    pub(crate) fn new(table: Table, copies: PathBuf, capacity: u64, held: u64, per_day: Option<f64>) -> Self {
-        let now = Instant::now();
+    /// Copies below `copies` may take `capacity` bytes, earlier ones included. With `per_day`, at
+    /// most so many capacities are written in a day.
+    pub(crate) fn new(
+        table: Table,
+        copies: PathBuf,
+        capacity: u64,
+        earlier: EarlierCopies,
+        per_day: Option<f64>,
+    ) -> Self {
+        let (now, held) = (Instant::now(), earlier.held());
         let free = capacity.saturating_sub(held);
         let wear = per_day.map(|per_day| WearBudget::new(capacity, free, per_day, Duration::ZERO));
         let counts = HostCounts { capacity, held_bytes: held, ..HostCounts::default() };
@@ -121,6 +148,8 @@ impl HostState {
         Self {
             table,
             is_listed: false,
+            earlier,
+            doubts: VecDeque::new(),
             copies,
             files,
             by_hash,
@@ -165,36 +194,67 @@ impl HostState {
         Some(number)
     }
 
-    /// Publishes a copy that was there before, and is right.
-    pub(crate) fn adopt(&mut self, number: u32, copy: EarlierCopy) {
+    /// Publishes a copy that was there before, and is right. `false` if that is not possible.
+    pub(crate) fn adopt(&mut self, number: u32, copy: EarlierCopy) -> bool {
         let file = &mut self.files[number as usize];
-        self.adopted_bytes = self.adopted_bytes.saturating_add(footprint(copy.identity.size));
-        if self.adopted_bytes > self.counts.capacity {
-            return;
+        let bytes = self.adopted_bytes.saturating_add(footprint(copy.identity.size));
+        if bytes > self.counts.capacity
+            || self.table.is_marked(file.place)
+            || !self.table.publish(file.place, &copy, file.is_link)
+        {
+            return false;
         }
-        if self.table.is_marked(file.place) || !self.table.publish(file.place, &copy, file.is_link) {
-            return;
-        }
+        self.adopted_bytes = bytes;
         file.copy = Some(copy);
         self.choice.has(number);
         self.counts.adopted += 1;
         self.counts.copies += 1;
+        true
+    }
+
+    /// Removes a copy that was there before, and that no file has.
+    pub(crate) fn discard(&mut self, hash: u64, copy: &EarlierCopy) {
+        remove_copy(&self.copies, hash, copy.generation);
+        self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+    }
+
+    /// All files of the first datasets are known. Copies of others stay while there is room.
+    pub(crate) fn all_are_listed(&mut self) {
+        self.earlier.drop_unchecked();
+        self.table.forget_earlier(|hash, generation| self.earlier.has(hash, generation));
+        let published = self.files.iter().filter_map(|file| file.copy);
+        let published: u64 = published.map(|copy| footprint(copy.identity.size)).sum();
+        self.counts.held_bytes = published + self.reserved + self.earlier.held();
+        self.is_listed = true;
+        self.make_free_room(0);
+    }
+
+    /// Removes copies of files that no run has listed, until `bytes` more fit. Whether they do.
+    fn make_free_room(&mut self, bytes: u64) -> bool {
+        loop {
+            if self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity {
+                return true;
+            }
+            let Some((hash, copy)) = self.earlier.take_any().filter(|_| self.is_listed) else { return false };
+            match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
+                // A program that outlives its run has it. The next host looks at it again.
+                Eviction::InUse => {}
+                Eviction::Removed | Eviction::Absent => {
+                    self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+                }
+            }
+        }
     }
 
     /// Whether a copy is published, or may be soon.
-    pub(crate) fn is_needed(&self, hash: u64, generation: u32) -> bool {
-        if (self.first_generation..=self.generation).contains(&generation) {
+    pub(crate) fn is_known(&self, hash: u64, generation: u32) -> bool {
+        if (self.first_generation..=self.generation).contains(&generation)
+            || self.earlier.has(hash, generation)
+        {
             return true;
         }
         let file = self.by_hash.get(&hash).map(|number| &self.files[*number as usize]);
         file.and_then(|file| file.copy).is_some_and(|copy| copy.generation == generation)
-    }
-
-    /// Earlier copies that were not published are gone.
-    pub(crate) fn earlier_are_gone(&mut self) {
-        let published = self.files.iter().filter_map(|file| file.copy);
-        let published: u64 = published.map(|copy| footprint(copy.identity.size)).sum();
-        self.counts.held_bytes = published + self.reserved;
     }
 
     /// The paths of all files, by their numbers.
@@ -217,7 +277,9 @@ impl HostState {
         let Some(&number) = self.by_hash.get(&hash) else { return };
         match kind {
             OpenKind::Absent => {
-                self.look_at(number);
+                if self.files[number as usize].is_doubted {
+                    self.doubts.push_back(number);
+                }
                 self.choice.opened(number);
             }
             OpenKind::Served | OpenKind::Link => self.choice.opened(number),
@@ -241,8 +303,7 @@ impl HostState {
         let Some(copy) = file.copy.take() else { return };
         self.table.withdraw(file.place);
         let hash = self.hash_of(number);
-        // A copy that cannot be removed takes room until the next host.
-        let _ = std::fs::remove_file(copy_path(&self.copies, hash, copy.generation));
+        remove_copy(&self.copies, hash, copy.generation);
         self.choice.lost(number);
         self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
         self.counts.copies -= 1;
@@ -269,19 +330,35 @@ impl HostState {
         }
     }
 
-    /// Publishes the copy of a file again if it is that of its path. Otherwise, it is removed.
-    fn look_at(&mut self, number: u32) {
+    /// Publishes the copy of a file again if its path means `now` what it was made of. Otherwise, it
+    /// is removed.
+    pub(crate) fn checked(&mut self, check: &CopyCheck, now: Option<Identity>) {
+        let number = check.number;
+        if self.table.renames()[0] != check.renames {
+            // A directory was renamed meanwhile.
+            self.doubts.push_back(number);
+            return;
+        }
         let file = &mut self.files[number as usize];
         let Some(copy) = file.copy.filter(|_| std::mem::take(&mut file.is_doubted)) else { return };
-        let is_its = identity_of(&file.path).is_some_and(|now| now.has_content_of(&copy.identity));
+        let is_its = now.is_some_and(|now| now.has_content_of(&copy.identity));
         let is_free = !self.table.is_marked(file.place);
         if !(is_its && is_free && self.table.publish(file.place, &copy, file.is_link)) {
             self.remove(number);
         }
     }
 
+    /// The next file to look at.
+    pub(crate) fn next(&mut self) -> Option<HostWork> {
+        if let Some(number) = self.doubts.pop_front() {
+            let path = self.files[number as usize].path.clone();
+            return Some(HostWork::Check(CopyCheck { path, number, renames: self.table.renames()[0] }));
+        }
+        self.next_copy().map(HostWork::Copy)
+    }
+
     /// The next file to copy.
-    pub(crate) fn next(&mut self) -> Option<CopyJob> {
+    fn next_copy(&mut self) -> Option<CopyJob> {
         let now = Instant::now();
         if now < self.any_from {
             return None;
@@ -312,11 +389,10 @@ impl HostState {
             self.choice.refuse(job.copy.file);
             return false;
         }
-        let has_room = self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity;
-        if !has_room && !job.copy.is_ahead {
-            self.counts.no_room += 1;
-            self.choice.copied(job.copy.file, false);
-            return false;
+        // Copies of this run's files leave for those that are copied ahead only.
+        let fixed = self.counts.held_bytes.saturating_sub(self.earlier.held());
+        if !job.copy.is_ahead && fixed.saturating_add(bytes) > self.counts.capacity {
+            return self.has_no_room(job);
         }
         let now = self.begun.elapsed();
         if self.wear.as_mut().is_some_and(|wear| !wear.take(bytes, now)) {
@@ -324,16 +400,23 @@ impl HostState {
             self.give_up(job);
             return false;
         }
-        if !self.make_room(bytes) {
+        let has_room = self.make_free_room(bytes) || job.copy.is_ahead && self.make_room(bytes);
+        if !has_room {
             if let Some(wear) = &mut self.wear {
                 wear.give_back(bytes);
             }
-            self.give_up(job);
-            return false;
+            return self.has_no_room(job);
         }
         self.counts.held_bytes += bytes;
         self.reserved += bytes;
         true
+    }
+
+    /// Ends a job for lack of room.
+    fn has_no_room(&mut self, job: &CopyJob) -> bool {
+        self.counts.no_room += u64::from(!job.copy.is_ahead);
+        self.give_up(job);
+        false
     }
 
     /// Ends a job for lack of room or budget.
@@ -395,7 +478,7 @@ impl HostState {
         } else {
             // No program has it, or is about to write to the original.
             self.table.withdraw(file.place);
-            let _ = std::fs::remove_file(copy_path(&self.copies, job.hash, job.generation));
+            remove_copy(&self.copies, job.hash, job.generation);
             self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
             self.choice.refuse(job.copy.file);
         }

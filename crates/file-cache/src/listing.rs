@@ -19,14 +19,14 @@ pub(crate) struct ListedFile {
     pub(crate) is_link: bool,
 }
 
-/// Lists the files below a directory, which is dataset number `root` of a table with this key. Ends
-/// early if `each` returns `false`.
+/// Lists the files below a directory, a dataset of this number in a table with this key.
+/// Ends early if `each` returns `false`.
 pub(crate) fn list(
     directory: &Path,
-    (root, key): (usize, u64),
+    (dataset, key): (u64, u64),
     each: &mut dyn FnMut(ListedFile) -> bool,
 ) -> io::Result<bool> {
-    let mut open = vec![(directory.to_owned(), PathHash::new(key, root))];
+    let mut open = vec![(directory.to_owned(), PathHash::new(key, dataset))];
     let mut is_first = true;
     while let Some((path, hash)) = open.pop() {
         let entries = match read(&path) {

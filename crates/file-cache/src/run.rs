@@ -14,7 +14,7 @@ use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
 use crate::host::{Host, check_root, has_runs, is_local};
 use crate::report::{RunCounts, RunReport};
-use crate::table::RootName;
+use crate::table::{RootName, Table};
 use crate::trace::Trace;
 
 /// How long a run waits for the host of its cache.
@@ -169,15 +169,12 @@ impl RunSettings {
 /// A run. Its programs are served until it is dropped, and may run longer.
 #[derive(Debug)]
 pub struct FileRun {
-    directory: PathBuf,
+    announced: AnnouncedRun,
     library: PathBuf,
-    trace: Trace,
     /// Set once this process is the host.
     host: Arc<Mutex<Option<Host>>>,
     /// The cache, if its copies end with the last run.
     in_memory: Option<CacheDirectory>,
-    /// Locked as long as this process lives.
-    _lock: File,
 }
 
 impl FileRun {
@@ -199,32 +196,40 @@ impl FileRun {
         let lock_file = cache.lock_file()?;
         let settings = Arc::new(settings);
         let begun = Instant::now();
-        let mut host = None;
-        loop {
+        let (host, announced) = loop {
             if lock(&lock_file, false) {
-                host = Some(Host::start(&cache, &settings)?);
-                break;
+                let host = Host::start(&cache, &settings)?;
+                break (Some(host), AnnouncedRun::new(&cache, &settings)?);
             }
             if cache.is_ready() {
-                break;
+                let announced = AnnouncedRun::new(&cache, &settings)?;
+                // A host that starts keeps the table of the runs that it finds after this.
+                if cache.is_ready() {
+                    break (None, announced);
+                }
             }
             if begun.elapsed() > HOST_TIMEOUT {
                 let why = format!("the host of {} does not start", cache.path().display());
                 return Err(FileCacheError::new(FileCacheErrorKind::System, why));
             }
             std::thread::sleep(POLL);
+        };
+        if host.is_none() && Table::open(cache.path()).is_some_and(|table| table.contradicts(&settings.roots))
+        {
+            let why = "another run on this node has a --root of the same name, which was a link to another \
+                       directory then";
+            return Err(FileCacheError::new(FileCacheErrorKind::System, why));
         }
         let in_memory = matches!(settings.store, CopyStore::Memory { .. }).then(|| cache.clone());
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
-        let (directory, trace, own) = announce(&cache, &settings)?;
         if is_host {
             // It is locked until this process ends.
             std::mem::forget(lock_file);
         } else {
             take_over(lock_file, cache, settings, Arc::clone(&host));
         }
-        Ok(Self { directory, library, trace, host, in_memory, _lock: own })
+        Ok(Self { announced, library, host, in_memory })
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
@@ -244,7 +249,7 @@ impl FileRun {
             // A sanitizer that a program is linked with comes after all preloaded libraries, and
             // need not come first.
             ("ASAN_OPTIONS", joined("ASAN_OPTIONS", b"verify_asan_link_order=0")),
-            (VARIABLE, self.directory.join("trace").into_os_string()),
+            (VARIABLE, self.announced.directory.join("trace").into_os_string()),
         ]
     }
 
@@ -256,23 +261,55 @@ impl FileRun {
     /// What happened so far.
     pub fn report(&self) -> RunReport {
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Host::counts);
-        RunReport { counts: RunCounts::of(&self.trace), host }
+        RunReport { counts: RunCounts::of(&self.announced.trace), host }
     }
 }
 
 impl Drop for FileRun {
     fn drop(&mut self) {
-        // A program that still runs has it mapped.
-        let _ = std::fs::remove_dir_all(&self.directory);
+        self.announced.end();
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(cache) = self.in_memory.as_ref().filter(|cache| host.is_some() && !has_runs(cache)) {
-            // Copies in memory would keep it from other jobs. The host's threads end by themselves.
-            let _ = std::fs::remove_dir_all(cache.path());
+        let (Some(cache), Some(host)) = (&self.in_memory, host) else { return };
+        // Runs that start from now on wait for the next host, which makes another table.
+        let is_closed = cache.set_ready(false).is_ok();
+        if has_runs(cache) || !is_closed {
+            let _ = cache.set_ready(true);
+            return;
         }
+        // Copies in memory would keep it from other jobs. The host's threads end by themselves.
+        drop(host);
+        cache.remove_copies();
     }
 }
 
-/// Tells the host of a run, which is made whole before it has its name.
+/// A run that the host of its cache knows.
+#[derive(Debug)]
+struct AnnouncedRun {
+    directory: PathBuf,
+    trace: Trace,
+    /// Locked as long as this process lives.
+    _lock: File,
+}
+
+impl AnnouncedRun {
+    fn new(cache: &CacheDirectory, settings: &RunSettings) -> Result<Self, FileCacheError> {
+        let (directory, trace, own) = announce(cache, settings)?;
+        Ok(Self { directory, trace, _lock: own })
+    }
+
+    fn end(&self) {
+        // A program that still runs has it mapped.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Drop for AnnouncedRun {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Announces a run to the host, which is made whole before it has its name.
 fn announce(
     cache: &CacheDirectory,
     settings: &RunSettings,

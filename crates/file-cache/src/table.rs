@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    COPY_PROBES, CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader,
-    PROBES, PathText, Root, SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION, entry_place,
-    table_bytes,
+    CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PathText, Root,
+    SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION, dataset_id, entry_places, find_slot,
+    slot_places, table_bytes,
 };
 
 use crate::mapping::MappedFile;
@@ -30,6 +30,19 @@ pub(crate) struct RootName {
     pub(crate) path: PathBuf,
     /// The path without links, which names the dataset.
     pub(crate) target: PathBuf,
+}
+
+impl RootName {
+    /// The number of the dataset, which is the same in every run.
+    pub(crate) fn dataset(&self) -> u64 {
+        id_of(&self.target)
+    }
+}
+
+/// The number of a dataset, by its path without links.
+pub(crate) fn id_of(dataset: &Path) -> u64 {
+    use std::os::unix::ffi::OsStrExt;
+    dataset_id(dataset.as_os_str().as_bytes())
 }
 
 /// What a new table needs.
@@ -55,6 +68,15 @@ pub(crate) struct EarlierCopy {
     /// When the copy itself was changed last, in nanoseconds.
     pub(crate) changed: i64,
     pub(crate) identity: Identity,
+}
+
+/// A copy that programs may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PublishedCopy {
+    pub(crate) generation: u32,
+    pub(crate) original: Identity,
+    /// Whether its path is a link.
+    pub(crate) is_link: bool,
 }
 
 /// A table and its marks.
@@ -93,7 +115,7 @@ impl Table {
             directory: text(new.directory)?,
             marks: text(&marks_path)?,
             roots: AtomicU64::new(0),
-            root: [const { Root { path: PathText::EMPTY, device: 0, number: 0 } }; MAX_ROOTS],
+            root: [const { Root { path: PathText::EMPTY, device: 0, dataset: 0 } }; MAX_ROOTS],
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
@@ -120,15 +142,8 @@ impl Table {
         }
         // SAFETY: the first bytes are numbers, whatever they are.
         let header = unsafe { &table.slice::<TableHeader>(0, 1)[0] };
-        let is_whole = header.magic == TABLE_MAGIC
-            && header.version == VERSION
-            && header.slots.is_power_of_two()
-            && header.copies.is_power_of_two()
-            && header.slots < 1 << 40
-            && header.copies < 1 << 32
-            && table_bytes(header.slots, header.copies) <= table.len() as u64
-            && marks.len() as u64 >= SMALL_HEADER_BYTES as u64 + header.slots
-            && header.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64;
+        let is_whole = header.is_whole(table.len() as u64)
+            && marks.len() as u64 >= SMALL_HEADER_BYTES as u64 + header.slots;
         is_whole.then(|| Self::of(table, marks))
     }
 
@@ -171,49 +186,42 @@ impl Table {
     }
 
     /// The names of datasets, with their numbers.
-    pub(crate) fn names(&self) -> Vec<(PathBuf, usize)> {
+    pub(crate) fn names(&self) -> Vec<(PathBuf, u64)> {
         use std::os::unix::ffi::OsStrExt;
         let count = self.header().roots.load(Ordering::Acquire) as usize;
-        let name = |root: &Root| {
-            (PathBuf::from(std::ffi::OsStr::from_bytes(root.path.bytes())), root.number as usize)
-        };
+        let name =
+            |root: &Root| (PathBuf::from(std::ffi::OsStr::from_bytes(root.path.bytes())), root.dataset);
         self.header().root[..count.min(MAX_ROOTS)].iter().map(name).collect()
     }
 
-    /// How many names of datasets there are.
-    pub(crate) fn names_count(&self) -> usize {
-        self.names().len()
+    /// The paths of the datasets without links.
+    pub(crate) fn datasets(&self) -> Vec<PathBuf> {
+        let names = self.names().into_iter();
+        names.filter(|(path, dataset)| id_of(path) == *dataset).map(|(path, _)| path).collect()
     }
 
-    /// The datasets, with their numbers.
-    pub(crate) fn roots(&self) -> Vec<(usize, PathBuf)> {
-        let names = self.names().into_iter().enumerate();
-        names.filter(|(at, (_, number))| at == number).map(|(at, (path, _))| (at, path)).collect()
-    }
-
-    /// Adds a name of a dataset. Returns its number if the dataset is new.
-    pub(crate) fn add_root(&self, name: &RootName) -> io::Result<Option<usize>> {
-        let mut new = None;
-        if name.path != name.target {
-            new = self.add_root(&RootName { path: name.target.clone(), target: name.target.clone() })?;
+    /// Adds a name of a dataset. Returns whether the dataset is new.
+    pub(crate) fn add_root(&self, name: &RootName) -> io::Result<bool> {
+        let mut is_new = name.path == name.target;
+        if !is_new {
+            is_new = self.add_root(&RootName { path: name.target.clone(), target: name.target.clone() })?;
         }
         let (names, number) = (self.names(), self.names().len());
         if names.iter().any(|(path, _)| *path == name.path) {
-            return Ok(new);
+            return Ok(is_new && name.path != name.target);
         }
         if number >= MAX_ROOTS {
             let why = format!("a cache of files has at most {MAX_ROOTS} names of datasets");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        let of = names.iter().position(|(path, _)| *path == name.target).unwrap_or(number);
         #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
         let device = rustix::fs::stat(&name.target)?.st_dev as u64;
         let at = std::mem::offset_of!(TableHeader, root) + number * size_of::<Root>();
-        let root = Root { path: text(&name.path)?, device, number: of as u64 };
+        let root = Root { path: text(&name.path)?, device, dataset: name.dataset() };
         // SAFETY: programs and this process look at roots below the number only, which follows.
         unsafe { self.table.write(at, root) };
         self.header().roots.store(number as u64 + 1, Ordering::Release);
-        Ok(new.or((of == number).then_some(number)))
+        Ok(is_new)
     }
 
     /// Whether each open compares the original with the copy.
@@ -270,11 +278,12 @@ impl Table {
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
     }
 
-    /// Forgets the copies of earlier hosts that were not published again.
-    pub(crate) fn forget_earlier(&self) {
+    /// Forgets the copies of earlier hosts that were not published again, but those that stay: by
+    /// hash and generation.
+    pub(crate) fn forget_earlier(&self, stays: impl Fn(u64, u32) -> bool) {
         for slot in self.slots() {
             let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
-            if value.is_earlier {
+            if value.is_earlier && !stays(slot.hash.load(Ordering::Relaxed), value.generation) {
                 slot.value.store(SlotValue { is_earlier: false, ..value }.encode(), Ordering::Release);
             }
         }
@@ -282,9 +291,8 @@ impl Table {
 
     /// The place of a file, which it gets if it has none. `None` if there is no room near its hash.
     pub(crate) fn insert(&self, hash: u64, is_link: bool) -> Option<u32> {
-        let (slots, mask) = (self.slots(), self.header().slots - 1);
-        for probe in 0..PROBES {
-            let at = (hash.wrapping_add(probe) & mask) as usize;
+        let slots = self.slots();
+        for at in slot_places(hash, slots.len() as u64) {
             let slot = &slots[at];
             match slot.hash.load(Ordering::Relaxed) {
                 0 => {
@@ -303,26 +311,27 @@ impl Table {
 
     /// The place of a file.
     pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        let (slots, mask) = (self.slots(), self.header().slots - 1);
-        let places = (0..PROBES).map(|probe| (hash.wrapping_add(probe) & mask) as usize);
-        let is_there = |at: &usize| slots[*at].hash.load(Ordering::Acquire) != 0;
-        let is_it = |at: &usize| slots[*at].hash.load(Ordering::Acquire) == hash;
-        places.take_while(is_there).find(is_it).map(|at| at as u32)
+        find_slot(self.slots(), hash).map(|at| at as u32)
     }
 
-    /// The copy at a place, if a program may have it, and whether its path is a link.
-    pub(crate) fn copy_at(&self, place: u32) -> Option<(EarlierCopy, bool)> {
+    /// The copy at a place, if a program may have it.
+    pub(crate) fn copy_at(&self, place: u32) -> Option<PublishedCopy> {
         let value = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Acquire));
-        let [begun, _, seen] = self.renames();
-        if !value.is_present || self.is_marked(place) || begun != seen {
+        if !value.is_present || self.is_marked(place) || self.marks_header().is_renamed() {
             return None;
         }
         let entry = self.entries().get(value.entry as usize)?;
-        let inode = entry.inode.load(Ordering::Relaxed);
-        let (generation, crc32c, changed) = (value.generation, 0, 0);
-        let identity = entry.identity(inode)?;
-        let is_its = entry.hash.load(Ordering::Relaxed) == self.hash_at(place);
-        is_its.then_some((EarlierCopy { inode, generation, crc32c, changed, identity }, value.is_link))
+        let original = entry.original(self.hash_at(place), value.generation)?;
+        Some(PublishedCopy { generation: value.generation, original, is_link: value.is_link })
+    }
+
+    /// Whether it has one of these names for another dataset.
+    pub(crate) fn contradicts(&self, names: &[RootName]) -> bool {
+        let there = self.names();
+        let is_other = |name: &RootName| {
+            there.iter().any(|(path, dataset)| *path == name.path && *dataset != name.dataset())
+        };
+        names.iter().any(is_other)
     }
 
     /// The directory of copies.
@@ -351,9 +360,8 @@ impl Table {
 
     /// An entry that has no copy, near the place of a copy's number.
     fn free_entry(&self, inode: u64) -> Option<usize> {
-        let (entries, mask) = (self.entries(), self.header().copies - 1);
-        let places =
-            || (0..COPY_PROBES).map(|probe| (entry_place(inode).wrapping_add(probe) & mask) as usize);
+        let entries = self.entries();
+        let places = || entry_places(inode, entries.len() as u64);
         let of = |at: usize| entries[at].inode.load(Ordering::Relaxed);
         // Two entries of one number would be a contradiction.
         if let Some(same) = places().find(|at| of(*at) == inode) {
@@ -461,10 +469,10 @@ mod tests {
         first.withdraw(place);
         let mut next = Table::open(cache.path()).unwrap();
         let earlier = next.earlier();
-        assert_eq!((earlier.len(), earlier.contains_key(&hash), next.roots().len()), (999, false, 1));
+        assert_eq!((earlier.len(), earlier.contains_key(&hash), next.datasets().len()), (999, false, 1));
         next.withdraw_all();
         assert_eq!(next.earlier().len(), 999);
-        next.forget_earlier();
+        next.forget_earlier(|_, _| false);
         assert!(next.earlier().is_empty() && next.insert(hash, false) == Some(place));
     }
 
@@ -472,18 +480,23 @@ mod tests {
     fn roots_are_added_once_and_bounded() {
         let cache = tempfile::tempdir().unwrap();
         let table = table(cache.path(), 10);
-        assert_eq!(table.add_root(&name("/tmp", "/tmp")).unwrap(), None);
+        assert!(!table.add_root(&name("/tmp", "/tmp")).unwrap());
         // Another name of a dataset has its number.
-        assert_eq!(table.add_root(&name("/link", "/tmp")).unwrap(), None);
-        assert_eq!(table.add_root(&name("/other", "/usr")).unwrap(), Some(2));
-        let expected = [("/tmp", 0), ("/link", 0), ("/usr", 2), ("/other", 2)];
-        assert_eq!(table.names(), expected.map(|(path, number)| (PathBuf::from(path), number)));
-        assert_eq!(table.roots(), [(0, "/tmp".into()), (2, "/usr".into())]);
-        for number in 4..MAX_ROOTS {
+        assert!(!table.add_root(&name("/link", "/tmp")).unwrap());
+        assert!(table.add_root(&name("/other", "/usr")).unwrap());
+        assert!(!table.add_root(&name("/usr", "/usr")).unwrap());
+        assert!(table.add_root(&name("/var", "/var")).unwrap());
+        let expected =
+            [("/tmp", "/tmp"), ("/link", "/tmp"), ("/usr", "/usr"), ("/other", "/usr"), ("/var", "/var")];
+        assert_eq!(table.names(), expected.map(|(path, of)| (PathBuf::from(path), id_of(Path::new(of)))));
+        assert_eq!(table.datasets(), ["/tmp", "/usr", "/var"].map(PathBuf::from));
+        for number in 5..MAX_ROOTS {
             table.add_root(&name(&format!("/{number}"), "/tmp")).unwrap();
         }
         assert!(table.add_root(&name("/one-more", "/tmp")).is_err());
         assert!(table.add_root(&name("/absent", "/absent")).is_err());
+        assert!(!table.contradicts(&[name("/link", "/tmp"), name("/new", "/tmp")]));
+        assert!(table.contradicts(&[name("/link", "/usr")]));
     }
 
     #[test]

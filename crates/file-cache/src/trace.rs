@@ -62,22 +62,19 @@ impl Trace {
 
     /// Leaves a record, as programs do.
     pub(crate) fn note(&self, hash: u64, kind: OpenKind, bytes: u64) {
-        let header = self.header();
-        header.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
-        header.served_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let number = header.next.fetch_add(1, Ordering::Relaxed);
+        self.header().served_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.header().record(self.records(), std::process::id(), hash, kind);
+    }
+
+    fn records(&self) -> &[OpenRecord] {
         // SAFETY: the file is as long as a trace, and records are atomic.
-        let records: &[OpenRecord] = unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
-        let record = &records[(number % RECORDS) as usize];
-        record.hash.store(hash, Ordering::Relaxed);
-        record.detail.store(u64::from(std::process::id()) << 8 | kind as u64, Ordering::Release);
+        unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) }
     }
 
     /// Gives each new record to `each`: the hash of the path, and what became of the open. Those
     /// that were overwritten are lost.
     pub(crate) fn read(&mut self, mut each: impl FnMut(u64, OpenKind)) -> u64 {
-        // SAFETY: the file is as long as a trace, and records are atomic.
-        let records: &[OpenRecord] = unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) };
+        let records = self.records();
         let next = self.header().next.load(Ordering::Acquire);
         let mut read = self.read.max(next.saturating_sub(RECORDS));
         let begun = read;

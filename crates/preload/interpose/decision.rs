@@ -1,9 +1,9 @@
 //! Whether a program gets a copy or the original.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int};
 
 use crate::identity::FileStat;
-use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name};
+use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name, open_flags};
 use crate::mapped::Mapped;
 use crate::paths::Purpose;
 use crate::{paths, system};
@@ -47,21 +47,12 @@ impl Copy {
     }
 }
 
-/// Whether a program that opens a file with these flags may write to it, or makes it.
-pub(crate) fn may_write(flags: c_int) -> bool {
-    flags & system::O_ACCMODE != 0 || flags & (system::O_CREAT | system::O_TRUNC) != 0
-}
-
 /// The copy for an open that only reads. `None`: the original is to be opened.
 ///
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -> Option<Copy> {
     let mapped = Mapped::get()?;
-    // Also files without a name (O_TMPFILE), which are opened by their directory.
-    if flags & (system::O_DIRECTORY | system::O_PATH | system::O_DIRECT) != 0 {
-        return None;
-    }
     // SAFETY: as for this function.
     let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
     match unsafe { decide(mapped, hash, (directory, path), flags) } {
@@ -92,17 +83,15 @@ unsafe fn decide(
     if mapped.is_renamed() {
         return Err(OpenKind::Renamed);
     }
-    if value.is_link && flags & system::O_NOFOLLOW != 0 {
+    if value.is_link && flags & open_flags::NO_FOLLOW != 0 {
         return Err(OpenKind::Link);
     }
     // It is being replaced at this moment.
     let original = mapped.original_at(value.entry, hash, value.generation).ok_or(OpenKind::Absent)?;
     if mapped.checks() {
-        let mut found = FileStat::EMPTY;
-        let to = (&raw mut found).cast::<c_void>();
-        // SAFETY: a C string, and room for the structure.
-        let result = unsafe { system::stat(directory, path, to, 0) };
-        if result != 0 || !found.identity().has_content_of(&original) {
+        // SAFETY: as for this function.
+        let found = unsafe { FileStat::of(directory, path, 0) };
+        if !found.is_some_and(|found| found.identity().has_content_of(&original)) {
             mapped.mark(place);
             return Err(OpenKind::Changed);
         }
@@ -152,11 +141,9 @@ impl Rename {
         let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return Self(None) };
         // SAFETY: as for this function.
         unsafe { change(directory, path, false) };
-        let mut found = FileStat::EMPTY;
-        let to = (&raw mut found).cast::<c_void>();
-        // SAFETY: a C string, and room for the structure.
-        let result = unsafe { system::stat(directory, path, to, system::AT_SYMLINK_NOFOLLOW) };
-        let may_lead = result == 0 && (found.is_directory() || found.is_link());
+        // SAFETY: as for this function.
+        let found = unsafe { FileStat::of(directory, path, system::AT_SYMLINK_NOFOLLOW) };
+        let may_lead = found.is_some_and(|found| found.is_directory() || found.is_link());
         // SAFETY: as for this function.
         if !may_lead || !unsafe { paths::concerns_files(mapped, directory, path) } {
             return Self(None);
@@ -195,9 +182,7 @@ pub(crate) unsafe fn may_change(directory: c_int, path: *const c_char, follows: 
 /// `path` is a C string.
 pub(crate) unsafe fn is_copy(directory: c_int, path: *const c_char, flags: c_int) -> bool {
     let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return false };
-    let mut found = FileStat::EMPTY;
-    let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: a C string, and room for the structure.
-    let result = unsafe { system::stat(directory, path, to, flags) };
-    result == 0 && found.device == mapped.copies_device() && found.is_copy()
+    // SAFETY: as for this function.
+    let found = unsafe { FileStat::of(directory, path, flags) };
+    found.is_some_and(|found| found.device == mapped.copies_device() && found.is_copy())
 }

@@ -59,7 +59,19 @@ const LINK: u32 = 0o120_000;
 impl FileStat {
     /// Space for one.
     // SAFETY: all fields are numbers, for which zero is a value.
-    pub(crate) const EMPTY: Self = unsafe { core::mem::zeroed() };
+    const EMPTY: Self = unsafe { core::mem::zeroed() };
+
+    /// What the kernel says of a path, or with `AT_EMPTY_PATH` of a descriptor.
+    ///
+    /// # Safety
+    /// `path` is a C string.
+    pub(crate) unsafe fn of(directory: c_int, path: *const c_char, flags: c_int) -> Option<Self> {
+        let mut found = Self::EMPTY;
+        let to = (&raw mut found).cast::<c_void>();
+        // SAFETY: a C string, and room for the structure.
+        let result = unsafe { system::stat(directory, path, to, flags) };
+        (result == 0).then_some(found)
+    }
 
     pub(crate) fn is_directory(&self) -> bool {
         self.mode & KIND == DIRECTORY
@@ -194,12 +206,10 @@ unsafe fn statx_at(
 unsafe fn become_original(found: &mut FileStatx, (directory, path, flags): (c_int, *const c_char, c_int)) {
     /// The flags that both calls have.
     const COMMON: c_int = system::AT_EMPTY_PATH | system::AT_SYMLINK_NOFOLLOW;
-    let mut stat = FileStat::EMPTY;
-    let to = (&raw mut stat).cast::<c_void>();
     // The caller may have wanted other fields than the file's number.
-    // SAFETY: as for this function, and room for the structure.
-    let result = unsafe { system::stat(directory, path, to, flags & COMMON) };
-    let Some(original) = stat.original().filter(|_| result == 0) else { return };
+    // SAFETY: as for this function.
+    let stat = unsafe { FileStat::of(directory, path, flags & COMMON) };
+    let Some(original) = stat.and_then(|stat| stat.original()) else { return };
     found.block_size = original.block_size;
     found.links = original.links as u32;
     (found.user, found.group, found.mode) = (original.user, original.group, original.mode as u16);

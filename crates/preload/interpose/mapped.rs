@@ -1,14 +1,15 @@
 //! The mapped files: the table, the marks and the trace. They are mapped before the program begins,
 //! and stay mapped over forks.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int};
 use core::slice;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::identity::FileStat;
 use crate::layout::{
-    COPY_PROBES, CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, MAX_ROOTS, Mark,
-    MarksHeader, OpenKind, OpenRecord, PROBES, PathText, RECORDS, Root, SMALL_HEADER_BYTES, TABLE_MAGIC,
-    TRACE_BYTES, TRACE_MAGIC, TableHeader, TraceHeader, VERSION, entry_place, table_bytes,
+    CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, Mark, MarksHeader, OpenKind,
+    OpenRecord, PathText, RECORDS, Root, SMALL_HEADER_BYTES, TRACE_BYTES, TRACE_MAGIC, TableHeader,
+    TraceHeader, entry_places, find_slot,
 };
 use crate::{next, system};
 
@@ -47,13 +48,7 @@ fn map_all() -> Option<()> {
     let (table, length) = map_file::<TableHeader>(table_path, HEADER_BYTES, usize::MAX, false)?;
     // SAFETY: the file is as long as the header, and stays mapped.
     let header = unsafe { &*table };
-    let is_whole = header.slots.is_power_of_two()
-        && header.copies.is_power_of_two()
-        && header.slots < 1 << 40
-        && header.copies < 1 << 32
-        && table_bytes(header.slots, header.copies) <= length as u64
-        && header.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64;
-    if header.magic != TABLE_MAGIC || header.version != VERSION || !is_whole {
+    if !header.is_whole(length as u64) {
         return None;
     }
     let marks_path = text(&header.marks, &mut space)?;
@@ -107,18 +102,13 @@ fn map_file<T>(path: &CStr, least: usize, most: usize, is_writable: bool) -> Opt
     // SAFETY: a C string.
     let opened = unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), access | system::O_CLOEXEC, 0) };
     let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
-    let length = length(descriptor).filter(|length| *length >= least).map(|length| length.min(most));
+    // SAFETY: an empty path is a C string.
+    let found = unsafe { FileStat::of(descriptor, c"".as_ptr(), system::AT_EMPTY_PATH) };
+    let length = found.map(|found| found.size as usize).filter(|length| *length >= least);
+    let length = length.map(|length| length.min(most));
     let place = length.and_then(|length| system::map(descriptor, length, is_writable));
     system::close(descriptor);
     Some((place?.cast(), length?))
-}
-
-fn length(descriptor: c_int) -> Option<usize> {
-    let mut found = crate::identity::FileStat::EMPTY;
-    let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: an empty path, and room for the structure.
-    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
-    (result == 0).then_some(found.size as usize)
 }
 
 /// The mapped files of this process.
@@ -187,36 +177,19 @@ impl Mapped {
 
     /// The place of a file in the table, and what the table says of it.
     pub(crate) fn find(&self, hash: u64) -> Option<(usize, u64)> {
-        let slots = self.slots();
-        for probe in 0..PROBES {
-            let at = (hash.wrapping_add(probe) & (self.table.slots - 1)) as usize;
-            let slot = slots.get(at)?;
-            match slot.hash.load(Ordering::Acquire) {
-                0 => return None,
-                found if found == hash => return Some((at, slot.value.load(Ordering::Acquire))),
-                _ => {}
-            }
-        }
-        None
+        let at = find_slot(self.slots(), hash)?;
+        Some((at, self.slots().get(at)?.value.load(Ordering::Acquire)))
     }
 
     /// The identity of the original of a copy, by the entry's place.
     pub(crate) fn original_at(&self, place: u32, hash: u64, generation: u32) -> Option<Identity> {
-        let entry = self.entries().get(place as usize)?;
-        let identity = entry.identity(entry.inode.load(Ordering::Relaxed))?;
-        // It may have become that of another copy.
-        let is_its = entry.hash.load(Ordering::Relaxed) == hash
-            && entry.made.load(Ordering::Relaxed) as u32 == generation;
-        is_its.then_some(identity)
+        self.entries().get(place as usize)?.original(hash, generation)
     }
 
     /// The identity of the original of a copy, by the copy's number in its file system.
     pub(crate) fn original_of(&self, inode: u64) -> Option<Identity> {
         let entries = self.entries();
-        (0..COPY_PROBES).find_map(|probe| {
-            let at = entry_place(inode).wrapping_add(probe) & (self.table.copies - 1);
-            entries.get(at as usize)?.identity(inode)
-        })
+        entry_places(inode, self.table.copies).find_map(|at| entries.get(at)?.identity(inode))
     }
 
     pub(crate) fn is_marked(&self, place: usize) -> bool {
@@ -232,7 +205,7 @@ impl Mapped {
 
     /// Whether a directory was renamed that the copying process has not seen yet.
     pub(crate) fn is_renamed(&self) -> bool {
-        self.marks.renames_begun.load(Ordering::Acquire) != self.marks.seen.load(Ordering::Acquire)
+        self.marks.is_renamed()
     }
 
     /// Has originals opened until the copying process has seen that a directory was renamed.
@@ -252,19 +225,10 @@ impl Mapped {
 
     /// Leaves a record of an open.
     pub(crate) fn record(&self, hash: u64, kind: OpenKind) {
-        if let Some(count) = self.trace.counts.get(kind as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
-        let number = self.trace.next.fetch_add(1, Ordering::Relaxed);
         let first = core::ptr::from_ref(self.trace).cast::<u8>();
         // SAFETY: the file has all records after the header, as was checked when it was mapped.
         let records: &[OpenRecord] =
             unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), RECORDS as usize) };
-        if let Some(record) = records.get((number % RECORDS) as usize) {
-            record.hash.store(hash, Ordering::Relaxed);
-            let detail: u64 = u64::from(system::process()) << 8 | kind as u64;
-            let to: &AtomicU64 = &record.detail;
-            to.store(detail, Ordering::Release);
-        }
+        self.trace.record(records, system::process(), hash, kind);
     }
 }

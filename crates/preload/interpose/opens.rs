@@ -6,6 +6,7 @@
 
 use core::ffi::{c_char, c_int};
 
+use crate::layout::{OpenPurpose, open_flags};
 use crate::next::{self, Next};
 use crate::{decision, system};
 
@@ -22,11 +23,15 @@ unsafe fn open_or(
     flags: c_int,
     original: impl FnOnce() -> c_int,
 ) -> c_int {
-    if decision::may_write(flags) {
-        let follows = flags & system::O_NOFOLLOW == 0;
-        // SAFETY: as for this function.
-        let may_change = unsafe { decision::may_change(directory, path, follows) };
-        return if may_change { original() } else { system::returned(-(system::EACCES as isize)) };
+    match OpenPurpose::of(flags) {
+        OpenPurpose::Read => {}
+        OpenPurpose::Write => {
+            let follows = flags & open_flags::NO_FOLLOW == 0;
+            // SAFETY: as for this function.
+            let may_change = unsafe { decision::may_change(directory, path, follows) };
+            return if may_change { original() } else { system::returned(-(system::EACCES as isize)) };
+        }
+        OpenPurpose::Other => return original(),
     }
     // SAFETY: as for this function.
     let Some(copy) = (unsafe { decision::copy(directory, path, flags) }) else { return original() };
@@ -84,7 +89,7 @@ macro_rules! stand_in {
 pub(crate) use stand_in;
 
 /// The flags of `creat`.
-const CREATES: c_int = system::O_CREAT | system::O_TRUNC | 1;
+const CREATES: c_int = open_flags::CREATE | open_flags::TRUNCATE | 1;
 
 stand_in! {
     /// `open`.

@@ -1,10 +1,10 @@
 //! Which file of a dataset a path means. What is not certain means none, and the kernel decides.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::identity::FileStat;
-use crate::layout::{PathHash, Root};
+use crate::layout::{PathHash, Root, open_flags};
 use crate::mapped::Mapped;
 use crate::system;
 
@@ -90,7 +90,7 @@ pub(crate) unsafe fn real_hash(
     // The zero after it ends it.
     *text.get_mut(words.len())? = 0;
     // SAFETY: it ends with a zero.
-    let real = unsafe { real_path(directory, text.as_ptr().cast(), system::O_DIRECTORY, &mut space) }?;
+    let real = unsafe { real_path(directory, text.as_ptr().cast(), open_flags::DIRECTORY, &mut space) }?;
     joined_hash(mapped, real, name)
 }
 
@@ -99,7 +99,7 @@ pub(crate) unsafe fn real_hash(
 /// # Safety
 /// `path` is a C string.
 unsafe fn real_path(directory: c_int, path: *const c_char, flags: c_int, space: &mut [u8]) -> Option<&[u8]> {
-    let flags = flags | system::O_PATH | system::O_CLOEXEC;
+    let flags = flags | open_flags::PATH | system::O_CLOEXEC;
     // SAFETY: a C string.
     let opened = unsafe { system::openat(directory, path, flags, 0) };
     let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
@@ -171,11 +171,9 @@ fn base(mapped: Mapped, directory: c_int, space: &mut [u8]) -> Option<&[u8]> {
 
 /// The path of an open file or directory, if it is on a device of a dataset.
 fn descriptor_path(mapped: Mapped, descriptor: c_int, space: &mut [u8]) -> Option<&[u8]> {
-    let mut found = FileStat::EMPTY;
-    let to = (&raw mut found).cast::<c_void>();
-    // SAFETY: an empty path, and room for the structure.
-    let result = unsafe { system::stat(descriptor, c"".as_ptr(), to, system::AT_EMPTY_PATH) };
-    if result != 0 || !mapped.roots().iter().any(|root| root.device == found.device) {
+    // SAFETY: an empty path is a C string.
+    let found = unsafe { FileStat::of(descriptor, c"".as_ptr(), system::AT_EMPTY_PATH) }?;
+    if !mapped.roots().iter().any(|root| root.device == found.device) {
         return None;
     }
     let name = descriptor_name(descriptor);
@@ -208,7 +206,7 @@ fn descriptor_name(descriptor: c_int) -> [u8; 32] {
 fn joined_hash(mapped: Mapped, base: &[u8], path: &[u8]) -> Option<u64> {
     mapped.roots().iter().find_map(|root| {
         let rest = rest(root.path.bytes(), Joined::new(base, path))?;
-        PathHash::new(mapped.key(), root.number as usize).add(rest.bytes(), true)?.finish()
+        PathHash::new(mapped.key(), root.dataset).add(rest.bytes(), true)?.finish()
     })
 }
 

@@ -11,29 +11,12 @@ pub(crate) const AT_SYMLINK_NOFOLLOW: c_int = 0x100;
 pub(crate) const AT_REMOVEDIR: c_int = 0x200;
 pub(crate) const AT_SYMLINK_FOLLOW: c_int = 0x400;
 
-pub(crate) const O_ACCMODE: c_int = 3;
-pub(crate) const O_CREAT: c_int = 0o100;
-pub(crate) const O_TRUNC: c_int = 0o1000;
 pub(crate) const O_CLOEXEC: c_int = 0o2_000_000;
 pub(crate) const ENOENT: c_int = 2;
 pub(crate) const EIO: c_int = 5;
 pub(crate) const EACCES: c_int = 13;
 pub(crate) const EROFS: c_int = 30;
 pub(crate) const ESTALE: c_int = 116;
-
-pub(crate) const O_PATH: c_int = 0o10_000_000;
-#[cfg(target_arch = "x86_64")]
-pub(crate) const O_DIRECTORY: c_int = 0o200_000;
-#[cfg(target_arch = "x86_64")]
-pub(crate) const O_NOFOLLOW: c_int = 0o400_000;
-#[cfg(target_arch = "x86_64")]
-pub(crate) const O_DIRECT: c_int = 0o40_000;
-#[cfg(target_arch = "aarch64")]
-pub(crate) const O_DIRECTORY: c_int = 0o40_000;
-#[cfg(target_arch = "aarch64")]
-pub(crate) const O_NOFOLLOW: c_int = 0o100_000;
-#[cfg(target_arch = "aarch64")]
-pub(crate) const O_DIRECT: c_int = 0o200_000;
 
 #[cfg(target_arch = "x86_64")]
 mod numbers {

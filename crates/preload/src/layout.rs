@@ -21,7 +21,7 @@ pub const MARKS_MAGIC: u64 = u64::from_le_bytes(*b"fr-marks");
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"fr-trace");
 /// The version of all three.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The most datasets of a table.
 pub const MAX_ROOTS: usize = 8;
 /// The longest path of a dataset, of the copies and of the mapped files, in bytes.
@@ -73,8 +73,8 @@ pub struct Root {
     pub path: PathText,
     /// The device of its files.
     pub device: u64,
-    /// The number of the dataset, in hashes of its files. Other names of it have the same one.
-    pub number: u64,
+    /// The [`dataset_id`]. Other names of the dataset have the same one.
+    pub dataset: u64,
 }
 
 /// The beginning of a table.
@@ -104,6 +104,20 @@ pub struct TableHeader {
     pub root: [Root; MAX_ROOTS],
 }
 
+impl TableHeader {
+    /// Whether this is the header of a table that is `bytes` long.
+    pub fn is_whole(&self, bytes: u64) -> bool {
+        self.magic == TABLE_MAGIC
+            && self.version == VERSION
+            && self.slots.is_power_of_two()
+            && self.copies.is_power_of_two()
+            && self.slots < 1 << 40
+            && self.copies < 1 << 32
+            && table_bytes(self.slots, self.copies) <= bytes
+            && self.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64
+    }
+}
+
 /// The bytes of a table.
 pub const fn table_bytes(slots: u64, copies: u64) -> u64 {
     HEADER_BYTES as u64 + slots * size_of::<FileSlot>() as u64 + copies * size_of::<CopyEntry>() as u64
@@ -116,6 +130,23 @@ pub struct FileSlot {
     pub hash: AtomicU64,
     /// Its [`SlotValue`].
     pub value: AtomicU64,
+}
+
+/// The places where the slot of a file may be, in a table with so many slots.
+pub fn slot_places(hash: u64, slots: u64) -> impl Iterator<Item = usize> {
+    (0..PROBES).map(move |probe| (hash.wrapping_add(probe) & (slots - 1)) as usize)
+}
+
+/// The place of a file.
+pub fn find_slot(slots: &[FileSlot], hash: u64) -> Option<usize> {
+    for at in slot_places(hash, slots.len() as u64) {
+        match slots.get(at)?.hash.load(Ordering::Acquire) {
+            0 => return None,
+            found if found == hash => return Some(at),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// What a slot says about its file.
@@ -240,6 +271,14 @@ impl CopyEntry {
         })
     }
 
+    /// The original's identity, if this is still the entry of its copy.
+    pub fn original(&self, hash: u64, generation: u32) -> Option<Identity> {
+        let identity = self.identity(self.inode.load(Ordering::Relaxed))?;
+        let is_its = self.hash.load(Ordering::Relaxed) == hash
+            && self.made.load(Ordering::Relaxed) as u32 == generation;
+        is_its.then_some(identity)
+    }
+
     /// Makes it the entry of a copy. For the one process that makes copies.
     pub fn set(
         &self,
@@ -291,6 +330,13 @@ pub struct MarksHeader {
     pub seen: AtomicU64,
 }
 
+impl MarksHeader {
+    /// Whether a directory was renamed that the copying process has not seen yet.
+    pub fn is_renamed(&self) -> bool {
+        self.renames_begun.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire)
+    }
+}
+
 /// A mark.
 pub type Mark = AtomicU8;
 
@@ -307,6 +353,20 @@ pub struct TraceHeader {
     pub next: AtomicU64,
     /// Opens of files of the datasets, by [`OpenKind`].
     pub counts: [AtomicU64; OpenKind::COUNT],
+}
+
+impl TraceHeader {
+    /// Leaves a record of an open in the ring.
+    pub fn record(&self, records: &[OpenRecord], process: u32, hash: u64, kind: OpenKind) {
+        if let Some(count) = self.counts.get(kind as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        if let Some(record) = records.get((number % RECORDS) as usize) {
+            record.hash.store(hash, Ordering::Relaxed);
+            record.detail.store(u64::from(process) << 8 | kind as u64, Ordering::Release);
+        }
+    }
 }
 
 /// The bytes of a trace.
@@ -363,6 +423,55 @@ impl OpenKind {
     ];
 }
 
+/// The number of a dataset in the hashes of its files: a hash of its path without links, so that it
+/// is the same in every run.
+pub fn dataset_id(path: &[u8]) -> u64 {
+    let hash = PathHash::new(0, 0).add(path.iter().copied(), false);
+    hash.and_then(PathHash::finish).unwrap_or(1)
+}
+
+/// Flags of `open`.
+pub mod open_flags {
+    /// The bits that say whether the program reads or writes.
+    pub const ACCESS: i32 = 3;
+    /// A file that is absent is made.
+    pub const CREATE: i32 = 0o100;
+    /// Its content is removed.
+    pub const TRUNCATE: i32 = 0o1000;
+    /// The file is not read.
+    pub const PATH: i32 = 0o10_000_000;
+    /// The path must be a directory. Also set for a file without a name.
+    pub const DIRECTORY: i32 = if cfg!(target_arch = "aarch64") { 0o40_000 } else { 0o200_000 };
+    /// The path must not be a link.
+    pub const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+    /// Reads need alignment, which differs between file systems.
+    pub const DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+}
+
+/// What a program opens a file for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenPurpose {
+    /// To read its content, which may be that of a copy.
+    Read,
+    /// It may write to it, or makes it.
+    Write,
+    /// Something that no copy can stand for.
+    Other,
+}
+
+impl OpenPurpose {
+    /// The purpose of an open with these flags.
+    pub const fn of(flags: i32) -> Self {
+        if flags & open_flags::ACCESS != 0 || flags & (open_flags::CREATE | open_flags::TRUNCATE) != 0 {
+            Self::Write
+        } else if flags & (open_flags::DIRECTORY | open_flags::PATH | open_flags::DIRECT) != 0 {
+            Self::Other
+        } else {
+            Self::Read
+        }
+    }
+}
+
 /// Hashes a path below a dataset, piece by piece. Each piece consists of whole names. Empty names
 /// and `.` are left out. FNV-1a with a key, and the last steps of MurmurHash3.
 #[derive(Clone, Copy, Debug)]
@@ -373,8 +482,8 @@ pub struct PathHash {
 
 impl PathHash {
     /// The hash of no name yet, in the dataset of this number.
-    pub const fn new(key: u64, root: usize) -> Self {
-        Self { state: key ^ (root as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15), is_empty: true }
+    pub const fn new(key: u64, dataset: u64) -> Self {
+        Self { state: key ^ dataset.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15), is_empty: true }
     }
 
     /// Adds names, which end at the first zero. `None` if one is `..`, or if the last one of a
@@ -425,9 +534,10 @@ impl PathHash {
     }
 }
 
-/// The first place of a copy's entry.
-pub const fn entry_place(inode: u64) -> u64 {
-    inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
+/// The places where the entry of a copy may be, in a table with so many entries.
+pub fn entry_places(inode: u64, entries: u64) -> impl Iterator<Item = usize> {
+    let first = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+    (0..COPY_PROBES).map(move |probe| (first.wrapping_add(probe) & (entries - 1)) as usize)
 }
 
 /// The name of a copy below the directory of copies, with a zero at its end.

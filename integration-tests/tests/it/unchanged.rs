@@ -227,6 +227,89 @@ fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
     assert!(hosts >= 1 && dataset.copies().len() == 60, "{hosts} hosts");
 }
 
+/// A run of other datasets keeps the copies of earlier ones while there is room, and takes their
+/// room then.
+#[test]
+// semantics: FILES-7
+fn datasets_in_turn_keep_their_copies_while_there_is_room() {
+    let (one, other) = (Dataset::new(40, 5000), Dataset::new(40, 6000));
+    let script = |dataset: &Dataset| {
+        let files = format!("cat {}/c*/*", dataset.root().display());
+        format!("{files} | sha256sum; sleep .4; {files} | sha256sum")
+    };
+    let read = |dataset: &Dataset, bytes: u64| {
+        let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9", "--root"]);
+        command.arg(dataset.root()).arg(format!("--disk={}={bytes}", one.disk().display()));
+        let finished = run(command.args(["--", "sh", "-c", &script(dataset)]));
+        let report = report(&finished);
+        assert_eq!(finished.ok(), plain(one.directory.path(), &script(dataset)), "{report}");
+        report
+    };
+    let host = |report: &Value, name: &str| number(report, &format!("/host/{name}"));
+    for dataset in [&one, &other] {
+        assert!(host(&read(dataset, ALL), "copied") > 30);
+    }
+    for dataset in [&one, &other, &one] {
+        let report = read(dataset, ALL);
+        assert!(host(&report, "adopted") > 30 && number(&report, "/served") > 70, "{report}");
+    }
+    // Room for one of them.
+    let room = 42 * 8192;
+    for dataset in [&other, &one, &other] {
+        let report = read(dataset, room);
+        assert!(host(&report, "held_bytes") <= room && host(&report, "copies") > 30, "{report}");
+        assert!(one.copies().len() <= 42, "{}", one.copies().len());
+    }
+}
+
+/// A second dataset, by the name of a link, comes to a cache that is in use: by a run that joins,
+/// and by one that takes over from a dead host.
+#[test]
+// semantics: FILES-7
+fn second_dataset_is_served_by_a_cache_in_use() {
+    let (one, other) = (Dataset::new(40, 5000), Dataset::new(40, 6000));
+    let link = one.at("link");
+    std::os::unix::fs::symlink(other.root(), &link).unwrap();
+    let files = format!("cat {}/c*/*", link.display());
+    let expected = plain(one.directory.path(), &format!("{files} | sha256sum"));
+    let join = |root: &Path, script: &str| {
+        let mut command = foreread(["run", "--report", "json", "--root"]);
+        command.arg(root).arg(format!("--disk={}={ALL}", one.disk().display()));
+        command.args(["--", "sh", "-c", script]);
+        command
+    };
+    for kills_host in [false, true] {
+        let mut host = one.command(
+            ALL,
+            &[],
+            &["sh", "-c", "for i in 1 2 3 4 5 6 7; do cat data/c*/* > /dev/null; sleep .5; done"],
+        );
+        let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        if kills_host {
+            kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+            fs::remove_dir_all(one.disk()).unwrap();
+            fs::create_dir(one.disk()).unwrap();
+        }
+        let script = format!("for i in 1 2 3 4; do {files} | sha256sum; sleep .4; done");
+        let finished = run(&mut join(&link, &script));
+        let found = report(&finished);
+        assert!(number(&found, "/served") >= 40, "kills: {kills_host}, {found}");
+        assert_eq!(finished.ok(), expected.repeat(4));
+        if !kills_host {
+            // The link leads elsewhere now, while the table has it for the other dataset.
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(one.root(), &link).unwrap();
+            let finished = run(&mut join(&link, &format!("{files} | sha256sum")));
+            assert!(finished.stderr.contains("a link to another"), "{}", finished.stderr);
+            assert_eq!(finished.ok(), plain(one.directory.path(), "cat data/c*/* | sha256sum"));
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink(other.root(), &link).unwrap();
+        }
+        host.wait().unwrap();
+    }
+}
+
 /// A static program is served by the kernel's notices, reads on when the host dies, and keeps its
 /// exit code.
 fn assert_static_programs_are_caught(dataset: &Dataset, expected: &str) {

@@ -201,25 +201,7 @@ struct RunJson {
     served_bytes: u64,
     originals: std::collections::BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<HostJson>,
-}
-
-/// What the host did.
-#[derive(Serialize)]
-struct HostJson {
-    files: u64,
-    left_out: u64,
-    capacity: u64,
-    held_bytes: u64,
-    copies: u64,
-    adopted: u64,
-    copied: u64,
-    copied_bytes: u64,
-    evicted: u64,
-    over_budget: u64,
-    no_room: u64,
-    failed: u64,
-    unfit: u64,
+    host: Option<HostCounts>,
 }
 
 impl RunJson {
@@ -230,25 +212,7 @@ impl RunJson {
             served: counts.served,
             served_bytes: counts.served_bytes,
             originals: counts.originals.iter().map(|(reason, count)| (reason.text(), *count)).collect(),
-            host: report.host.map(|host| {
-                let HostCounts { files, left_out, capacity, held_bytes, copies, adopted, copied, .. } = host;
-                let HostCounts { copied_bytes, evicted, over_budget, no_room, failed, unfit, .. } = host;
-                HostJson {
-                    files,
-                    left_out,
-                    capacity,
-                    held_bytes,
-                    copies,
-                    adopted,
-                    copied,
-                    copied_bytes,
-                    evicted,
-                    over_budget,
-                    no_room,
-                    failed,
-                    unfit,
-                }
-            }),
+            host: report.host,
         }
     }
 }

@@ -28,11 +28,16 @@ fn unchanged_programs_read_storage_once_in_all() {
         "for f in {}/train/*; do cat $f; sleep .01; done | sha256sum",
         mounted.stand_in.root().display()
     );
+    // Until all files have copies.
+    let copied = format!(
+        "for i in $(seq 600); do [ $(find {} -path '*/copies/*/*' | wc -l) = {FILES} ] && break; sleep .1; done",
+        disk.path().display()
+    );
     let epochs = |count: usize| {
         let mut command = foreread(["run", "--report", "json"]);
         command.arg("--root").arg(mounted.stand_in.root());
         command.arg(format!("--disk={}=100MB", disk.path().display()));
-        let script = format!("{}; sleep .5", vec![&*epoch; count].join("; "));
+        let script = format!("{}; {copied}", vec![&*epoch; count].join("; "));
         run(command.args(["--", "sh", "-c", &script]))
     };
     let below = format!("cat {}/train/* | sha256sum", mounted.backing.path().display());

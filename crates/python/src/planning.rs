@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use foreread::Registry;
 use foreread_estimate::{CalibrateOptions, PlanReport};
-use foreread_simulator::{AnyScenario, Comparison, JobsComparison, JobsPolicy, Policy, SimulateError};
+use foreread_simulator::{
+    AnyScenario, Comparison, FilesComparison, FilesPolicy, JobsComparison, JobsPolicy, Policy, SimulateError,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -77,20 +79,24 @@ fn text(value: &impl serde::Serialize) -> PyResult<String> {
 #[derive(Debug)]
 pub struct Compared(ComparedPolicies);
 
-/// Policies on machines, or for several jobs.
+/// Policies on machines, for several jobs, or for whole files.
 #[derive(Debug)]
 enum ComparedPolicies {
     Machines(Comparison),
     SeveralJobs(JobsComparison),
+    WholeFiles(FilesComparison),
 }
 
 impl Compared {
-    /// The comparison on machines. Several jobs have no plots.
+    /// The comparison on machines. Others have no plots.
     fn machines(&self) -> PyResult<&Comparison> {
         match &self.0 {
             ComparedPolicies::Machines(compared) => Ok(compared),
             ComparedPolicies::SeveralJobs(_) => {
                 Err(ExceptionClass::Config.with("plot: a scenario of several jobs has no plot"))
+            }
+            ComparedPolicies::WholeFiles(_) => {
+                Err(ExceptionClass::Config.with("plot: a scenario of whole files has no plot"))
             }
         }
     }
@@ -103,6 +109,7 @@ impl Compared {
         match &self.0 {
             ComparedPolicies::Machines(compared) => text(&compared.report()),
             ComparedPolicies::SeveralJobs(compared) => text(&compared.report()),
+            ComparedPolicies::WholeFiles(compared) => text(&compared.report()),
         }
     }
 
@@ -110,6 +117,7 @@ impl Compared {
         match &self.0 {
             ComparedPolicies::Machines(compared) => compared.to_string(),
             ComparedPolicies::SeveralJobs(compared) => compared.to_string(),
+            ComparedPolicies::WholeFiles(compared) => compared.to_string(),
         }
     }
 
@@ -162,6 +170,13 @@ pub(crate) fn compare(
             interrupt::run_interruptible(py, Duration::ZERO, move |_| {
                 let compared = JobsComparison::run(scenario, &policies, seeds, &mut |_, _| ());
                 compared.map(ComparedPolicies::SeveralJobs)
+            })?
+        }
+        AnyScenario::WholeFiles(scenario) => {
+            let policies = parsed(policies, &FilesPolicy::ALL)?;
+            interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+                let compared = FilesComparison::run(scenario, &policies, seeds, &mut |_, _| ());
+                compared.map(ComparedPolicies::WholeFiles)
             })?
         }
     };

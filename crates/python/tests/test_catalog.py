@@ -129,6 +129,15 @@ def test_simulation_of_several_jobs_has_rows_and_no_plots() -> None:
         simulation.plot()
 
 
+def test_simulation_of_whole_files_has_rows_and_no_plots() -> None:
+    files = "[files]\nfiles = 5000\nmean = 0.1\ncache = 0.5\nepochs = 3\nseconds = 60"
+    simulation = foreread.simulate(files, ["copies-ahead", "never-evict"])
+    assert [row["policy"] for row in simulation] == ["copies-ahead", "never-evict"]
+    assert simulation[0]["served"] > 0.83 and simulation[1]["served"] == 0.5
+    with pytest.raises(foreread.ConfigError, match="whole files"):
+        simulation.plot()
+
+
 def test_mistakes_are_named(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(foreread.ConfigError, match="(?i)nosuch"):
         foreread.simulate(SCENARIO, "nosuch")

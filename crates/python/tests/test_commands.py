@@ -58,7 +58,7 @@ def test_failing_command_is_found(images: Path, tmp_path: Path) -> None:
     assert commands.run(broken, images, tmp_path / "scratch").returncode == 2
 
 
-@pytest.mark.parametrize("name", ["thesis-s3", "four-jobs"])
+@pytest.mark.parametrize("name", ["thesis-s3", "four-jobs", "unchanged-files"])
 def test_simulation_prints_what_the_guide_shows(name: str) -> None:
     text = (ROOT / "docs" / "planning.md").read_text()
     (shown,) = re.findall(rf"^```text\n({name}.*?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -18,6 +18,9 @@
 //! A [`JobsScenario`] describes several jobs that share a cache instead. A [`JobsComparison`] gives
 //! what each [`JobsPolicy`] reads from the origin.
 //!
+//! A [`FilesScenario`] describes a program that is not changed and opens whole files. A
+//! [`FilesComparison`] gives the opens that find a copy, and what the copies cost.
+//!
 //! A [`Comparison`] runs several policies over several seeds, with a table and, by the feature
 //! `plot`, plots.
 //!
@@ -55,6 +58,7 @@ mod several_jobs;
 mod simulation;
 mod staging;
 mod threads;
+mod whole_files;
 mod workload;
 
 pub use any_scenario::AnyScenario;
@@ -68,3 +72,4 @@ pub use policies::Policy;
 pub use scenario::{Accounting, MAX_ACCESSES, Scenario, StorageClass};
 pub use several_jobs::{JobsComparison, JobsOutcome, JobsPolicy, JobsScenario};
 pub use simulation::Simulation;
+pub use whole_files::{FileOrder, FilesComparison, FilesOutcome, FilesPolicy, FilesScenario};

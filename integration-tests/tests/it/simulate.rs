@@ -169,6 +169,54 @@ fn several_jobs_have_figures_in_every_form() {
 }
 
 #[test]
+fn whole_files_have_figures_in_every_form() {
+    let scenario = "../crates/simulator/scenarios/unchanged-files.toml";
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join(scenario);
+    let table = simulate(&scenario, &[]).ok();
+    assert!(
+        table.starts_with("unchanged-files: 20000 files, 2200.0 MB, a cache for 0.5 of them, "),
+        "{table}"
+    );
+    for name in ["bound", "copies-ahead", "never-evict", "lru"] {
+        assert!(table.lines().any(|line| line.starts_with(name)), "{name}: {table}");
+    }
+    let report: Value = simulate(&scenario, &["--report", "json", "--policy", "copies-ahead"]).json();
+    let number = |name: &str| report["policies"][0][name].as_f64().unwrap();
+    assert!((number("served") - 0.847).abs() < 0.01, "{report}");
+    assert!(number("origin_bytes") >= report["bound_origin_bytes"].as_f64().unwrap(), "{report}");
+    let rows = simulate(&scenario, &["--report", "csv", "--seeds", "2"]).ok();
+    assert!(rows.starts_with("policy,served,origin_bytes,"), "{rows}");
+    assert_eq!(rows.lines().count(), 4, "{rows}");
+    for (option, value) in [("--plot", "files.svg"), ("--calibration", "/nowhere"), ("--policy", "nopfs")] {
+        let line = simulate(&scenario, &[option, value]).fails(2);
+        assert!(line.contains(option.trim_start_matches('-')), "{line}");
+    }
+}
+
+#[test]
+fn plan_of_an_unchanged_program_has_its_writes() {
+    let files = ["plan", "--samples=100000", "--sample-bytes=40960", "--epochs=9", "--unchanged"];
+    let plan = |more: &[&str]| run(&mut foreread(files.iter().chain(more)));
+    let disk = "--disk=/nowhere/scratch=2048000000";
+    let report: Value = plan(&[disk, "--compute-ms=100", "--report=json"]).json();
+    let unchanged = &report["unchanged"];
+    let number = |at: &str| unchanged.pointer(at).and_then(Value::as_f64).unwrap_or_else(|| panic!("{at}"));
+    assert_eq!((number("/files"), number("/cache"), number("/bytes")), (1e5, 0.5, 4.096e9));
+    assert!((number("/unlimited/served") - 0.847).abs() < 0.01, "{unchanged}");
+    assert!((number("/unlimited/written_bytes") / 4.096e9 - 0.347).abs() < 0.01, "{unchanged}");
+    assert_eq!(number("/budget/bytes_per_day"), 1.024e9);
+    // 1563 batches of 100 ms.
+    assert!((number("/budget/epoch_seconds") - 156.3).abs() < 1e-6, "{unchanged}");
+    assert!((number("/budget/limited/served") - 0.5).abs() < 0.01, "{unchanged}");
+    let text = plan(&[disk]).ok();
+    assert!(text.contains("\nforeread run 100000 files, ") && text.contains("per day"), "{text}");
+    let text = plan(&["--memory=2048000000"]).ok();
+    assert!(text.contains("\nforeread run 100000 files, ") && !text.contains("per day"), "{text}");
+    assert!(plan(&[]).fails(2).contains("--unchanged needs one --disk, or --memory"));
+    assert!(plan(&[disk, "--disk-writes-per-day=-1"]).fails(2).contains("--disk-writes-per-day -1"));
+}
+
+#[test]
 fn settings_may_come_from_the_environment() {
     let mut command = foreread(["simulate", thesis(1).to_str().unwrap(), "--policy", "naive"]);
     let output = run(command.env("FOREREAD_REPORT", "csv")).ok();

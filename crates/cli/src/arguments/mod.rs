@@ -83,8 +83,8 @@ pub enum Command {
     /// Measure storage, disks and memory, for plans with predicted times
     #[command(after_help = texts::CALIBRATE)]
     Calibrate(Calibrate),
-    /// Simulate a run on described machines, or several jobs with one cache, under one caching
-    /// policy or all
+    /// Simulate a run on described machines, several jobs with one cache, or files of an unchanged
+    /// program, under one caching policy or all
     #[command(after_help = texts::SIMULATE)]
     Simulate(Simulate),
     /// Print a new random token, the secret that the ranks of one job share
@@ -257,6 +257,14 @@ pub struct Plan {
     /// The dataset: a directory, a URL, or a catalog; none with --samples and --sample-bytes
     #[arg(value_name = "URL|CATALOG", conflicts_with_all = ["samples", "sample-bytes"])]
     pub target: Option<String>,
+    /// Also show what `foreread run` would do for an unchanged program with this --disk or
+    /// --memory, if it opens each file once per epoch in an unknown order
+    #[arg(long)]
+    pub unchanged: bool,
+    /// With --unchanged: the part of the disk's size that may be written in a day, after it was
+    /// filled once
+    #[arg(long, value_name = "PART", default_value_t = 0.5, requires = "unchanged")]
+    pub disk_writes_per_day: f64,
     #[command(flatten)]
     pub settings: Settings<PlanSet>,
 }
@@ -272,7 +280,8 @@ pub struct Calibrate {
 
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// The scenario file: workers, storage, file system, dataset and training, or several jobs
+    /// The scenario file: workers, storage, file system, dataset and training; several jobs; or
+    /// whole files
     #[arg(value_name = "SCENARIO.toml")]
     pub scenario: PathBuf,
     #[command(flatten)]

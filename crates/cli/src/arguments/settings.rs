@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use foreread_settings::{Knob, KnobKind, find_knob};
-use foreread_simulator::{JobsPolicy, Policy};
+use foreread_simulator::{FilesPolicy, JobsPolicy, Policy};
 
 /// The settings of one command.
 pub trait KnobSet: fmt::Debug + Send + Sync + 'static {
@@ -229,8 +229,14 @@ knob_set!(
     &["policy", "seeds", "calibration", "report", "plot", "progress"],
     |option| match option.get_id().as_str() {
         "policy" => {
+            let mut names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
             let jobs = JobsPolicy::ALL.iter().map(|policy| policy.name());
-            let names = Policy::ALL.iter().map(|policy| policy.name()).chain(jobs).chain(["all"]);
+            for name in jobs.chain(FilesPolicy::ALL.iter().map(|policy| policy.name())).chain(["all"]) {
+                // Scenarios of different kinds share some policies.
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
             option.value_parser(PossibleValuesParser::new(names))
         }
         "calibration" => option.value_name("FILE").help(

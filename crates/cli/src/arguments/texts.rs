@@ -43,6 +43,7 @@ pub(super) const LOAD: &str = help![
 pub(super) const PLAN: &str = help![
     "foreread plan /data/train --memory 8GiB --epochs 90",
     "foreread plan --samples 1281167 --sample-bytes 110KB --memory 16GiB --world-size 8 --rank 0",
+    "foreread plan /data/train --unchanged --disk /local/scratch=400GB     # for foreread run",
 ];
 pub(super) const CALIBRATE: &str = help![
     "foreread calibrate /data/train --disk /local/scratch",
@@ -52,6 +53,7 @@ pub(super) const SIMULATE: &str = help![
     "foreread simulate crates/simulator/scenarios/thesis-s1.toml",
     "foreread simulate scenario.toml --policy foreread --plot policies.svg --report csv",
     "foreread simulate crates/simulator/scenarios/four-jobs.toml",
+    "foreread simulate crates/simulator/scenarios/unchanged-files.toml",
 ];
 #[cfg(feature = "peer")]
 pub(super) const TOKEN: &str = help![

@@ -16,5 +16,6 @@ pub mod run;
 pub mod simulate;
 #[cfg(feature = "peer")]
 pub mod token;
+pub mod unchanged_plan;
 #[cfg(feature = "agent")]
 pub mod warm;

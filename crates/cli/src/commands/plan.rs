@@ -1,5 +1,5 @@
 //! `foreread plan`: the placement of samples, the lower bound of bytes from storage, predicted
-//! times, and what larger caches would save.
+//! times, and what larger caches would save. With `--unchanged`, also what `foreread run` would do.
 
 use std::io::Write;
 
@@ -9,11 +9,22 @@ use foreread::size::ByteSize;
 use foreread::{Loader, Registry};
 use foreread_estimate::PlanReport;
 use foreread_settings::Knobs;
+use serde::Serialize;
 
 use super::load::{compute, text};
+use super::unchanged_plan::{OpenedFiles, UnchangedReport};
 use crate::arguments::Plan;
 use crate::progress::ProgressMode;
 use crate::{output, progress, settings};
+
+/// The plan of a loader and, if requested, that of a program that is not changed.
+#[derive(Serialize)]
+struct PlannedRun<'a> {
+    #[serde(flatten)]
+    plan: &'a PlanReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unchanged: Option<UnchangedReport>,
+}
 
 pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
@@ -21,7 +32,10 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
     let config = foreread_settings::config(&knobs)?;
     let compute = compute(&knobs)?;
     let mut notes = Vec::new();
-    let report = match &options.target {
+    let run_config = config.clone();
+    let unchanged =
+        |files: OpenedFiles| UnchangedReport::new(options, &knobs, &run_config, files, compute).map(Some);
+    let (report, unchanged) = match &options.target {
         Some(target) => {
             let listing = progress::listing(ProgressMode::of(&knobs, 0), target);
             let builder = Loader::builder_with(target, config).compute_per_batch(compute).plan_only(true);
@@ -31,15 +45,25 @@ pub fn run(options: &Plan, registry: Registry) -> Result<()> {
             // This command joins no group of ranks.
             let prepared = ready.prepared();
             let train = prepared.catalogs().next();
-            PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train)
+            let report = PlanReport::of(prepared, prepared.blocks(), train)?.with_servers(train);
+            let train = train.filter(|_| options.unchanged);
+            (report, train.map_or(Ok(None), |train| unchanged(OpenedFiles::of(train)))?)
         }
-        None => PlanReport::of(&Planned::with_compute(config, &[imagined(&knobs)?], compute)?, None, None)?,
+        None => {
+            let sizes = imagined(&knobs)?;
+            let files = options.unchanged.then(|| OpenedFiles::samples(&sizes));
+            let unchanged = files.map_or(Ok(None), unchanged)?;
+            (PlanReport::of(&Planned::with_compute(config, &[sizes], compute)?, None, None)?, unchanged)
+        }
     };
     if json {
-        return settings::print_json(&report);
+        return settings::print_json(&PlannedRun { plan: &report, unchanged });
     }
     let mut out = output::stdout();
     write!(out, "{report}")?;
+    if let Some(unchanged) = &unchanged {
+        write!(out, "{unchanged}")?;
+    }
     for note in notes {
         writeln!(out, "{note}")?;
     }

@@ -1,9 +1,11 @@
-//! `foreread simulate`: simulates a run on described machines, or several jobs with one cache.
+//! `foreread simulate`: simulates a run on described machines, several jobs with one cache, or
+//! whole files of a program that is not changed.
 //!
 //! Figures go to standard output as a table, JSON or CSV. Refusals of policies go to standard
 //! error. Plots follow the figures: bars from them, and the curve of time against cache size from
 //! more runs.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::Path;
 use std::str::FromStr;
@@ -13,9 +15,10 @@ use foreread::calibration::Calibration;
 use foreread::{Error, ErrorKind};
 use foreread_settings::Knobs;
 use foreread_simulator::{
-    AnyScenario, Comparison, Curve as Rates, JobsComparison, JobsPolicy, JobsScenario, Policy, Scenario,
-    SimulateError, SimulationOutcome,
+    AnyScenario, Comparison, Curve as Rates, FilesComparison, FilesPolicy, FilesScenario, JobsComparison,
+    JobsPolicy, JobsScenario, Policy, Scenario, SimulateError, SimulationOutcome,
 };
+use serde::Serialize;
 
 use crate::arguments::Simulate;
 use crate::progress::{ProgressMode, WorkProgress};
@@ -38,11 +41,12 @@ pub fn run(options: &Simulate) -> Result<()> {
     match read(&options.scenario)? {
         AnyScenario::Machines(scenario) => machines(&knobs, *scenario, seeds),
         AnyScenario::SeveralJobs(scenario) => several_jobs(&knobs, scenario, seeds),
+        AnyScenario::WholeFiles(scenario) => whole_files(&knobs, scenario, seeds),
     }
 }
 
 fn machines(knobs: &Knobs, mut scenario: Scenario, seeds: u64) -> Result<()> {
-    let (figures, show) = (figures(knobs), ProgressMode::of(knobs, 0));
+    let show = ProgressMode::of(knobs, 0);
     let policies = policies(knobs, &Policy::ALL)?;
     let plot = plots::file(knobs)?;
     if let Some(path) = calibration(knobs) {
@@ -59,48 +63,63 @@ fn machines(knobs: &Knobs, mut scenario: Scenario, seeds: u64) -> Result<()> {
             output::complain(&format!("{} refuses {name}: {why}", outcome.policy));
         }
     }
-    let mut out = output::stdout();
-    match figures {
-        ReportFormat::Text => write!(out, "{compared}")?,
-        ReportFormat::Json => {
-            serde_json::to_writer(&mut out, &compared.report())?;
-            writeln!(out)?;
-        }
-        ReportFormat::Csv => {
-            writeln!(out, "{}", SimulationOutcome::CSV_HEADER)?;
-            for outcome in compared.outcomes() {
-                writeln!(out, "{}", outcome.csv())?;
-            }
-        }
-    }
-    out.flush()?;
+    print(knobs, &compared, &compared.report(), || {
+        let rows = compared.outcomes().iter().map(SimulationOutcome::csv);
+        let lines = std::iter::once(SimulationOutcome::CSV_HEADER.to_owned()).chain(rows);
+        lines.map(|line| line + "\n").collect()
+    })?;
     if let Some(path) = plot {
         plots::comparison(&path, &compared, show)?;
     }
     Ok(())
 }
 
-/// Several jobs have no machines, so speeds and plots of time do not apply.
 fn several_jobs(knobs: &Knobs, scenario: JobsScenario, seeds: u64) -> Result<()> {
     let show = ProgressMode::of(knobs, 0);
     let policies: Vec<JobsPolicy> = policies(knobs, &JobsPolicy::ALL)?;
-    if calibration(knobs).is_some() {
-        return Err(knobs.refuse("calibration", "does not apply to a scenario of several jobs").into());
-    }
-    if knobs.get("plot").is_some() {
-        return Err(knobs.refuse("plot", "a scenario of several jobs has no plot").into());
-    }
+    without_machines(knobs, "several jobs")?;
     let compared = WorkProgress::watch(show, format!("simulating {}", scenario.name), "policies", |tell| {
         JobsComparison::run(scenario, &policies, seeds, tell)
     })?;
+    print(knobs, &compared, &compared.report(), || compared.csv())
+}
+
+fn whole_files(knobs: &Knobs, scenario: FilesScenario, seeds: u64) -> Result<()> {
+    let show = ProgressMode::of(knobs, 0);
+    let policies: Vec<FilesPolicy> = policies(knobs, &FilesPolicy::ALL)?;
+    without_machines(knobs, "whole files")?;
+    let compared = WorkProgress::watch(show, format!("simulating {}", scenario.name), "policies", |tell| {
+        FilesComparison::run(scenario, &policies, seeds, tell)
+    })?;
+    print(knobs, &compared, &compared.report(), || compared.csv())
+}
+
+/// Refuses speeds and plots of time for a scenario that has no machines.
+fn without_machines(knobs: &Knobs, kind: &str) -> Result<()> {
+    if calibration(knobs).is_some() {
+        return Err(knobs.refuse("calibration", format!("does not apply to a scenario of {kind}")).into());
+    }
+    if knobs.get("plot").is_some() {
+        return Err(knobs.refuse("plot", format!("a scenario of {kind} has no plot")).into());
+    }
+    Ok(())
+}
+
+/// Prints figures in the form that was requested.
+fn print(
+    knobs: &Knobs,
+    text: &impl Display,
+    report: &impl Serialize,
+    csv: impl FnOnce() -> String,
+) -> Result<()> {
     let mut out = output::stdout();
     match figures(knobs) {
-        ReportFormat::Text => write!(out, "{compared}")?,
+        ReportFormat::Text => write!(out, "{text}")?,
         ReportFormat::Json => {
-            serde_json::to_writer(&mut out, &compared.report())?;
+            serde_json::to_writer(&mut out, report)?;
             writeln!(out)?;
         }
-        ReportFormat::Csv => write!(out, "{}", compared.csv())?,
+        ReportFormat::Csv => write!(out, "{}", csv())?,
     }
     Ok(out.flush()?)
 }

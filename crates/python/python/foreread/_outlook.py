@@ -99,7 +99,7 @@ class Plan(Mapping[str, Any]):
 class Simulation(Sequence[dict[str, Any]]):
     """A comparison of policies on a scenario: a row (a dict) per policy. ``print(simulation)`` prints the command's table.
 
-    Scenarios of several jobs have reads in their rows and no plots.
+    Scenarios of several jobs, and of whole files, have reads in their rows and no plots.
     """
 
     def __init__(self, compared: _native.Compared) -> None:
@@ -152,7 +152,7 @@ def simulate(
     seeds: int = 1,
     plot: str | os.PathLike[str] | None = None,
 ) -> Simulation:
-    """Simulates policies on the machines of a scenario, or for several jobs with one cache.
+    """Simulates policies on the machines of a scenario, for several jobs with one cache, or for whole files.
 
     Args:
         scenario: the path of a scenario file, or its text (TOML).

@@ -1,0 +1,101 @@
+//! The policies of caches of whole files.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use foreread_oracle::{Sampler as _, Shuffle};
+use serde::{Serialize, Serializer};
+
+use super::caches::{ChosenFiles, CopyRoom, EpochCounts, FileCache, FixedPart, LeastRecent};
+use super::scenario::{FileOrder, FilesScenario};
+use crate::error::{SimulateError, SimulateReason};
+
+/// A policy of a cache of whole files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FilesPolicy {
+    /// foreread: files that the epoch has not used yet are copied ahead, into the room of used
+    /// ones.
+    CopiesAhead,
+    /// The first files stay.
+    NeverEvict,
+    /// The least recently used file leaves.
+    Lru,
+}
+
+impl FilesPolicy {
+    /// All policies, in the order of reports.
+    pub const ALL: [Self; 3] = [Self::CopiesAhead, Self::NeverEvict, Self::Lru];
+
+    /// The policy's name in the command line and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::CopiesAhead => "copies-ahead",
+            Self::NeverEvict => "never-evict",
+            Self::Lru => "lru",
+        }
+    }
+
+    /// What happened in each epoch, from the first.
+    pub(super) fn run(self, scenario: &FilesScenario, orders: &[Vec<u32>]) -> Vec<EpochCounts> {
+        let room = CopyRoom::new(scenario);
+        let announced = |epoch: u64| orders[epoch as usize % orders.len()].clone();
+        match self {
+            Self::CopiesAhead => {
+                let is_known = scenario.order == FileOrder::Known;
+                open_all(scenario, orders, &mut ChosenFiles::new(room, is_known.then_some(&announced)))
+            }
+            Self::NeverEvict => open_all(scenario, orders, &mut FixedPart(room)),
+            Self::Lru => open_all(scenario, orders, &mut LeastRecent::new(room)),
+        }
+    }
+}
+
+/// The orders of epochs. The last one is followed by the first one again.
+pub(super) fn orders(scenario: &FilesScenario, seed: u64) -> Result<Vec<Vec<u32>>, SimulateError> {
+    let sampler = Shuffle::new(u64::from(scenario.files), seed)?;
+    let different = if scenario.order == FileOrder::Equal { 1 } else { scenario.epochs };
+    let mut orders = Vec::new();
+    for epoch in 0..different {
+        let order = sampler.order(u64::from(epoch))?;
+        orders.push((0..order.len()).map(|at| order.at(at).0 as u32).collect());
+    }
+    Ok(orders)
+}
+
+fn open_all(scenario: &FilesScenario, orders: &[Vec<u32>], cache: &mut dyn FileCache) -> Vec<EpochCounts> {
+    let interval = scenario.seconds / f64::from(scenario.files);
+    let mut opens = 0.0;
+    let epochs = orders.iter().cycle().take(scenario.epochs as usize);
+    let each = epochs.map(|order| {
+        let mut counts = EpochCounts::default();
+        for &file in order {
+            cache.open(file, Duration::from_secs_f64(interval * opens), &mut counts);
+            opens += 1.0;
+        }
+        counts
+    });
+    each.collect()
+}
+
+impl fmt::Display for FilesPolicy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+impl Serialize for FilesPolicy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl FromStr for FilesPolicy {
+    type Err = SimulateError;
+
+    fn from_str(name: &str) -> Result<Self, SimulateError> {
+        let known = || Self::ALL.map(Self::name).join(" ");
+        let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
+        found.ok_or_else(|| SimulateReason::Policy { name: name.to_owned(), known: known() }.into())
+    }
+}

@@ -1,6 +1,7 @@
 //! The host of a cache: its threads, from the moment in which this process gets the lock.
 //!
-//! One thread lists the datasets, one reads the traces of all runs, and a few copy. They end with
+//! One thread lists the datasets, one reads the traces of all runs, one knows the orders of the
+//! epochs, and a few copy. They end with
 //! the process. Nothing has to be put in order then: a copy without a name is gone, and the next
 //! host looks at all others.
 
@@ -21,8 +22,9 @@ use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
 use crate::listing::{ListedFile, list};
+use crate::orders::follow_epochs;
 use crate::original::{Original, identity_of};
-use crate::run::{FileOrder, RunSettings, read_names};
+use crate::run::{RunSettings, read_names};
 use crate::table::{NewTable, Table, id_of};
 use crate::trace::Trace;
 
@@ -64,7 +66,7 @@ impl HostShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 }
@@ -163,8 +165,12 @@ impl Host {
             move |shared| take_files(&shared, &cache, first, &lists)
         })?;
         host.spawn("traces", {
-            let (cache, order) = (cache.clone(), settings.order.take());
-            move |shared| Traces::new(cache, order).run(&shared)
+            let cache = cache.clone();
+            move |shared| Traces::new(cache).run(&shared)
+        })?;
+        host.spawn("orders", {
+            let announced = settings.order.take();
+            move |shared| follow_epochs(&shared, announced)
         })?;
         for _ in 0..COPIERS {
             host.spawn("copies", |shared| copy_files(&shared))?;
@@ -360,15 +366,13 @@ struct Traces {
     cache: CacheDirectory,
     runs: BTreeMap<PathBuf, Trace>,
     looked: Option<Instant>,
-    order: Option<Box<dyn FileOrder>>,
-    announced: Option<u64>,
     /// Since when directories are being renamed.
     renaming: Option<Instant>,
 }
 
 impl Traces {
-    fn new(cache: CacheDirectory, order: Option<Box<dyn FileOrder>>) -> Self {
-        Self { cache, runs: BTreeMap::new(), looked: None, order, announced: None, renaming: None }
+    fn new(cache: CacheDirectory) -> Self {
+        Self { cache, runs: BTreeMap::new(), looked: None, renaming: None }
     }
 
     fn run(mut self, shared: &HostShared) {
@@ -379,7 +383,6 @@ impl Traces {
             }
             look_at_renames(shared, &mut self.renaming);
             let records = self.read(shared);
-            self.announce(shared);
             if records > 0 {
                 shared.work.notify_all();
             }
@@ -396,21 +399,6 @@ impl Traces {
             shared.lock().record(hash, kind);
         }
         count
-    }
-
-    /// Announces the order of an epoch that has begun, if one is known.
-    fn announce(&mut self, shared: &HostShared) {
-        let Some(order) = &mut self.order else { return };
-        let mut state = shared.lock();
-        let epoch = state.epoch();
-        if !state.is_listed || self.announced == Some(epoch) {
-            return;
-        }
-        self.announced = Some(epoch);
-        let files = state.paths();
-        if let Some(order) = order.epoch(epoch, &files) {
-            state.announce(order);
-        }
     }
 
     /// Begins to read the traces of new runs, and forgets those that have ended.

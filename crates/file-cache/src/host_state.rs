@@ -57,6 +57,8 @@ pub struct HostCounts {
     pub failed: u64,
     /// Files with extended attributes or holes, which no copy can stand for.
     pub unfit: u64,
+    /// Epochs whose order was recognised.
+    pub recognised: u64,
 }
 
 #[derive(Debug)]
@@ -107,7 +109,7 @@ pub(crate) struct HostState {
     copies: PathBuf,
     files: Vec<HostFile>,
     by_hash: HashMap<u64, u32>,
-    choice: FileChoice,
+    pub(crate) choice: FileChoice,
     /// `None`: writes wear nothing out.
     wear: Option<WearBudget>,
     begun: Instant,
@@ -262,16 +264,6 @@ impl HostState {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// Announces the order of an epoch, by the numbers of files.
-    pub(crate) fn announce(&mut self, order: Vec<usize>) {
-        let known = order.into_iter().filter(|number| *number < self.files.len());
-        self.choice.announce(known.map(|number| number as u32).collect());
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.choice.epoch()
-    }
-
     /// Notes what a program did.
     pub(crate) fn record(&mut self, hash: u64, kind: OpenKind) {
         let Some(&number) = self.by_hash.get(&hash) else { return };
@@ -330,8 +322,8 @@ impl HostState {
         }
     }
 
-    /// Publishes the copy of a file again if its path means `now` what it was made of. Otherwise, it
-    /// is removed.
+    /// Publishes the copy of a file again if its path means `now` what it was made of. Otherwise,
+    /// it is removed.
     pub(crate) fn checked(&mut self, check: &CopyCheck, now: Option<Identity>) {
         let number = check.number;
         if self.table.renames()[0] != check.renames {

@@ -1,7 +1,8 @@
 //! The files of a dataset, with the hashes of their paths.
 //!
-//! Directories are read one after another, in the order of their names. The kinds of files come
-//! with the names, so no file is looked at. Links to files are files here. Links to directories are
+//! Directories are read one after another, in the order in which their parents list them. Programs
+//! that do not sort find files in this order. The kinds of files come with the names, so no file is
+//! looked at. Links to files are files here. Links to directories are
 //! not followed.
 
 use std::ffi::OsString;
@@ -65,7 +66,6 @@ fn read(path: &Path) -> io::Result<Vec<(OsString, std::fs::FileType)>> {
             entries.push((entry.file_name(), kind));
         }
     }
-    entries.sort_unstable_by(|one, other| one.0.cmp(&other.0));
     Ok(entries)
 }
 
@@ -93,9 +93,12 @@ mod tests {
             true
         };
         assert!(list(directory.path(), (2, 9), &mut each).unwrap());
+        // Files come before those of the directories next to them.
+        assert!(found[..2].iter().all(|(name, _)| !name.contains('/')), "{found:?}");
+        found.sort();
         let names: Vec<_> = found.iter().map(|(name, is_link)| (&**name, *is_link)).collect();
-        let expected = [("0.jpg", false), ("d", true), ("a/1.jpg", false), ("a/link", true)];
-        assert_eq!(names, [&expected[..], &[("a/b/2.jpg", false), ("c/.hidden", false)]].concat());
+        let expected = [("0.jpg", false), ("a/1.jpg", false), ("a/b/2.jpg", false), ("a/link", true)];
+        assert_eq!(names, [&expected[..], &[("c/.hidden", false), ("d", true)]].concat());
         assert!(list(&directory.path().join("absent"), (0, 0), &mut |_| true).is_err());
     }
 }

@@ -14,11 +14,11 @@
 //!   file is read once per epoch at most, so the origin reads the lower bound, 1 - c. The price is
 //!   that (1 - c) of all files are written in each epoch. A budget of writes decides whether a disk
 //!   may.
-//! * If the order is announced, or is that of the epoch before, copies are a short way ahead. They
-//!   take the room of what was just used. So nearly all opens find a copy, and most contents are
-//!   fixed.
+//! * If the order is announced, recognised, or that of the epoch before, copies are a short way
+//!   ahead. They take the room of what was just used. So nearly all opens find a copy, and most
+//!   contents are fixed. An order that was only expected is dropped when files come in another one.
 //! * An epoch has begun when files are opened again. One file that is opened all the time is no
-//!   epoch: a part of the used files must have been repeated.
+//!   epoch: a part of the used files must have been repeated, or all that were expected used.
 //!
 //! All results are functions of the calls.
 
@@ -128,6 +128,29 @@ impl FileChoice {
         self.expect(order);
     }
 
+    /// Expects the files in an order that was recognised by some that this epoch has used. With
+    /// `is_whole`, files of the epoch before that are not in it are used as well.
+    pub fn recognised(&mut self, mut order: Vec<u32>, is_whole: bool) {
+        let earlier = std::mem::take(&mut self.ahead);
+        for file in &earlier {
+            self.file(*file).place = 0;
+        }
+        if is_whole {
+            for file in &order {
+                self.file(*file).place = 1;
+            }
+            order.extend(earlier.into_iter().filter(|file| self.files[*file as usize].place == 0));
+        }
+        self.expect(order);
+        (self.is_ordered, self.near, self.far) = (true, 0, 0);
+        self.expected = self.used.len();
+    }
+
+    /// The first files that this epoch has used, if there are so many.
+    pub fn first_uses(&self, count: usize) -> Option<&[u32]> {
+        self.used.get(..count)
+    }
+
     fn expect(&mut self, order: Vec<u32>) {
         for file in std::mem::take(&mut self.ahead) {
             self.file(file).place = 0;
@@ -168,7 +191,9 @@ impl FileChoice {
         if state.is_used && !is_again && !state.is_repeated {
             state.is_repeated = true;
             self.repeated += 1;
-            if self.repeated > self.used.len() as u64 / REPEATED_PART {
+            let is_complete =
+                self.is_ordered() && !self.ahead.is_empty() && self.used.len() >= self.ahead.len();
+            if is_complete || self.repeated > self.used.len() as u64 / REPEATED_PART {
                 self.begin_epoch();
             }
         }

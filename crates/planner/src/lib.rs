@@ -50,6 +50,7 @@ mod local_plan;
 mod locality;
 mod lower_bound;
 mod next_use;
+mod order_match;
 mod origin;
 mod owners;
 mod placement;
@@ -85,6 +86,7 @@ pub use lower_bound::{LowerBound, floor};
 pub use next_use::{
     AnnouncedUses, CacheBounds, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache,
 };
+pub use order_match::{FIRST_USES, OrderShare, front_places};
 pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;

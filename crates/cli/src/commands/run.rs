@@ -256,6 +256,12 @@ fn print_host(host: &HostCounts) {
         host.adopted,
         host.evicted
     ));
+    if host.recognised > 0 {
+        output::note(&format!(
+            "foreread: the order of the files was recognised in {} epochs",
+            host.recognised
+        ));
+    }
     let mut reasons = Vec::new();
     let mut reason = |count: u64, text: &str| {
         if count > 0 {

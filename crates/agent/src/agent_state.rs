@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
 use crate::datasets::{Datasets, KnownDataset};
+use crate::files::AgentFiles;
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
 use crate::status_report::RecentRates;
@@ -52,6 +53,7 @@ pub(crate) struct AgentState {
     name: String,
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
+    pub(crate) files: AgentFiles,
     stopped: AtomicBool,
 }
 
@@ -83,7 +85,7 @@ impl AgentState {
             Some(values) => policy.with_file(values),
             None => policy,
         };
-        let (datasets, connections, rates, warmings, stopped) = Default::default();
+        let (datasets, connections, rates, warmings, files, stopped) = Default::default();
         let now = Instant::now();
         let state = Self {
             store,
@@ -101,6 +103,7 @@ impl AgentState {
             file: Mutex::new(file),
             rates,
             warmings,
+            files,
             stopped,
         };
         let policy = state.lock_policy();
@@ -162,7 +165,11 @@ impl AgentState {
         if is_used || self.warmings.is_active() {
             return Duration::ZERO;
         }
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.files.is_used() {
+            *left = Instant::now();
+        }
+        left.elapsed()
     }
 
     /// Whether a client has had the agent stop.

@@ -22,6 +22,7 @@ mod connections;
 mod datasets;
 mod error;
 mod file_limit;
+mod files;
 mod http;
 mod job_host;
 mod job_runtime;

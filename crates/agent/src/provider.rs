@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, BLOCKS, CATALOG, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece,
+    ATTACH, BLOCKS, CATALOG, FILES, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece,
     PROGRESS, Piece, PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall};
@@ -117,6 +117,13 @@ impl SampleProvider for AgentProvider {
                 let StoreCounts { reads: samples, read_bytes: bytes, requests, .. } = counts;
                 encoded(&JobReads { samples, bytes, requests })
             }),
+            FILES => {
+                self.runtime.spawn_blocking(move || {
+                    let answer = decoded(&call).and_then(|request| state.files.serve(state.disk(), &request));
+                    call.answer(answer.and_then(|answer| encoded(&answer)));
+                });
+                return;
+            }
             WARM => decoded(&call).and_then(|request| encoded(&state.warm(connection, request)?)),
             STATUS => encoded(&state.status()),
             SET => done(decoded(&call).and_then(|changes: PolicyChanges| state.set(&changes))),

@@ -1,5 +1,6 @@
 //! What an agent does, as `foreread agent status` prints it.
 
+use foreread_file_cache::FilesStatus;
 use serde::{Deserialize, Serialize};
 
 /// The status of an agent. Counts are totals since its start.
@@ -20,6 +21,8 @@ pub struct AgentStatus {
     pub reading: u64,
     /// The disks, if there are any.
     pub disk: Option<DiskStatus>,
+    /// The copies of whole files, if programs that are not changed have used them.
+    pub files: Option<FilesStatus>,
     /// Requests that were answered from memory.
     pub hits: u64,
     /// Requests that joined the read of another request.

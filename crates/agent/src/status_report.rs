@@ -62,6 +62,7 @@ impl AgentState {
             samples: store.samples,
             reading: store.reading,
             disk: self.disk().map(|disk| disk_status(&disk.counts())),
+            files: self.files.status(),
             disk_reads: store.counts.disk_reads,
             hits: store.counts.hits,
             joined: store.counts.joined,

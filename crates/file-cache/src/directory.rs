@@ -51,6 +51,35 @@ impl CacheDirectory {
         Err(why.unwrap_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, "no directory")))
     }
 
+    /// The directories of this user below `parent` that are there.
+    pub(crate) fn existing(parent: &Path) -> Vec<Self> {
+        let user = rustix::process::geteuid().as_raw();
+        let below = |directory: &Path| {
+            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+            let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+            paths.sort_unstable();
+            paths
+        };
+        let is_named = |path: &Path, start: &str| {
+            path.file_name().is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()))
+        };
+        let own = below(parent).into_iter().filter(|path| is_named(path, &format!("{PREFIX}-{user}")));
+        let own = own.filter(|path| is_own(path, user).is_ok_and(|is_own| is_own));
+        own.flat_map(|path| {
+            let nodes = below(&path).into_iter().filter(|path| is_named(path, "node-"));
+            let nodes: Vec<PathBuf> = nodes.collect();
+            [path].into_iter().chain(nodes)
+        })
+        .filter(|path| path.join("copies").is_dir())
+        .map(Self)
+        .collect()
+    }
+
+    /// One that is there.
+    pub(crate) fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     fn of_node(path: PathBuf, node: Option<&str>) -> Result<Self, FileCacheError> {
         let path = match node {
             Some(node) => path.join(format!("node-{node}")),
@@ -162,11 +191,15 @@ fn make(path: &Path) -> io::Result<()> {
 /// Makes a directory, or checks that the one that is there is this user's alone.
 fn own_directory(path: &Path, user: u32) -> Result<(), FileCacheError> {
     make(path).map_err(|error| FileCacheError::system("make", path, error))?;
-    let found =
-        std::fs::symlink_metadata(path).map_err(|error| FileCacheError::system("look at", path, error))?;
-    let is_own = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
+    let is_own = is_own(path, user).map_err(|error| FileCacheError::system("look at", path, error))?;
     let why = || format!("{} is not a private directory of this user (mode 0700)", path.display());
     is_own.then_some(()).ok_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, why()))
+}
+
+/// Whether a directory is this user's alone.
+fn is_own(path: &Path, user: u32) -> io::Result<bool> {
+    let found = std::fs::symlink_metadata(path)?;
+    Ok(found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0)
 }
 
 /// Opens a file that is locked, which is made if it is absent.

@@ -7,12 +7,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread_local::is_on_this_machine;
 use foreread_preload::layout::OpenKind;
 
 use crate::adoption::{EarlierCopies, is_right, sweep};
@@ -47,6 +49,12 @@ const MANY_FILES: u64 = 1 << 20;
 const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(10);
 
+/// How often files are looked for that wait for room.
+const COPY_POLL: Duration = Duration::from_millis(20);
+
+/// How often anything is looked for without runs: a host may outlive them.
+const WITHOUT_RUNS: Duration = Duration::from_millis(100);
+
 /// How often the host looks for runs.
 const RUNS: Duration = Duration::from_millis(100);
 
@@ -56,14 +64,19 @@ pub(crate) struct HostShared {
     /// Notified when there may be something to copy.
     work: Condvar,
     ended: AtomicBool,
-    /// Whether originals are on a file server, whose pages need no place in memory after a copy.
-    drops_pages: bool,
+    /// Whether there are runs.
+    has_runs: AtomicBool,
 }
 
 impl HostShared {
     /// Every change is complete before the lock is released, even after a panic.
     pub(crate) fn lock(&self) -> MutexGuard<'_, HostState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long to wait for something that takes this time while programs run.
+    pub(crate) fn pause(&self, busy: Duration) -> Duration {
+        if self.has_runs.load(Ordering::Relaxed) { busy } else { WITHOUT_RUNS }
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -97,7 +110,7 @@ pub(crate) fn device(path: &Path) -> Result<u64, FileCacheError> {
 }
 
 pub(crate) fn is_local(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| foreread_local::is_on_this_machine(std::os::fd::AsFd::as_fd(&file)))
+    File::open(path).is_ok_and(|file| is_on_this_machine(file.as_fd()))
 }
 
 impl Host {
@@ -151,13 +164,14 @@ impl Host {
         };
         earlier.iter().for_each(|(hash, copy)| table.remember(*hash, copy));
         let earlier = EarlierCopies::new(cache.path(), earlier);
-        let per_day = settings.store.writes_per_day();
-        let state = HostState::new(table, cache.copies(), settings.store.bytes(), earlier, per_day);
+        let room = settings.room();
+        let writes = settings.writes(room.free().saturating_sub(earlier.held()));
+        let state = HostState::new(table, cache.copies(), room, earlier, writes);
         let shared = Arc::new(HostShared {
             state: Mutex::new(state),
             work: Condvar::new(),
             ended: AtomicBool::new(false),
-            drops_pages: !settings.roots.iter().any(|root| is_local(&root.target)),
+            has_runs: AtomicBool::new(true),
         });
         let host = Self { shared };
         host.spawn("lists", {
@@ -197,7 +211,7 @@ impl Host {
     }
 
     pub(crate) fn counts(&self) -> HostCounts {
-        self.shared.lock().counts
+        self.shared.lock().counts()
     }
 }
 
@@ -212,13 +226,13 @@ pub(crate) fn has_runs(cache: &CacheDirectory) -> bool {
     runs(cache).any(|run| is_alive(&run))
 }
 
-fn runs(cache: &CacheDirectory) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn runs(cache: &CacheDirectory) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(cache.runs()).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_none())
 }
 
 /// Whether the process of a run has its lock. That of this process counts as alive, too.
-fn is_alive(run: &Path) -> bool {
+pub(crate) fn is_alive(run: &Path) -> bool {
     // Opened apart, so this process's own lock is seen as well.
     open_lock(&run.join("lock")).is_ok_and(|file| !lock(&file, false))
 }
@@ -306,7 +320,7 @@ fn copy_files(shared: &HostShared) {
                 if let Some(work) = state.next() {
                     break work;
                 }
-                let waited = shared.work.wait_timeout(state, Duration::from_millis(20));
+                let waited = shared.work.wait_timeout(state, shared.pause(COPY_POLL));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
@@ -355,8 +369,9 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         }
     }
     drop(state);
-    // A program that has just opened the original may not have read it yet.
-    if shared.drops_pages && job.copy.is_ahead {
+    // Pages of a file server need no place in memory after a copy. A program that has just opened
+    // the original may not have read it yet.
+    if job.copy.is_ahead && !is_on_this_machine(original.file.as_fd()) {
         forget_pages(&original.file);
     }
 }
@@ -386,7 +401,8 @@ impl Traces {
             if records > 0 {
                 shared.work.notify_all();
             }
-            std::thread::sleep(if records > 0 { BUSY } else { IDLE });
+            shared.has_runs.store(!self.runs.is_empty(), Ordering::Relaxed);
+            std::thread::sleep(if records > 0 { BUSY } else { shared.pause(IDLE) });
         }
     }
 

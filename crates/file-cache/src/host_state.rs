@@ -3,11 +3,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foreread_planner::{FileChoice, FileCopy, WearBudget};
+use foreread_local::disk::SharedRoom;
+use foreread_planner::{FileChoice, FileCopy};
 use foreread_preload::layout::{GENERATIONS, Identity, OpenKind};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::adoption::EarlierCopies;
 use crate::copying::{copy_path, remove_copy};
@@ -15,6 +17,7 @@ use crate::eviction::{Eviction, remove_unused};
 use crate::listing::ListedFile;
 use crate::original::Unfit;
 use crate::table::{EarlierCopy, Table};
+use crate::writes::WriteBudget;
 
 /// Blocks of a disk. A copy takes whole ones.
 const BLOCK: u64 = 4096;
@@ -29,13 +32,14 @@ const FULL_PAUSE: Duration = Duration::from_secs(5);
 const MOST_VICTIMS: usize = 64;
 
 /// What a host did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HostCounts {
     /// The files of all datasets.
     pub files: u64,
     /// Files that have no place in the table.
     pub left_out: u64,
-    /// The bytes that copies may take, and those that they take.
+    /// The bytes that copies may take.
     pub capacity: u64,
     /// The bytes that copies take.
     pub held_bytes: u64,
@@ -110,13 +114,12 @@ pub(crate) struct HostState {
     files: Vec<HostFile>,
     by_hash: HashMap<u64, u32>,
     pub(crate) choice: FileChoice,
+    room: SharedRoom,
     /// `None`: writes wear nothing out.
-    wear: Option<WearBudget>,
-    begun: Instant,
+    writes: Option<Arc<dyn WriteBudget>>,
     generation: u32,
     /// The first number of this host.
     first_generation: u32,
-    adopted_bytes: u64,
     /// The bytes of copies that are being made.
     reserved: u64,
     ahead_from: Instant,
@@ -130,23 +133,20 @@ pub(crate) fn footprint(size: u64) -> u64 {
 }
 
 impl HostState {
-    /// Copies below `copies` may take `capacity` bytes, earlier ones included. With `per_day`, at
-    /// most so many capacities are written in a day.
+    /// Copies below `copies` take room, earlier ones included.
     pub(crate) fn new(
         table: Table,
         copies: PathBuf,
-        capacity: u64,
+        room: SharedRoom,
         earlier: EarlierCopies,
-        per_day: Option<f64>,
+        writes: Option<Arc<dyn WriteBudget>>,
     ) -> Self {
-        let (now, held) = (Instant::now(), earlier.held());
-        let free = capacity.saturating_sub(held);
-        let wear = per_day.map(|per_day| WearBudget::new(capacity, free, per_day, Duration::ZERO));
-        let counts = HostCounts { capacity, held_bytes: held, ..HostCounts::default() };
+        let now = Instant::now();
+        room.set_files(earlier.held());
         // Numbers of copies are never used again, also by later hosts.
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let generation = since.as_millis() as u32 % GENERATIONS;
-        let (files, by_hash, choice) = Default::default();
+        let (files, by_hash, choice, counts) = Default::default();
         Self {
             table,
             is_listed: false,
@@ -156,16 +156,20 @@ impl HostState {
             files,
             by_hash,
             choice,
-            wear,
-            begun: now,
+            room,
+            writes,
             generation,
             first_generation: generation,
-            adopted_bytes: 0,
             reserved: 0,
             ahead_from: now,
             any_from: now,
             counts,
         }
+    }
+
+    /// What the host did, and what it has room for now.
+    pub(crate) fn counts(&self) -> HostCounts {
+        HostCounts { capacity: self.room.for_files(), held_bytes: self.room.files(), ..self.counts }
     }
 
     /// Adds a file. Returns its number if it is new.
@@ -185,6 +189,7 @@ impl HostState {
         };
         let number = self.files.len() as u32;
         self.by_hash.insert(file.hash, number);
+        self.choice.add(number);
         self.files.push(HostFile {
             path: file.path,
             place,
@@ -199,14 +204,12 @@ impl HostState {
     /// Publishes a copy that was there before, and is right. `false` if that is not possible.
     pub(crate) fn adopt(&mut self, number: u32, copy: EarlierCopy) -> bool {
         let file = &mut self.files[number as usize];
-        let bytes = self.adopted_bytes.saturating_add(footprint(copy.identity.size));
-        if bytes > self.counts.capacity
-            || self.table.is_marked(file.place)
-            || !self.table.publish(file.place, &copy, file.is_link)
-        {
+        // Its room was counted with that of all earlier copies.
+        let has_room = self.room.files() <= self.room.for_files();
+        let is_free = !self.table.is_marked(file.place);
+        if !(has_room && is_free && self.table.publish(file.place, &copy, file.is_link)) {
             return false;
         }
-        self.adopted_bytes = bytes;
         file.copy = Some(copy);
         self.choice.has(number);
         self.counts.adopted += 1;
@@ -217,7 +220,7 @@ impl HostState {
     /// Removes a copy that was there before, and that no file has.
     pub(crate) fn discard(&mut self, hash: u64, copy: &EarlierCopy) {
         remove_copy(&self.copies, hash, copy.generation);
-        self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+        self.room.give_back(footprint(copy.identity.size));
     }
 
     /// All files of the first datasets are known. Copies of others stay while there is room.
@@ -226,26 +229,39 @@ impl HostState {
         self.table.forget_earlier(|hash, generation| self.earlier.has(hash, generation));
         let published = self.files.iter().filter_map(|file| file.copy);
         let published: u64 = published.map(|copy| footprint(copy.identity.size)).sum();
-        self.counts.held_bytes = published + self.reserved + self.earlier.held();
+        self.room.set_files(published + self.reserved + self.earlier.held());
         self.is_listed = true;
-        self.make_free_room(0);
+        self.shrink();
     }
 
-    /// Removes copies of files that no run has listed, until `bytes` more fit. Whether they do.
-    fn make_free_room(&mut self, bytes: u64) -> bool {
-        loop {
-            if self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity {
-                return true;
-            }
-            let Some((hash, copy)) = self.earlier.take_any().filter(|_| self.is_listed) else { return false };
-            match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-                // A program that outlives its run has it. The next host looks at it again.
-                Eviction::InUse => {}
-                Eviction::Removed | Eviction::Absent => {
-                    self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
-                }
+    /// Takes `bytes`, for which copies of files that no run has listed may leave. `false` if there
+    /// is no room.
+    fn take_room(&mut self, bytes: u64) -> bool {
+        while !self.room.try_take(bytes) {
+            if !self.remove_unlisted() {
+                return false;
             }
         }
+        true
+    }
+
+    /// Removes copies of files that no run has listed, until all fit.
+    fn shrink(&mut self) {
+        while self.room.files() > self.room.for_files() && self.remove_unlisted() {}
+    }
+
+    /// Removes a copy of a file that no run has listed. `false` if there is none.
+    fn remove_unlisted(&mut self) -> bool {
+        if !self.is_listed {
+            return false;
+        }
+        let Some((hash, copy)) = self.earlier.take_any() else { return false };
+        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
+            // A program that outlives its run has it. The next host looks at it again.
+            Eviction::InUse => {}
+            Eviction::Removed | Eviction::Absent => self.room.give_back(footprint(copy.identity.size)),
+        }
+        true
     }
 
     /// Whether a copy is published, or may be soon.
@@ -297,7 +313,7 @@ impl HostState {
         let hash = self.hash_of(number);
         remove_copy(&self.copies, hash, copy.generation);
         self.choice.lost(number);
-        self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+        self.room.give_back(footprint(copy.identity.size));
         self.counts.copies -= 1;
     }
 
@@ -376,32 +392,33 @@ impl HostState {
     /// Makes room for a copy of a file of `size` bytes. `false` if there is none: the job is over.
     pub(crate) fn reserve(&mut self, job: &CopyJob, size: u64) -> bool {
         let bytes = footprint(size);
-        if bytes > self.counts.capacity {
+        if bytes > self.room.capacity() {
             self.counts.no_room += 1;
             self.choice.refuse(job.copy.file);
             return false;
         }
         // Copies of this run's files leave for those that are copied ahead only.
-        let fixed = self.counts.held_bytes.saturating_sub(self.earlier.held());
-        if !job.copy.is_ahead && fixed.saturating_add(bytes) > self.counts.capacity {
+        let fixed = self.room.files().saturating_sub(self.earlier.held());
+        if !job.copy.is_ahead && fixed.saturating_add(bytes) > self.room.for_files() {
             return self.has_no_room(job);
         }
-        let now = self.begun.elapsed();
-        if self.wear.as_mut().is_some_and(|wear| !wear.take(bytes, now)) {
+        if self.writes.as_ref().is_some_and(|writes| !writes.take(bytes)) {
             self.counts.over_budget += 1;
             self.give_up(job);
             return false;
         }
-        let has_room = self.make_free_room(bytes) || job.copy.is_ahead && self.make_room(bytes);
-        if !has_room {
-            if let Some(wear) = &mut self.wear {
-                wear.give_back(bytes);
-            }
+        if !(self.take_room(bytes) || job.copy.is_ahead && self.make_room(bytes)) {
+            self.give_back_writes(bytes);
             return self.has_no_room(job);
         }
-        self.counts.held_bytes += bytes;
         self.reserved += bytes;
         true
+    }
+
+    fn give_back_writes(&self, bytes: u64) {
+        if let Some(writes) = &self.writes {
+            writes.give_back(bytes);
+        }
     }
 
     /// Ends a job for lack of room.
@@ -421,16 +438,16 @@ impl HostState {
         }
     }
 
-    /// Removes used copies until `bytes` more fit.
+    /// Takes `bytes`, for which used copies leave.
     fn make_room(&mut self, bytes: u64) -> bool {
         for _ in 0..MOST_VICTIMS {
-            if self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity {
-                return true;
-            }
             let Some(victim) = self.choice.victim() else { return false };
             self.evict(victim);
+            if self.room.try_take(bytes) {
+                return true;
+            }
         }
-        self.counts.held_bytes.saturating_add(bytes) <= self.counts.capacity
+        false
     }
 
     /// Removes a copy unless it is in use.
@@ -447,7 +464,7 @@ impl HostState {
                 self.choice.is_busy(number);
             }
             Eviction::Removed | Eviction::Absent => {
-                self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+                self.room.give_back(footprint(copy.identity.size));
                 self.counts.copies -= 1;
                 self.counts.evicted += 1;
             }
@@ -471,7 +488,7 @@ impl HostState {
             // No program has it, or is about to write to the original.
             self.table.withdraw(file.place);
             remove_copy(&self.copies, job.hash, job.generation);
-            self.counts.held_bytes -= footprint(copy.identity.size).min(self.counts.held_bytes);
+            self.room.give_back(footprint(copy.identity.size));
             self.choice.refuse(job.copy.file);
         }
     }
@@ -493,10 +510,8 @@ impl HostState {
     pub(crate) fn release(&mut self, size: u64) {
         let bytes = footprint(size);
         self.reserved -= bytes;
-        self.counts.held_bytes -= bytes.min(self.counts.held_bytes);
-        if let Some(wear) = &mut self.wear {
-            wear.give_back(bytes);
-        }
+        self.room.give_back(bytes);
+        self.give_back_writes(bytes);
     }
 
     /// A copy failed. A full disk gets no others for some time.

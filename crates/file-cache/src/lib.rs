@@ -24,11 +24,13 @@
 #![cfg(target_os = "linux")]
 
 mod adoption;
+mod caches;
 mod catch;
 mod copying;
 mod directory;
 mod error;
 mod eviction;
+mod file_host;
 mod host;
 mod host_state;
 mod listing;
@@ -41,9 +43,13 @@ mod run;
 mod seccomp;
 mod table;
 mod trace;
+mod writes;
 
+pub use caches::{FileCacheEntry, file_caches, remove_file_cache};
 pub use catch::{Catcher, Caught};
 pub use error::{FileCacheError, FileCacheErrorKind};
+pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
 pub use report::{OriginalReason, RunCounts, RunReport};
-pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, is_shared, memory_directory};
+pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
+pub use writes::WriteBudget;

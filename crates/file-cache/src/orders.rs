@@ -39,7 +39,7 @@ fn announce(shared: &HostShared, mut order: Box<dyn FileOrder>) {
         } else {
             drop(state);
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(shared.pause(POLL));
     }
 }
 
@@ -63,7 +63,7 @@ fn recognise(shared: &HostShared) {
         } else {
             drop(state);
         }
-        std::thread::sleep(POLL);
+        std::thread::sleep(shared.pause(POLL));
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread_local::disk::SharedRoom;
 use foreread_preload::VARIABLE;
 use foreread_preload::layout::MAX_ROOTS;
 
@@ -16,6 +17,7 @@ use crate::host::{Host, check_root, has_runs, is_local};
 use crate::report::{RunCounts, RunReport};
 use crate::table::{RootName, Table};
 use crate::trace::Trace;
+use crate::writes::{OwnWrites, WriteBudget};
 
 /// How long a run waits for the host of its cache.
 const HOST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,7 +61,7 @@ impl CopyStore {
         }
     }
 
-    fn open(&self) -> Result<CacheDirectory, FileCacheError> {
+    pub(crate) fn open(&self) -> Result<CacheDirectory, FileCacheError> {
         match self {
             Self::Disk { directory, node, .. } => CacheDirectory::open(directory, node.as_deref()),
             Self::Memory { directory, .. } => CacheDirectory::open(directory, None),
@@ -103,6 +105,8 @@ pub struct RunSettings {
     pub(crate) store: CopyStore,
     pub(crate) check: CheckOriginals,
     pub(crate) order: OrderCell,
+    /// The room and the budget of writes that others share. `None`: those of the store.
+    pub(crate) shared: Option<(SharedRoom, Arc<dyn WriteBudget>)>,
 }
 
 /// An order that the first host takes.
@@ -150,7 +154,24 @@ impl RunSettings {
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
-        Ok(Self { roots: all, store, check, order })
+        Ok(Self { roots: all, store, check, order, shared: None })
+    }
+
+    /// The room for copies.
+    pub(crate) fn room(&self) -> SharedRoom {
+        match &self.shared {
+            Some((room, _)) => room.clone(),
+            None => SharedRoom::new(self.store.bytes()),
+        }
+    }
+
+    /// The budget of writes, with so many free bytes. `None`: writes wear nothing out.
+    pub(crate) fn writes(&self, free: u64) -> Option<Arc<dyn WriteBudget>> {
+        let own = |per_day| Arc::new(OwnWrites::new(self.store.bytes(), free, per_day)) as _;
+        match &self.shared {
+            Some((_, writes)) => Some(Arc::clone(writes)),
+            None => self.store.writes_per_day().map(own),
+        }
     }
 
     /// The same, where originals are compared with their copies then.
@@ -345,7 +366,12 @@ pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
 }
 
 /// Becomes the host when the present one has ended.
-fn take_over(file: File, cache: CacheDirectory, settings: Arc<RunSettings>, host: Arc<Mutex<Option<Host>>>) {
+pub(crate) fn take_over(
+    file: File,
+    cache: CacheDirectory,
+    settings: Arc<RunSettings>,
+    host: Arc<Mutex<Option<Host>>>,
+) {
     let waiting = std::thread::Builder::new().name("foreread-lock".to_owned()).spawn(move || {
         if !lock(&file, true) {
             return;
@@ -372,8 +398,12 @@ pub fn memory_directory() -> Option<(PathBuf, u64)> {
     Some((directory.to_owned(), found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
-/// Whether other nodes may see a directory: a file system that is not this machine's.
-pub fn is_shared(directory: &Path) -> bool {
-    File::open(directory)
-        .is_ok_and(|file| !foreread_local::is_on_this_machine(std::os::fd::AsFd::as_fd(&file)))
+/// The name of this node, if other nodes may see a directory: on a file system that is not this
+/// machine's.
+pub fn node_of(directory: &Path) -> Option<String> {
+    if is_local(directory) {
+        return None;
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    Some(name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).collect())
 }

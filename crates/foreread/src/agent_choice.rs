@@ -66,7 +66,7 @@ impl AgentChoice {
 
     /// The socket of the agent, if there may be one.
     #[cfg(all(feature = "agent", target_os = "linux"))]
-    pub(crate) fn socket(&self) -> Option<PathBuf> {
+    pub fn socket(&self) -> Option<PathBuf> {
         match self {
             Self::Off => None,
             Self::At(path) => Some(path.clone()),

@@ -12,8 +12,8 @@
 //!   room of used ones. With a cache for a part c of the files, c + c ln(1/c) of all opens find a
 //!   copy: 85 % for half of the files. A cache with fixed contents has c, and LRU far less. Each
 //!   file is read once per epoch at most, so the origin reads the lower bound, 1 - c. The price is
-//!   that (1 - c) of all files are written in each epoch. A budget of writes decides whether a disk
-//!   may.
+//!   that c ln(1/c) of all files are written in each epoch, and 1 - c in a known order. A budget of
+//!   writes decides whether a disk may.
 //! * If the order is announced, recognised, or that of the epoch before, copies are a short way
 //!   ahead. They take the room of what was just used. So nearly all opens find a copy, and most
 //!   contents are fixed. An order that was only expected is dropped when files come in another one.
@@ -26,6 +26,9 @@ use std::collections::VecDeque;
 
 /// Opens of a file within so many others are one use: readers look at headers first.
 const ONE_USE: u64 = 64;
+
+/// And within this part of all files.
+const ONE_USE_PART: u64 = 4;
 
 /// An epoch has begun when this part of its files was opened again.
 const REPEATED_PART: u64 = 32;
@@ -117,6 +120,11 @@ impl FileChoice {
         &mut self.files[at]
     }
 
+    /// Notes a file of the datasets.
+    pub fn add(&mut self, file: u32) {
+        self.file(file);
+    }
+
     /// The epoch, from 0.
     pub fn epoch(&self) -> u64 {
         self.epochs
@@ -185,8 +193,10 @@ impl FileChoice {
     pub fn opened(&mut self, file: u32) {
         self.opens += 1;
         let now = self.opens;
+        // Of few files, each comes again so soon in the next epoch.
+        let one_use = ONE_USE.min((self.files.len() as u64 / ONE_USE_PART).max(2));
         let state = self.file(file);
-        let is_again = state.opened > 0 && now - state.opened <= ONE_USE;
+        let is_again = state.opened > 0 && now - state.opened <= one_use;
         state.opened = now;
         if state.is_used && !is_again && !state.is_repeated {
             state.is_repeated = true;

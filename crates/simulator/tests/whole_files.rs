@@ -114,11 +114,15 @@ proptest! {
             let later = outcome.written_bytes * f64::from(epochs - 1);
             let most = writes_per_day.map_or(f64::INFINITY, |per_day| capacity * (1.0 + per_day * days));
             prop_assert!(later <= most + 1.0, "{outcome:?}, at most {most}");
-            // In smaller datasets, files return so soon that no epoch is seen to begin.
-            if outcome.policy == FilesPolicy::CopiesAhead && files >= 128 {
+            // Files that are opened again soon at the end of an epoch are taken for one use. In
+            // tiny datasets, no epoch is seen to begin.
+            if outcome.policy == FilesPolicy::CopiesAhead && files >= 24 {
                 let fixed = capacity / 1e5 / f64::from(files);
                 let is_served = outcome.served_by_epoch[1..].iter().all(|&served| served >= fixed - 1e-9);
                 prop_assert!(is_served, "{outcome:?}, a fixed part serves {fixed}");
+                let few = f64::from(files / 10 + 2).min(14.0) * 1e5;
+                let is_close = outcome.origin_bytes <= bound * 1.01 + few;
+                prop_assert!(is_close || writes_per_day.is_some(), "{outcome:?}, bound {bound}");
             }
         }
     }

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 
 use foreread_types::Tick;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,9 @@ pub const PROGRESS: &str = "progress";
 /// The call that has the host fill its memory with a dataset of the job: [`WarmRequest`], answered
 /// by [`WarmAnswer`].
 pub const WARM: &str = "warm";
+/// The call that has the host keep copies of files for programs that are not changed:
+/// [`FilesRequest`], answered by [`FilesAnswer`].
+pub const FILES: &str = "files";
 /// The call for the status of the host, in JSON.
 pub const STATUS: &str = "status";
 /// The call that changes the policy of the host, as JSON: [`PolicyChanges`].
@@ -42,6 +46,30 @@ pub const STOP: &str = "stop";
 
 /// The most bytes of a piece.
 pub const PIECE_BYTES: usize = 48 << 10;
+
+/// What a run of programs that are not changed needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FilesRequest {
+    /// The directories whose files are served, as absolute paths.
+    pub roots: Vec<PathBuf>,
+    /// When originals are compared with their copies: `auto`, `open` or `never`.
+    pub check: String,
+}
+
+/// Where the copies are. A run takes over there if the host ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FilesAnswer {
+    /// The directory of the disk.
+    pub directory: PathBuf,
+    /// The most bytes there.
+    pub bytes: u64,
+    /// The part of them that may be written in a day.
+    pub writes_per_day: f64,
+    /// The name of the node, if nodes share the directory.
+    pub node: Option<String>,
+}
 
 /// Changes of the policy of a host. All of them are made, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

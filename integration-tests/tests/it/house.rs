@@ -81,7 +81,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The library never depends on the agent.
     (
         "foreread-agent",
-        &["foreread-types", "foreread-dataset", "foreread-store", "foreread-tier", "foreread"],
+        &[
+            "foreread-types",
+            "foreread-dataset",
+            "foreread-file-cache",
+            "foreread-store",
+            "foreread-tier",
+            "foreread",
+        ],
     ),
     ("foreread-settings", &["foreread-types", "foreread-dataset", "foreread"]),
     (

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::support::{Finished, content, foreread, number, run, times};
 
 /// Files that were changed less than two seconds ago are not copied.
-const SETTLED: Duration = Duration::from_millis(3100);
+pub const SETTLED: Duration = Duration::from_millis(3100);
 
 /// A dataset, and a directory for copies.
 struct Dataset {
@@ -92,7 +92,7 @@ impl Dataset {
 
 /// The report in the last line of standard error.
 #[track_caller]
-fn report(finished: &Finished) -> Value {
+pub fn report(finished: &Finished) -> Value {
     let line = finished.stderr.lines().last().unwrap_or_default();
     serde_json::from_str(line).unwrap_or_else(|_| panic!("no report: {}", finished.stderr))
 }

@@ -6,6 +6,7 @@ use foreread_types::DatasetIdentity;
 
 use super::folder::Permissions;
 use super::root;
+use super::shared_room::SharedRoom;
 
 /// Default number of concurrent reads. 16 to 32 saturate a device.
 const PARALLELISM: usize = 32;
@@ -102,12 +103,14 @@ pub struct DiskDirectory {
     /// them. This is for file systems that keep neither, and for caches that an administrator
     /// fills. All users who can write to the directory are trusted.
     pub shared: bool,
+    /// The room that copies of whole files share. Its capacity is `capacity`.
+    pub room: Option<SharedRoom>,
 }
 
 impl DiskDirectory {
     /// This user's own cache of `capacity` bytes in `path`.
     pub fn new(path: impl Into<PathBuf>, capacity: u64) -> Self {
-        Self { path: path.into(), capacity, part: 0, shared: false }
+        Self { path: path.into(), capacity, part: 0, shared: false, room: None }
     }
 
     /// Sets the part.
@@ -120,6 +123,12 @@ impl DiskDirectory {
     #[must_use]
     pub fn with_shared(self, shared: bool) -> Self {
         Self { shared, ..self }
+    }
+
+    /// Shares its room with copies of whole files.
+    #[must_use]
+    pub fn with_room(self, room: SharedRoom) -> Self {
+        Self { room: Some(room), ..self }
     }
 
     /// The number of parts that the cache has now, at least 1.

@@ -125,6 +125,7 @@ mod readers;
 mod record_reader;
 mod ring;
 mod root;
+mod shared_room;
 mod state;
 mod table;
 mod tier;
@@ -137,4 +138,5 @@ pub use config::{
 };
 pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};
 pub(crate) use root::is_cache_name;
+pub use shared_room::SharedRoom;
 pub use tier::DiskTier;

@@ -220,7 +220,7 @@ fn owned_message(owner: &flock::DirectoryOwner, path: &Path, this: &ProcessId) -
 /// A directory that is only read. Each dataset's cache is locked when its follower finds it.
 fn read_only(path: &Path, access: Access, sets: &[CachedDataset]) -> OpenedDirectory {
     let dirs = sets.iter().map(|set| DatasetDir::followed(set.identity)).collect();
-    let (path, quota, failed) = (path.to_owned(), Quota::new(0), AtomicBool::default());
+    let (path, quota, failed) = (path.to_owned(), Quota::new(0, None), AtomicBool::default());
     let limits = SegmentLimits::default();
     let directory = CacheDirectory { path, access, quota, dirs, limits, failed };
     OpenedDirectory { directory, segment_writers: Vec::new(), locks: Vec::new() }
@@ -255,7 +255,8 @@ fn open_owned(
         folders.iter().map(|(print, folder)| (*print, folder)).collect();
     let others = manage::make_room(root, &own, capacity.saturating_sub(need))
         .map_err(|errno| from_errno(errno, path.display()))?;
-    let quota = Quota::new(capacity.saturating_sub(overhead).saturating_sub(others));
+    let room = config.directories[usize::from(number)].room.clone();
+    let quota = Quota::new(capacity.saturating_sub(overhead).saturating_sub(others), room);
     if quota.budget().limit() == 0 {
         tracing::warn!(
             directory = %path.display(), capacity, others,

@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use foreread_tier::{Budget, Charge};
 
+use super::shared_room::SharedRoom;
 use crate::jobs::lock;
 
 /// The quota of one directory. Charges are interchangeable, so all kept records share one charge.
@@ -13,12 +14,25 @@ pub(super) struct Quota {
     budget: Budget,
     /// Kept until the tier ends: stored records, and dead blocks that the file system did not free.
     held: Mutex<Charge>,
+    /// The room that whole files share.
+    room: Option<SharedRoom>,
 }
 
 impl Quota {
-    pub(super) fn new(limit: u64) -> Self {
+    pub(super) fn new(limit: u64, room: Option<SharedRoom>) -> Self {
         let budget = Budget::new(limit);
-        Self { held: Mutex::new(budget.charge(0)), budget }
+        if let Some(room) = &room {
+            room.set_samples(budget.clone(), room.capacity().saturating_sub(limit));
+        }
+        Self { held: Mutex::new(budget.charge(0)), budget, room }
+    }
+
+    /// Charges `bytes` if they are free.
+    pub(super) fn try_charge(&self, bytes: u64) -> Option<Charge> {
+        match &self.room {
+            Some(room) => room.charge(&self.budget, bytes),
+            None => self.budget.try_charge(bytes),
+        }
     }
 
     pub(super) fn budget(&self) -> &Budget {
@@ -26,7 +40,8 @@ impl Quota {
     }
 
     pub(super) fn free(&self) -> u64 {
-        self.budget.limit().saturating_sub(self.budget.used())
+        let free = self.budget.limit().saturating_sub(self.budget.used());
+        self.room.as_ref().map_or(free, |room| free.min(room.free()))
     }
 
     fn hold(&self, charge: Charge) {
@@ -43,7 +58,7 @@ impl Quota {
 
     /// Takes `bytes` of a record that was found on disk, or of bookkeeping, if they are free.
     pub(super) fn try_reserve(&self, bytes: u64) -> bool {
-        let charge = self.budget.try_charge(bytes);
+        let charge = self.try_charge(bytes);
         let taken = charge.is_some();
         charge.into_iter().for_each(|charge| self.hold(charge));
         taken
@@ -67,9 +82,9 @@ mod tests {
 
     #[test]
     fn quota_of_records_is_one_number() {
-        let room = Quota::new(100);
+        let room = Quota::new(100, None);
         for _ in 0..10 {
-            let more = room.budget().try_charge(4).unwrap();
+            let more = room.try_charge(4).unwrap();
             room.keep(more, 3);
         }
         assert!(room.try_reserve(2) && !room.try_reserve(69) && room.try_reserve(1));

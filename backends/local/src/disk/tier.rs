@@ -420,7 +420,7 @@ impl CacheTier for DiskTier {
         let mut writable: Vec<_> =
             self.store.directories.iter().filter(|directory| directory.is_writable()).collect();
         writable.sort_by_key(|directory| std::cmp::Reverse(directory.quota.free()));
-        writable.into_iter().find_map(|directory| directory.quota.budget().try_charge(bytes))
+        writable.into_iter().find_map(|directory| directory.quota.try_charge(bytes))
     }
 
     /// Queues a copy of the sample. The future completes when it is written or has failed.

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
+#[cfg(all(feature = "agent", target_os = "linux"))]
+use foreread::AgentChoice;
 #[cfg(target_os = "linux")]
 use foreread::Disk;
 use foreread::dataset::FormatOptions;
@@ -372,11 +374,15 @@ pub struct RunProgram {
     #[arg(long, value_name = "DIR", required = true)]
     pub root: Vec<PathBuf>,
     /// Keep copies in a directory of a local disk, of at most this size
-    #[arg(long, value_name = "DIR=SIZE", conflicts_with = "memory", required_unless_present = "memory")]
+    #[arg(long, value_name = "DIR=SIZE", conflicts_with = "memory")]
     pub disk: Option<Disk>,
     /// Keep copies in memory, of at most this size
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
+    /// The agent that keeps copies if neither is given: auto, or the path of its socket
+    #[cfg(feature = "agent")]
+    #[arg(id = "run-agent", long = "agent", value_name = "AGENT", default_value = "auto")]
+    pub agent: AgentChoice,
     /// When originals are compared with their copies
     #[arg(long, value_enum, default_value_t = CheckOriginals::Auto)]
     pub check: CheckOriginals,

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
 use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, HttpFiles, JobStatus, OriginStatus};
+use foreread_file_cache::{FilesStatus, HostCounts, RunStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
@@ -305,6 +306,9 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         };
         writeln!(out, "disk         {held} of {capacity}, {written} written{refused}")?;
     }
+    if let Some(files) = &status.files {
+        writeln!(out, "files        {}", files_line(files))?;
+    }
     let from_disk = match status.disk {
         Some(_) => format!("{:.1}% from disk, ", share(status.disk_reads)),
         None => String::new(),
@@ -331,6 +335,9 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     for job in &status.jobs {
         writeln!(out, "job          {}", job_line(job))?;
     }
+    for run in status.files.iter().flat_map(|files| &files.runs) {
+        writeln!(out, "program      {}", run_line(run))?;
+    }
     for value in &status.policy {
         let [key, shown, source] =
             [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
@@ -345,6 +352,26 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         None => {}
     }
     Ok(out.flush()?)
+}
+
+fn files_line(files: &FilesStatus) -> String {
+    let HostCounts { copies, files: all, copied, copied_bytes, evicted, .. } = files.host;
+    let (held, capacity) = (ByteSize(files.host.held_bytes), ByteSize(files.host.capacity));
+    let made = ByteSize(copied_bytes);
+    format!(
+        "{copies} of {all} files have copies, {held} of {capacity}; {copied} made ({made}), {evicted} replaced"
+    )
+}
+
+fn run_line(run: &RunStatus) -> String {
+    let share = if run.opens == 0 { 0.0 } else { 100.0 * run.served as f64 / run.opens as f64 };
+    format!(
+        "process {}: {} of {} opens had a local copy ({share:.1} %, {})",
+        run.process,
+        run.served,
+        run.opens,
+        ByteSize(run.served_bytes)
+    )
 }
 
 fn store_line(store: &OriginStatus) -> String {

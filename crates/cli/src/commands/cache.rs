@@ -11,12 +11,18 @@ use anyhow::Result;
 use foreread::cache::{self, CacheEntry, CleanRule};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind};
+#[cfg(target_os = "linux")]
+use foreread_file_cache::{file_caches, remove_file_cache};
 use serde::Serialize;
 
 use crate::arguments::{Cache, Selected};
 use crate::{output, settings};
 
 const DAY: f64 = 86_400.0;
+
+/// What stands for the dataset of copies that `foreread run` has made.
+#[cfg(target_os = "linux")]
+const WHOLE_FILES: &str = "whole files (foreread run)";
 
 pub fn run(options: &Cache) -> Result<()> {
     match options {
@@ -54,20 +60,20 @@ struct ListedCache {
 
 fn list(directory: &Path, json: bool) -> Result<()> {
     let entries = cache::list(directory).map_err(Error::from)?;
+    let files = list_files(directory);
     if json {
-        let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let listed = entries.into_iter().map(|entry| ListedCache {
             dataset: entry.identity.to_string(),
             location: entry.location,
             samples: entry.samples,
             bytes: entry.bytes,
-            last_used: since(entry.last_used),
+            last_used: seconds(entry.last_used),
             in_use: entry.in_use,
             process: entry.owner,
             earlier_version: entry.is_old,
             path: entry.path,
         });
-        return settings::print_json(&listed.collect::<Vec<_>>());
+        return settings::print_json(&listed.chain(files).collect::<Vec<_>>());
     }
     let mut out = output::stdout();
     writeln!(
@@ -88,10 +94,49 @@ fn list(directory: &Path, json: bool) -> Result<()> {
             entry.identity,
             entry.samples,
             ByteSize(entry.bytes).to_string(),
-            unused_days(&entry),
+            unused_days(entry.last_used),
+        )?;
+    }
+    for entry in files {
+        writeln!(
+            out,
+            "{:32}  {:>9}  {:>10}  {:>7.1} days  {:14}  {}",
+            entry.dataset,
+            entry.samples,
+            ByteSize(entry.bytes).to_string(),
+            unused_days(UNIX_EPOCH + Duration::from_secs(entry.last_used)),
+            if entry.in_use { "in use" } else { "none" },
+            entry.path.display(),
         )?;
     }
     Ok(out.flush()?)
+}
+
+/// Seconds since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The caches of whole files, as they are listed.
+#[cfg(target_os = "linux")]
+fn list_files(directory: &Path) -> Vec<ListedCache> {
+    let listed = |entry: foreread_file_cache::FileCacheEntry| ListedCache {
+        dataset: WHOLE_FILES.to_owned(),
+        location: None,
+        samples: entry.copies,
+        bytes: entry.bytes,
+        last_used: seconds(entry.last_used),
+        in_use: entry.in_use,
+        process: None,
+        earlier_version: false,
+        path: entry.path,
+    };
+    file_caches(directory).into_iter().map(listed).collect()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn list_files(_: &Path) -> Vec<ListedCache> {
+    Vec::new()
 }
 
 /// The user of a cache, if there is one.
@@ -103,8 +148,8 @@ fn user(entry: &CacheEntry) -> Option<String> {
 }
 
 /// The days since its last use.
-fn unused_days(entry: &CacheEntry) -> f64 {
-    SystemTime::now().duration_since(entry.last_used).unwrap_or_default().as_secs_f64() / DAY
+fn unused_days(last_used: SystemTime) -> f64 {
+    SystemTime::now().duration_since(last_used).unwrap_or_default().as_secs_f64() / DAY
 }
 
 /// What was removed, as `--report json` prints it.
@@ -146,11 +191,33 @@ fn clean(directory: &Path, selected: &Selected, dry_run: bool) -> Result<CleanRe
     });
     let why = |entry: &CacheEntry| match (user(entry), selected.older_than) {
         (Some(user), _) => user,
-        (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry)),
+        (None, Some(days)) => format!("used {:.1} days ago, not {days}", unused_days(entry.last_used)),
         (None, None) => "in use".to_owned(),
     };
     let skipped = skipped.map(|entry| SkippedReport { dataset: entry.identity.to_string(), why: why(entry) });
-    Ok(CleanReport { dry_run, removed, skipped: skipped.collect() })
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "whole files are for Linux"))]
+    let mut report = CleanReport { dry_run, removed, skipped: skipped.collect() };
+    #[cfg(target_os = "linux")]
+    if rule.identity.is_none() {
+        clean_files(directory, &rule, &mut report);
+    }
+    Ok(report)
+}
+
+/// Removes the caches of whole files that the rule selects.
+#[cfg(target_os = "linux")]
+fn clean_files(directory: &Path, rule: &CleanRule, report: &mut CleanReport) {
+    for entry in file_caches(directory).into_iter().filter(|entry| entry.copies > 0) {
+        let dataset = format!("{WHOLE_FILES} in {}", entry.path.display());
+        let days = unused_days(entry.last_used);
+        if rule.older_than.is_some_and(|age| days * DAY < age.as_secs_f64()) {
+            report.skipped.push(SkippedReport { dataset, why: format!("used {days:.1} days ago") });
+        } else if entry.in_use || !report.dry_run && !remove_file_cache(&entry) {
+            report.skipped.push(SkippedReport { dataset, why: "in use".to_owned() });
+        } else {
+            report.removed.push(removed(dataset, entry.bytes, Vec::new()));
+        }
+    }
 }
 
 fn removed(identity: impl ToString, bytes: u64, kept: Vec<PathBuf>) -> RemovedReport {

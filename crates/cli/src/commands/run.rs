@@ -11,12 +11,16 @@ use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, SamplerKind};
 use foreread_file_cache::{
     Catcher, CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport,
-    RunSettings, is_shared, memory_directory,
+    RunSettings, memory_directory, node_of,
 };
 use serde::Serialize;
 
 use crate::arguments::{self, CatchPrograms, RunProgram, RunReportKind};
 use crate::{child, output};
+
+/// How long an agent may take to list the datasets.
+#[cfg(feature = "agent")]
+const AGENT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 
 pub fn run(options: &RunProgram) -> Result<ExitCode> {
     for root in &options.root {
@@ -119,7 +123,7 @@ fn store(options: &RunProgram) -> Result<CopyStore> {
         }
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        let node = is_shared(&directory).then(node_name);
+        let node = node_of(&directory);
         if let Some(node) = &node {
             let shown = directory.display();
             output::complain(&format!(
@@ -128,7 +132,7 @@ fn store(options: &RunProgram) -> Result<CopyStore> {
         }
         return Ok(CopyStore::Disk { directory, bytes: disk.bytes, writes_per_day, node });
     }
-    let ByteSize(wanted) = options.memory.unwrap_or_default();
+    let Some(ByteSize(wanted)) = options.memory else { return store_of_agent(options) };
     let Some((directory, there)) = memory_directory() else {
         bail!("--memory: there is no /dev/shm for copies; use --disk with a directory of a tmpfs");
     };
@@ -144,9 +148,37 @@ fn store(options: &RunProgram) -> Result<CopyStore> {
     Ok(CopyStore::Memory { directory, bytes: if wanted > most { most / 10 * 9 } else { wanted } })
 }
 
-fn node_name() -> String {
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).collect()
+/// Without support of agents.
+#[cfg(not(feature = "agent"))]
+fn store_of_agent(_: &RunProgram) -> Result<CopyStore> {
+    Err(usage("--disk DIR=SIZE or --memory SIZE is needed".to_owned()))
+}
+
+/// The place for copies of the node's agent, which makes them.
+#[cfg(feature = "agent")]
+fn store_of_agent(options: &RunProgram) -> Result<CopyStore> {
+    use std::time::Instant;
+
+    use foreread_store::Client;
+    use foreread_store::attach::{FILES, FilesAnswer, FilesRequest};
+
+    let none = || usage("--disk DIR=SIZE or --memory SIZE: no agent with a --disk serves here".to_owned());
+    let socket = options.agent.socket().ok_or_else(none)?;
+    let client = Client::connect(&socket.display().to_string()).map_err(|_| none())?;
+    let absolute = options.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+    let check = match options.check {
+        arguments::CheckOriginals::Auto => "auto",
+        arguments::CheckOriginals::Open => "open",
+        arguments::CheckOriginals::Never => "never",
+    };
+    let request = FilesRequest { roots: absolute, check: check.to_owned() };
+    let begun = Instant::now();
+    let answer =
+        client.call_with(FILES, &serde_json::to_vec(&request)?, &mut || begun.elapsed() > AGENT_TIMEOUT);
+    let answer = answer.map_err(|error| usage(format!("--agent: {error}; give --disk or --memory")))?;
+    let FilesAnswer { directory, bytes, writes_per_day, node } =
+        serde_json::from_slice(&answer).context("the agent is of another version")?;
+    Ok(CopyStore::Disk { directory, bytes, writes_per_day, node })
 }
 
 /// The order that the user has announced.

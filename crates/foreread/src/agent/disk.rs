@@ -11,13 +11,14 @@
 //!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, WhenOwned};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, SharedRoom, WhenOwned};
 use foreread_planner::WearBudget;
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
@@ -91,6 +92,8 @@ pub struct HostDisk {
     waiting: Budget,
     /// Samples that are being written. One that is read again meanwhile is not written twice.
     writing: Mutex<HashSet<SampleKey>>,
+    /// The room of the first directory, which copies of whole files share.
+    room: SharedRoom,
 }
 
 /// A sample that is being written, until it is dropped.
@@ -150,7 +153,13 @@ impl HostDisk {
         let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
         let (opening, making_room, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
-        Self { disks, buffers, runtime, begun, state, opening, making_room, waiting, writing }
+        let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));
+        Self { disks, buffers, runtime, begun, state, opening, making_room, waiting, writing, room }
+    }
+
+    /// The first directory, and its room, which copies of whole files share.
+    pub fn shared_room(&self) -> Option<(&Path, SharedRoom)> {
+        Some((&self.disks.first()?.directory, self.room.clone()))
     }
 
     /// Every change is complete before the lock is released, even after a panic.
@@ -236,9 +245,12 @@ impl HostDisk {
             let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
             state.datasets.iter().map(one).unzip()
         };
-        let directory =
-            |disk: &config::Disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
-        let config = DiskConfig::new(self.disks.iter().map(directory)).with_locations(locations);
+        let directory = |(number, disk): (usize, &config::Disk)| {
+            let directory = DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
+            if number == 0 { directory.with_room(self.room.clone()) } else { directory }
+        };
+        let disks = self.disks.iter().enumerate().map(directory);
+        let config = DiskConfig::new(disks).with_locations(locations);
         let config = config.when_owned(WhenOwned::Refuse);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
@@ -261,6 +273,11 @@ impl HostDisk {
         if let Some(wear) = &mut state.wear {
             wear.set_per_day(capacities, self.begun.elapsed());
         }
+    }
+
+    /// The capacities per day that may be written.
+    pub fn writes_per_day(&self) -> f64 {
+        self.lock().per_day
     }
 
     /// What the disks have done and keep.
@@ -362,10 +379,9 @@ impl HostDisk {
         if room.is_none() && self.victim().is_none() {
             return None;
         }
-        let now = self.begun.elapsed();
         // Before others are removed: for a sample that may not be written, they would be lost for
         // nothing.
-        if !self.lock().wear.as_mut().is_none_or(|wear| wear.take(bytes, now)) {
+        if !self.take_writes(bytes) {
             return None;
         }
         if room.is_none() {
@@ -381,8 +397,19 @@ impl HostDisk {
         room
     }
 
-    /// Takes back the budget of a sample that was not written.
-    fn give_back(&self, bytes: u64) {
+    /// Whether `bytes` may be written now, of samples or of files. Then they count.
+    pub fn take_writes(&self, bytes: u64) -> bool {
+        let (now, free) = (self.begun.elapsed(), self.room.free());
+        let capacity = self.disks.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
+        let mut state = self.lock();
+        let per_day = state.per_day;
+        // No tier is open before the first dataset of samples.
+        let wear = state.wear.get_or_insert_with(|| WearBudget::new(capacity, free, per_day, now));
+        wear.take(bytes, now)
+    }
+
+    /// Takes back the budget of what was not written.
+    pub fn give_back(&self, bytes: u64) {
         if let Some(wear) = &mut self.lock().wear {
             wear.give_back(bytes);
         }

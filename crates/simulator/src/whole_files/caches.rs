@@ -147,8 +147,9 @@ pub(super) struct ChosenFiles<'a> {
 }
 
 impl<'a> ChosenFiles<'a> {
-    pub(super) fn new(room: CopyRoom, order: Option<&'a dyn Fn(u64) -> Vec<u32>>) -> Self {
+    pub(super) fn new(room: CopyRoom, files: u32, order: Option<&'a dyn Fn(u64) -> Vec<u32>>) -> Self {
         let mut cache = Self { room, choice: FileChoice::default(), order, announced: None };
+        (0..files).for_each(|file| cache.choice.add(file));
         cache.announce();
         cache
     }

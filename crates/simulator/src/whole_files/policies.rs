@@ -43,7 +43,11 @@ impl FilesPolicy {
         match self {
             Self::CopiesAhead => {
                 let is_known = scenario.order == FileOrder::Known;
-                open_all(scenario, orders, &mut ChosenFiles::new(room, is_known.then_some(&announced)))
+                open_all(
+                    scenario,
+                    orders,
+                    &mut ChosenFiles::new(room, scenario.files, is_known.then_some(&announced)),
+                )
             }
             Self::NeverEvict => open_all(scenario, orders, &mut FixedPart(room)),
             Self::Lru => open_all(scenario, orders, &mut LeastRecent::new(room)),

@@ -1,0 +1,86 @@
+//! Copies of whole files, for programs that are not changed: the agent is the host of `foreread
+//! run`.
+//!
+//! They are in the first directory of `--disk`, and share its room and its budget of writes with
+//! samples. The cache begins with the first run.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use foreread::agent::disk::HostDisk;
+use foreread_file_cache::{CheckOriginals, CopyStore, FileHost, FilesStatus, WriteBudget, node_of};
+use foreread_store::attach::{FilesAnswer, FilesRequest};
+use foreread_tier::{ErrorKind, TierError};
+
+/// The budget of writes of the agent's disks.
+#[derive(Debug)]
+struct DiskWrites(Arc<HostDisk>);
+
+impl WriteBudget for DiskWrites {
+    fn take(&self, bytes: u64) -> bool {
+        self.0.take_writes(bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.give_back(bytes);
+    }
+}
+
+/// The agent's copies of files.
+#[derive(Debug, Default)]
+pub(crate) struct AgentFiles(Mutex<Option<Arc<FileHost>>>);
+
+impl AgentFiles {
+    fn get(&self) -> Option<Arc<FileHost>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Serves a run, which announces itself afterwards. Blocks on files.
+    ///
+    /// # Errors
+    /// An agent without disks, or a dataset that is not there.
+    pub(crate) fn serve(
+        &self,
+        disk: Option<&Arc<HostDisk>>,
+        request: &FilesRequest,
+    ) -> Result<FilesAnswer, TierError> {
+        let refuse = |why: String| TierError::new(ErrorKind::Unsupported, "agent").with_detail(why);
+        let shared = disk.and_then(|disk| Some((disk, disk.shared_room()?)));
+        let Some((disk, (directory, room))) = shared else {
+            return Err(refuse("the agent has no disk for copies of files (--disk DIR=SIZE)".to_owned()));
+        };
+        let (directory, bytes, node) = (directory.to_owned(), room.capacity(), node_of(directory));
+        let writes_per_day = disk.writes_per_day();
+        let store =
+            || CopyStore::Disk { directory: directory.clone(), bytes, writes_per_day, node: node.clone() };
+        let host = {
+            let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            match &*there {
+                Some(host) => Arc::clone(host),
+                None => {
+                    let writes = Arc::new(DiskWrites(Arc::clone(disk)));
+                    let host = FileHost::new(store(), room, writes);
+                    let host = Arc::new(host.map_err(|error| refuse(error.to_string()))?);
+                    *there = Some(Arc::clone(&host));
+                    host
+                }
+            }
+        };
+        let check = match &*request.check {
+            "open" => CheckOriginals::Open,
+            "never" => CheckOriginals::Never,
+            _ => CheckOriginals::Auto,
+        };
+        host.serve(&request.roots, check).map_err(|error| refuse(error.to_string()))?;
+        Ok(FilesAnswer { directory, bytes, writes_per_day, node })
+    }
+
+    /// The directory that it serves, the host's counts and the runs. `None` before the first run.
+    pub(crate) fn status(&self) -> Option<FilesStatus> {
+        self.get().map(|host| host.status())
+    }
+
+    /// Whether runs use it.
+    pub(crate) fn is_used(&self) -> bool {
+        self.get().is_some_and(|host| host.has_runs())
+    }
+}

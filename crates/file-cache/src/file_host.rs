@@ -1,0 +1,131 @@
+//! A host that has no program of its own: an agent, which outlives the runs that it serves.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use foreread_local::disk::SharedRoom;
+use serde::{Deserialize, Serialize};
+
+use crate::directory::{CacheDirectory, lock};
+use crate::error::FileCacheError;
+use crate::host::{Host, has_runs, is_alive, runs};
+use crate::host_state::HostCounts;
+use crate::report::RunCounts;
+use crate::run::{CheckOriginals, CopyStore, RunSettings, take_over};
+use crate::trace::Trace;
+use crate::writes::WriteBudget;
+
+/// A run that uses a cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RunStatus {
+    /// Its process.
+    pub process: u32,
+    /// Opens of files of its datasets.
+    pub opens: u64,
+    /// Those that got a copy.
+    pub served: u64,
+    /// The bytes of their files.
+    pub served_bytes: u64,
+}
+
+/// What a host does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FilesStatus {
+    /// The directory of the cache.
+    pub directory: PathBuf,
+    /// The counts of the host. All are 0 while another process is the host.
+    pub host: HostCounts,
+    /// The runs.
+    pub runs: Vec<RunStatus>,
+}
+
+/// A host of a cache of files, for runs of other processes.
+pub struct FileHost {
+    cache: CacheDirectory,
+    store: CopyStore,
+    room: SharedRoom,
+    writes: Arc<dyn WriteBudget>,
+    host: Arc<Mutex<Option<Host>>>,
+    /// Locked, or waited for, since the first start.
+    lock_file: Mutex<Option<File>>,
+}
+
+impl std::fmt::Debug for FileHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileHost").field("cache", &self.cache).finish_non_exhaustive()
+    }
+}
+
+impl FileHost {
+    /// A host of copies in `store`, whose room and budget of writes others share. It makes none
+    /// before [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// A directory that cannot be used.
+    pub fn new(
+        store: CopyStore,
+        room: SharedRoom,
+        writes: Arc<dyn WriteBudget>,
+    ) -> Result<Self, FileCacheError> {
+        let (host, lock_file) = Default::default();
+        Ok(Self { cache: store.open()?, store, room, writes, host, lock_file })
+    }
+
+    /// Every change is complete before the lock is released, even after a panic.
+    fn lock(&self) -> MutexGuard<'_, Option<Host>> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves a run of these datasets, which announces itself afterwards. If no run uses the table,
+    /// the new one has room for these datasets.
+    ///
+    /// # Errors
+    /// A dataset that is not there, or a host that does not start.
+    pub fn serve(&self, roots: &[PathBuf], check: CheckOriginals) -> Result<(), FileCacheError> {
+        let settings = RunSettings::new(roots, self.store.clone())?.with_check(check);
+        let settings =
+            RunSettings { shared: Some((self.room.clone(), Arc::clone(&self.writes))), ..settings };
+        let mut file = self.lock_file.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = self.lock().is_some() && !has_runs(&self.cache);
+        if is_idle {
+            // It ends before the next one counts what is there.
+            drop(self.lock().take());
+            *self.lock() = Some(Host::start(&self.cache, &settings)?);
+            return Ok(());
+        }
+        if file.is_some() {
+            return Ok(());
+        }
+        let own = self.cache.lock_file()?;
+        let kept =
+            own.try_clone().map_err(|error| FileCacheError::system("lock", self.cache.path(), error))?;
+        if lock(&own, false) {
+            *self.lock() = Some(Host::start(&self.cache, &settings)?);
+        } else {
+            take_over(own, self.cache.clone(), Arc::new(settings), Arc::clone(&self.host));
+        }
+        *file = Some(kept);
+        Ok(())
+    }
+
+    /// Whether runs use the cache.
+    pub fn has_runs(&self) -> bool {
+        has_runs(&self.cache)
+    }
+
+    /// What it does now.
+    pub fn status(&self) -> FilesStatus {
+        let host = self.lock().as_ref().map(Host::counts).unwrap_or_default();
+        let status = |run: PathBuf| {
+            let name = run.file_name()?.to_str()?.split('-').next()?;
+            let counts = RunCounts::of(&Trace::open(&run.join("trace")).filter(|_| is_alive(&run))?);
+            let RunCounts { opens, served, served_bytes, .. } = counts;
+            Some(RunStatus { process: name.parse().ok()?, opens, served, served_bytes })
+        };
+        let runs = runs(&self.cache).filter_map(status).collect();
+        FilesStatus { directory: self.cache.path().to_owned(), host, runs }
+    }
+}

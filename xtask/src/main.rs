@@ -26,6 +26,7 @@ mod soak;
 mod steps;
 mod summary;
 mod test;
+mod unchanged;
 mod workspace;
 
 use std::process::ExitCode;

@@ -16,7 +16,7 @@ use anyhow::Result;
 use crate::cargo::{answers, cargo};
 use crate::service::TestServer;
 use crate::workspace::Workspace;
-use crate::{ceph, dist, emulators, formats, package};
+use crate::{ceph, dist, emulators, formats, package, unchanged};
 
 /// A tool or right that a step or some tests need.
 #[derive(Debug)]
@@ -347,6 +347,30 @@ pub const NEEDS: &[Need] = &[
         tests: None,
         source: formats::TABLES,
     },
+    Need {
+        name: "programs that `foreread run` serves",
+        step: unchanged::STEP,
+        tests: None,
+        source: unchanged::PROGRAMS,
+    },
+    Need {
+        name: "readers that `foreread run` serves",
+        step: unchanged::STEP,
+        tests: None,
+        source: unchanged::READERS,
+    },
+    Need {
+        name: "PyTorch for its example",
+        step: unchanged::STEP,
+        tests: None,
+        source: NeedSource::Module { module: "torch", package: "python3-torch" },
+    },
+    Need {
+        name: "torchvision for PyTorch's example",
+        step: unchanged::STEP,
+        tests: None,
+        source: NeedSource::Module { module: "torchvision", package: "python3-torchvision" },
+    },
     Need { name: "tools for wheels", step: dist::STEP, tests: None, source: dist::ENVIRONMENT },
     Need {
         name: "buildah and podman",
@@ -435,7 +459,7 @@ impl Need {
     /// One line for a skipped step: the need and the command that installs it.
     pub fn line(&self) -> String {
         let getter = match self.step {
-            package::STEP | dist::STEP | formats::STEP => self.step,
+            package::STEP | dist::STEP | formats::STEP | unchanged::STEP => self.step,
             _ => "test --all",
         };
         format!("needs {}: `{}`, or let `cargo xtask {getter}` get it", self.name, self.how_to_get())

@@ -20,7 +20,7 @@ use crate::seed::Seed;
 use crate::steps::{TestRun, prepare, suites};
 use crate::summary::{StepOutcome, Summary};
 use crate::workspace::Workspace;
-use crate::{dist, formats};
+use crate::{dist, formats, unchanged};
 
 /// The variable that selects long runs.
 const VARIABLE: &str = "FOREREAD_SOAK";
@@ -213,7 +213,7 @@ pub fn run(args: &Args) -> Result<bool> {
         .into_iter()
         .chain(LONG.iter().map(|long| long.name))
         .chain(SOAKS.iter().map(|soak| soak.name))
-        .chain([LARGE, formats::SOAK, dist::SOAK])
+        .chain([LARGE, formats::SOAK, unchanged::SOAK, dist::SOAK])
         .collect();
     let count = names.iter().filter(|name| chosen(name)).count();
     if count == 0 {
@@ -267,6 +267,9 @@ pub fn run(args: &Args) -> Result<bool> {
     }
     if chosen(formats::SOAK) {
         summary.step(&heading(formats::SOAK), |results| formats::check(&of, VARIABLE, results));
+    }
+    if chosen(unchanged::SOAK) {
+        summary.step(&heading(unchanged::SOAK), |results| unchanged::check(&of, results));
     }
     if chosen(dist::SOAK) {
         summary.step(&heading(dist::SOAK), |results| dist::check(&of, results));

@@ -4,7 +4,6 @@
 //! engine and no threads. So it outlives the process that makes copies, and has the kernel carry
 //! out the opens then. It ends with the last process of the program.
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -16,7 +15,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{OpenKind, OpenPurpose, PathHash, open_flags};
 use rustix::net::{
@@ -29,9 +27,6 @@ use crate::original::identity_of;
 use crate::seccomp::{Listener, OpenFlags, StoppedOpen, stop_at_opens};
 use crate::table::Table;
 use crate::trace::Trace;
-
-/// How long it is believed whether a process has the preloaded library.
-const BELIEVED: Duration = Duration::from_secs(1);
 
 /// The longest path of an open.
 const PATH_BYTES: usize = 4096;
@@ -154,7 +149,7 @@ fn supervise(mut with: UnixStream) {
     };
     PROGRAM.store(child.id() as i32, std::sync::atomic::Ordering::Relaxed);
     let _ = answer(&mut with, 0);
-    let mut supervisor = Supervisor { trace, table: None, preloaded: HashMap::new() };
+    let mut supervisor = Supervisor { trace, table: None };
     let mut reported = false;
     loop {
         let mut wanted = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -229,8 +224,6 @@ fn receive(from: &UnixStream) -> io::Result<OwnedFd> {
 struct Supervisor {
     trace: Option<Trace>,
     table: Option<(PathBuf, Table)>,
-    /// Which processes have the preloaded library, which records their opens.
-    preloaded: HashMap<u32, (Instant, bool)>,
 }
 
 impl Supervisor {
@@ -268,7 +261,6 @@ impl Supervisor {
         if !listener.is_waiting(open) {
             return None;
         }
-        let is_preloaded = self.is_preloaded(open.process);
         let (_, table) = self.table.as_ref()?;
         let purpose = OpenPurpose::of(flags);
         if purpose == OpenPurpose::Write {
@@ -276,7 +268,7 @@ impl Supervisor {
             for hash in hashes.into_iter().flatten() {
                 if let Some(place) = table.find(hash) {
                     table.mark(place);
-                    self.note(is_preloaded, hash, OpenKind::Writing);
+                    self.note(open.process, hash, OpenKind::Writing);
                 }
             }
             return None;
@@ -288,7 +280,7 @@ impl Supervisor {
         let found = table.find(hash).map(|place| table.copy_at(place));
         let Some(Some(copy)) = found else {
             let kind = if found.is_some() { OpenKind::Absent } else { OpenKind::Unknown };
-            self.note(is_preloaded, hash, kind);
+            self.note(open.process, hash, kind);
             return None;
         };
         let is_link = copy.is_link && flags & open_flags::NO_FOLLOW != 0;
@@ -300,8 +292,8 @@ impl Supervisor {
     }
 
     /// Records an open, unless the preloaded library does.
-    fn note(&self, is_preloaded: bool, hash: u64, kind: OpenKind) {
-        if let Some(trace) = self.trace.as_ref().filter(|_| !is_preloaded) {
+    fn note(&self, process: u32, hash: u64, kind: OpenKind) {
+        if let Some(trace) = self.trace.as_ref().filter(|_| !is_preloaded(process)) {
             trace.note(hash, kind, 0);
         }
     }
@@ -314,19 +306,13 @@ impl Supervisor {
         }
         Some(())
     }
+}
 
-    fn is_preloaded(&mut self, process: u32) -> bool {
-        if let Some((when, is)) = self.preloaded.get(&process)
-            && when.elapsed() < BELIEVED
-        {
-            return *is;
-        }
-        let maps = std::fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
-        let is = maps.windows(8).any(|part| part == b"preload-");
-        self.preloaded.retain(|_, (when, _)| when.elapsed() < BELIEVED);
-        self.preloaded.insert(process, (Instant::now(), is));
-        is
-    }
+/// Whether a process has the preloaded library now. It may have started another program since its
+/// last open.
+fn is_preloaded(process: u32) -> bool {
+    let maps = std::fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    maps.windows(8).any(|part| part == b"preload-")
 }
 
 /// The hash of the file of a dataset that a path means by its words.

@@ -333,7 +333,7 @@ impl HostState {
     /// To look at all of them would take minutes on a file server.
     pub(crate) fn doubt_all(&mut self) {
         for file in self.files.iter_mut().filter(|file| file.copy.is_some()) {
-            self.table.withdraw(file.place);
+            self.table.doubt(file.place);
             file.is_doubted = true;
         }
     }
@@ -458,8 +458,13 @@ impl HostState {
         self.table.withdraw(file.place);
         match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
             Eviction::InUse => {
-                // A doubted one waits for its next open.
-                let stays = file.is_doubted || self.table.publish(file.place, &copy, file.is_link);
+                let stays = if file.is_doubted {
+                    // It waits for its next open. A later host may take it.
+                    self.table.remember(hash, &copy);
+                    true
+                } else {
+                    self.table.publish(file.place, &copy, file.is_link)
+                };
                 file.copy = stays.then_some(copy);
                 self.choice.is_busy(number);
             }

@@ -119,8 +119,8 @@ impl Table {
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
-        let [renames_begun, renames_ended, seen] = [0, 0, 0].map(AtomicU64::new);
-        let header = MarksHeader { magic: MARKS_MAGIC, renames_begun, renames_ended, seen };
+        let [renames_begun, renames_ended, seen, checks] = [0; 4].map(AtomicU64::new);
+        let header = MarksHeader { magic: MARKS_MAGIC, renames_begun, renames_ended, seen, checks };
         // SAFETY: as above.
         unsafe { marks.write(0, header) };
         let table = Self::of(table, marks);
@@ -230,7 +230,8 @@ impl Table {
     }
 
     pub(crate) fn checks(&self) -> bool {
-        self.header().checks.load(Ordering::Acquire) != 0
+        let of_programs = self.marks_header().checks.load(Ordering::Acquire);
+        self.header().checks.load(Ordering::Acquire) != 0 || of_programs != 0
     }
 
     /// The copies that an earlier host has published, by the hashes of their files.
@@ -376,15 +377,28 @@ impl Table {
 
     /// Publishes a copy no longer. The entry stays for programs that have the copy open.
     pub(crate) fn withdraw(&mut self, place: u32) {
+        let entry = self.set_withdrawn(place, false);
+        if let Some(entry) = entry {
+            self.published[entry] = false;
+            self.retired[entry] = Some(Instant::now());
+        }
+    }
+
+    /// Publishes a copy no longer, until it is known to be that of its path. If this host ends
+    /// before, the next one looks at it.
+    pub(crate) fn doubt(&mut self, place: u32) {
+        self.set_withdrawn(place, true);
+    }
+
+    /// Returns the entry of the copy, if there was one.
+    fn set_withdrawn(&self, place: u32, is_earlier: bool) -> Option<usize> {
         let slot = &self.slots()[place as usize].value;
         let value = SlotValue::decode(slot.load(Ordering::Relaxed));
-        slot.store(SlotValue { is_present: false, is_earlier: false, ..value }.encode(), Ordering::Release);
-        if value.is_present
-            && let Some(published) = self.published.get_mut(value.entry as usize)
-        {
-            *published = false;
-            self.retired[value.entry as usize] = Some(Instant::now());
-        }
+        let is_copy = value.is_present || value.is_earlier;
+        let now = SlotValue { is_present: false, is_earlier: is_earlier && is_copy, ..value };
+        slot.store(now.encode(), Ordering::Release);
+        let entry = Some(value.entry as usize).filter(|_| is_copy);
+        entry.filter(|entry| *entry < self.published.len())
     }
 
     /// Whether a program has marked a file.

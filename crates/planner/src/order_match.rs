@@ -2,8 +2,8 @@
 //!
 //! # The decision, and its price
 //!
-//! * An order is recognised if most of the first [`FIRST_USES`] files are in its first quarter.
-//!   Files in another order are there by chance with a probability below 10^-14. So hundreds of
+//! * An order is recognised if nearly all of the first [`FIRST_USES`] files are in its first half.
+//!   Files in another order are there by chance with a probability below 10^-9. So hundreds of
 //!   orders can be tried. The price is that these files are not copied ahead.
 //! * Ranks divide an order among them: rank r of W uses the places r, r + W, and so on. A node
 //!   with some of the ranks uses a part of all places, which [`OrderShare`] finds from the same
@@ -16,10 +16,10 @@
 pub const FIRST_USES: usize = 48;
 
 /// Of the first files, so many may be elsewhere: those of another dataset, or of a late worker.
-const STRAYS: usize = FIRST_USES / 8;
+const STRAYS: usize = FIRST_USES / 12;
 
 /// They must be in this part of the order.
-const FRONT_PART: usize = 4;
+const FRONT_PART: usize = 2;
 
 /// The most ranks that share an order.
 const MOST_RANKS: usize = 4096;

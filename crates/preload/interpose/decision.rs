@@ -1,6 +1,7 @@
 //! Whether a program gets a copy or the original.
 
 use core::ffi::{c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::identity::FileStat;
 use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name, open_flags};
@@ -47,12 +48,24 @@ impl Copy {
     }
 }
 
+/// Whether this process has another root, in which no path is what it was.
+static HAS_OTHER_ROOT: AtomicBool = AtomicBool::new(false);
+
+/// Notes that this process has another root. What it changes is not seen any more, so all programs
+/// compare originals from now on.
+pub(crate) fn root_changes() {
+    HAS_OTHER_ROOT.store(true, Ordering::Release);
+    if let Some(mapped) = Mapped::get() {
+        mapped.check_from_now_on();
+    }
+}
+
 /// The copy for an open that only reads. `None`: the original is to be opened.
 ///
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -> Option<Copy> {
-    let mapped = Mapped::get()?;
+    let mapped = Mapped::get().filter(|_| !HAS_OTHER_ROOT.load(Ordering::Acquire))?;
     // SAFETY: as for this function.
     let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
     match unsafe { decide(mapped, hash, (directory, path), flags) } {
@@ -74,11 +87,11 @@ unsafe fn decide(
 ) -> Result<(CopyPath, u64), OpenKind> {
     let (place, value) = mapped.find(hash).ok_or(OpenKind::Unknown)?;
     let value = SlotValue::decode(value);
-    if !value.is_present {
-        return Err(OpenKind::Absent);
-    }
     if mapped.is_marked(place) {
         return Err(OpenKind::Changed);
+    }
+    if !value.is_present {
+        return Err(OpenKind::Absent);
     }
     if mapped.is_renamed() {
         return Err(OpenKind::Renamed);

@@ -56,6 +56,9 @@ const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
+/// The bit of `statx` for the time of birth.
+const STATX_BTIME: u32 = 0x800;
+
 impl FileStat {
     /// Space for one.
     // SAFETY: all fields are numbers, for which zero is a value.
@@ -180,7 +183,7 @@ fn device_numbers(device: u64) -> [u32; 2] {
 
 /// # Safety
 /// `path` is a C string, and `to` has room for the structure.
-unsafe fn statx_at(
+pub(crate) unsafe fn statx_at(
     directory: c_int,
     path: *const c_char,
     flags: c_int,
@@ -217,6 +220,8 @@ unsafe fn become_original(found: &mut FileStatx, (directory, path, flags): (c_in
     found.changed = (original.changed[0], original.changed[1] as u32, 0);
     found.modified = (original.modified[0], original.modified[1] as u32, 0);
     found.device = device_numbers(original.device);
+    // The original's time of birth is not known.
+    found.mask &= !STATX_BTIME;
 }
 
 stand_in! {

@@ -17,6 +17,8 @@ mod mapped;
 mod next;
 mod opens;
 mod paths;
+#[cfg(target_arch = "x86_64")]
+mod raw_calls;
 mod streams;
 mod system;
 

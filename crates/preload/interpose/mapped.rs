@@ -31,6 +31,8 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     next::find_all();
+    #[cfg(target_arch = "x86_64")]
+    crate::raw_calls::find();
     // A program without the files runs as if the library were not there.
     let _ = map_all();
 }
@@ -143,7 +145,7 @@ impl Mapped {
 
     /// Whether each open compares the original.
     pub(crate) fn checks(&self) -> bool {
-        self.table.checks.load(Ordering::Relaxed) != 0
+        self.table.checks.load(Ordering::Relaxed) != 0 || self.marks.checks.load(Ordering::Relaxed) != 0
     }
 
     /// The directory of copies.
@@ -201,6 +203,11 @@ impl Mapped {
         if let Some(mark) = self.all_marks().get(place) {
             mark.store(1, Ordering::Release);
         }
+    }
+
+    /// Has each open compare the original from now on, in all programs of the cache.
+    pub(crate) fn check_from_now_on(&self) {
+        self.marks.checks.store(1, Ordering::Release);
     }
 
     /// Whether a directory was renamed that the copying process has not seen yet.

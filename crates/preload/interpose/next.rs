@@ -29,6 +29,11 @@ impl Next {
         self.found.store(found, Ordering::Relaxed);
     }
 
+    /// Its address. Null if there is none.
+    pub(crate) fn address(&self) -> *mut c_void {
+        self.found.load(Ordering::Relaxed)
+    }
+
     /// The function, as a type that the caller knows it to have. `None` if there is none.
     ///
     /// # Safety
@@ -113,6 +118,19 @@ next_functions! {
     SYMLINKAT = c"symlinkat";
     CHDIR = c"chdir";
     FCHDIR = c"fchdir";
+    CHROOT = c"chroot";
+    CHMOD = c"chmod";
+    FCHMODAT = c"fchmodat";
+    CHOWN = c"chown";
+    LCHOWN = c"lchown";
+    FCHOWNAT = c"fchownat";
+    UTIME = c"utime";
+    UTIMES = c"utimes";
+    FUTIMESAT = c"futimesat";
+    UTIMENSAT = c"utimensat";
+    SETXATTR = c"setxattr";
+    LSETXATTR = c"lsetxattr";
+    SYSCALL = c"syscall";
     FCHMOD = c"fchmod";
     FCHOWN = c"fchown";
     FUTIMENS = c"futimens";

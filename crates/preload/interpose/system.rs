@@ -20,6 +20,7 @@ pub(crate) const ESTALE: c_int = 116;
 
 #[cfg(target_arch = "x86_64")]
 mod numbers {
+    pub(super) const CHROOT: usize = 161;
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
     pub(super) const GETPID: usize = 39;
@@ -40,6 +41,7 @@ mod numbers {
 
 #[cfg(target_arch = "aarch64")]
 mod numbers {
+    pub(super) const CHROOT: usize = 51;
     pub(super) const CLOSE: usize = 57;
     pub(super) const MMAP: usize = 222;
     pub(super) const GETPID: usize = 172;
@@ -67,7 +69,7 @@ unsafe extern "C" {
 /// # Safety
 /// As that call demands.
 #[cfg(target_arch = "x86_64")]
-unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
+pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     let result: isize;
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the kernel changes rcx and r11 only, and memory that the arguments name.
@@ -88,7 +90,7 @@ unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
 /// # Safety
 /// As that call demands.
 #[cfg(target_arch = "aarch64")]
-unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
+pub(crate) unsafe fn call(number: usize, arguments: [usize; 6]) -> isize {
     let result: isize;
     let [a, b, c, d, e, f] = arguments;
     // SAFETY: the kernel changes x0 only, and memory that the arguments name.
@@ -112,6 +114,15 @@ pub(crate) fn returned(result: isize) -> c_int {
     }
     result as c_int
 }
+
+/// The same for a function that returns a `long`.
+pub(crate) fn returned_long(result: isize) -> c_long {
+    if (-4095..0).contains(&result) { c_long::from(returned(result)) } else { result as c_long }
+}
+
+/// The number of `statx`.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const STATX: usize = numbers::STATX;
 
 /// What the kernel returned, by `errno` of libc.
 pub(crate) fn last_error() -> isize {
@@ -240,4 +251,11 @@ pub(crate) unsafe fn chdir(path: *const c_char) -> isize {
 pub(crate) fn fchdir(descriptor: c_int) -> isize {
     // SAFETY: it has no memory.
     unsafe { call(numbers::FCHDIR, [descriptor as usize, 0, 0, 0, 0, 0]) }
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn chroot(path: *const c_char) -> isize {
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::CHROOT, [path as usize, 0, 0, 0, 0, 0]) }
 }

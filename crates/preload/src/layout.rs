@@ -21,7 +21,7 @@ pub const MARKS_MAGIC: u64 = u64::from_le_bytes(*b"fr-marks");
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"fr-trace");
 /// The version of all three.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The most datasets of a table.
 pub const MAX_ROOTS: usize = 8;
 /// The longest path of a dataset, of the copies and of the mapped files, in bytes.
@@ -328,6 +328,8 @@ pub struct MarksHeader {
     pub renames_ended: AtomicU64,
     /// What the copying process has seen of those that have begun.
     pub seen: AtomicU64,
+    /// Whether each open compares the original, because a program changes files unseen.
+    pub checks: AtomicU64,
 }
 
 impl MarksHeader {

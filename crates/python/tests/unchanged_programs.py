@@ -145,7 +145,6 @@ def test_clone_with_hard_links_has_the_originals(dataset: Dataset) -> None:
     dataset.compare("git clone", script, 0, others=(ABSENT, CHANGED, MISSING, WRITING))
 
 
-@pytest.mark.xfail(strict=True, reason="libuv calls statx by `syscall`, so Node.js sees the identity of the copy")
 def test_node_sees_the_identity_of_the_original(dataset: Dataset) -> None:
     script = (
         "const fs = require('fs'), found = fs.fstatSync(fs.openSync(process.argv[1]));"
@@ -154,7 +153,6 @@ def test_node_sees_the_identity_of_the_original(dataset: Dataset) -> None:
     dataset.compare("node, fstat", f'node -e "{script}" $DATA/files/c0/000.bin', 1)
 
 
-@pytest.mark.xfail(strict=True, reason="whether a process has the library is believed for a second, also after exec")
 @pytest.mark.parametrize(
     "script",
     [f"cat {ALL} > /dev/null", f"sleep 1.2; read line < /etc/passwd; exec busybox md5sum {ALL}"],
@@ -166,9 +164,8 @@ def test_open_is_counted_once_with_catch_all(dataset: Dataset, script: str) -> N
     assert report["opens"] == FILES, report
 
 
-#: What `changes.sh` does, and with `--check never` what is not seen.
+#: What `changes.sh` does.
 CHANGES = ["rsync", "edit", "tar", "compress", "git", "node", "python", "chroot", "metadata"]
-UNSEEN = ["chroot", "metadata"]
 
 
 @pytest.fixture(scope="module")
@@ -189,12 +186,10 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.mark.parametrize("check", ["auto", "never"])
 @pytest.mark.parametrize("change", CHANGES)
 def test_change_of_a_program_is_seen_at_once(
-    changing: Dataset, change: str, check: str, request: pytest.FixtureRequest
+    changing: Dataset, change: str, check: str
 ) -> None:
     if change == "chroot" and os.geteuid() != 0:
         pytest.skip("only root may change the root of a program")
-    if change in UNSEEN and check == "never":
-        request.applymarker(pytest.mark.xfail(strict=True, reason="with --check never, such changes are not seen"))
     number = 2 * CHANGES.index(change) + (check == "never")
     changing.warm("all")
     script = f"sh {SOURCES}/changes.sh {change} "
@@ -208,7 +203,6 @@ def test_change_of_a_program_is_seen_at_once(
     assert report["served"] >= 12, report
 
 
-@pytest.mark.xfail(strict=True, reason="the next host forgets all copies that a renamed directory has put in doubt")
 def test_copies_outlast_the_rename_of_a_directory(changing: Dataset) -> None:
     changing.warm("all")
     copies = changing.directory / "all"

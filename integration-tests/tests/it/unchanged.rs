@@ -85,7 +85,8 @@ impl Dataset {
     fn copies(&self) -> Vec<PathBuf> {
         let user = rustix::process::geteuid().as_raw();
         let copies = self.disk().join(format!("foreread-files-{user}/copies"));
-        let folders = fs::read_dir(copies).unwrap().map(|folder| folder.unwrap().path());
+        // A host that was killed at once has made none.
+        let folders = fs::read_dir(copies).into_iter().flatten().map(|folder| folder.unwrap().path());
         folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path()).collect()
     }
 }

@@ -357,10 +357,8 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
 fn files_line(files: &FilesStatus) -> String {
     let HostCounts { copies, files: all, copied, copied_bytes, evicted, .. } = files.host;
     let (held, capacity) = (ByteSize(files.host.held_bytes), ByteSize(files.host.capacity));
-    let made = ByteSize(copied_bytes);
-    format!(
-        "{copies} of {all} files have copies, {held} of {capacity}; {copied} made ({made}), {evicted} replaced"
-    )
+    let made = format!("{copied} made ({}), {evicted} replaced", ByteSize(copied_bytes));
+    format!("{copies} of {all} files have copies, {held} of {capacity}; {made}")
 }
 
 fn run_line(run: &RunStatus) -> String {

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::OpenKind;
@@ -22,6 +22,7 @@ use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
 use crate::listing::{ListedFile, list};
+use crate::nodes::OtherNodes;
 use crate::orders::follow_epochs;
 use crate::original::{Original, identity_of};
 use crate::run::{RunSettings, read_names};
@@ -58,6 +59,8 @@ pub(crate) struct HostShared {
     ended: AtomicBool,
     /// Whether originals are on a file server, whose pages need no place in memory after a copy.
     drops_pages: bool,
+    /// The hosts of other nodes, if they are used.
+    pub(crate) nodes: OnceLock<OtherNodes>,
 }
 
 impl HostShared {
@@ -86,6 +89,9 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.work.notify_all();
+        if let Some(nodes) = self.shared.nodes.get() {
+            nodes.leave();
+        }
     }
 }
 
@@ -158,6 +164,7 @@ impl Host {
             work: Condvar::new(),
             ended: AtomicBool::new(false),
             drops_pages: !settings.roots.iter().any(|root| is_local(&root.target)),
+            nodes: OnceLock::new(),
         });
         let host = Self { shared };
         host.spawn("lists", {
@@ -172,6 +179,7 @@ impl Host {
             let announced = settings.order.take();
             move |shared| follow_epochs(&shared, announced)
         })?;
+        host.join_nodes(cache, settings);
         for _ in 0..COPIERS {
             host.spawn("copies", |shared| copy_files(&shared))?;
         }
@@ -182,6 +190,16 @@ impl Host {
         }
         cache.set_ready(true)?;
         Ok(host)
+    }
+
+    /// Gets copies from other nodes from now on, and gives them copies.
+    fn join_nodes(&self, cache: &CacheDirectory, settings: &RunSettings) {
+        let Some(nodes) = &settings.nodes else { return };
+        let source = Arc::clone(&self.shared);
+        match OtherNodes::start(nodes, cache.path(), source) {
+            Ok(nodes) => drop(self.shared.nodes.set(nodes)),
+            Err(error) => tracing::warn!(%error, "copies of other nodes are not used"),
+        }
     }
 
     fn spawn(
@@ -334,7 +352,8 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         }
         state.copies_path().to_owned()
     };
-    let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
+    let fetch = |to: &File| shared.fetch(job, &original, to);
+    let made = copy(&original, &job.path, &copies, (job.hash, job.generation), fetch);
     if shared.has_ended() {
         // Copies in memory may have been removed by now.
         return remove_copy(&copies, job.hash, job.generation);

@@ -13,6 +13,7 @@ use foreread_preload::layout::MAX_ROOTS;
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
 use crate::host::{Host, check_root, has_runs, is_local};
+use crate::nodes::NodeSettings;
 use crate::report::{RunCounts, RunReport};
 use crate::table::{RootName, Table};
 use crate::trace::Trace;
@@ -103,6 +104,8 @@ pub struct RunSettings {
     pub(crate) store: CopyStore,
     pub(crate) check: CheckOriginals,
     pub(crate) order: OrderCell,
+    /// How hosts of other nodes are found, if they are used.
+    pub(crate) nodes: Option<NodeSettings>,
 }
 
 /// An order that the first host takes.
@@ -150,13 +153,19 @@ impl RunSettings {
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
-        Ok(Self { roots: all, store, check, order })
+        Ok(Self { roots: all, store, check, order, nodes: None })
     }
 
     /// The same, where originals are compared with their copies then.
     #[must_use]
     pub fn with_check(self, check: CheckOriginals) -> Self {
         Self { check, ..self }
+    }
+
+    /// The same with copies of other nodes' hosts.
+    #[must_use]
+    pub fn with_nodes(self, nodes: NodeSettings) -> Self {
+        Self { nodes: Some(nodes), ..self }
     }
 
     /// The same with a known order.

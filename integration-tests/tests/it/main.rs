@@ -54,3 +54,4 @@ mod terminal;
 mod token;
 mod two_runs;
 mod unchanged;
+mod unchanged_nodes;

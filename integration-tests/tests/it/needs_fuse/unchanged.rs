@@ -7,7 +7,8 @@ use foreread_lustre_testing::{LayoutSpec, StandInOptions};
 use serde_json::Value;
 
 use super::mounted;
-use crate::support::{foreread, run};
+use crate::support::{foreread, number, run};
+use crate::unchanged_nodes::{TOKEN, all_at_once, report};
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;
@@ -121,4 +122,59 @@ fn usual_orders_are_recognised_and_served_nearly_whole() {
     };
     let Some(shares) = later_epochs(300, epoch) else { return };
     assert!(shares[0] >= 0.9 && shares[1] <= 0.54, "{shares:?}");
+}
+
+/// The bytes that two nodes read in later epochs, as parts of what they use: with room for half of
+/// the files each, in orders that no one has announced. `None` without FUSE.
+fn two_nodes(token: Option<&str>) -> Option<f64> {
+    const NAMES: usize = 120;
+    let names: Vec<String> = (0..NAMES).map(|number| format!("train/{number:03}")).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
+    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
+    // Without pages in the kernel, the reads of both nodes are counted.
+    let mounted = mounted(options, &files)?;
+    std::thread::sleep(Duration::from_millis(3100));
+    let directory = tempfile::tempdir().unwrap();
+    let half = (NAMES * LENGTH.div_ceil(4096) * 4096 / 2) as u64;
+    let root = mounted.stand_in.root();
+    let epoch = format!(
+        "for f in $(seq -w 0 {} | shuf); do sha256sum < {}/train/$f; sleep .02; done | sort | sha256sum",
+        NAMES - 1,
+        root.display()
+    );
+    let mut read = Vec::new();
+    let mut digests = std::collections::BTreeSet::new();
+    for epochs in [1, 5] {
+        mounted.stand_in.reset_counts();
+        let start = |node: u32| {
+            let disk = directory.path().join(format!("disk-{epochs}-{node}"));
+            std::fs::create_dir(&disk).unwrap();
+            let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9"]);
+            command.arg("--root").arg(root).arg(format!("--disk={}={half}", disk.display()));
+            command.args(["--", "sh", "-c", &vec![&*epoch; epochs].join("; ")]);
+            command.env("FOREREAD_MEET", directory.path());
+            command.envs(token.map(|token| ("FOREREAD_TOKEN", token)));
+            command
+        };
+        let finished = all_at_once(vec![start(0), start(1)]);
+        read.push(mounted.stand_in.counts().bytes);
+        for finished in &finished {
+            let report = report(finished);
+            println!("{report}");
+            assert_eq!(number(&report, "/host/fetched") > 0, token.is_some() && epochs > 1, "{report}");
+            digests.extend(finished.stdout.lines().map(str::to_owned));
+        }
+    }
+    assert_eq!(digests.len(), 1, "{digests:?}");
+    let used = (2 * 4 * NAMES * LENGTH) as f64;
+    let later = read[1] - read[0];
+    println!("token {}: {later} bytes in later epochs, {:.3} of all", token.is_some(), later as f64 / used);
+    Some(later as f64 / used)
+}
+
+#[test]
+// semantics: FILES-10
+fn two_nodes_with_a_token_read_less_of_the_storage() {
+    let (Some(alone), Some(together)) = (two_nodes(None), two_nodes(Some(TOKEN))) else { return };
+    assert!(together < 0.85 * alone, "{together} of the bytes, and {alone} without a token");
 }

@@ -68,7 +68,7 @@ impl NodeLinks {
         let mut wanted = Vec::new();
         for host in all {
             match hosts.get(host) {
-                Some(known) if known.failures == 0 => {}
+                Some(known) if known.failures == 0 && !known.addresses.is_empty() => {}
                 known => wanted.push((*host, known.map_or(0, |known| known.failures))),
             }
         }

@@ -17,8 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use foreread_connection::Address;
+use foreread_launcher::{INTERFACE, InterfaceFilter};
 use foreread_preload::layout::PathHash;
 use foreread_types::Rank;
+use if_addrs::Interface;
 
 /// The files that are looked at. More hosts do not find each other all.
 const MAX_HOSTS: usize = 4096;
@@ -144,16 +146,22 @@ impl HostDirectory {
     }
 }
 
-/// The addresses of this machine that other nodes may reach. Those of the loopback interface if it
-/// has no others.
-pub(super) fn own_addresses(port: u16) -> Vec<Address> {
-    let interfaces = if_addrs::get_if_addrs().unwrap_or_default();
-    let usable = interfaces.iter().filter(|of| !of.is_loopback() && !of.is_link_local());
-    let mut all: Vec<IpAddr> = usable.map(if_addrs::Interface::ip).take(MAX_ADDRESSES).collect();
-    if all.is_empty() {
-        all.push(IpAddr::from([127, 0, 0, 1]));
+/// The addresses of this machine that other nodes may reach: those of the interfaces that the user
+/// names, or all. Those of the loopback interface if it has no others.
+pub(super) fn own_addresses(names: Option<&str>, port: u16) -> io::Result<Vec<Address>> {
+    let interfaces = if_addrs::get_if_addrs()?;
+    let reachable = interfaces.iter().filter(|of| !of.is_link_local());
+    let all: Vec<IpAddr> = match names.map(InterfaceFilter::of) {
+        Some(names) => reachable.filter(|of| names.matches(&of.name)).map(Interface::ip).collect(),
+        None => reachable.filter(|of| !of.is_loopback()).map(Interface::ip).collect(),
+    };
+    if all.is_empty() && names.is_some() {
+        let why = format!("no network interface of this host matches {INTERFACE}");
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
     }
-    all.into_iter().map(|ip| Address::tcp(ip.to_string(), port)).collect()
+    let loopback = all.is_empty().then(|| IpAddr::from([127, 0, 0, 1]));
+    let all = all.into_iter().chain(loopback).take(MAX_ADDRESSES);
+    Ok(all.map(|ip| Address::tcp(ip.to_string(), port)).collect())
 }
 
 #[cfg(test)]
@@ -188,6 +196,16 @@ mod tests {
         std::fs::set_permissions(parent.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let refused = HostDirectory::join(parent.path(), HostId(1), &[]).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    #[test]
+    // semantics: RANK-26
+    fn addresses_are_those_of_named_interfaces() {
+        let of = |names| own_addresses(names, 7);
+        assert!(of(Some("lo")).unwrap().contains(&Address::tcp("127.0.0.1", 7)));
+        assert!(!of(None).unwrap().is_empty());
+        let error = of(Some("nosuch")).unwrap_err().to_string();
+        assert_eq!(error, "no network interface of this host matches FOREREAD_INTERFACE");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foreread_connection::{Address, Identity, SystemTransport, Token, Transport, TransportListener};
-use foreread_launcher::{Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
+use foreread_launcher::{INTERFACE, Launched, LauncherEnv, MEET, Rendezvous, TOKEN};
 use foreread_types::Rank;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::channel;
@@ -44,6 +44,9 @@ use crate::error::{FileCacheError, FileCacheErrorKind};
 /// The job in handshakes. Ranks of a job have other numbers, and other versions of the messages
 /// would have, too.
 const JOB: u64 = u64::from_le_bytes(*b"fr-run-1");
+
+/// How long a run waits for the file server of the directory.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Files that are read at once for other nodes.
 const READERS: usize = 4;
@@ -66,12 +69,20 @@ const POLL: Duration = Duration::from_millis(50);
 pub struct NodeSettings {
     token: Token,
     directory: PathBuf,
+    /// The names of network interfaces, as in `FOREREAD_INTERFACE`.
+    interface: Option<String>,
 }
 
 impl NodeSettings {
     /// Hosts with this token that see the directory, which is made if it is absent.
     pub fn new(token: Token, directory: PathBuf) -> Self {
-        Self { token, directory }
+        Self { token, directory, interface: None }
+    }
+
+    /// The same over the network interfaces of these names, as in `FOREREAD_INTERFACE`.
+    #[must_use]
+    pub fn with_interface(self, names: Option<String>) -> Self {
+        Self { interface: names, ..self }
     }
 
     /// The settings of the job in the environment: `FOREREAD_TOKEN`, and `FOREREAD_MEET` if it is a
@@ -95,7 +106,8 @@ impl NodeSettings {
             FileCacheError::new(FileCacheErrorKind::Invalid, format!("{TOKEN} cannot be used: {why}"))
         })?;
         // Ranks of the same job use the directory itself.
-        Ok(Some(Self::new(token, directory.with_added_extension("hosts"))))
+        let settings = Self::new(token, directory.with_added_extension("hosts"));
+        Ok(Some(settings.with_interface(environment.get(INTERFACE))))
     }
 }
 
@@ -118,19 +130,22 @@ impl OtherNodes {
         let own = HostId::of(cache)?;
         let identity = Arc::new(Identity { rank: own.rank(), job: JOB, token: settings.token.clone() });
         let links = Arc::new(NodeLinks::new(Arc::clone(&identity)));
-        let (sender, started) = std::sync::mpsc::sync_channel(1);
-        let (path, serving) = (settings.directory.clone(), Arc::clone(&source));
+        let (sender, started) = std::sync::mpsc::sync_channel(0);
+        let (settings, serving) = (settings.clone(), Arc::clone(&source));
         // The caller may be in a runtime of its own, so this one begins and ends in its thread.
-        spawn("foreread-nodes", move || match begin(&path, own) {
+        spawn("foreread-nodes", move || match begin(&settings, own) {
             Ok((runtime, listener, directory)) => {
-                let _ = sender.send(Ok((runtime.handle().clone(), directory)));
+                if sender.send(Ok((runtime.handle().clone(), Arc::clone(&directory)))).is_err() {
+                    return directory.leave();
+                }
                 runtime.block_on(serving::serve(listener, identity, serving));
                 // A reader may wait for a disk that hangs.
                 runtime.shutdown_background();
             }
+            // Or the caller waits no longer.
             Err(error) => drop(sender.send(Err(error))),
         })?;
-        let (runtime, directory) = started.recv().map_err(io::Error::other).flatten()?;
+        let (runtime, directory) = started.recv_timeout(START_TIMEOUT).map_err(io::Error::other).flatten()?;
         let nodes = Self { directory: Arc::clone(&directory), links: Arc::clone(&links), runtime };
         let looking = spawn("foreread-meet", move || look_for_hosts(&directory, &links, &*source));
         if let Err(error) = looking {
@@ -172,13 +187,17 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Listens, and announces this host.
-fn begin(path: &Path, own: HostId) -> io::Result<(Runtime, Box<dyn TransportListener>, Arc<HostDirectory>)> {
+fn begin(
+    settings: &NodeSettings,
+    own: HostId,
+) -> io::Result<(Runtime, Box<dyn TransportListener>, Arc<HostDirectory>)> {
     let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(READERS).build()?;
     let listener = runtime.block_on(listen())?;
     let Address::Tcp(_, port) = *listener.address() else {
         return Err(io::Error::other("a listener without a port"));
     };
-    let directory = Arc::new(HostDirectory::join(path, own, &own_addresses(port))?);
+    let addresses = own_addresses(settings.interface.as_deref(), port)?;
+    let directory = Arc::new(HostDirectory::join(&settings.directory, own, &addresses)?);
     Ok((runtime, listener, directory))
 }
 

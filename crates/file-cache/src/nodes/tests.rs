@@ -26,7 +26,7 @@ struct OneFile {
 
 impl OneFile {
     fn new(length: usize) -> Self {
-        let content: Vec<u8> = (0..length).map(|at| (at * 31 >> 3) as u8).collect();
+        let content: Vec<u8> = (0..length).map(|at| ((at * 31) >> 3) as u8).collect();
         let identity = layout::Identity { inode: 7, size: length as u64, ..layout::Identity::default() };
         Self { content, identity, ..Self::default() }
     }
@@ -147,6 +147,16 @@ fn copies_come_from_hosts_that_have_them() {
         assert_eq!(pair.fetch_often(&pair.request()).as_ref(), Some(&pair.source.content), "{length}");
         assert!(pair.given() >= 1);
     }
+}
+
+#[test]
+fn connection_that_was_idle_is_made_again() {
+    let pair = Pair::new(OneFile::new(1000), TEXT);
+    assert!(pair.fetch_often(&pair.request()).is_some());
+    // The other host closes it after five seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(pair.fetch_often(&pair.request()).is_some());
+    assert!(!pair.is_avoided());
 }
 
 #[test]

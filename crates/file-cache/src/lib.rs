@@ -16,8 +16,8 @@
 //!   other copy gets this name. The original must be the same before and after.
 //! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease
 //!   then.
-//! * *Hosts of several nodes give each other copies* of the files that they copy ahead, so the storage
-//!   is read less (`nodes`).
+//! * *Hosts of several nodes give each other copies* of the files that they copy ahead, so the
+//!   storage is read less (`nodes`).
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or
 //!   changed a moment ago.
 //!

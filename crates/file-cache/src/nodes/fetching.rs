@@ -4,8 +4,9 @@
 //! So requests for many files are spread over all hosts. Each step has a short timeout. A host that
 //! fails is avoided for a while, and the file is read from the storage at once.
 //!
-//! The connection is a task of the runtime, and the caller's thread writes the pieces that it sends.
-//! So a slow disk delays no other connection, and an end of the runtime is the end of the pieces.
+//! The connection is a task of the runtime, and the caller's thread writes the pieces that it
+//! sends. So a slow disk delays no other connection, and an end of the runtime is the end of the
+//! pieces.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -60,8 +61,8 @@ impl NodeLinks {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the list of all hosts. Those whose addresses are to be read are returned: new ones, and
-    /// those that failed, with the number of their failures.
+    /// Takes the list of all hosts. Those whose addresses are to be read are returned: new ones,
+    /// and those that failed, with the number of their failures.
     pub(super) fn listed(&self, all: &[HostId]) -> Vec<(HostId, u32)> {
         let mut hosts = self.lock();
         hosts.retain(|host, _| all.contains(host));

@@ -2,12 +2,12 @@
 //!
 //! Each host has a file there with its addresses, one a line. The name of the file is the id of the
 //! host, which stays the same for a directory of copies until the machine starts again. So a host
-//! that is restarted replaces its file. The directory belongs to the job and is private to the user.
-//! It has no secrets: the token authenticates hosts.
+//! that is restarted replaces its file. The directory belongs to the job and is private to the
+//! user. It has no secrets: the token authenticates hosts.
 //!
 //! Only names are listed, and a file is read once, or again after its host did not answer. So many
-//! nodes cost a file server little. The price: files of killed hosts stay for some minutes, and each
-//! costs a failed connection then.
+//! nodes cost a file server little. The price: files of killed hosts stay for some minutes, and
+//! each costs a failed connection then.
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;

@@ -8,11 +8,11 @@
 //!
 //! * *Only files that are copied ahead are requested.* Others have just been read by a program, so
 //!   their pages are in memory.
-//! * *No host knows the contents of another one.* A request costs a round trip, and there is no list
-//!   of copies that may be old. The price: at most four hosts are requested for a file, so with many
-//!   nodes that keep few files each, most requests fail.
-//! * *Connections are those of a rendezvous of ranks*, encrypted and authenticated by the token. The
-//!   price is the encryption, some hundred megabytes a second in one thread.
+//! * *No host knows the contents of another one.* A request costs a round trip, and there is no
+//!   list of copies that may be old. The price: at most four hosts are requested for a file, so
+//!   with many nodes that keep few files each, most requests fail.
+//! * *Connections are those of a rendezvous of ranks*, encrypted and authenticated by the token.
+//!   The price is the encryption, some hundred megabytes a second in one thread.
 //! * *One thread has a runtime with all connections.* The rest of the crate has threads and no
 //!   runtime.
 

@@ -1,7 +1,7 @@
 //! Gives copies to hosts of other nodes.
 //!
-//! All connections are tasks of one thread, and files are read by a few others. A peer that does not
-//! know the token gets no answer. The numbers of connections before and after the handshake are
+//! All connections are tasks of one thread, and files are read by a few others. A peer that does
+//! not know the token gets no answer. The numbers of connections before and after the handshake are
 //! limited separately, so strangers do not displace hosts. Requests are short, and a connection has
 //! one piece in memory. The price of the limits: beyond them, hosts read the storage.
 

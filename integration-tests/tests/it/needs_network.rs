@@ -281,7 +281,7 @@ fn unreachable_node_costs_programs_no_byte() {
                 sh -c "for i in 1 2 3 4 5 6 7 8; do $epoch; done" > digests-$n 2> report-$n
         }
         for n in 0 1; do node $n & done
-        sleep 6
+        sleep 4
         ip link set outer1 down
         wait
     "#;

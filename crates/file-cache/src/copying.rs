@@ -100,12 +100,14 @@ impl Drop for NewCopy {
     }
 }
 
-/// Copies a file, and returns what the table has to know of it.
+/// Copies a file, and returns what the table has to know of it. `fetch` may fill the copy from
+/// elsewhere, and returns the checksum then.
 pub(crate) fn copy(
     original: &Original,
     path: &Path,
     copies: &Path,
     (hash, generation): (u64, u32),
+    fetch: impl FnOnce(&File) -> Option<u32>,
 ) -> Result<EarlierCopy, CopyFailure> {
     let to = copy_path(copies, hash, generation);
     let folder = to.parent().unwrap_or(copies);
@@ -114,7 +116,11 @@ pub(crate) fn copy(
         _ => {}
     }
     let copy = NewCopy::create(folder)?;
-    let crc32c = copy_bytes(original, &copy.file)?;
+    allocate(&copy.file, original.identity.size)?;
+    let crc32c = match fetch(&copy.file) {
+        Some(crc32c) => crc32c,
+        None => copy_bytes(original, &copy.file)?,
+    };
     if !original.is_same(path) {
         return Err(CopyFailure::Unfit(Unfit::Changed));
     }
@@ -134,11 +140,16 @@ pub(crate) fn change_time(found: &std::fs::Metadata) -> i64 {
     found.ctime().wrapping_mul(1_000_000_000).wrapping_add(found.ctime_nsec())
 }
 
+/// Has the disk keep room for a copy.
+fn allocate(to: &File, size: u64) -> Result<(), CopyFailure> {
+    let allocated = rustix::fs::fallocate(to, rustix::fs::FallocateFlags::empty(), 0, size);
+    // Some file systems cannot do it.
+    Ok(allocated.or_else(|errno| if errno == Errno::OPNOTSUPP { Ok(()) } else { Err(errno) })?)
+}
+
 /// Copies the bytes, and returns their checksum.
 fn copy_bytes(original: &Original, to: &File) -> Result<u32, CopyFailure> {
     let (size, mut crc) = (original.identity.size, 0);
-    rustix::fs::fallocate(to, rustix::fs::FallocateFlags::empty(), 0, size)
-        .or_else(|errno| if errno == Errno::OPNOTSUPP { Ok(()) } else { Err(errno) })?;
     let mut piece = vec![0_u8; PIECE.min(size as usize)];
     let mut at = 0;
     while at < size {

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_local::is_on_this_machine;
@@ -24,6 +24,7 @@ use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
 use crate::listing::{ListedFile, list};
+use crate::nodes::OtherNodes;
 use crate::orders::follow_epochs;
 use crate::original::{Original, identity_of};
 use crate::run::{RunSettings, read_names};
@@ -66,6 +67,8 @@ pub(crate) struct HostShared {
     ended: AtomicBool,
     /// Whether there are runs.
     has_runs: AtomicBool,
+    /// The hosts of other nodes, if they are used.
+    pub(crate) nodes: OnceLock<OtherNodes>,
 }
 
 impl HostShared {
@@ -99,6 +102,9 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.work.notify_all();
+        if let Some(nodes) = self.shared.nodes.get() {
+            nodes.leave();
+        }
     }
 }
 
@@ -172,6 +178,7 @@ impl Host {
             work: Condvar::new(),
             ended: AtomicBool::new(false),
             has_runs: AtomicBool::new(true),
+            nodes: OnceLock::new(),
         });
         let host = Self { shared };
         host.spawn("lists", {
@@ -186,6 +193,7 @@ impl Host {
             let announced = settings.order.take();
             move |shared| follow_epochs(&shared, announced)
         })?;
+        host.join_nodes(cache, settings);
         for _ in 0..COPIERS {
             host.spawn("copies", |shared| copy_files(&shared))?;
         }
@@ -196,6 +204,16 @@ impl Host {
         }
         cache.set_ready(true)?;
         Ok(host)
+    }
+
+    /// Gets copies from other nodes from now on, and gives them copies.
+    fn join_nodes(&self, cache: &CacheDirectory, settings: &RunSettings) {
+        let Some(nodes) = &settings.nodes else { return };
+        let source = Arc::clone(&self.shared);
+        match OtherNodes::start(nodes, cache.path(), source) {
+            Ok(nodes) => drop(self.shared.nodes.set(nodes)),
+            Err(error) => tracing::warn!(%error, "copies of other nodes are not used"),
+        }
     }
 
     fn spawn(
@@ -348,7 +366,8 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         }
         state.copies_path().to_owned()
     };
-    let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
+    let fetch = |to: &File| shared.fetch(job, &original, to);
+    let made = copy(&original, &job.path, &copies, (job.hash, job.generation), fetch);
     if shared.has_ended() {
         // Copies in memory may have been removed by now.
         return remove_copy(&copies, job.hash, job.generation);

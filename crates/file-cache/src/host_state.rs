@@ -63,6 +63,12 @@ pub struct HostCounts {
     pub unfit: u64,
     /// Epochs whose order was recognised.
     pub recognised: u64,
+    /// Copies whose bytes came from other nodes. They count as made, too.
+    pub fetched: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Copies that were given to other nodes.
+    pub given: u64,
 }
 
 #[derive(Debug)]
@@ -526,6 +532,13 @@ impl HostState {
         if is_full {
             self.any_from = Instant::now() + FULL_PAUSE;
         }
+    }
+
+    /// The copy of a file, if programs may have it now.
+    pub(crate) fn published(&self, hash: u64) -> Option<EarlierCopy> {
+        let file = &self.files[*self.by_hash.get(&hash)? as usize];
+        let copy = file.copy.filter(|_| !file.is_doubted)?;
+        self.table.copy_at(file.place).map(|_| copy)
     }
 
     /// The paths of the copies below a directory.

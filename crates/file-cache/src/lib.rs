@@ -16,6 +16,8 @@
 //!   other copy gets this name. The original must be the same before and after.
 //! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease
 //!   then.
+//! * *Hosts of several nodes give each other copies* of the files that they copy ahead, so the
+//!   storage is read less (`nodes`).
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or
 //!   changed a moment ago.
 //!
@@ -35,6 +37,7 @@ mod host;
 mod host_state;
 mod listing;
 mod mapping;
+mod nodes;
 mod orders;
 mod original;
 mod recognition;
@@ -50,6 +53,7 @@ pub use catch::{Catcher, Caught};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
+pub use nodes::NodeSettings;
 pub use report::{OriginalReason, RunCounts, RunReport};
 pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
 pub use writes::WriteBudget;

@@ -14,6 +14,7 @@ use foreread_preload::layout::MAX_ROOTS;
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
 use crate::host::{Host, check_root, has_runs, is_local};
+use crate::nodes::NodeSettings;
 use crate::report::{RunCounts, RunReport};
 use crate::table::{RootName, Table};
 use crate::trace::Trace;
@@ -107,6 +108,8 @@ pub struct RunSettings {
     pub(crate) order: OrderCell,
     /// The room and the budget of writes that others share. `None`: those of the store.
     pub(crate) shared: Option<(SharedRoom, Arc<dyn WriteBudget>)>,
+    /// How hosts of other nodes are found, if they are used.
+    pub(crate) nodes: Option<NodeSettings>,
 }
 
 /// An order that the first host takes.
@@ -154,7 +157,7 @@ impl RunSettings {
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
-        Ok(Self { roots: all, store, check, order, shared: None })
+        Ok(Self { roots: all, store, check, order, shared: None, nodes: None })
     }
 
     /// The room for copies.
@@ -178,6 +181,12 @@ impl RunSettings {
     #[must_use]
     pub fn with_check(self, check: CheckOriginals) -> Self {
         Self { check, ..self }
+    }
+
+    /// The same with copies of other nodes' hosts.
+    #[must_use]
+    pub fn with_nodes(self, nodes: NodeSettings) -> Self {
+        Self { nodes: Some(nodes), ..self }
     }
 
     /// The same with a known order.

@@ -4,9 +4,11 @@
 //! of ranks per node decides how much memory and disk each may take, even in a program without the
 //! network feature. The price is one more crate between the facade and `foreread-peer`.
 
+mod interfaces;
 mod launched;
 mod nodelist;
 
+pub use interfaces::{INTERFACE, InterfaceFilter};
 pub use launched::{Launched, LauncherEnv, MEET, Rendezvous};
 
 /// The variable with the job's token, equal on all ranks.

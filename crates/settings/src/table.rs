@@ -359,7 +359,8 @@ pub const VARIABLES: &[Variable] = &[
     (
         "FOREREAD_MEET",
         "Where ranks meet: rank 0's `host:port`, one `host:port` per rank with commas between them, or a \
-         directory that all ranks can access. Unset: the launcher's address",
+         directory that all ranks can access. Unset: the launcher's address. Nodes of `foreread run` use a \
+         directory only",
     ),
     (
         "FOREREAD_INTERFACE",

@@ -55,3 +55,4 @@ mod token;
 mod two_runs;
 mod unchanged;
 mod unchanged_agent;
+mod unchanged_nodes;

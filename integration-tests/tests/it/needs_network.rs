@@ -260,3 +260,41 @@ fn agent_that_dies_under_ranks_of_two_nodes_costs_reads_only() {
     let ids = |report: &Value| number(&report["epochs"][2], "/samples");
     assert_eq!(ids(&other), 1500);
 }
+
+/// `foreread run` on two machines with room for half of 90 files each. The link of one goes down.
+#[test]
+// semantics: FILES-10
+fn unreachable_node_costs_programs_no_byte() {
+    let samples = Samples::new();
+    (0..90_u64).for_each(|id| samples.add(&id.to_string(), &content(id, 40_000)));
+    let Some(network) = Network::new(samples) else { return };
+    let script = r#"
+        sleep 3.2
+        mkdir meet
+        epoch='for f in $(shuf -e "$DATASET"/*); do sha256sum $f; sleep .005; done | sort | sha256sum'
+        node() {
+            n=$1
+            mkdir disk$n
+            FOREREAD_MEET=$PWD/meet FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
+                ip netns exec n$n "$FOREREAD" run --report json --disk-writes-per-day 1e9 --root "$DATASET" \
+                --disk=$PWD/disk$n=$((45 * 40960)) -- \
+                sh -c "for i in 1 2 3 4 5 6 7 8; do $epoch; done" > digests-$n 2> report-$n
+        }
+        for n in 0 1; do node $n & done
+        sleep 4
+        ip link set outer1 down
+        wait
+    "#;
+    network.run(1, script);
+    let read = |node: u32| {
+        let path = network.directory.path().join(format!("digests-{node}"));
+        std::fs::read_to_string(path).unwrap()
+    };
+    let first = read(0).lines().next().unwrap().to_owned();
+    for node in 0..2 {
+        let (report, digests) = (network.report(node), read(node));
+        println!("{report}");
+        assert_eq!(digests, format!("{first}\n").repeat(8), "{report}");
+        assert!(number(&report, "/host/fetched") > 0, "{report}");
+    }
+}

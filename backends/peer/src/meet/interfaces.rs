@@ -2,45 +2,18 @@
 //! the user names.
 //!
 //! Without a name, other nodes use the address from which rank 0 saw this rank connect. That is the
-//! network of the host name, which is often the slow one on clusters. Names match as those of
-//! `NCCL_SOCKET_IFNAME`, so that one value serves both.
+//! network of the host name, which is often the slow one on clusters.
 
 use std::net::IpAddr;
 
+pub use foreread_launcher::INTERFACE;
+use foreread_launcher::InterfaceFilter;
 use if_addrs::{Interface, get_if_addrs};
 
 use super::{MeetError, MeetErrorKind};
 
-/// The variable that names interfaces: `ib0,eth1` (prefixes), `=ib0` (whole names), `^docker,lo`
-/// (all but these).
-pub const INTERFACE: &str = "FOREREAD_INTERFACE";
-
 /// Addresses of this host, each with its interface.
 pub(super) type InterfaceAddresses = Vec<(String, IpAddr)>;
-
-/// A parsed list of interface names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct InterfaceFilter<'a> {
-    names: Vec<&'a str>,
-    /// The names are excluded.
-    excludes: bool,
-    /// The names are whole, not prefixes.
-    exact: bool,
-}
-
-impl<'a> InterfaceFilter<'a> {
-    fn of(text: &'a str) -> Self {
-        let (excludes, text) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
-        let (exact, text) = text.strip_prefix('=').map_or((false, text), |rest| (true, rest));
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
-        Self { names, excludes, exact }
-    }
-
-    fn matches(&self, interface: &str) -> bool {
-        let named = |name: &&str| if self.exact { interface == *name } else { interface.starts_with(*name) };
-        self.names.iter().any(named) != self.excludes
-    }
-}
 
 /// Addresses that other nodes may reach. `with_loopback` adds those of the loopback
 /// interface.
@@ -54,7 +27,7 @@ fn reachable(all: &[Interface], with_loopback: bool) -> impl Iterator<Item = (St
 fn select(all: &[Interface], text: &str) -> Result<InterfaceAddresses, MeetError> {
     let names = InterfaceFilter::of(text);
     let found: InterfaceAddresses = reachable(all, true).filter(|(name, _)| names.matches(name)).collect();
-    if !found.is_empty() && !names.names.is_empty() {
+    if !found.is_empty() && !names.is_empty() {
         return Ok(found);
     }
     let known: Vec<_> = reachable(all, true).map(|(name, ip)| format!("{name} ({ip})")).collect();
@@ -99,28 +72,6 @@ pub(super) fn name_of(ip: IpAddr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    // semantics: RANK-26
-    fn names_match_as_those_of_nccl_do() {
-        for (text, expected_names) in [
-            ("ib", "ib0 ib1"),
-            ("ib1, eth", "ib1 eth0"),
-            ("=ib1", "ib1"),
-            ("=ib", ""),
-            ("^ib", "lo eth0 docker0"),
-            ("^=ib0,lo,docker0", "ib1 eth0"),
-        ] {
-            let names = InterfaceFilter::of(text);
-            let found: Vec<_> = ["lo", "eth0", "ib0", "ib1", "docker0"]
-                .into_iter()
-                .filter(|name| names.matches(name))
-                .collect();
-            let mut expected: Vec<_> = expected_names.split_whitespace().collect();
-            expected.sort_by_key(|name| found.iter().position(|known| known == name));
-            assert_eq!(found, expected, "{text}");
-        }
-    }
 
     #[test]
     // semantics: RANK-26

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, SamplerKind};
 use foreread_file_cache::{
-    Catcher, CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport,
-    RunSettings, memory_directory, node_of,
+    Catcher, CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, NodeSettings,
+    RunReport, RunSettings, memory_directory, node_of,
 };
 use serde::Serialize;
 
@@ -35,6 +35,11 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
     let settings = settings.with_check(check(options.check));
     let settings = match order(options)? {
         Some(order) => settings.with_order(order),
+        None => settings,
+    };
+    let nodes = NodeSettings::of(&|name| std::env::var(name).ok());
+    let settings = match nodes.map_err(|error| usage(error.to_string()))? {
+        Some(nodes) => settings.with_nodes(nodes),
         None => settings,
     };
     // Before there are threads.
@@ -292,6 +297,14 @@ fn print_host(host: &HostCounts) {
         output::note(&format!(
             "foreread: the order of the files was recognised in {} epochs",
             host.recognised
+        ));
+    }
+    if host.fetched + host.given > 0 {
+        output::note(&format!(
+            "foreread: {} of the copies came from other nodes ({}); {} were given to them",
+            host.fetched,
+            ByteSize(host.fetched_bytes),
+            host.given
         ));
     }
     let mut reasons = Vec::new();

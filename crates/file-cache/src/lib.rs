@@ -21,6 +21,9 @@
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or
 //!   changed a moment ago.
 //!
+//! * *An agent may be the host*: its copies share the room of its samples. Hosts of several nodes
+//!   give each other copies.
+//!
 //! Which files are copied is the decision of
 //! [`FileChoice`](foreread_planner::FileChoice).
 #![cfg(target_os = "linux")]

@@ -106,6 +106,7 @@ impl AgentState {
             files,
             stopped,
         };
+        AgentFiles::count_earlier(state.disk());
         let policy = state.lock_policy();
         state.check(&policy.policy)?;
         state.apply(&policy.policy);

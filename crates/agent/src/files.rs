@@ -4,6 +4,7 @@
 //! They are in the first directory of `--disk`, and share its room and its budget of writes with
 //! samples. The cache begins with the first run.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foreread::agent::disk::HostDisk;
@@ -48,17 +49,14 @@ impl AgentFiles {
         let Some((disk, (directory, room))) = shared else {
             return Err(refuse("the agent has no disk for copies of files (--disk DIR=SIZE)".to_owned()));
         };
-        let (directory, bytes, node) = (directory.to_owned(), room.capacity(), node_of(directory));
-        let writes_per_day = disk.writes_per_day();
-        let store =
-            || CopyStore::Disk { directory: directory.clone(), bytes, writes_per_day, node: node.clone() };
+        let store = store(disk, directory, room.capacity());
         let host = {
             let mut there = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             match &*there {
                 Some(host) => Arc::clone(host),
                 None => {
                     let writes = Arc::new(DiskWrites(Arc::clone(disk)));
-                    let host = FileHost::new(store(), room, writes);
+                    let host = FileHost::new(store.clone(), room.clone(), writes);
                     let host = Arc::new(host.map_err(|error| refuse(error.to_string()))?);
                     *there = Some(Arc::clone(&host));
                     host
@@ -71,7 +69,19 @@ impl AgentFiles {
             _ => CheckOriginals::Auto,
         };
         host.serve(&request.roots, check).map_err(|error| refuse(error.to_string()))?;
-        Ok(FilesAnswer { directory, bytes, writes_per_day, node })
+        let CopyStore::Disk { directory, writes_per_day, node, .. } = store else {
+            return Err(refuse("no directory".to_owned()));
+        };
+        // What samples take is not there for a run that takes over.
+        Ok(FilesAnswer { directory, bytes: room.for_files(), writes_per_day, node })
+    }
+
+    /// Counts the copies that an earlier agent has left in the room that samples share.
+    pub(crate) fn count_earlier(disk: Option<&Arc<HostDisk>>) {
+        let shared = disk.and_then(|disk| Some((disk, disk.shared_room()?)));
+        if let Some((disk, (directory, room))) = shared {
+            room.set_files(FileHost::held_bytes(&store(disk, directory, room.capacity())));
+        }
     }
 
     /// The directory that it serves, the host's counts and the runs. `None` before the first run.
@@ -83,4 +93,12 @@ impl AgentFiles {
     pub(crate) fn is_used(&self) -> bool {
         self.get().is_some_and(|host| host.has_runs())
     }
+}
+
+/// The place of the copies.
+fn store(disk: &HostDisk, directory: &Path, bytes: u64) -> CopyStore {
+    // Runs have other working directories.
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    let node = node_of(&directory);
+    CopyStore::Disk { directory, bytes, writes_per_day: disk.writes_per_day(), node }
 }

@@ -10,6 +10,9 @@ use crate::host_state::footprint;
 use crate::original::identity_of;
 use crate::table::EarlierCopy;
 
+/// The file with the boot whose copies are believed.
+const BOOT: &str = "boot";
+
 /// Earlier copies whose files were not found yet. Those of datasets that no run has now stay until
 /// their room is needed.
 #[derive(Debug)]
@@ -22,15 +25,10 @@ pub(crate) struct EarlierCopies {
 }
 
 impl EarlierCopies {
-    /// These copies, in the directory of a cache. Notes that later hosts of this boot may believe
-    /// them.
+    /// These copies, in the directory of a cache.
     pub(crate) fn new(cache: &Path, copies: impl IntoIterator<Item = (u64, EarlierCopy)>) -> Self {
-        let path = cache.join("boot");
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let is_same = !boot.is_empty() && std::fs::read_to_string(&path).is_ok_and(|there| there == boot);
-        if !is_same && let Err(error) = std::fs::write(&path, boot) {
-            tracing::debug!(%error, "copies are compared with their checksums at each start");
-        }
+        let is_same =
+            boot().is_some_and(|boot| std::fs::read(cache.join(BOOT)).is_ok_and(|there| there == boot));
         let copies: BTreeMap<u64, EarlierCopy> = copies.into_iter().collect();
         let bytes = copies.values().map(|copy| footprint(copy.identity.size)).fold(0, u64::saturating_add);
         Self { copies, bytes, is_checked: !is_same }
@@ -67,6 +65,20 @@ impl EarlierCopies {
             (self.copies, self.bytes) = (BTreeMap::new(), 0);
         }
     }
+}
+
+/// Notes that later hosts of this boot may believe the copies: those of earlier boots were compared
+/// with their checksums, or are not known any more.
+pub(crate) fn believe(cache: &Path) {
+    let Some(boot) = boot() else { return };
+    if let Err(error) = std::fs::write(cache.join(BOOT), boot) {
+        tracing::debug!(%error, "copies are compared with their checksums at each start");
+    }
+}
+
+/// The id of this boot of the machine.
+fn boot() -> Option<Vec<u8>> {
+    std::fs::read("/proc/sys/kernel/random/boot_id").ok().filter(|boot| !boot.is_empty())
 }
 
 /// Whether a copy that an earlier host has left is that of the file at `path` as it is now.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::directory::{CacheDirectory, lock};
+use crate::host::has_runs;
 
 /// A cache of this user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,8 @@ pub struct FileCacheEntry {
 /// The caches of this user in a directory that was given to `--disk`, those of other nodes
 /// included.
 pub fn file_caches(directory: &Path) -> Vec<FileCacheEntry> {
-    CacheDirectory::existing(directory).iter().map(look).collect()
+    let entries = CacheDirectory::existing(directory);
+    entries.iter().map(look).filter(|entry| entry.copies > 0 || entry.in_use).collect()
 }
 
 /// Removes a cache, unless a process uses it. `false` if one does.
@@ -33,12 +35,11 @@ pub fn remove_file_cache(entry: &FileCacheEntry) -> bool {
     if !lock(&file, false) {
         return false;
     }
-    // A run that starts now waits for the lock, and finds nothing.
-    cache.remove_copies();
-    for directory in [cache.copies(), cache.runs()] {
-        // What stays has no copies.
-        let _ = std::fs::remove_dir_all(directory);
+    // Runs that start from now on wait for a host, which makes another table.
+    if cache.set_ready(false).is_err() || has_runs(&cache) {
+        return false;
     }
+    cache.remove_copies();
     true
 }
 
@@ -73,12 +74,14 @@ mod tests {
         std::fs::write(cache.copies().join("ab/ab12-1"), [1; 5000]).unwrap();
         let found = file_caches(parent.path());
         let paths: Vec<_> = found.iter().map(|entry| (&*entry.path, entry.copies)).collect();
-        assert_eq!(paths, [(cache.path(), 1), (of_node.path(), 0)]);
+        // One without copies is not listed.
+        assert_eq!(paths, [(cache.path(), 1)]);
+        assert!(of_node.path().is_dir());
         assert!(found[0].bytes >= 5000 && !found[0].in_use, "{found:?}");
         let file = cache.lock_file().unwrap();
         assert!(lock(&file, false) && file_caches(parent.path())[0].in_use);
         assert!(!remove_file_cache(&found[0]));
         drop(file);
-        assert!(remove_file_cache(&found[0]) && file_caches(parent.path())[0].copies == 0);
+        assert!(remove_file_cache(&found[0]) && file_caches(parent.path()).is_empty());
     }
 }

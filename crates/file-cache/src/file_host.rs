@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::directory::{CacheDirectory, lock};
 use crate::error::FileCacheError;
 use crate::host::{Host, has_runs, is_alive, runs};
-use crate::host_state::HostCounts;
+use crate::host_state::{HostCounts, footprint};
 use crate::report::RunCounts;
-use crate::run::{CheckOriginals, CopyStore, RunSettings, take_over};
+use crate::run::{CheckOriginals, CopyStore, RunSettings, Takeover};
+use crate::table::Table;
 use crate::trace::Trace;
 use crate::writes::WriteBudget;
 
@@ -42,6 +43,17 @@ pub struct FilesStatus {
     pub runs: Vec<RunStatus>,
 }
 
+/// The lock of the cache.
+#[derive(Debug, Default)]
+enum HostLock {
+    #[default]
+    None,
+    /// This process has it, by this descriptor or by that of the wait.
+    Own { _file: Option<File> },
+    /// Another process has it.
+    Awaited(Arc<Takeover>),
+}
+
 /// A host of a cache of files, for runs of other processes.
 pub struct FileHost {
     cache: CacheDirectory,
@@ -49,8 +61,7 @@ pub struct FileHost {
     room: SharedRoom,
     writes: Arc<dyn WriteBudget>,
     host: Arc<Mutex<Option<Host>>>,
-    /// Locked, or waited for, since the first start.
-    lock_file: Mutex<Option<File>>,
+    lock: Mutex<HostLock>,
 }
 
 impl std::fmt::Debug for FileHost {
@@ -70,8 +81,8 @@ impl FileHost {
         room: SharedRoom,
         writes: Arc<dyn WriteBudget>,
     ) -> Result<Self, FileCacheError> {
-        let (host, lock_file) = Default::default();
-        Ok(Self { cache: store.open()?, store, room, writes, host, lock_file })
+        let (host, lock) = Default::default();
+        Ok(Self { cache: store.open()?, store, room, writes, host, lock })
     }
 
     /// Every change is complete before the lock is released, even after a panic.
@@ -88,32 +99,44 @@ impl FileHost {
         let settings = RunSettings::new(roots, self.store.clone())?.with_check(check);
         let settings =
             RunSettings { shared: Some((self.room.clone(), Arc::clone(&self.writes))), ..settings };
-        let mut file = self.lock_file.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_idle = self.lock().is_some() && !has_runs(&self.cache);
-        if is_idle {
-            // It ends before the next one counts what is there.
-            drop(self.lock().take());
-            *self.lock() = Some(Host::start(&self.cache, &settings)?);
-            return Ok(());
+        let mut there = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let HostLock::Awaited(takeover) = &*there
+            && takeover.has_ended()
+        {
+            let has_host = self.lock().is_some();
+            *there = if has_host { HostLock::Own { _file: None } } else { HostLock::None };
         }
-        if file.is_some() {
-            return Ok(());
+        let has_host = self.lock().is_some();
+        match &*there {
+            HostLock::Awaited(_) => return Ok(()),
+            _ if has_host && has_runs(&self.cache) => return Ok(()),
+            HostLock::None if !has_host => {
+                let own = self.cache.lock_file()?;
+                if !lock(&own, false) {
+                    let (cache, host) = (self.cache.clone(), Arc::clone(&self.host));
+                    *there = HostLock::Awaited(Takeover::wait(own, cache, Arc::new(settings), host));
+                    return Ok(());
+                }
+                *there = HostLock::Own { _file: Some(own) };
+            }
+            _ => {}
         }
-        let own = self.cache.lock_file()?;
-        let kept =
-            own.try_clone().map_err(|error| FileCacheError::system("lock", self.cache.path(), error))?;
-        if lock(&own, false) {
-            *self.lock() = Some(Host::start(&self.cache, &settings)?);
-        } else {
-            take_over(own, self.cache.clone(), Arc::new(settings), Arc::clone(&self.host));
-        }
-        *file = Some(kept);
+        // One without runs ends before the next one counts what is there.
+        drop(self.lock().take());
+        *self.lock() = Some(Host::start(&self.cache, &settings)?);
         Ok(())
     }
 
     /// Whether runs use the cache.
     pub fn has_runs(&self) -> bool {
         has_runs(&self.cache)
+    }
+
+    /// The bytes of the copies that an earlier host has left.
+    pub fn held_bytes(store: &CopyStore) -> u64 {
+        let table = store.open().ok().and_then(|cache| Table::open(cache.path()));
+        let copies = table.map(|table| table.earlier()).unwrap_or_default();
+        copies.values().map(|copy| footprint(copy.identity.size)).fold(0, u64::saturating_add)
     }
 
     /// What it does now.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use foreread_local::is_on_this_machine;
 use foreread_preload::layout::OpenKind;
 
-use crate::adoption::{EarlierCopies, is_right, sweep};
+use crate::adoption::{EarlierCopies, believe, is_right, sweep};
 use crate::copying::{CopyFailure, copy, forget_pages, remove_copy};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
@@ -144,8 +144,11 @@ impl Host {
             Some(mut table) => {
                 table.withdraw_all();
                 for root in &settings.roots {
-                    let added = table.add_root(root);
-                    added.map_err(|error| FileCacheError::system("serve", &root.path, error))?;
+                    // One that is gone must not keep the other runs from their copies.
+                    if let Err(error) = table.add_root(root) {
+                        let root = root.path.display();
+                        tracing::warn!(%error, %root, "its files are opened as they are");
+                    }
                 }
                 table.set_checks(checks || table.checks());
                 table
@@ -299,8 +302,17 @@ fn take_files(shared: &HostShared, cache: &CacheDirectory, first: Vec<ListedFile
         }
         take_file(shared, file);
     }
-    shared.lock().all_are_listed();
-    sweep(&cache.copies(), |hash, generation| shared.lock().is_known(hash, generation));
+    {
+        let mut state = shared.lock();
+        // The next host of this process counts for itself.
+        if shared.has_ended() {
+            return;
+        }
+        state.all_are_listed();
+    }
+    believe(cache.path());
+    let is_known = |hash, generation| shared.has_ended() || shared.lock().is_known(hash, generation);
+    sweep(&cache.copies(), is_known);
     shared.work.notify_all();
 }
 
@@ -409,7 +421,7 @@ impl Traces {
         Self { cache, runs: BTreeMap::new(), looked: None, renaming: None }
     }
 
-    fn run(mut self, shared: &HostShared) {
+    fn run(mut self, shared: &Arc<HostShared>) {
         while !shared.has_ended() {
             if self.looked.is_none_or(|looked| looked.elapsed() > RUNS) {
                 self.looked = Some(Instant::now());
@@ -437,13 +449,16 @@ impl Traces {
     }
 
     /// Begins to read the traces of new runs, and forgets those that have ended.
-    fn look_for_runs(&mut self, shared: &HostShared) {
+    fn look_for_runs(&mut self, shared: &Arc<HostShared>) {
         for run in runs(&self.cache) {
             if self.runs.contains_key(&run) {
                 continue;
             }
             if let Some(trace) = Trace::open(&run.join("trace")) {
-                serve_roots(shared, &run);
+                let (shared, directory) = (Arc::clone(shared), run.clone());
+                // It may wait for a file server, and other runs must not wait for that.
+                let thread = std::thread::Builder::new().name("foreread-roots".to_owned());
+                let _ = thread.spawn(move || serve_roots(&shared, &directory));
                 self.runs.insert(run, trace);
             }
         }

@@ -226,6 +226,7 @@ impl HostState {
     /// Removes a copy that was there before, and that no file has.
     pub(crate) fn discard(&mut self, hash: u64, copy: &EarlierCopy) {
         remove_copy(&self.copies, hash, copy.generation);
+        self.table.forget(hash, copy.generation);
         self.room.give_back(footprint(copy.identity.size));
     }
 
@@ -265,7 +266,10 @@ impl HostState {
         match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
             // A program that outlives its run has it. The next host looks at it again.
             Eviction::InUse => {}
-            Eviction::Removed | Eviction::Absent => self.room.give_back(footprint(copy.identity.size)),
+            Eviction::Removed | Eviction::Absent => {
+                self.table.forget(hash, copy.generation);
+                self.room.give_back(footprint(copy.identity.size));
+            }
         }
         true
     }

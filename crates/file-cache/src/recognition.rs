@@ -20,7 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use foreread_oracle::{Sampler, Torch};
-use foreread_planner::{OrderShare, front_places};
+use foreread_planner::{OrderShare, share_of_order};
 
 /// Seeds plus epochs of `DistributedSampler` that are tried.
 const TORCH_SEEDS: u64 = 128;
@@ -143,15 +143,13 @@ fn find(first: &[u32], paths: &[PathBuf]) -> Option<Match> {
 /// The part of an order that these first files are from.
 fn share(order: KnownOrder, files: &[u32], first: &[u32]) -> Option<OrderShare> {
     let numbers = numbers(order, files)?;
-    let wanted: HashMap<u32, usize> = first.iter().map(|number| (*number, usize::MAX)).collect();
-    let mut places = wanted;
+    let mut places: HashMap<u32, Option<usize>> = first.iter().map(|number| (*number, None)).collect();
     for (place, number) in numbers.iter().enumerate() {
         if let Some(at) = places.get_mut(number) {
-            *at = place;
+            *at = Some(place);
         }
     }
-    let places = places.into_values().map(|place| (place != usize::MAX).then_some(place));
-    front_places(places, numbers.len()).map(|front| OrderShare::of(&front))
+    share_of_order(&first.iter().map(|number| places[number]).collect::<Vec<_>>())
 }
 
 /// The files in an order. `files` are in the order of their paths.
@@ -260,7 +258,7 @@ mod tests {
         let found = recognition.look(4, &listed[..FIRST_USES], &paths).unwrap();
         assert!(found.files.is_sorted() && found.files.len() == 2300);
         // An order of its own.
-        let own: Vec<u32> = (0..FIRST_USES).map(|at| images[at * 37]).collect();
+        let own: Vec<u32> = (0..FIRST_USES).map(|at| images[(at * at * 7 + at * 731) % 2000]).collect();
         assert_eq!(recognition.look(5, &own, &paths), None);
         assert_eq!(recognition.next(6), None);
     }

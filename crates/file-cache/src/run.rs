@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_local::disk::SharedRoom;
 use foreread_preload::VARIABLE;
-use foreread_preload::layout::MAX_ROOTS;
+use foreread_preload::layout::{MAX_PATH, MAX_ROOTS};
 
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
@@ -22,6 +23,9 @@ use crate::writes::{OwnWrites, WriteBudget};
 
 /// How long a run waits for the host of its cache.
 const HOST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the last run waits for the end of a host that has ended before it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 const POLL: Duration = Duration::from_millis(10);
 
@@ -49,6 +53,12 @@ pub enum CopyStore {
 }
 
 impl CopyStore {
+    pub(crate) fn directory(&self) -> &Path {
+        match self {
+            Self::Disk { directory, .. } | Self::Memory { directory, .. } => directory,
+        }
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Disk { bytes, .. } | Self::Memory { bytes, .. } => *bytes,
@@ -146,6 +156,10 @@ impl RunSettings {
             }
             // Programs may use both names.
             for path in [found.clone(), given] {
+                if path.as_os_str().len() > MAX_PATH {
+                    let why = format!("{} has more than {MAX_PATH} bytes", path.display());
+                    return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+                }
                 let name = RootName { path, target: found.clone() };
                 if !all.contains(&name) {
                     all.push(name);
@@ -205,6 +219,8 @@ pub struct FileRun {
     host: Arc<Mutex<Option<Host>>>,
     /// The cache, if its copies end with the last run.
     in_memory: Option<CacheDirectory>,
+    /// `None`: this process has been the host from the beginning.
+    takeover: Option<Arc<Takeover>>,
 }
 
 impl FileRun {
@@ -213,15 +229,15 @@ impl FileRun {
     /// # Errors
     /// A directory that cannot be used, or a host that does not start.
     pub fn start(settings: RunSettings) -> Result<Self, FileCacheError> {
-        let cache = settings.store.open()?;
-        for root in &settings.roots {
-            if cache.path().starts_with(&root.target) {
-                let (cache, root) = (cache.path().display(), root.path.display());
-                let why =
-                    format!("{cache} for copies is in {root}, whose files are copied; use another directory");
-                return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
-            }
+        let directory = settings.store.directory();
+        let real = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        if let Some(root) = settings.roots.iter().find(|root| real.starts_with(&root.target)) {
+            let (directory, root) = (directory.display(), root.path.display());
+            let why =
+                format!("{directory} for copies is in {root}, whose files are copied; use another directory");
+            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
+        let cache = settings.store.open()?;
         let library = cache.library()?;
         let lock_file = cache.lock_file()?;
         let settings = Arc::new(settings);
@@ -253,13 +269,14 @@ impl FileRun {
         let in_memory = matches!(settings.store, CopyStore::Memory { .. }).then(|| cache.clone());
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
-        if is_host {
+        let takeover = if is_host {
             // It is locked until this process ends.
             std::mem::forget(lock_file);
+            None
         } else {
-            take_over(lock_file, cache, settings, Arc::clone(&host));
-        }
-        Ok(Self { announced, library, host, in_memory })
+            Some(Takeover::wait(lock_file, cache, settings, Arc::clone(&host)))
+        };
+        Ok(Self { announced, library, host, in_memory, takeover })
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
@@ -299,16 +316,16 @@ impl Drop for FileRun {
     fn drop(&mut self) {
         self.announced.end();
         let host = self.host.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (Some(cache), Some(host)) = (&self.in_memory, host) else { return };
-        // Runs that start from now on wait for the next host, which makes another table.
-        let is_closed = cache.set_ready(false).is_ok();
-        if has_runs(cache) || !is_closed {
-            let _ = cache.set_ready(true);
-            return;
+        let Some(cache) = &self.in_memory else { return };
+        let Some(takeover) = self.takeover.as_ref().filter(|_| host.is_none()) else {
+            return close_memory(cache, host);
+        };
+        takeover.is_over.store(true, Ordering::Release);
+        // The last run removes the copies, whoever has been the host.
+        let begun = Instant::now();
+        while !has_runs(cache) && !takeover.has_ended() && begun.elapsed() < CLOSE_TIMEOUT {
+            std::thread::sleep(POLL);
         }
-        // Copies in memory would keep it from other jobs. The host's threads end by themselves.
-        drop(host);
-        cache.remove_copies();
     }
 }
 
@@ -374,30 +391,79 @@ pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
     pairs.iter().map(|[name, target]| RootName { path: path(name), target: path(target) }).collect()
 }
 
-/// Becomes the host when the present one has ended.
-pub(crate) fn take_over(
-    file: File,
-    cache: CacheDirectory,
-    settings: Arc<RunSettings>,
-    host: Arc<Mutex<Option<Host>>>,
-) {
-    let waiting = std::thread::Builder::new().name("foreread-lock".to_owned()).spawn(move || {
-        if !lock(&file, true) {
-            return;
-        }
-        match Host::start(&cache, &settings) {
-            Ok(started) => {
-                *host.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
-                // It is locked until this process ends.
-                std::mem::forget(file);
+/// The wait of a run for the place of the host.
+#[derive(Debug)]
+pub(crate) struct Takeover {
+    /// Whether the run is over, so that this process becomes no host.
+    is_over: AtomicBool,
+    /// Whether the wait has ended: this process is the host, or will not be.
+    has_ended: AtomicBool,
+}
+
+impl Takeover {
+    /// Becomes the host when the present one has ended. What fails is tried by other runs.
+    pub(crate) fn wait(
+        file: File,
+        cache: CacheDirectory,
+        settings: Arc<RunSettings>,
+        host: Arc<Mutex<Option<Host>>>,
+    ) -> Arc<Self> {
+        let takeover = Arc::new(Self { is_over: AtomicBool::new(false), has_ended: AtomicBool::new(false) });
+        let own = Arc::clone(&takeover);
+        let waiting = std::thread::Builder::new().name("foreread-lock".to_owned()).spawn(move || {
+            if lock(&file, true) {
+                own.take_over(file, &cache, &settings, &host);
             }
-            // Another run may be able to do it.
-            Err(error) => tracing::warn!(%error, "this run makes no copies"),
+            own.has_ended.store(true, Ordering::Release);
+        });
+        if let Err(error) = waiting {
+            tracing::debug!(%error, "no thread to become the host");
+            takeover.has_ended.store(true, Ordering::Release);
         }
-    });
-    if let Err(error) = waiting {
-        tracing::debug!(%error, "no thread to become the host");
+        takeover
     }
+
+    fn take_over(
+        &self,
+        file: File,
+        cache: &CacheDirectory,
+        settings: &RunSettings,
+        host: &Mutex<Option<Host>>,
+    ) {
+        if !self.is_over.load(Ordering::Acquire) {
+            match Host::start(cache, settings) {
+                Ok(started) => *host.lock().unwrap_or_else(PoisonError::into_inner) = Some(started),
+                // Another run may be able to do it.
+                Err(error) => return tracing::warn!(%error, "this run makes no copies"),
+            }
+        }
+        if self.is_over.load(Ordering::Acquire) {
+            let host = host.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if matches!(settings.store, CopyStore::Memory { .. }) {
+                close_memory(cache, host);
+            }
+        }
+        // It is locked until this process ends.
+        std::mem::forget(file);
+    }
+
+    /// Whether the wait has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+}
+
+/// Removes the copies in memory, unless other runs use them. They would keep it from other jobs.
+fn close_memory(cache: &CacheDirectory, host: Option<Host>) {
+    // Runs that start from now on wait for the next host, which makes another table.
+    let is_closed = cache.set_ready(false).is_ok();
+    if has_runs(cache) || !is_closed {
+        let _ = cache.set_ready(true);
+        return;
+    }
+    // The host's threads end by themselves.
+    drop(host);
+    cache.remove_copies();
 }
 
 /// The directory of a `tmpfs` with room for copies, and the bytes that it has left.

@@ -275,18 +275,30 @@ impl Table {
         let Some(entry) = self.free_entry(copy.inode) else { return };
         let made = (copy.generation, copy.crc32c);
         self.entries()[entry].set(copy.inode, hash, made, copy.changed, &copy.identity);
+        // Not for other copies.
+        (self.published[entry], self.retired[entry]) = (true, None);
         let value = SlotValue { is_earlier: true, generation: copy.generation, entry: entry as u32, ..slot };
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
     }
 
     /// Forgets the copies of earlier hosts that were not published again, but those that stay: by
     /// hash and generation.
-    pub(crate) fn forget_earlier(&self, stays: impl Fn(u64, u32) -> bool) {
-        for slot in self.slots() {
+    pub(crate) fn forget_earlier(&mut self, stays: impl Fn(u64, u32) -> bool) {
+        for place in 0..self.slots().len() as u32 {
+            let slot = &self.slots()[place as usize];
             let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
             if value.is_earlier && !stays(slot.hash.load(Ordering::Relaxed), value.generation) {
-                slot.value.store(SlotValue { is_earlier: false, ..value }.encode(), Ordering::Release);
+                self.withdraw(place);
             }
+        }
+    }
+
+    /// Forgets the copy of an earlier host, if it is this one.
+    pub(crate) fn forget(&mut self, hash: u64, generation: u32) {
+        let Some(place) = self.find(hash) else { return };
+        let value = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Relaxed));
+        if value.is_earlier && value.generation == generation {
+            self.withdraw(place);
         }
     }
 
@@ -392,13 +404,16 @@ impl Table {
 
     /// Returns the entry of the copy, if there was one.
     fn set_withdrawn(&self, place: u32, is_earlier: bool) -> Option<usize> {
-        let slot = &self.slots()[place as usize].value;
+        let FileSlot { hash: slot_hash, value: slot } = &self.slots()[place as usize];
         let value = SlotValue::decode(slot.load(Ordering::Relaxed));
         let is_copy = value.is_present || value.is_earlier;
         let now = SlotValue { is_present: false, is_earlier: is_earlier && is_copy, ..value };
         slot.store(now.encode(), Ordering::Release);
-        let entry = Some(value.entry as usize).filter(|_| is_copy);
-        entry.filter(|entry| *entry < self.published.len())
+        // It may have become the entry of another copy.
+        let hash = slot_hash.load(Ordering::Relaxed);
+        let is_its = |entry: &CopyEntry| entry.hash.load(Ordering::Relaxed) == hash;
+        self.entries().get(value.entry as usize).filter(|entry| is_copy && is_its(entry))?;
+        Some(value.entry as usize)
     }
 
     /// Whether a program has marked a file.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
     OpenKind, OpenRecord, PathText, RECORDS, SMALL_HEADER_BYTES, TRACE_BYTES, TRACE_MAGIC, TraceHeader,
@@ -10,12 +11,15 @@ use foreread_preload::layout::{
 
 use crate::mapping::MappedFile;
 
+/// A record that is not written for so long is lost: its program has died.
+const LOST: Duration = Duration::from_millis(50);
+
 /// The trace of one run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     file: MappedFile,
-    /// The records that were read.
-    read: u64,
+    /// A record that has a number and is not written yet, and since when.
+    missing: Option<(u64, Instant)>,
 }
 
 impl Trace {
@@ -26,16 +30,16 @@ impl Trace {
         let table = PathText::new(table.as_os_str().as_bytes()).ok_or_else(why)?;
         let file = MappedFile::create(path, TRACE_BYTES)?;
         let counts = [const { AtomicU64::new(0) }; OpenKind::COUNT];
-        let (served_bytes, next) = (AtomicU64::new(0), AtomicU64::new(0));
+        let [served_bytes, next, read] = [0; 3].map(AtomicU64::new);
         // SAFETY: the file was made here, and nothing has a reference to it.
-        unsafe { file.write(0, TraceHeader { magic: TRACE_MAGIC, table, served_bytes, next, counts }) };
-        Ok(Self { file, read: 0 })
+        unsafe { file.write(0, TraceHeader { magic: TRACE_MAGIC, table, served_bytes, next, read, counts }) };
+        Ok(Self { file, missing: None })
     }
 
     /// The trace of another run.
     pub(crate) fn open(path: &Path) -> Option<Self> {
         let file = MappedFile::open(path).ok()?;
-        let trace = (file.len() as u64 >= TRACE_BYTES).then_some(Self { file, read: 0 })?;
+        let trace = (file.len() as u64 >= TRACE_BYTES).then_some(Self { file, missing: None })?;
         (trace.header().magic == TRACE_MAGIC).then_some(trace)
     }
 
@@ -76,15 +80,19 @@ impl Trace {
     pub(crate) fn read(&mut self, mut each: impl FnMut(u64, OpenKind)) -> u64 {
         let records = self.records();
         let next = self.header().next.load(Ordering::Acquire);
-        let mut read = self.read.max(next.saturating_sub(RECORDS));
+        // An earlier host may have read some.
+        let mut read = self.header().read.load(Ordering::Relaxed).max(next.saturating_sub(RECORDS));
         let begun = read;
+        let mut missing = self.missing;
         while read < next {
             let record = &records[(read % RECORDS) as usize];
             let detail = record.detail.swap(0, Ordering::Acquire);
             if detail == 0 {
                 // Its program has the number and has not written yet, or has died.
-                let is_late = next - read > RECORDS / 2;
-                if !is_late {
+                let since = missing.filter(|(number, _)| *number == read).map(|(_, since)| since);
+                let is_lost = since.is_some_and(|since| since.elapsed() > LOST);
+                if !is_lost {
+                    missing = Some((read, since.unwrap_or_else(Instant::now)));
                     break;
                 }
             }
@@ -94,7 +102,8 @@ impl Trace {
             }
             read += 1;
         }
-        self.read = read;
+        self.missing = missing;
+        self.header().read.store(read, Ordering::Relaxed);
         read - begun
     }
 }

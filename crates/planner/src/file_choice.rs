@@ -31,7 +31,7 @@ const ONE_USE: u64 = 64;
 const ONE_USE_PART: u64 = 4;
 
 /// An epoch has begun when this part of its files was opened again.
-const REPEATED_PART: u64 = 32;
+const REPEATED_PART: usize = 32;
 
 /// An order is that of the epoch before if most files come near their places there.
 const NEAR_PART: usize = 64;
@@ -107,7 +107,8 @@ pub struct FileChoice {
     is_ordered: bool,
     is_announced: bool,
     cached: usize,
-    repeated: u64,
+    /// Files that were opened again, in their order.
+    repeated: Vec<u32>,
     epochs: u64,
 }
 
@@ -200,10 +201,10 @@ impl FileChoice {
         state.opened = now;
         if state.is_used && !is_again && !state.is_repeated {
             state.is_repeated = true;
-            self.repeated += 1;
+            self.repeated.push(file);
             let is_complete =
                 self.is_ordered() && !self.ahead.is_empty() && self.used.len() >= self.ahead.len();
-            if is_complete || self.repeated > self.used.len() as u64 / REPEATED_PART {
+            if is_complete || self.repeated.len() > self.used.len() / REPEATED_PART {
                 self.begin_epoch();
             }
         }
@@ -226,7 +227,7 @@ impl FileChoice {
     /// All files are unused again, but those that were repeated.
     fn begin_epoch(&mut self) {
         self.epochs += 1;
-        self.repeated = 0;
+        let repeated = std::mem::take(&mut self.repeated);
         let order = std::mem::take(&mut self.used);
         self.is_announced = false;
         self.expect(order);
@@ -234,13 +235,15 @@ impl FileChoice {
         for at in 0..self.ahead.len() {
             let file = self.ahead[at];
             let state = self.file(file);
-            state.is_used = std::mem::take(&mut state.is_repeated);
-            if state.is_used {
-                let is_cached = state.is_cached;
-                self.used.push(file);
-                if is_cached {
-                    self.spent.push_back(file);
-                }
+            (state.is_used, state.is_repeated) = (false, false);
+        }
+        for file in repeated {
+            let state = self.file(file);
+            state.is_used = true;
+            let is_cached = state.is_cached;
+            self.used.push(file);
+            if is_cached {
+                self.spent.push_back(file);
             }
         }
     }

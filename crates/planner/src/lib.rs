@@ -86,7 +86,7 @@ pub use lower_bound::{LowerBound, floor};
 pub use next_use::{
     AnnouncedUses, CacheBounds, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache,
 };
-pub use order_match::{FIRST_USES, OrderShare, front_places};
+pub use order_match::{FIRST_USES, OrderShare, share_of_order};
 pub use origin::{LargeReads, Origin, Price};
 pub use owners::{Owners, SampleOwner};
 pub use placement::Placement;

@@ -2,9 +2,11 @@
 //!
 //! # The decision, and its price
 //!
-//! * An order is recognised if nearly all of the first [`FIRST_USES`] files are in its first half.
-//!   Files in another order are there by chance with a probability below 10^-9. So hundreds of
-//!   orders can be tried. The price is that these files are not copied ahead.
+//! * An order is recognised if most files come after their predecessors in it. Loaders have several
+//!   readers, each of which reads a part of the order. So only the predecessor counts, and it may
+//!   come a few files later. Files in another order come so by chance with less than half of the
+//!   needed frequency. So hundreds of orders can be tried. The price is that these files are not
+//!   copied ahead.
 //! * Ranks divide an order among them: rank r of W uses the places r, r + W, and so on. A node
 //!   with some of the ranks uses a part of all places, which [`OrderShare`] finds from the same
 //!   files. It needs no launcher. A node with more than eight ranks is not recognised by it, and
@@ -12,14 +14,22 @@
 //!
 //! All results are functions of the arguments.
 
+use std::collections::HashMap;
+
 /// Files that are compared with an order.
 pub const FIRST_USES: usize = 48;
 
-/// Of the first files, so many may be elsewhere: those of another dataset, or of a late worker.
+/// Of the first files, so many may be elsewhere: those of another dataset.
 const STRAYS: usize = FIRST_USES / 12;
 
-/// They must be in this part of the order.
-const FRONT_PART: usize = 2;
+/// So many of the first files must come after their predecessors.
+const ENOUGH: usize = FIRST_USES * 3 / 4;
+
+/// A predecessor may come so many files later: several threads open files of one list.
+const LATE: usize = 16;
+
+/// The first place of the first files is at most this many times their number.
+const FRONT: usize = 2;
 
 /// The most ranks that share an order.
 const MOST_RANKS: usize = 4096;
@@ -27,27 +37,36 @@ const MOST_RANKS: usize = 4096;
 /// Each rank of a node must have used so many of the first files that unseen ranks are elsewhere.
 const USES_PER_RANK: usize = 6;
 
-/// The sorted places of the first files in an order of `files`, if that is the order that they come
-/// in. Files that are not in the order have no place.
+/// The part of an order that the first files of an epoch are from, if that is the order that they
+/// come in. `places` are their places in it, in the order of their uses. Other files have none.
 ///
 /// ```
-/// use foreread_planner::front_places;
+/// use foreread_planner::share_of_order;
 ///
-/// let first = (0..48).rev().map(Some);
-/// assert_eq!(front_places(first, 1000), Some((0..48).collect()));
-/// let elsewhere = (0..48).map(|place| Some(place * 20));
-/// assert_eq!(front_places(elsewhere, 1000), None);
+/// let first = (0..48).map(Some).collect::<Vec<_>>();
+/// assert!(share_of_order(&first).is_some_and(|share| share.is_whole()));
+/// let other = (0..48).map(|place| Some(place * 31 % 97)).collect::<Vec<_>>();
+/// assert_eq!(share_of_order(&other), None);
 /// ```
-pub fn front_places(places: impl Iterator<Item = Option<usize>>, files: usize) -> Option<Vec<usize>> {
-    let (mut front, mut strays) = (Vec::new(), 0);
-    for place in places {
-        match place.filter(|place| *place < files / FRONT_PART) {
-            Some(place) => front.push(place),
-            None => strays += 1,
-        }
+pub fn share_of_order(places: &[Option<usize>]) -> Option<OrderShare> {
+    let mut known: Vec<usize> = places.iter().flatten().copied().collect();
+    if known.len() + STRAYS < places.len() {
+        return None;
     }
-    front.sort_unstable();
-    (strays <= STRAYS && front.len() >= FIRST_USES - STRAYS).then_some(front)
+    known.sort_unstable();
+    let share = OrderShare::of(&known);
+    let times: HashMap<usize, usize> = places
+        .iter()
+        .enumerate()
+        .filter_map(|(time, place)| Some((share.own_place((*place)?), time)))
+        .collect();
+    let is_next = |(own, time): (&usize, &usize)| match own.checked_sub(1) {
+        Some(before) => times.get(&before).is_some_and(|before| *before <= time + LATE),
+        None => true,
+    };
+    let next = times.iter().filter(|&pair| is_next(pair)).count();
+    let first = times.keys().min().copied().unwrap_or_default();
+    (next >= ENOUGH && first <= FRONT * FIRST_USES).then_some(share)
 }
 
 /// The places of an order that the ranks of one node use.
@@ -92,6 +111,13 @@ impl OrderShare {
             }
         }
         best
+    }
+
+    /// The number of used places before this one.
+    fn own_place(&self, place: usize) -> usize {
+        let (rounds, rest) = (place / self.remainders.len(), place % self.remainders.len());
+        let used = |places: &[bool]| places.iter().filter(|is_used| **is_used).count();
+        rounds * used(&self.remainders) + used(&self.remainders[..rest])
     }
 
     /// Whether the node uses the file at a place.
@@ -142,15 +168,40 @@ mod tests {
             }
         }
 
+        /// Files of a directory in a random order, of whatever size it is and wherever it is.
         #[test]
-        fn other_orders_are_not_recognised(seed in any::<u64>()) {
-            // Random places, as of a program with an order of its own.
-            let place = |number: u64| {
+        fn other_orders_are_not_recognised(
+            seed in any::<u64>(), files in FIRST_USES..2000, before in 0_usize..200,
+        ) {
+            let random = |number: u64| {
                 let mixed = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-                let mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-                Some(((mixed ^ mixed >> 33) % 2000) as usize)
+                (mixed ^ mixed >> 29).wrapping_mul(0xff51_afd7_ed55_8ccd) >> 7
             };
-            prop_assert_eq!(front_places((0..FIRST_USES as u64).map(place), 2000), None);
+            let mut order: Vec<usize> = (before..before + files).collect();
+            order.sort_by_key(|place| random(*place as u64));
+            let first: Vec<_> = order[..FIRST_USES].iter().copied().map(Some).collect();
+            prop_assert_eq!(share_of_order(&first), None);
+        }
+
+        /// Several workers, each with a batch, in any progress.
+        #[test]
+        fn readers_of_one_order_are_recognised(
+            batch in 4_usize..64, workers in 1_usize..9, steps in prop::collection::vec(0_usize..9, 400),
+        ) {
+            let mut at: Vec<usize> = (0..workers).map(|worker| worker * batch).collect();
+            let mut places = Vec::new();
+            for step in steps.into_iter().cycle().take(4000) {
+                let place = &mut at[step % workers];
+                places.push(Some(*place));
+                *place += 1;
+                if place.is_multiple_of(batch) {
+                    *place += (workers - 1) * batch;
+                }
+                if places.len() == FIRST_USES {
+                    break;
+                }
+            }
+            prop_assert!(share_of_order(&places).is_some());
         }
     }
 }

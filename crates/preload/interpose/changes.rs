@@ -1,7 +1,7 @@
 //! Calls that change which file a path means, or what is in it. The table must not answer for such
 //! a path again, so it is marked before the call. If the call fails, the file is not served either.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint};
 
 use crate::decision::{self, Rename, change};
 use crate::next::{self, Next};
@@ -74,7 +74,7 @@ stand_in! {
     };
     /// `linkat`.
     linkat(at: c_int, from: *const c_char, to_at: c_int, to: *const c_char, flags: c_int) -> c_int = {
-        if decision::is_copy(at, from, 0) {
+        if decision::is_copy(at, from, flags & system::AT_EMPTY_PATH) {
             return system::returned(-(system::EACCES as isize));
         }
         change(at, from, flags & system::AT_SYMLINK_FOLLOW != 0);
@@ -124,104 +124,8 @@ stand_in! {
     };
 }
 
-/// Calls a function that changes what `fstat` says of the file that a path leads to.
-///
-/// # Safety
-/// `path` is a C string, and `F` is the type of the function of libc.
-unsafe fn after_mark<F: Copy>(
-    (directory, path): At,
-    follows: bool,
-    next: &Next,
-    call: impl FnOnce(F) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's proof.
-    unsafe {
-        if !path.is_null() && !decision::may_change(directory, path, follows) {
-            return system::returned(-(system::EROFS as isize));
-        }
-        match next.get::<F>() {
-            Some(next) => call(next),
-            // A libc without the function has none that calls it.
-            None => system::returned(-(system::EROFS as isize)),
-        }
-    }
-}
-
-type Mode = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
-type ModeAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_int) -> c_int;
-type Owner = unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> c_int;
-type OwnerAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_uint, c_int) -> c_int;
-type Times = unsafe extern "C" fn(*const c_char, *const c_void) -> c_int;
-type TimesAt = unsafe extern "C" fn(c_int, *const c_char, *const c_void) -> c_int;
-type TimesFlags = unsafe extern "C" fn(c_int, *const c_char, *const c_void, c_int) -> c_int;
-type Attribute = unsafe extern "C" fn(*const c_char, *const c_char, *const c_void, usize, c_int) -> c_int;
-
-/// Whether a call with these flags changes the file that a link leads to.
-const fn follows(flags: c_int) -> bool {
-    flags & system::AT_SYMLINK_NOFOLLOW == 0
-}
-
-stand_in! {
-    /// `chmod`.
-    chmod(path: *const c_char, mode: c_uint) -> c_int =
-        after_mark::<Mode>((AT_FDCWD, path), true, &next::CHMOD, |next| next(path, mode));
-    /// `fchmodat`.
-    fchmodat(at: c_int, path: *const c_char, mode: c_uint, flags: c_int) -> c_int =
-        after_mark::<ModeAt>((at, path), follows(flags), &next::FCHMODAT, |next| next(at, path, mode, flags));
-    /// `chown`.
-    chown(path: *const c_char, user: c_uint, group: c_uint) -> c_int =
-        after_mark::<Owner>((AT_FDCWD, path), true, &next::CHOWN, |next| next(path, user, group));
-    /// `lchown`.
-    lchown(path: *const c_char, user: c_uint, group: c_uint) -> c_int =
-        after_mark::<Owner>((AT_FDCWD, path), false, &next::LCHOWN, |next| next(path, user, group));
-    /// `fchownat`.
-    fchownat(at: c_int, path: *const c_char, user: c_uint, group: c_uint, flags: c_int) -> c_int =
-        after_mark::<OwnerAt>((at, path), follows(flags), &next::FCHOWNAT, |next| {
-            next(at, path, user, group, flags)
-        });
-    /// `utime`.
-    utime(path: *const c_char, times: *const c_void) -> c_int =
-        after_mark::<Times>((AT_FDCWD, path), true, &next::UTIME, |next| next(path, times));
-    /// `utimes`.
-    utimes(path: *const c_char, times: *const c_void) -> c_int =
-        after_mark::<Times>((AT_FDCWD, path), true, &next::UTIMES, |next| next(path, times));
-    /// `futimesat`.
-    futimesat(at: c_int, path: *const c_char, times: *const c_void) -> c_int =
-        after_mark::<TimesAt>((at, path), true, &next::FUTIMESAT, |next| next(at, path, times));
-    /// `utimensat`.
-    utimensat(at: c_int, path: *const c_char, times: *const c_void, flags: c_int) -> c_int =
-        after_mark::<TimesFlags>((at, path), follows(flags), &next::UTIMENSAT, |next| {
-            next(at, path, times, flags)
-        });
-    /// `setxattr`.
-    setxattr(
-        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
-    ) -> c_int =
-        after_mark::<Attribute>((AT_FDCWD, path), true, &next::SETXATTR, |next| {
-            next(path, name, value, size, flags)
-        });
-    /// `lsetxattr`.
-    lsetxattr(
-        path: *const c_char, name: *const c_char, value: *const c_void, size: usize, flags: c_int
-    ) -> c_int =
-        after_mark::<Attribute>((AT_FDCWD, path), false, &next::LSETXATTR, |next| {
-            next(path, name, value, size, flags)
-        });
-    /// `chroot`.
-    chroot(path: *const c_char) -> c_int = {
-        let result = match next::CHROOT.get::<OnePath>() {
-            Some(chroot) => chroot(path),
-            None => system::returned(system::chroot(path)),
-        };
-        if result == 0 {
-            decision::root_changes();
-        }
-        result
-    };
-}
-
 /// `unlink` and `remove`.
-type OnePath = unsafe extern "C" fn(*const c_char) -> c_int;
+pub(crate) type OnePath = unsafe extern "C" fn(*const c_char) -> c_int;
 type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 type Paths = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 
@@ -236,51 +140,6 @@ unsafe fn during(from: At, to: Option<At>, change: impl FnOnce() -> c_int) -> c_
     from.end();
     to.into_iter().for_each(Rename::end);
     result
-}
-
-/// Refuses to change a copy by its descriptor. The original's path is not known here.
-///
-/// # Safety
-/// `F` is the type of the function of libc.
-unsafe fn unless_copy<F: Copy>(descriptor: c_int, next: &Next, call: impl FnOnce(F) -> c_int) -> c_int {
-    // SAFETY: an empty path is a C string.
-    if unsafe { decision::is_copy(descriptor, c"".as_ptr(), system::AT_EMPTY_PATH) } {
-        return system::returned(-(system::EROFS as isize));
-    }
-    // SAFETY: the caller's proof.
-    match unsafe { next.get::<F>() } {
-        Some(next) => call(next),
-        // A libc without the function has none that calls it.
-        None => system::returned(-(system::EROFS as isize)),
-    }
-}
-
-stand_in! {
-    /// `fchmod`.
-    fchmod(descriptor: c_int, mode: c_uint) -> c_int =
-        unless_copy::<unsafe extern "C" fn(c_int, c_uint) -> c_int>(descriptor, &next::FCHMOD, |next| {
-            next(descriptor, mode)
-        });
-    /// `fchown`.
-    fchown(descriptor: c_int, user: c_uint, group: c_uint) -> c_int =
-        unless_copy::<unsafe extern "C" fn(c_int, c_uint, c_uint) -> c_int>(
-            descriptor, &next::FCHOWN, |next| next(descriptor, user, group)
-        );
-    /// `futimens`.
-    futimens(descriptor: c_int, times: *const c_void) -> c_int =
-        unless_copy::<unsafe extern "C" fn(c_int, *const c_void) -> c_int>(
-            descriptor, &next::FUTIMENS, |next| next(descriptor, times)
-        );
-    /// `fsetxattr`.
-    fsetxattr(
-        descriptor: c_int, name: *const c_char, value: *const c_void, size: usize, flags: c_int
-    ) -> c_int = {
-        type Fsetxattr =
-            unsafe extern "C" fn(c_int, *const c_char, *const c_void, usize, c_int) -> c_int;
-        unless_copy::<Fsetxattr>(descriptor, &next::FSETXATTR, |next| {
-            next(descriptor, name, value, size, flags)
-        })
-    };
 }
 
 /// # Safety

@@ -10,6 +10,7 @@
 #[allow(dead_code, reason = "the process that makes copies uses the rest of the layout")]
 mod layout;
 
+mod attributes;
 mod changes;
 mod decision;
 mod identity;

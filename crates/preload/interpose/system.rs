@@ -21,6 +21,14 @@ pub(crate) const ESTALE: c_int = 116;
 #[cfg(target_arch = "x86_64")]
 mod numbers {
     pub(super) const CHROOT: usize = 161;
+    pub(super) const FCHMOD: usize = 91;
+    pub(super) const FCHOWN: usize = 93;
+    pub(super) const FCHOWNAT: usize = 260;
+    pub(super) const FCHMODAT: usize = 268;
+    pub(super) const UTIMENSAT: usize = 280;
+    pub(super) const SETXATTR: usize = 188;
+    pub(super) const LSETXATTR: usize = 189;
+    pub(super) const FSETXATTR: usize = 190;
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
     pub(super) const GETPID: usize = 39;
@@ -42,6 +50,14 @@ mod numbers {
 #[cfg(target_arch = "aarch64")]
 mod numbers {
     pub(super) const CHROOT: usize = 51;
+    pub(super) const FCHMOD: usize = 52;
+    pub(super) const FCHOWN: usize = 55;
+    pub(super) const FCHOWNAT: usize = 54;
+    pub(super) const FCHMODAT: usize = 53;
+    pub(super) const UTIMENSAT: usize = 88;
+    pub(super) const SETXATTR: usize = 5;
+    pub(super) const LSETXATTR: usize = 6;
+    pub(super) const FSETXATTR: usize = 7;
     pub(super) const CLOSE: usize = 57;
     pub(super) const MMAP: usize = 222;
     pub(super) const GETPID: usize = 172;
@@ -258,4 +274,76 @@ pub(crate) fn fchdir(descriptor: c_int) -> isize {
 pub(crate) unsafe fn chroot(path: *const c_char) -> isize {
     // SAFETY: the kernel reads the string.
     unsafe { call(numbers::CHROOT, [path as usize, 0, 0, 0, 0, 0]) }
+}
+
+pub(crate) fn fchmod(descriptor: c_int, mode: u32) -> isize {
+    // SAFETY: it has no memory.
+    unsafe { call(numbers::FCHMOD, [descriptor as usize, mode as usize, 0, 0, 0, 0]) }
+}
+
+pub(crate) fn fchown(descriptor: c_int, user: u32, group: u32) -> isize {
+    // SAFETY: it has no memory.
+    unsafe { call(numbers::FCHOWN, [descriptor as usize, user as usize, group as usize, 0, 0, 0]) }
+}
+
+/// Follows links: the kernel's call has no flags.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn chmod(at: (c_int, *const c_char), mode: u32, flags: c_int) -> isize {
+    /// Links have no mode.
+    const EOPNOTSUPP: isize = -95;
+    if flags != 0 {
+        return EOPNOTSUPP;
+    }
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::FCHMODAT, [at.0 as usize, at.1 as usize, mode as usize, 0, 0, 0]) }
+}
+
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn chown(at: (c_int, *const c_char), user: u32, group: u32, flags: c_int) -> isize {
+    let arguments = [at.0 as usize, at.1 as usize, user as usize, group as usize, flags as usize, 0];
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::FCHOWNAT, arguments) }
+}
+
+/// The times of a file: of its last access and change, in seconds and nanoseconds. `None`: now.
+///
+/// # Safety
+/// `path` is a C string, or null for the descriptor.
+pub(crate) unsafe fn set_times(
+    at: (c_int, *const c_char),
+    times: Option<[[c_long; 2]; 2]>,
+    flags: c_int,
+) -> isize {
+    let pointer = times.as_ref().map_or(0, |times| times.as_ptr() as usize);
+    // SAFETY: the kernel reads the string and the times.
+    unsafe { call(numbers::UTIMENSAT, [at.0 as usize, at.1 as usize, pointer, flags as usize, 0, 0]) }
+}
+
+/// # Safety
+/// As `setxattr`, or `lsetxattr` for the link itself.
+pub(crate) unsafe fn set_attribute(
+    path: *const c_char,
+    attribute: (*const c_char, *const c_void, usize, c_int),
+    follows: bool,
+) -> isize {
+    let number = if follows { numbers::SETXATTR } else { numbers::LSETXATTR };
+    let (name, value, size, flags) = attribute;
+    let arguments = [path as usize, name as usize, value as usize, size, flags as usize, 0];
+    // SAFETY: the caller's proof.
+    unsafe { call(number, arguments) }
+}
+
+/// # Safety
+/// As `fsetxattr`.
+pub(crate) unsafe fn set_attribute_of(
+    descriptor: c_int,
+    attribute: (*const c_char, *const c_void, usize, c_int),
+) -> isize {
+    let (name, value, size, flags) = attribute;
+    let arguments = [descriptor as usize, name as usize, value as usize, size, flags as usize, 0];
+    // SAFETY: the caller's proof.
+    unsafe { call(numbers::FSETXATTR, arguments) }
 }

@@ -21,7 +21,7 @@ pub const MARKS_MAGIC: u64 = u64::from_le_bytes(*b"fr-marks");
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"fr-trace");
 /// The version of all three.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The most datasets of a table.
 pub const MAX_ROOTS: usize = 8;
 /// The longest path of a dataset, of the copies and of the mapped files, in bytes.
@@ -353,6 +353,8 @@ pub struct TraceHeader {
     pub served_bytes: AtomicU64,
     /// The number of records so far.
     pub next: AtomicU64,
+    /// How many of them the copying process has read. The next one continues there.
+    pub read: AtomicU64,
     /// Opens of files of the datasets, by [`OpenKind`].
     pub counts: [AtomicU64; OpenKind::COUNT],
 }

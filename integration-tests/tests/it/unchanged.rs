@@ -311,6 +311,34 @@ fn second_dataset_is_served_by_a_cache_in_use() {
     }
 }
 
+/// A run that takes over makes copies of what its program opens from then on.
+#[test]
+// semantics: FILES-7
+fn run_that_takes_over_continues_to_copy() {
+    let dataset = Dataset::new(60, 5000);
+    // The first host has read records of the second run, which were not of its files.
+    let script = "for i in $(seq 30); do cat data/c0/* > /dev/null; done; touch copied;
+        while [ ! -e killed ]; do sleep .05; done;
+        for i in 1 2 3 4 5 6; do cat data/c1/* data/c2/* | sha256sum; sleep .3; done";
+    let expected = plain(dataset.directory.path(), "cat data/c1/* data/c2/* | sha256sum");
+    let mut host = dataset.command(ALL, &[], &["sleep", "60"]);
+    let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let mut program = dataset.command(ALL, &[], &["sh", "-c", script]);
+    let program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !dataset.at("copied").exists() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+    host.wait().unwrap();
+    fs::write(dataset.at("killed"), b"").unwrap();
+    let output = program.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected.repeat(6));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let report: Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+    assert!(number(&report, "/host/copied") >= 30, "{report}");
+}
+
 /// A static program is served by the kernel's notices, reads on when the host dies, and keeps its
 /// exit code.
 fn assert_static_programs_are_caught(dataset: &Dataset, expected: &str) {
@@ -500,9 +528,42 @@ fn copies_in_memory_end_with_the_last_run() {
     assert_eq!(finished.ok(), plain(dataset.directory.path(), script));
     let user = rustix::process::geteuid().as_raw();
     let left = PathBuf::from(format!("/dev/shm/foreread-files-{user}/copies"));
-    let left =
-        fs::read_dir(left).into_iter().flatten().flat_map(|folder| fs::read_dir(folder.unwrap().path()));
-    assert_eq!(left.flatten().count(), 0);
+    let left = || {
+        let folders = fs::read_dir(&left).into_iter().flatten();
+        folders.flat_map(|folder| fs::read_dir(folder.unwrap().path())).flatten().count()
+    };
+    assert_eq!(left(), 0);
+    // Whichever run ends last.
+    for _ in 0..3 {
+        let until = "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done";
+        let start = || {
+            let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
+            command.arg(dataset.root()).args(["--", "sh", "-c", until]);
+            command.current_dir(dataset.directory.path()).spawn().unwrap()
+        };
+        let runs = [start(), start(), start(), start()];
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(left() > 0);
+        fs::write(dataset.at("end"), b"").unwrap();
+        for mut run in runs {
+            run.wait().unwrap();
+        }
+        fs::remove_file(dataset.at("end")).unwrap();
+        assert_eq!(left(), 0);
+    }
+}
+
+/// A directory in a random order is no part of the order of all.
+#[test]
+// semantics: FILES-9
+fn random_order_of_a_directory_is_not_recognised() {
+    let dataset = Dataset::new(600, 2000);
+    let epoch = "for f in $(ls data/c1 | shuf); do cat data/c1/$f > /dev/null; done";
+    let script = format!("for i in 1 2 3 4 5 6 7 8; do {epoch}; done");
+    // Room for all of its files and half of the others.
+    let (_, report) = dataset.shell(400 * 4096, &script);
+    assert_eq!(number(&report, "/host/recognised"), 0, "{report}");
+    assert!(number(&report, "/served") >= 1300 && number(&report, "/host/copied") <= 210, "{report}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn bytes_on_disk(node: &Node) -> u64 {
 #[test]
 // semantics: FILES-11
 fn agent_makes_copies_within_the_room_of_its_samples() {
-    let (node, root) = node();
+    let (mut node, root) = node();
     let expected = run(Command::new("sh").args(["-c", "cat * | sha256sum"]).current_dir(&root)).ok();
     // Samples of a job take a part of the room first.
     let mut load = node.foreread(&["load", "s3://train", "--report", "json", "--progress", "off", "--agent"]);
@@ -76,6 +76,10 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     // One quota, apart from the table of the copies.
     assert!(samples > 900_000 && samples + files <= ROOM, "{status}");
     assert!(number(&status, "/disk/held_bytes") <= ROOM, "{status}");
+    // Another agent counts the copies that are there.
+    run(&mut node.agent(&["stop"])).ok();
+    node.start_with(1_000_000, &["--disk", &format!("{}={ROOM}", disk.display())]);
+    assert!(number(&node.status(), "/disk/held_bytes") >= files, "{}", node.status());
     run(&mut node.agent(&["stop"])).ok();
     let text = run(node.foreread(&["cache", "clean", "--all"]).arg(&disk)).ok();
     assert!(text.contains("removed whole files"), "{text}");

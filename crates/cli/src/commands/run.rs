@@ -119,6 +119,9 @@ fn check(check: arguments::CheckOriginals) -> CheckOriginals {
 
 /// Where copies are kept.
 fn store(options: &RunProgram) -> Result<CopyStore> {
+    if options.disk.as_ref().is_some_and(|disk| disk.bytes == 0) || options.memory == Some(ByteSize(0)) {
+        return Err(usage("--disk DIR=SIZE, --memory SIZE: the size must be above 0".to_owned()));
+    }
     if let Some(disk) = &options.disk {
         let (directory, writes_per_day) = (disk.directory.clone(), options.disk_writes_per_day);
         if !(writes_per_day >= 0.0 && writes_per_day.is_finite()) {
@@ -167,9 +170,13 @@ fn store_of_agent(options: &RunProgram) -> Result<CopyStore> {
     use foreread_store::Client;
     use foreread_store::attach::{FILES, FilesAnswer, FilesRequest};
 
-    let none = || usage("--disk DIR=SIZE or --memory SIZE: no agent with a --disk serves here".to_owned());
-    let socket = options.agent.socket().ok_or_else(none)?;
-    let client = Client::connect(&socket.display().to_string()).map_err(|_| none())?;
+    let socket = options.agent.socket();
+    let none = || {
+        let shown = socket.as_ref().map_or_else(String::new, |path| format!(" at {}", path.display()));
+        usage(format!("--disk DIR=SIZE or --memory SIZE is needed: no agent with a disk serves{shown}"))
+    };
+    let path = socket.as_ref().ok_or_else(none)?;
+    let client = Client::connect(&path.display().to_string()).map_err(|_| none())?;
     let absolute = options.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
     let check = match options.check {
         arguments::CheckOriginals::Auto => "auto",
@@ -192,10 +199,18 @@ fn order(options: &RunProgram) -> Result<Option<Box<dyn FileOrder>>> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         let root = std::path::absolute(&options.root[0])?.canonicalize()?;
-        let line = |line: &str| root.join(line);
+        // Below the root, or as the program opens it.
+        let file = |line: &str| {
+            let below = root.join(line);
+            if below.exists() { below } else { std::fs::canonicalize(line).unwrap_or(below) }
+        };
         let epochs =
-            text.split("\n\n").map(|epoch| epoch.lines().filter(|line| !line.is_empty()).map(line).collect());
-        return Ok(Some(Box::new(ListedOrder { epochs: epochs.collect() })));
+            text.split("\n\n").map(|epoch| epoch.lines().filter(|line| !line.is_empty()).map(file).collect());
+        let epochs: Vec<Vec<PathBuf>> = epochs.collect();
+        if epochs.iter().all(Vec::is_empty) {
+            return Err(usage(format!("--order {}: it has no files", path.display())));
+        }
+        return Ok(Some(Box::new(ListedOrder { epochs, is_checked: false })));
     }
     let Some(sampler) = &options.sampler else { return Ok(None) };
     let seed = sampler.strip_prefix("torch:seed=").and_then(|seed| seed.parse().ok());
@@ -206,6 +221,8 @@ fn order(options: &RunProgram) -> Result<Option<Box<dyn FileOrder>>> {
 /// The files of each epoch, from a file. The last epoch's order is that of all later ones.
 struct ListedOrder {
     epochs: Vec<Vec<PathBuf>>,
+    /// Whether lines without a file were reported.
+    is_checked: bool,
 }
 
 impl FileOrder for ListedOrder {
@@ -213,7 +230,16 @@ impl FileOrder for ListedOrder {
         let wanted = self.epochs.get(epoch as usize).or_else(|| self.epochs.last())?;
         let numbers: std::collections::HashMap<&Path, usize> =
             files.iter().enumerate().map(|(number, path)| (&**path, number)).collect();
-        Some(wanted.iter().filter_map(|path| numbers.get(&**path).copied()).collect())
+        let found: Vec<usize> = wanted.iter().filter_map(|path| numbers.get(&**path).copied()).collect();
+        if found.len() < wanted.len() && !std::mem::replace(&mut self.is_checked, true) {
+            let absent = wanted.iter().find(|path| !numbers.contains_key(&***path));
+            let (count, all) = (wanted.len() - found.len(), wanted.len());
+            output::complain(&format!(
+                "--order: {count} of {all} files are not below --root, such as {}",
+                absent.map_or_else(String::new, |path| path.display().to_string())
+            ));
+        }
+        Some(found)
     }
 }
 
@@ -259,8 +285,9 @@ fn print(report: &RunReport) {
     let counts = &report.counts;
     if counts.opens == 0 {
         output::note(
-            "foreread: 0 opens of files below --root were seen: the program read none, or it is static (Go) \
-             and calls the kernel itself (use --catch all), or it was started without its environment",
+            "foreread: 0 opens of files below --root were seen: the program read none, or by another name of the \
+             directory (give that as --root), or it is static (Go) and calls the kernel itself (use --catch \
+             all), or it was started without its environment",
         );
     } else {
         let share = 100.0 * counts.served as f64 / counts.opens as f64;
@@ -277,7 +304,9 @@ fn print(report: &RunReport) {
     }
     match &report.host {
         Some(host) => print_host(host),
-        None => output::note("foreread: another run on this node made the copies"),
+        None => output::note(
+            "foreread: another run or an agent on this node made the copies, with its own options",
+        ),
     }
 }
 
@@ -332,7 +361,8 @@ mod tests {
         let files: Vec<PathBuf> = (0..4).map(|number| PathBuf::from(format!("/data/{number}"))).collect();
         let epoch =
             |names: &[&str]| names.iter().map(|name| PathBuf::from(format!("/data/{name}"))).collect();
-        let mut listed = ListedOrder { epochs: vec![epoch(&["2", "absent", "0"]), epoch(&["3"])] };
+        let epochs = vec![epoch(&["2", "absent", "0"]), epoch(&["3"])];
+        let mut listed = ListedOrder { epochs, is_checked: false };
         let orders = [0, 1, 2].map(|number| listed.epoch(number, &files).unwrap());
         assert_eq!(orders, [vec![2, 0], vec![3], vec![3]]);
         let mut order = SampledOrder { seed: 0 }.epoch(1, &files).unwrap();

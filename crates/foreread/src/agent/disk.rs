@@ -287,6 +287,10 @@ impl HostDisk {
         if let Some(OpenTier { tier, .. }) = &state.tier {
             counts.capacity = tier.capacity();
             counts.held_bytes = tier.capacity().saturating_sub(tier.free());
+        } else {
+            // No dataset of samples has used them yet.
+            counts.capacity = self.disks.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
+            counts.held_bytes = self.room.files();
         }
         if let Some(wear) = &state.wear {
             (counts.written_bytes, counts.refused, counts.refused_bytes) =

@@ -399,10 +399,11 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
             }
         }
     }
-    drop(state);
     // Pages of a file server need no place in memory after a copy. A program that has just opened
     // the original may not have read it yet.
-    if job.copy.is_ahead && !is_on_this_machine(original.file.as_fd()) {
+    let is_needed = !job.copy.is_ahead || state.choice.is_used(job.copy.file);
+    drop(state);
+    if !is_needed && !is_on_this_machine(original.file.as_fd()) {
         forget_pages(&original.file);
     }
 }

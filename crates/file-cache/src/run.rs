@@ -321,7 +321,7 @@ impl Drop for FileRun {
             return close_memory(cache, host);
         };
         takeover.is_over.store(true, Ordering::Release);
-        // The last run removes the copies, whoever has been the host.
+        // The last run removes the copies, also if it was not the host.
         let begun = Instant::now();
         while !has_runs(cache) && !takeover.has_ended() && begun.elapsed() < CLOSE_TIMEOUT {
             std::thread::sleep(POLL);

@@ -1,6 +1,7 @@
-//! Calls that change what `fstat` says of a file: modes, owners, times and extended attributes. By a
-//! path, the file is marked before. By a descriptor of a copy, they are refused: the original's path
-//! is not known there.
+//! Calls that change what `fstat` says of a file: modes, owners, times and extended attributes.
+//!
+//! By a path, the file is marked before. By a descriptor of a copy, they are refused: the original's
+//! path is not known there.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
@@ -51,6 +52,15 @@ const fn of(descriptor: c_int) -> Target {
 }
 
 const NO_FOLLOW: c_int = system::AT_SYMLINK_NOFOLLOW;
+
+/// Seconds and nanoseconds as the kernel takes them.
+///
+/// # Safety
+/// Null, or two times.
+unsafe fn from_nanoseconds(times: *const c_void) -> Option<[[c_long; 2]; 2]> {
+    // SAFETY: the caller's proof.
+    unsafe { times.cast::<[[c_long; 2]; 2]>().as_ref() }.copied()
+}
 
 /// Seconds and microseconds as the kernel takes them.
 ///
@@ -138,14 +148,14 @@ stand_in! {
     };
     /// `utimensat`.
     utimensat(at: c_int, path: *const c_char, times: *const c_void, flags: c_int) -> c_int = {
-        let otherwise = || system::set_times((at, path), times.cast::<[[c_long; 2]; 2]>().as_ref().copied(), flags);
+        let otherwise = || system::set_times((at, path), from_nanoseconds(times), flags);
         let call = |next: TimesFlags| next(at, path, times, flags);
         change((at, path, flags), &next::UTIMENSAT, call, otherwise)
     };
     /// `futimens`.
     futimens(file: c_int, times: *const c_void) -> c_int = {
         let null = core::ptr::null();
-        let otherwise = || system::set_times((file, null), times.cast::<[[c_long; 2]; 2]>().as_ref().copied(), 0);
+        let otherwise = || system::set_times((file, null), from_nanoseconds(times), 0);
         change::<TimesOf>(of(file), &next::FUTIMENS, |next| next(file, times), otherwise)
     };
     /// `setxattr`.

@@ -285,9 +285,9 @@ fn print(report: &RunReport) {
     let counts = &report.counts;
     if counts.opens == 0 {
         output::note(
-            "foreread: 0 opens of files below --root were seen: the program read none, or by another name of the \
-             directory (give that as --root), or it is static (Go) and calls the kernel itself (use --catch \
-             all), or it was started without its environment",
+            "foreread: 0 opens of files below --root were seen: the program read none, or used another name of \
+             the directory (give that as --root), or it is static (Go) and calls the kernel itself (use \
+             --catch all), or it was started without its environment",
         );
     } else {
         let share = 100.0 * counts.served as f64 / counts.opens as f64;

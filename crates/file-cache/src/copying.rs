@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -182,10 +181,4 @@ pub(crate) fn has_checksum(path: &Path, size: u64, expected: u32) -> bool {
             Err(_) => return false,
         }
     }
-}
-
-/// Has the kernel drop the pages of an original, which its copy replaces.
-pub(crate) fn forget_pages(file: &File) {
-    // Advice that is not taken costs memory only.
-    let _ = rustix::fs::fadvise(file.as_fd(), 0, None, rustix::fs::Advice::DontNeed);
 }

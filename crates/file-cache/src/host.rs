@@ -18,7 +18,7 @@ use foreread_local::is_on_this_machine;
 use foreread_preload::layout::OpenKind;
 
 use crate::adoption::{EarlierCopies, believe, is_right, sweep};
-use crate::copying::{CopyFailure, copy, forget_pages, remove_copy};
+use crate::copying::{CopyFailure, copy, remove_copy};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
@@ -398,13 +398,6 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
                 }
             }
         }
-    }
-    // Pages of a file server need no place in memory after a copy. A program that has just opened
-    // the original may not have read it yet.
-    let is_needed = !job.copy.is_ahead || state.choice.is_used(job.copy.file);
-    drop(state);
-    if !is_needed && !is_on_this_machine(original.file.as_fd()) {
-        forget_pages(&original.file);
     }
 }
 

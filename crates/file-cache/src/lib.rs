@@ -11,7 +11,8 @@
 //!   others wait for the lock, so one of them takes over when the host ends or dies. Meanwhile
 //!   their programs are served as before, because the table and the copies are files.
 //! * *A copy is made next to the program*, which has opened the original at once. Both reads share
-//!   the page cache, so the storage is read once.
+//!   the page cache, so the storage is read once. The pages stay until the kernel needs them: a
+//!   program may not have read them yet.
 //! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no
 //!   other copy gets this name. The original must be the same before and after.
 //! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease

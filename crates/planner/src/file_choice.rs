@@ -155,11 +155,6 @@ impl FileChoice {
         self.expected = self.used.len();
     }
 
-    /// Whether this epoch has used a file.
-    pub fn is_used(&self, file: u32) -> bool {
-        self.files.get(file as usize).is_some_and(|state| state.is_used)
-    }
-
     /// The first files that this epoch has used, if there are so many.
     pub fn first_uses(&self, count: usize) -> Option<&[u32]> {
         self.used.get(..count)

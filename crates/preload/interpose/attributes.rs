@@ -1,7 +1,7 @@
 //! Calls that change what `fstat` says of a file: modes, owners, times and extended attributes.
 //!
-//! By a path, the file is marked before. By a descriptor of a copy, they are refused: the original's
-//! path is not known there.
+//! By a path, the file is marked before. By a descriptor of a copy, they are refused: the path of
+//! the original is not known there.
 
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 

@@ -285,8 +285,8 @@ fn print(report: &RunReport) {
     let counts = &report.counts;
     if counts.opens == 0 {
         output::note(
-            "foreread: 0 opens of files below --root were seen: the program read none, or used another name of \
-             the directory (give that as --root), or it is static (Go) and calls the kernel itself (use \
+            "foreread: 0 opens of files below --root were seen: the program read none, or used another name \
+             of the directory (give that as --root), or it is static (Go) and calls the kernel itself (use \
              --catch all), or it was started without its environment",
         );
     } else {

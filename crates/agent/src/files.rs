@@ -63,11 +63,7 @@ impl AgentFiles {
                 }
             }
         };
-        let check = match &*request.check {
-            "open" => CheckOriginals::Open,
-            "never" => CheckOriginals::Never,
-            _ => CheckOriginals::Auto,
-        };
+        let check = CheckOriginals::of_name(&request.check);
         host.serve(&request.roots, check).map_err(|error| refuse(error.to_string()))?;
         let CopyStore::Disk { directory, writes_per_day, node, .. } = store else {
             return Err(refuse("no directory".to_owned()));

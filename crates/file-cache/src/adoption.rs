@@ -77,7 +77,7 @@ pub(crate) fn believe(cache: &Path) {
 }
 
 /// The id of this boot of the machine.
-fn boot() -> Option<Vec<u8>> {
+pub(crate) fn boot() -> Option<Vec<u8>> {
     std::fs::read("/proc/sys/kernel/random/boot_id").ok().filter(|boot| !boot.is_empty())
 }
 

@@ -181,7 +181,7 @@ fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Makes a private directory, if it is absent.
-fn make(path: &Path) -> io::Result<()> {
+pub(crate) fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
@@ -197,7 +197,7 @@ fn own_directory(path: &Path, user: u32) -> Result<(), FileCacheError> {
 }
 
 /// Whether a directory is this user's alone.
-fn is_own(path: &Path, user: u32) -> io::Result<bool> {
+pub(crate) fn is_own(path: &Path, user: u32) -> io::Result<bool> {
     let found = std::fs::symlink_metadata(path)?;
     Ok(found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0)
 }

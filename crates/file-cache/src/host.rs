@@ -296,11 +296,8 @@ impl Lists {
 
 /// Takes the files of all datasets.
 fn take_files(shared: &HostShared, cache: &CacheDirectory, first: Vec<ListedFile>, lists: &Lists) {
-    for file in first.into_iter().chain(lists.files.iter()) {
-        if shared.has_ended() {
-            return;
-        }
-        take_file(shared, file);
+    if !first.into_iter().chain(lists.files.iter()).all(|file| take_file(shared, file)) {
+        return;
     }
     {
         let mut state = shared.lock();
@@ -316,11 +313,15 @@ fn take_files(shared: &HostShared, cache: &CacheDirectory, first: Vec<ListedFile
     shared.work.notify_all();
 }
 
-/// Takes a file, with the copy of an earlier host if that is right.
-fn take_file(shared: &HostShared, file: ListedFile) {
-    let (earlier, copies) = {
+/// Takes a file, with the copy of an earlier host if that is right. `false` if the host has ended:
+/// then the copies are those of the next host of this process.
+fn take_file(shared: &HostShared, file: ListedFile) -> bool {
+    let (earlier, copies, renames) = {
         let mut state = shared.lock();
-        (state.earlier.take(file.hash), state.copies_path().to_owned())
+        if shared.has_ended() {
+            return false;
+        }
+        (state.earlier.take(file.hash), state.copies_path().to_owned(), state.table.renames()[0])
     };
     let (hash, path) = (file.hash, file.path.clone());
     let copy = earlier.map(|(copy, checks_content)| {
@@ -329,13 +330,19 @@ fn take_file(shared: &HostShared, file: ListedFile) {
         (copy, is_right)
     });
     let mut state = shared.lock();
+    if shared.has_ended() {
+        return false;
+    }
     let number = state.add(file);
     if let Some((copy, is_right)) = copy {
+        // If a directory was renamed meanwhile, the path may mean something else.
+        let is_right = is_right && state.table.renames()[0] == renames;
         let is_adopted = is_right && number.is_some_and(|number| state.adopt(number, copy));
         if !is_adopted {
             state.discard(hash, &copy);
         }
     }
+    true
 }
 
 /// Copies files until the host ends.
@@ -479,7 +486,9 @@ fn serve_roots(shared: &HostShared, run: &Path) {
         match added {
             Ok(true) => {
                 let lists = Lists::of(vec![name.target], key);
-                lists.files.iter().for_each(|file| take_file(shared, file));
+                if !lists.files.iter().all(|file| take_file(shared, file)) {
+                    return;
+                }
             }
             Ok(false) => {}
             Err(error) => {

@@ -93,6 +93,19 @@ pub enum CheckOriginals {
 }
 
 impl CheckOriginals {
+    const ALL: [(Self, &'static str); 3] =
+        [(Self::Auto, "auto"), (Self::Open, "open"), (Self::Never, "never")];
+
+    /// Its name, as agents are sent it.
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(check, _)| *check == self).map_or("auto", |(_, name)| name)
+    }
+
+    /// The one of this name, or the usual one: a later version may have others.
+    pub fn of_name(name: &str) -> Self {
+        Self::ALL.into_iter().find(|(_, own)| *own == name).map_or(Self::Auto, |(check, _)| check)
+    }
+
     pub(crate) fn of(self, is_local: bool) -> bool {
         match self {
             Self::Auto => is_local,

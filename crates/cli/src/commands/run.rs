@@ -178,12 +178,7 @@ fn store_of_agent(options: &RunProgram) -> Result<CopyStore> {
     let path = socket.as_ref().ok_or_else(none)?;
     let client = Client::connect(&path.display().to_string()).map_err(|_| none())?;
     let absolute = options.root.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
-    let check = match options.check {
-        arguments::CheckOriginals::Auto => "auto",
-        arguments::CheckOriginals::Open => "open",
-        arguments::CheckOriginals::Never => "never",
-    };
-    let request = FilesRequest { roots: absolute, check: check.to_owned() };
+    let request = FilesRequest { roots: absolute, check: check(options.check).name().to_owned() };
     let begun = Instant::now();
     let answer =
         client.call_with(FILES, &serde_json::to_vec(&request)?, &mut || begun.elapsed() > AGENT_TIMEOUT);

@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,6 +21,9 @@ use foreread_launcher::{INTERFACE, InterfaceFilter};
 use foreread_preload::layout::PathHash;
 use foreread_types::Rank;
 use if_addrs::Interface;
+
+use crate::adoption::boot;
+use crate::directory::{is_own, make};
 
 /// The files that are looked at. More hosts do not find each other all.
 const MAX_HOSTS: usize = 4096;
@@ -39,9 +42,9 @@ pub(crate) struct HostId(pub(super) u64);
 impl HostId {
     /// The id of the host of a cache in this directory, until the machine starts again.
     pub(super) fn of(cache: &Path) -> io::Result<Self> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot().unwrap_or_default();
         let found = std::fs::metadata(cache)?;
-        let name = format!("{} {} {}", boot.trim(), found.dev(), found.ino());
+        let name = format!("{} {} {}", String::from_utf8_lossy(&boot).trim(), found.dev(), found.ino());
         let hash = PathHash::new(0, 0).add(name.bytes(), true).and_then(PathHash::finish);
         Ok(Self(hash.unwrap_or(1)))
     }
@@ -74,13 +77,8 @@ pub(super) struct HostDirectory {
 impl HostDirectory {
     /// Announces a host at these addresses.
     pub(super) fn join(path: &Path, own: HostId, addresses: &[Address]) -> io::Result<Self> {
-        match std::fs::DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        let found = std::fs::symlink_metadata(path)?;
-        let user = rustix::process::geteuid().as_raw();
-        if !found.is_dir() || found.uid() != user || found.mode() & 0o077 != 0 {
+        make(path)?;
+        if !is_own(path, rustix::process::geteuid().as_raw())? {
             let why = "it is not a private directory of this user (mode 0700)";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }

@@ -125,6 +125,36 @@ fn datasets_without_jobs_leave_in_the_order_of_their_latest_use() {
 }
 
 #[test]
+fn requests_before_the_next_order_take_unused_room() {
+    let mut cache = NextUseCache::new(20);
+    let [unused, pinned, other, used] =
+        [0; 4].map(|_| cache.add_dataset(DatasetCosts::new(Sizes::uniform(20, 1))).unwrap());
+    let mut evicted = Vec::new();
+    let fill = |cache: &mut NextUseCache, dataset, count| {
+        for id in 0..count {
+            cache.used_unannounced(SampleKey::new(dataset, SampleId(id)), 4, &mut Vec::new());
+        }
+    };
+    let start = JobStart { now_ns: 5, position: 0, ns_per_sample: NS };
+    let order = || (0..20).map(SampleId);
+    let others = cache.add_job(other, start, order(), Some(order())).unwrap();
+    fill(&mut cache, pinned, 5);
+    cache.set_bounds(pinned, CacheBounds { floor: 5, cap: 20 }, &mut evicted);
+    for id in 0..3 {
+        cache.used(others, id, SampleId(u64::from(id)), 5, &mut evicted);
+    }
+    fill(&mut cache, unused, 12);
+    assert_eq!(cache.held_bytes(), 20);
+    // A small dataset is requested whole before the order of the second epoch arrives.
+    let job = cache.add_job(used, start, order(), None::<Vec<SampleId>>).unwrap();
+    cache.set_on_disk(SampleKey::new(used, SampleId(0)), true);
+    let kept = (0..20).filter(|id| cache.used(job, *id, SampleId(u64::from(*id)), 6, &mut evicted).kept);
+    // The disk has the first one. Twelve of the others fit.
+    assert_eq!(kept.collect::<Vec<u32>>(), (1..13).collect::<Vec<u32>>());
+    assert_eq!([unused, pinned, other, used].map(|dataset| cache.residents(dataset).0), [0, 5, 3, 12]);
+}
+
+#[test]
 fn filling_takes_free_room_and_that_of_unused_datasets() {
     let mut cache = NextUseCache::new(40);
     let [old, busy, new] =

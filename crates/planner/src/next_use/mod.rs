@@ -27,7 +27,8 @@
 //! because its job uses each sample once per epoch. So all of them tie, and one job alone has a
 //! cache that never evicts and never rewrites. With a second dataset, samples compete by their own
 //! next uses, or one of the datasets would have all of the room. A dataset without jobs has no next
-//! uses. Its samples are the first victims.
+//! uses. Its samples are the first victims, also for samples of a job that has not announced its
+//! next order yet.
 //!
 //! All results are functions of the calls. There is no clock. The caller passes the time.
 

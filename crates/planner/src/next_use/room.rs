@@ -18,6 +18,8 @@ pub(super) struct RoomFor {
     /// For a sample that no job has announced: only datasets that were not used since then give
     /// room, and only samples without uses to come.
     pub(super) unused_since: Option<u64>,
+    /// For a sample without a known next use. Datasets without jobs give room to it.
+    pub(super) takes_unused: bool,
     /// For the capacity itself.
     pub(super) ignores_floors: bool,
 }
@@ -46,7 +48,11 @@ impl NextUseCache {
         let CacheBounds { floor, cap } = self.datasets[dataset].bounds;
         // Up to its floor, a dataset gets room whatever its samples cost.
         let is_due = self.datasets[dataset].held.saturating_add(bytes) <= floor;
-        let room = RoomFor { dataset: Some(dataset), unused_since: fill, ..RoomFor::default() };
+        // The next order of a job may not be announced yet.
+        let is_wanted = !self.datasets[dataset].jobs.is_empty() && !self.datasets[dataset].is_on_disk(id);
+        let takes_unused = is_wanted && cost == f64::INFINITY && fill.is_none();
+        let room =
+            RoomFor { dataset: Some(dataset), unused_since: fill, takes_unused, ignores_floors: false };
         let due_room = RoomFor { dataset: None, ..room };
         let before = evicted.len();
         let kept = bytes <= self.capacity.min(cap)
@@ -112,7 +118,8 @@ impl NextUseCache {
     }
 
     /// The resident of the highest cost among these datasets, if that is above `cost`. A dataset at
-    /// its floor gives room to its own samples only.
+    /// its floor gives room to its own samples only. Residents win ties, except those of datasets
+    /// without jobs if `room` takes them.
     pub(super) fn costliest(
         &mut self,
         among: Range<usize>,
@@ -131,7 +138,11 @@ impl NextUseCache {
             }
             let epoch_ns = self.epoch_ns(dataset);
             let is_older_than = |other: usize| self.datasets[dataset].latest < self.datasets[other].latest;
-            let is_older = found.is_some_and(|(other, _)| is_older_than(other));
+            let wins_ties = room.takes_unused && !is_own && self.datasets[dataset].jobs.is_empty();
+            let is_older = match found {
+                Some((other, _)) => is_older_than(other) && (wins_ties || !room.takes_unused),
+                None => wins_ties,
+            };
             for class in &mut self.datasets[dataset].classes {
                 class.calendar.contest();
                 if let Some((id, list)) = class.calendar.furthest(self.now, epoch_ns) {

@@ -2,12 +2,16 @@
 //!
 //! It ends with the rank. It has no files, no page and no policy, and reads what the ranks attach
 //! with. Gaps between samples of different lengths come on top of its memory, as they do with the
-//! caches of single ranks.
+//! caches of single ranks. Its disks are those of the ranks' settings. Samples that it keeps there
+//! are found by later runs, with any number of ranks.
 
 use std::sync::Arc;
 
+use foreread::report::DiskReport;
 use foreread::{Config, HostedStore, NodeHost};
 use foreread_store::Server;
+use foreread_types::SampleId;
+use futures::future::BoxFuture;
 
 use crate::job_runtime::JobRuntime;
 use crate::provider::AgentProvider;
@@ -25,7 +29,7 @@ pub struct JobHost;
 #[derive(Debug)]
 struct JobStore {
     provider: Arc<AgentProvider>,
-    /// Dropped in this order: no rank is served when the runtime ends.
+    /// Dropped in this order, after the disks are closed: no rank is served when the runtime ends.
     server: Server,
     _runtime: JobRuntime,
 }
@@ -54,5 +58,39 @@ impl HostedStore for JobStore {
 
     fn set_memory(&self, bytes: u64) {
         self.provider.state.grant(bytes);
+    }
+
+    fn has_disks(&self) -> bool {
+        let state = &self.provider.state;
+        state.disk().is_none() || state.datasets.all().iter().all(|dataset| dataset.on_disk.is_some())
+    }
+
+    fn on_disk(&self, identity: &str) -> Vec<SampleId> {
+        let state = &self.provider.state;
+        let known = state.datasets.all().into_iter().find(|dataset| dataset.hosted.identity() == identity);
+        let number = known.and_then(|dataset| dataset.on_disk);
+        state.disk().zip(number).map(|(disk, number)| disk.samples(number)).unwrap_or_default()
+    }
+
+    fn disk_report(&self) -> Option<DiskReport> {
+        self.provider.state.disk()?.report()
+    }
+
+    fn flush(&self) -> BoxFuture<'static, ()> {
+        let disk = self.provider.state.disk().cloned();
+        Box::pin(async move {
+            if let Some(disk) = disk {
+                disk.flush().await;
+            }
+        })
+    }
+}
+
+impl Drop for JobStore {
+    fn drop(&mut self) {
+        // The next run of this process may use the same directories.
+        if let Some(disk) = self.provider.state.disk() {
+            disk.close();
+        }
     }
 }

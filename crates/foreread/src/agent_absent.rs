@@ -32,7 +32,10 @@ impl AgentLink {
         match self.0 {}
     }
 
-    #[cfg(feature = "peer")]
+    pub(crate) fn memory(&self) -> u64 {
+        match self.0 {}
+    }
+
     pub(crate) fn capacity(&self) -> u64 {
         match self.0 {}
     }

@@ -19,9 +19,9 @@ use crate::planned::RunEnvironment;
 /// The name of the disk tier in a plan.
 pub(crate) const DISK: &str = "disk";
 
-/// The name of the node's agent in a plan, and that of memory that the ranks of a node share.
+/// The name of the node's agent in a plan, and that of the cache that the ranks of a node share.
 const AGENT: &str = "agent";
-const NODE_MEMORY: &str = "node memory";
+const NODE_CACHE: &str = "node cache";
 
 /// The memory that a sample takes there. Known without the feature `agent`, because all ranks
 /// compute the same plan.
@@ -55,17 +55,17 @@ pub(crate) fn describe(
     }
 }
 
-/// The memory and the disks of an agent, or the memory that the ranks of a node share. One level.
+/// The memory and the disks of an agent, or of the cache that the ranks of a node share. One level.
 #[cfg(feature = "peer")]
 pub(crate) fn of_agent(agent: &AgentLink) -> Level {
-    let name = if agent.shared_by().is_some() { NODE_MEMORY } else { AGENT };
+    let name = if agent.shared_by().is_some() { NODE_CACHE } else { AGENT };
     Level::new(name, agent.capacity(), AGENT_FOOTPRINT)
 }
 
 /// The kinds of cache that processes of a node share, without capacity.
 #[cfg(feature = "peer")]
 pub(crate) fn shared_kinds() -> Vec<Level> {
-    [AGENT, NODE_MEMORY].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
+    [AGENT, NODE_CACHE].map(|name| Level::new(name, 0, AGENT_FOOTPRINT)).into()
 }
 
 /// Whether a level is an agent's, which may have samples of earlier jobs.
@@ -76,7 +76,13 @@ pub(crate) fn is_agent(level: &Level) -> bool {
 
 /// Whether processes of a node share a level. Its samples come like those of the origin.
 pub(crate) fn is_shared(level: &Level) -> bool {
-    [AGENT, NODE_MEMORY].contains(&&*level.name)
+    [AGENT, NODE_CACHE].contains(&&*level.name)
+}
+
+/// Whether a level may have samples of earlier runs: disks, or what has disks.
+#[cfg(feature = "peer")]
+pub(crate) fn outlives_runs(level: &Level) -> bool {
+    level.name == DISK || is_shared(level)
 }
 
 /// The capacity of the memory among these levels.

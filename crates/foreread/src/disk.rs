@@ -53,16 +53,7 @@ impl Disk {
 
     /// The tier's current counters.
     pub(crate) fn report(&self) -> DiskReport {
-        let counts = self.tier.counts();
-        DiskReport {
-            capacity_bytes: self.capacity,
-            held_bytes: held(&self.tier, self.datasets),
-            written: counts.written,
-            skipped: counts.skipped,
-            failed: counts.failed,
-            corrupt: counts.corrupt,
-            reader: self.tier.reader().as_str(),
-        }
+        report_of(&self.tier, self.capacity, self.datasets)
     }
 
     /// The ids of its samples, per dataset.
@@ -78,9 +69,28 @@ impl Disk {
             given.await;
             self.tier.flush().await;
         };
-        if tokio::time::timeout(FLUSH_TIMEOUT, written).await.is_err() {
-            tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");
-        }
+        within_flush_timeout(written).await;
+    }
+}
+
+/// Waits for the writes at the end of a run, for [`FLUSH_TIMEOUT`] at most.
+pub(crate) async fn within_flush_timeout(written: impl Future<Output = ()>) {
+    if tokio::time::timeout(FLUSH_TIMEOUT, written).await.is_err() {
+        tracing::warn!("the disk tier does not finish its queued writes; they are abandoned");
+    }
+}
+
+/// The counters of a tier with so many datasets.
+pub(crate) fn report_of(tier: &DiskTier, capacity: u64, datasets: u32) -> DiskReport {
+    let counts = tier.counts();
+    DiskReport {
+        capacity_bytes: capacity,
+        held_bytes: held(tier, datasets),
+        written: counts.written,
+        skipped: counts.skipped,
+        failed: counts.failed,
+        corrupt: counts.corrupt,
+        reader: tier.reader().as_str(),
     }
 }
 
@@ -99,7 +109,7 @@ fn held(tier: &DiskTier, datasets: u32) -> u64 {
 
 impl NodeRank {
     /// This rank's parts of a directory, each with its bytes.
-    fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
+    pub(crate) fn parts(self, directory: &DiskDirectory) -> Vec<DiskDirectory> {
         let all = directory.parts().max(self.ranks);
         let bytes = directory.capacity / u64::from(all);
         (self.rank..all)
@@ -176,7 +186,7 @@ pub(crate) async fn open(
 }
 
 /// Warns if a cache cannot reach its size, because its file system has less space.
-fn warn_of_little_space(disk: &config::Disk) {
+pub(crate) fn warn_of_little_space(disk: &config::Disk) {
     let Ok(system) = rustix::fs::statvfs(&disk.directory) else { return };
     let free = system.f_bavail.saturating_mul(system.f_frsize);
     // Some file systems report no blocks at all.

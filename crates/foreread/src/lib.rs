@@ -149,7 +149,7 @@ pub mod plan {
 
     pub use crate::cluster_forecast::{BlockForecast, ClusterForecast};
     pub use crate::planned::{CapacityGain, Planned};
-    pub use crate::prepared::Prepared;
+    pub use crate::prepared::{NodeCacheSize, Prepared};
     pub use crate::units::UnitPlan;
 }
 

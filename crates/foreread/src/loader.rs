@@ -137,7 +137,7 @@ impl Ready {
             disk,
             group,
             agent,
-            _node_host: node_host,
+            node_host,
             jumped: false,
             left: AtomicBool::new(false),
             _memory: memory,
@@ -201,7 +201,7 @@ pub struct Loader {
     /// The node's agent, if the samples come from there.
     agent: Option<AgentLink>,
     /// The cache of this node's ranks, on the one that hosts it.
-    _node_host: Option<Box<dyn HostedStore>>,
+    node_host: Option<Box<dyn HostedStore>>,
     /// Whether the run has jumped.
     jumped: bool,
     /// Whether the group knows that this rank is done.
@@ -262,7 +262,8 @@ impl Loader {
             },
         };
         let adapted = Adapted::of(self.limit.as_ref().map(Limit::decisions), self.inner.look_ahead());
-        let disk = self.disk.as_ref().map(crate::disk::Disk::report);
+        let of_host = || self.node_host.as_ref().and_then(|host| host.disk_report());
+        let disk = self.disk.as_ref().map(crate::disk::Disk::report).or_else(of_host);
         let peers = self.group.as_ref().map(|group| group.exchanged());
         let run = self.earlier.clone().followed_by(self.inner.report());
         let units = self.units.as_ref().map(UnitsReport::of);
@@ -334,12 +335,8 @@ impl Loader {
         if !self.left.load(Ordering::Relaxed) {
             self.leave(Self::FAREWELL)?;
         }
-        if let Some(disk) = self.disk.clone() {
-            let given = self.inner.given_to_disk();
-            self.workers.wait(async move {
-                disk.flush(given).await;
-                Ok(())
-            })?;
+        if let Some(flush) = self.flush() {
+            self.workers.wait(flush)?;
         }
         Ok(self.report())
     }
@@ -352,16 +349,26 @@ impl Loader {
         if !self.left.load(Ordering::Relaxed) {
             self.leave_async(Self::FAREWELL).await;
         }
-        if let Some(disk) = self.disk.clone() {
-            let given = self.inner.given_to_disk();
-            let flush = async move {
-                disk.flush(given).await;
-                Ok(())
-            };
+        if let Some(flush) = self.flush() {
             // It fails only if the given runtime was shut down, and then no write is left.
             let _ = self.workers.run(flush).await;
         }
         self.report()
+    }
+
+    /// The writes to disks at the end: of this rank, or of the node's ranks if it hosts their cache.
+    fn flush(&self) -> Option<impl Future<Output = Result<()>> + Send + 'static + use<>> {
+        let own = self.disk.clone().map(|disk| (disk, self.inner.given_to_disk()));
+        let of_node = self.node_host.as_ref().map(|host| host.flush());
+        (own.is_some() || of_node.is_some()).then_some(async move {
+            if let Some((disk, given)) = own {
+                disk.flush(given).await;
+            }
+            if let Some(written) = of_node {
+                written.await;
+            }
+            Ok(())
+        })
     }
 
     /// The position after the last batch that was taken.

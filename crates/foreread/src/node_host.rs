@@ -5,7 +5,11 @@
 
 use std::fmt::Debug;
 
+use foreread_types::SampleId;
+use futures::future::BoxFuture;
+
 use crate::config::Config;
+use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
 pub trait NodeHost: Debug + Send + Sync {
@@ -23,4 +27,17 @@ pub trait HostedStore: Debug + Send + Sync {
 
     /// Sets the most bytes that samples take in memory.
     fn set_memory(&self, bytes: u64);
+
+    /// Whether each of its datasets uses all of its directories. They are opened when the first
+    /// rank attaches.
+    fn has_disks(&self) -> bool;
+
+    /// The ascending ids of a dataset's samples on its disks. Empty for an unknown identity.
+    fn on_disk(&self, identity: &str) -> Vec<SampleId>;
+
+    /// The counters of its disks. `None` without any.
+    fn disk_report(&self) -> Option<DiskReport>;
+
+    /// Waits until samples on their way to its disks are written, for a few seconds at most.
+    fn flush(&self) -> BoxFuture<'static, ()>;
 }

@@ -52,6 +52,18 @@ pub struct Prepared {
     pub(crate) node_host: Option<Box<dyn HostedStore>>,
 }
 
+/// The cache that the ranks of a node share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeCacheSize {
+    /// The ranks that share it.
+    pub ranks: u32,
+    /// The bytes of samples in memory.
+    pub memory_bytes: u64,
+    /// The bytes of its disks for samples.
+    pub disk_bytes: u64,
+}
+
 impl Prepared {
     /// Opens the datasets, determines the order and plans.
     pub(crate) async fn new(
@@ -138,10 +150,12 @@ impl Prepared {
         self.agent.as_ref().is_some_and(|agent| agent.shared_by().is_none())
     }
 
-    /// The number of ranks of this node that share one memory without an agent. `None` if this rank
-    /// has caches of its own.
-    pub fn memory_shared_by(&self) -> Option<u32> {
-        self.agent.as_ref()?.shared_by()
+    /// The cache that the ranks of this node share without an agent. `None` if this rank has caches
+    /// of its own.
+    pub fn node_cache(&self) -> Option<NodeCacheSize> {
+        let agent = self.agent.as_ref()?;
+        let (ranks, memory_bytes) = (agent.shared_by()?, agent.memory());
+        Some(NodeCacheSize { ranks, memory_bytes, disk_bytes: agent.capacity() - memory_bytes })
     }
 
     /// Whether this machine's kernel caches all datasets: directories on local file systems.

@@ -50,11 +50,14 @@ impl AgentLink {
         self.client.host()
     }
 
+    /// The bytes of memory for samples.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
     /// The bytes of memory and disks for samples.
-    #[cfg(feature = "peer")]
     pub(crate) fn capacity(&self) -> u64 {
-        let disk = if self.shared_by.is_some() { 0 } else { self.client.disk_capacity() };
-        self.memory.saturating_add(disk)
+        self.memory.saturating_add(self.client.disk_capacity())
     }
 
     /// The requests to storage that it has made for this run, and the bytes of their samples.

@@ -1,4 +1,5 @@
-//! The disks of an agent: samples of all its datasets, below its memory.
+//! The disks of an agent, or of the cache that ranks share: samples of all its datasets, below its
+//! memory.
 //!
 //! # Decisions and price
 //!
@@ -7,6 +8,8 @@
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
 //! * *Writes have a budget* ([`WearBudget`]).
+//! * *One part.* Ranks with caches of their own have parts of a directory. Here all of them belong
+//!   to one tier.
 //! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
 //!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
@@ -27,7 +30,9 @@ use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
 
 use crate::config;
-use crate::disk::guarded;
+use crate::disk::{guarded, report_of, warn_of_little_space, within_flush_timeout};
+use crate::node_rank::NodeRank;
+use crate::report::DiskReport;
 
 /// Capacities per day that may be written, unless the policy says otherwise.
 pub const WRITES_PER_DAY: f64 = 0.5;
@@ -40,6 +45,9 @@ const WAITING_BYTES: u64 = 32 << 20;
 
 /// How long a tier may still be in use before it is opened again.
 const REOPEN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the end waits for reads and writes under way.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 const REOPEN_POLL: Duration = Duration::from_millis(5);
 
@@ -82,6 +90,7 @@ pub struct HostDisk {
     disks: Vec<config::Disk>,
     buffers: Arc<dyn Buffers>,
     runtime: Handle,
+    when_owned: WhenOwned,
     begun: Instant,
     state: Mutex<DiskState>,
     /// One dataset is added at a time.
@@ -149,12 +158,29 @@ impl std::fmt::Debug for HostDisk {
 
 impl HostDisk {
     /// The disks of a configuration. They are opened with the first dataset.
-    pub(super) fn new(disks: Vec<config::Disk>, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
+    pub(super) fn new(
+        disks: Vec<config::Disk>,
+        when_owned: WhenOwned,
+        buffers: Arc<dyn Buffers>,
+        runtime: Handle,
+    ) -> Self {
         let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
         let (opening, making_room, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
         let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));
-        Self { disks, buffers, runtime, begun, state, opening, making_room, waiting, writing, room }
+        Self {
+            disks,
+            buffers,
+            runtime,
+            when_owned,
+            begun,
+            state,
+            opening,
+            making_room,
+            waiting,
+            writing,
+            room,
+        }
     }
 
     /// The first directory, and its room, which copies of whole files share.
@@ -245,14 +271,19 @@ impl HostDisk {
             let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
             state.datasets.iter().map(one).unzip()
         };
-        let directory = |(number, disk): (usize, &config::Disk)| {
+        let parts = self.disks.iter().flat_map(|disk| {
             let directory = DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
-            if number == 0 { directory.with_room(self.room.clone()) } else { directory }
-        };
-        let disks = self.disks.iter().enumerate().map(directory);
-        let config = DiskConfig::new(disks).with_locations(locations);
-        let config = config.when_owned(WhenOwned::Refuse);
+            NodeRank::ALONE.parts(&directory)
+        });
+        let parts = parts.enumerate().map(|(number, part)| match number {
+            0 => part.with_room(self.room.clone()),
+            _ => part,
+        });
+        let config = DiskConfig::new(parts).with_locations(locations).when_owned(self.when_owned);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
+        if datasets.len() == 1 {
+            self.disks.iter().for_each(warn_of_little_space);
+        }
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
     }
 
@@ -450,11 +481,41 @@ impl HostDisk {
         true
     }
 
-    /// Waits until what was given is written, for at most `at_most`.
-    pub async fn flush(&self, at_most: Duration) {
-        if let Some(OpenTier { tier, .. }) = self.tier() {
+    /// Waits until what was given is written, for a few seconds at most.
+    pub async fn flush(&self) {
+        let written = async {
+            while !self.writing.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+                tokio::time::sleep(REOPEN_POLL).await;
+            }
             // What is not written is read from storage later.
-            let _ = tokio::time::timeout(at_most, tier.flush()).await;
+            if let Some(OpenTier { tier, .. }) = self.tier() {
+                tier.flush().await;
+            }
+        };
+        within_flush_timeout(written).await;
+    }
+
+    /// The counters of the tier. `None` before the first dataset.
+    pub fn report(&self) -> Option<DiskReport> {
+        let state = self.lock();
+        let OpenTier { tier, .. } = state.tier.as_ref()?;
+        Some(report_of(tier, tier.capacity(), state.datasets.len() as u32))
+    }
+
+    /// The ascending ids of a dataset's samples on the disks.
+    pub fn samples(&self, dataset: DiskDataset) -> Vec<SampleId> {
+        self.tier().map(|open| open.tier.samples(DatasetId(dataset.0 as u32))).unwrap_or_default()
+    }
+
+    /// Closes the tier, so that the process can open its directories again. Blocks the thread until
+    /// reads and writes under way have ended, for a few seconds at most.
+    pub fn close(&self) {
+        let Some(open) = self.lock().tier.take() else { return };
+        let tier = Arc::downgrade(&open.tier);
+        drop(open);
+        let begun = Instant::now();
+        while tier.strong_count() > 0 && begun.elapsed() < CLOSE_TIMEOUT {
+            std::thread::sleep(REOPEN_POLL);
         }
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Bandwidth, Limit};
 use foreread_loader::{BlockTable, Dataset, DirectReader};
+use foreread_local::disk::WhenOwned;
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::attach::AttachDataset;
 use foreread_store::{SampleBlock, SampleReader};
@@ -97,13 +98,17 @@ pub struct HostedDataset {
 }
 
 impl DatasetHost {
-    /// Reads by `config` on `runtime`, into memory of `buffers`.
-    pub fn new(config: Config, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
+    /// Reads by `config` on `runtime`, into memory of `buffers`. For an agent, a disk that another
+    /// process owns is an error (`owns_disks`). Otherwise it is read, and nothing is written.
+    pub fn new(config: Config, owns_disks: bool, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
         buffers.return_unused_on(&runtime);
         let seed = config.seed;
         let (registry, bandwidths) = (Registry::with_defaults(), Mutex::default());
-        let disk = (!config.disk.is_empty())
-            .then(|| Arc::new(HostDisk::new(config.disk.clone(), Arc::clone(&buffers), runtime.clone())));
+        let when_owned = if owns_disks { WhenOwned::Refuse } else { WhenOwned::ReadOnly };
+        let disk = (!config.disk.is_empty()).then(|| {
+            let (disks, buffers) = (config.disk.clone(), Arc::clone(&buffers));
+            Arc::new(HostDisk::new(disks, when_owned, buffers, runtime.clone()))
+        });
         Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths, disk }
     }
 
@@ -171,7 +176,7 @@ impl HostedDataset {
             Ok(number) => Some(*self.reader.on_disk.get_or_init(|| number)),
             Err(error) => {
                 let url = self.catalog.base_url();
-                tracing::warn!(%error, url, "the agent's disks keep no samples of a dataset");
+                tracing::warn!(%error, url, "the disks keep no samples of a dataset");
                 None
             }
         }
@@ -281,6 +286,10 @@ impl SampleReader for HostedReader {
     fn parallelism(&self) -> usize {
         let known = self.limit.as_ref().map(|limit| limit.decisions().limit);
         2 * known.unwrap_or_else(|| self.origin.profile().parallelism).max(FEWEST_READS)
+    }
+
+    fn has_disk(&self) -> bool {
+        self.on_disk.get().is_some()
     }
 
     fn read_disk(&self, id: SampleId) -> ReadFuture {

@@ -131,12 +131,13 @@ pub(crate) fn unbundle_parts(mut bytes: &[u8]) -> Result<Vec<&[u8]>, Unreadable>
 }
 
 /// The cluster of all ranks. `figures` has rank 0's values for the origin and the trainer. `kinds`
-/// are the possible kinds of level, with their footprints.
+/// are the possible kinds of level, with their footprints. Samples on disks are in the level that
+/// `outlives_runs`.
 pub(crate) fn cluster(
     figures: Cluster,
     kinds: &[Level],
     offers: &[CapacityOffer],
-    persistent: &str,
+    outlives_runs: fn(&Level) -> bool,
 ) -> Cluster {
     let mut nodes: BTreeMap<&str, u32> = BTreeMap::new();
     let mut agents: BTreeMap<&str, u32> = BTreeMap::new();
@@ -162,7 +163,7 @@ pub(crate) fn cluster(
         // Allocates the exact length: each rank has this table of all ranks.
         let mut levels = Vec::with_capacity(offer.levels.len());
         levels.extend(offer.levels.iter().filter_map(level));
-        let lasting = levels.iter().position(|level| level.name == persistent);
+        let lasting = levels.iter().position(outlives_runs);
         if let Some(level) = lasting {
             for (dataset, ids) in (0..).zip(&offer.held) {
                 for &id in ids {
@@ -261,7 +262,7 @@ mod tests {
         };
         let offers = [rank(Some("x"), 9), rank(None, 3), rank(Some("y"), 5), rank(Some("x"), 7)];
         let kinds = [Level::new("agent", 0, Footprint::EXACT)];
-        let cluster = cluster(Cluster::default(), &kinds, &offers, "disk");
+        let cluster = cluster(Cluster::default(), &kinds, &offers, crate::cluster::outlives_runs);
         let stores: Vec<_> = cluster.stores.iter().map(|store| (store.id.0, store.capacity())).collect();
         assert_eq!(stores, [(0, 7), (1, 3), (2, 5)]);
         assert_eq!(cluster.ranks, Ranks::Table([0, 1, 2, 0].into()));
@@ -278,7 +279,8 @@ mod tests {
     fn cluster_has_one_store_per_rank_with_its_samples() {
         let kinds = [Level::new("memory", 0, Footprint::EXACT), Level::new("disk", 0, Footprint::EXACT)];
         let other = CapacityOffer { node: "b".to_owned(), ..offer(&[3]) };
-        let cluster = cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], "disk");
+        let cluster =
+            cluster(Cluster::default(), &kinds, &[offer(&[2, 3]), other, offer(&[])], outlives_runs);
         assert_eq!(cluster.stores.iter().map(|store| store.node).collect::<Vec<_>>(), [0, 1, 0]);
         let mut held = CacheContents::default();
         held.add(SampleKey::new(DatasetId(1), SampleId(2)), 0, LevelIndex(1));
@@ -297,7 +299,7 @@ mod tests {
         let speeds = |own: u64| {
             let disk = Level { read: Curve::flat(own), ..Level::new("disk", 0, Footprint::EXACT) };
             let kinds = [Level::new("memory", 0, Footprint::EXACT), disk];
-            let cluster = cluster(Cluster::default(), &kinds, &offers, "disk");
+            let cluster = cluster(Cluster::default(), &kinds, &offers, crate::cluster::outlives_runs);
             let of =
                 |store: usize| cluster.stores[store].levels.iter().map(|level| level.read.at(1)).collect();
             let all: [Vec<u64>; 2] = [of(0), of(1)];

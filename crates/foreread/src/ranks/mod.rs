@@ -206,8 +206,6 @@ impl GroupRun<'_> {
             rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
             ranks: count(&nodes, own).max(1),
         };
-        let opening = disk::open(config, on_node, &opened, context);
-        let disk = working(joining, "opens its disk tier", opening).await?;
         let (of_servers, own_catalogs) = (figures.clone(), catalogs.clone());
         let reading = context.runtime.spawn_blocking(move || {
             let print = server_speeds::fingerprint(&of_servers, &own_catalogs);
@@ -217,7 +215,7 @@ impl GroupRun<'_> {
             working(joining, "reads the servers of samples", reading).await.map_err(ended)?;
         let place = RunEnvironment {
             kernel_cached: opened.iter().all(|dataset| dataset.origin.profile().kernel_cached),
-            disk: disk.as_ref().map_or(0, |disk| disk.capacity),
+            disk: 0,
             warm: 0,
             has_agent: agent.is_some(),
             is_client: agent.is_some(),
@@ -238,9 +236,21 @@ impl GroupRun<'_> {
             let words = std::mem::take(&mut words);
             node_cache = member.join(joining, words, &mut opened, storage, context).await?;
         }
-        let (node_link, node_host) = node_cache.map(|cache| (cache.link, cache.host)).unzip();
-        let agent = agent.or(node_link);
-        let place = RunEnvironment { is_client: agent.is_some(), ..place };
+        let (mut disk, mut node_host, mut held) = (None, None, Vec::new());
+        let agent = match node_cache {
+            Some(cache) => {
+                (node_host, held) = (cache.host, cache.held);
+                Some(cache.link)
+            }
+            None => {
+                let opening = disk::open(config, on_node, &opened, context);
+                disk = working(joining, "opens its disk tier", opening).await?;
+                held = disk.as_ref().map_or(held, disk::Disk::ids);
+                agent
+            }
+        };
+        let capacity = disk.as_ref().map_or(0, |disk| disk.capacity);
+        let place = RunEnvironment { disk: capacity, is_client: agent.is_some(), ..place };
         // This rank's calibration knows more about its own directories than rank 0's.
         let calibration = config.calibration.clone().or_else(|| figures.calibration.clone());
         let own_figures = Config { calibration, ..figures.clone() };
@@ -254,7 +264,6 @@ impl GroupRun<'_> {
         let mut own_levels = cluster::describe(&own_figures, offered, &place, None).stores.remove(0).levels;
         own_levels.extend(agent.as_ref().map(cluster::of_agent));
         let levels = own_levels.iter().map(OfferedLevel::new);
-        let held = disk.as_ref().map_or_else(Vec::new, disk::Disk::ids);
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
         let name = agent.as_ref().and_then(|agent| agent.host().map(str::to_owned));
         let offer = offer.with_servers(server_print).with_agent(name).encode();
@@ -270,7 +279,7 @@ impl GroupRun<'_> {
                 );
             }
             let kinds = [cluster::kinds(&figures), cluster::shared_kinds()].concat();
-            let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::DISK);
+            let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::outlives_runs);
             Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
@@ -304,7 +313,6 @@ impl GroupRun<'_> {
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (blocks, group) = (vec![blocks], None);
-        let node_host = node_host.flatten();
         let prepared = Prepared {
             planned,
             opened,

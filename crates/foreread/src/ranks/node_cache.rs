@@ -5,23 +5,26 @@
 //! The first rank of a node hosts the cache, and the others map its memory. So no sample passes
 //! through a socket between them. A sample of 110 KB then costs 11 us of processor time, and 29 us
 //! between ranks that send samples to each other. The memory is the sum of what the ranks were
-//! given. If the host dies, the others read storage without a cache.
+//! given. It has their disks, too, and samples on them are found by the next run. If the host dies,
+//! the others read storage without a cache.
 //!
-//! Ranks keep caches of their own with disks, which the cache of a node does not have yet, and if a
-//! rank has an agent. Also if their memory is limited apart, or one of them cannot attach, or if
-//! samples share compressed units and do not all fit. One rank on a node needs none of it.
+//! Ranks keep caches of their own if one of them has an agent, or other disks than the first one.
+//! Also if their memory is limited apart, or one of them cannot attach, or if samples share
+//! compressed units and do not all fit. One rank on a node needs none of it.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use foreread_peer::meet::RendezvousSteps;
 use foreread_tier::OpenContext;
+use foreread_types::SampleId;
 use serde::{Deserialize, Serialize};
 
 use super::Words;
 use super::capacity_offer::{bundle, unbundle_parts};
 use super::run_description::unreadable;
 use crate::agent::{AgentLink, attach_to};
-use crate::config::Config;
+use crate::config::{Config, Disk};
 use crate::error::{Error, Result};
 use crate::node_host::{HostedStore, NodeHost};
 use crate::node_rank::NodeRank;
@@ -32,8 +35,11 @@ use crate::storage::StorageOptions;
 /// What a rank says about the cache of its node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct NodeOffer {
-    /// The memory that it would give, in bytes. 0 if it has a cache of its own.
+    /// Whether it would share a cache, and with how many bytes of memory.
+    shares: bool,
     memory: u64,
+    /// The directories of its disks, with their bytes, and whether all users share them.
+    disks: Vec<(PathBuf, u64, bool)>,
     /// The group of processes whose memory is limited together with this rank's.
     memory_group: String,
     /// The address of the cache, if it hosts one.
@@ -46,6 +52,8 @@ pub(super) struct NodeCache {
     pub(super) link: AgentLink,
     /// The cache, on the rank that hosts it.
     pub(super) host: Option<Box<dyn HostedStore>>,
+    /// The ids of samples on its disks, per dataset, on that rank.
+    pub(super) held: Vec<Vec<SampleId>>,
 }
 
 /// The rank that takes part.
@@ -82,8 +90,9 @@ impl NodeMember<'_> {
 
     /// Whether this rank would use the cache of its node.
     fn would_share(&self) -> bool {
-        let shares = self.on_node.ranks > 1 && self.config.disk.is_empty() && !self.has_agent;
-        shares && self.memory > 0 && self.host.is_some() && !self.config.agent.is_off()
+        let has_cache = self.memory > 0 || !self.config.disk.is_empty();
+        let shares = self.on_node.ranks > 1 && has_cache && !self.has_agent;
+        shares && self.host.is_some() && !self.config.agent.is_off()
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. `None` if the ranks of
@@ -97,9 +106,9 @@ impl NodeMember<'_> {
         context: &OpenContext,
     ) -> Result<Option<NodeCache>> {
         let host = self.host();
-        let memory = if self.would_share() { self.memory } else { 0 };
         let address = host.as_ref().map(|host| host.address());
-        let offer = NodeOffer { memory, memory_group: memory_group(), address };
+        let (shares, memory, memory_group) = (self.would_share(), self.memory, memory_group());
+        let offer = NodeOffer { shares, memory, disks: self.disks(), memory_group, address };
         // The value has only numbers and strings, so this cannot fail.
         let offer = serde_json::to_vec(&offer).unwrap_or_default();
         let offers = self.of_mates(joining, words, offer).await?;
@@ -116,16 +125,37 @@ impl NodeMember<'_> {
             }
             None => None,
         };
-        let attached = self.of_mates(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
+        // Without its disks, each rank opens them, and reports what is wrong.
+        let has_disks = host.as_ref().is_none_or(|host| host.has_disks());
+        let is_attached = link.is_some() && has_disks;
+        let attached = self.of_mates(joining, Vec::new(), vec![u8::from(is_attached)]).await?;
         if attached.iter().all(|attached| **attached == [1]) {
+            let of_host = |dataset: &OpenDataset| {
+                host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
+            };
+            let held = opened.iter().map(of_host).collect();
             return Ok(link.map(|link| {
                 link.replace_origins(opened);
-                NodeCache { link, host }
+                NodeCache { link, host, held }
             }));
         }
-        // Its threads end, which takes a moment.
-        context.runtime.spawn_blocking(move || drop(link)).await.map_err(ended)?;
+        // Their threads end, and disks are closed, which takes a moment.
+        context.runtime.spawn_blocking(move || drop((link, host))).await.map_err(ended)?;
         Ok(None)
+    }
+
+    /// The disks in a form that ranks compare. A directory may not exist yet, but its parent does.
+    fn disks(&self) -> Vec<(PathBuf, u64, bool)> {
+        let whole = |path: &Path| {
+            let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+            Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
+        };
+        let disks = self.config.disk.iter();
+        let of = |disk: &Disk| {
+            let path = whole(&disk.directory).unwrap_or_else(|| disk.directory.clone());
+            (path, disk.bytes, disk.shared)
+        };
+        disks.map(of).collect()
     }
 
     /// The cache, if this rank hosts one.
@@ -163,7 +193,9 @@ fn invalid() -> Error {
 /// The address and the memory of the cache that these ranks share, if they do.
 fn agreed(mates: &[NodeOffer]) -> Option<(&str, u64)> {
     let first = mates.first()?;
-    let share = |mate: &NodeOffer| mate.memory > 0 && mate.memory_group == first.memory_group;
+    let share = |mate: &NodeOffer| {
+        mate.shares && mate.disks == first.disks && mate.memory_group == first.memory_group
+    };
     let memory = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
     first.address.as_deref().filter(|_| mates.iter().all(share)).map(|address| (address, memory))
 }
@@ -195,7 +227,8 @@ mod tests {
     use super::*;
 
     fn offer(memory: u64, memory_group: &str, address: Option<&str>) -> NodeOffer {
-        NodeOffer { memory, memory_group: memory_group.to_owned(), address: address.map(str::to_owned) }
+        let (memory_group, address) = (memory_group.to_owned(), address.map(str::to_owned));
+        NodeOffer { shares: memory > 0, memory, disks: Vec::new(), memory_group, address }
     }
 
     #[test]
@@ -208,6 +241,10 @@ mod tests {
         // One has a cache of its own, or memory that is limited apart.
         assert_eq!(both(offer(0, "a", None)), None);
         assert_eq!(both(offer(5, "b", None)), None);
+        // Its directory is another one.
+        assert_eq!(both(NodeOffer { disks: vec![("x".into(), 7, false)], ..offer(5, "a", None) }), None);
+        let without = NodeOffer { memory: 0, ..offer(1, "a", None) };
+        assert_eq!(both(without), Some(("x".to_owned(), 7)));
         assert_eq!(agreed(&[offer(7, "a", None), offer(5, "a", Some("x"))]), None);
         assert_eq!(agreed(&[]), None);
         assert!(!memory_group().trim().is_empty());

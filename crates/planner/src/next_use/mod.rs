@@ -339,6 +339,15 @@ impl NextUseCache {
         CacheUse { hit, kept }
     }
 
+    /// Whether the known orders of a job have uses of a sample to come.
+    ///
+    /// # Panics
+    /// If the job's dataset has no such sample.
+    pub fn will_use(&self, job: CacheJob, sample: SampleId) -> bool {
+        let job = self.jobs.get(job.0).and_then(Option::as_ref);
+        job.is_some_and(|job| job.has_use(sample.0 as u32))
+    }
+
     /// Notes whether a disk of the node has a sample. A hit on such a sample saves no read of the
     /// origin, so it is the first victim, like a sample without uses. An unknown one changes
     /// nothing.

@@ -66,10 +66,10 @@ impl Flight {
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
         let flight = state.flights.remove(&self.key).unwrap_or_default();
-        let SampleFlight { waiting, reader, is_on_disk, is_in_block, has_block, .. } = flight;
+        let SampleFlight { waiting, reader, is_on_disk, is_for_disk, is_in_block, has_block, .. } = flight;
         let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
         if is_on_disk && received.is_err() && !has_ended {
-            state.queue_again(self.key, waiting, now, &mut actions);
+            state.queue_again(self.key, waiting, is_for_disk, now, &mut actions);
             drop(state);
             return self.inner.carry_out(actions);
         }
@@ -79,7 +79,7 @@ impl Flight {
             if !is_in_block {
                 state.end_read(self.key, now, true, &mut actions);
             }
-            state.queue_again(self.key, waiting, now, &mut actions);
+            state.queue_again(self.key, waiting, is_for_disk, now, &mut actions);
             drop(state);
             return self.inner.carry_out(actions);
         }
@@ -111,18 +111,42 @@ impl Flight {
         if !is_in_block {
             state.end_read(self.key, now, !has_ended, &mut actions);
         }
-        let keeper =
-            state.datasets.get(self.key.dataset.0 as usize).map(|dataset| Arc::clone(&dataset.reader));
+        let dataset = state.datasets.get(self.key.dataset.0 as usize);
+        let dataset = dataset.filter(|dataset| is_for_disk && !is_on_disk && dataset.reader.has_disk());
+        let keeper = dataset.map(|dataset| Arc::clone(&dataset.reader));
+        let to_disk = keeper.zip(received.as_ref().ok().cloned());
+        if let Some((_, bytes)) = &to_disk {
+            state.written_behind.insert(self.key, bytes.clone());
+        }
         drop(state);
         self.inner.carry_out(actions);
-        if let (Some(keeper), Ok(bytes), false) = (keeper, &received, is_on_disk) {
-            let (store, key) = (NodeStore(Arc::clone(&self.inner)), self.key);
-            let kept = Box::new(move || store.set_on_disk(key.dataset, &[key.id], true));
-            keeper.keep_on_disk(key.id, bytes.clone(), kept);
+        if let Some((keeper, bytes)) = to_disk {
+            let writing = DiskWrite { inner: Arc::clone(&self.inner), key: self.key };
+            keeper.keep_on_disk(self.key.id, bytes, Box::new(move || writing.kept()));
         }
         for request in waiting {
             (request.answer)(received.clone());
         }
+    }
+}
+
+/// A sample on its way to a disk, until it is dropped.
+struct DiskWrite {
+    inner: Arc<StoreInner>,
+    key: SampleKey,
+}
+
+impl DiskWrite {
+    fn kept(self) {
+        NodeStore(Arc::clone(&self.inner)).set_on_disk(self.key.dataset, &[self.key.id], true);
+    }
+}
+
+impl Drop for DiskWrite {
+    fn drop(&mut self) {
+        let bytes = self.inner.lock().written_behind.remove(&self.key);
+        // Without the lock: it may unmap memory.
+        drop(bytes);
     }
 }
 

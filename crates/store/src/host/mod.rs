@@ -76,13 +76,19 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
     /// How many reads are of use at once, at present.
     fn parallelism(&self) -> usize;
 
+    /// Whether a disk of this node may keep samples.
+    fn has_disk(&self) -> bool {
+        false
+    }
+
     /// Reads a sample that a disk of this node has. After an error, it is read from its store.
     fn read_disk(&self, id: SampleId) -> ReadFuture {
         let _ = id;
         Box::pin(async { Err(TierError::new(ErrorKind::Absent, "disk")) })
     }
 
-    /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it.
+    /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it,
+    /// and drops it otherwise. Meanwhile requests for the sample are answered from memory.
     fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {
         let _ = (id, bytes, kept);
     }
@@ -170,6 +176,7 @@ impl NodeStore {
             origins: Vec::new(),
             samples: KeyMap::default(),
             flights: KeyMap::default(),
+            written_behind: KeyMap::default(),
             jobs: HashMap::new(),
             convoys: HashMap::new(),
             counts: StoreCounts::default(),

@@ -26,6 +26,8 @@ pub(super) struct StoreState {
     /// Residents that were read. Those that are being read are in `flights`.
     pub(super) samples: KeyMap<Bytes>,
     pub(super) flights: KeyMap<SampleFlight>,
+    /// Samples on their way to a disk, which requests do not read again.
+    pub(super) written_behind: KeyMap<Bytes>,
     pub(super) jobs: HashMap<StoreJob, StoreMember>,
     /// Jobs that have announced the same order, by it.
     pub(super) convoys: HashMap<OrderKey, u64>,
@@ -94,6 +96,8 @@ pub(super) struct SampleFlight {
     pub(super) has_begun: bool,
     /// Whether it is read from a disk of this node.
     pub(super) is_on_disk: bool,
+    /// Whether a disk may keep it. Some jobs announce only what their node should keep.
+    pub(super) is_for_disk: bool,
     /// Whether it is read with another sample of its block, which counts for the origin.
     pub(super) is_in_block: bool,
     /// Whether other samples are read with it.
@@ -151,6 +155,7 @@ impl StoreState {
         }
         let Self { cache, jobs, evicted, .. } = self;
         let announced = jobs.get_mut(&job).and_then(|member| member.orders.position(cache, key, due));
+        let is_for_disk = announced.is_none_or(|(job, _)| cache.will_use(job, key.id));
         let fills_since = jobs.get(&job).and_then(|member| member.fills_since);
         match (announced, fills_since) {
             (Some((cache_job, position)), _) => cache.used(cache_job, position, key.id, now, evicted),
@@ -165,7 +170,11 @@ impl StoreState {
         {
             actions.dropped.push(bytes);
         }
-        if let Some(bytes) = resident {
+        let found = resident.or_else(|| self.written_behind.get(&key).cloned());
+        if let Some(bytes) = found {
+            if self.cache.contains(key) {
+                self.samples.entry(key).or_insert_with(|| bytes.clone());
+            }
             self.count(job, key.dataset, |counts| counts.hits += 1);
             actions.ready.push((answer, bytes));
             return;
@@ -178,14 +187,16 @@ impl StoreState {
         let has_begun = match self.flights.get_mut(&key) {
             Some(flight) => {
                 flight.waiting.push(WaitingRequest { job, due, answer });
+                flight.is_for_disk |= is_for_disk;
                 let has_begun = flight.has_begun;
                 self.count(job, key.dataset, |counts| counts.joined += 1);
                 has_begun
             }
             None => {
                 let waiting = vec![WaitingRequest { job, due, answer }];
+                let has_begun = is_on_disk;
                 let flight =
-                    SampleFlight { waiting, has_begun: is_on_disk, is_on_disk, ..SampleFlight::default() };
+                    SampleFlight { waiting, has_begun, is_on_disk, is_for_disk, ..SampleFlight::default() };
                 self.flights.insert(key, flight);
                 if is_on_disk {
                     // Disks have no queue here: they are not what jobs compete for.
@@ -211,6 +222,7 @@ impl StoreState {
         &mut self,
         key: SampleKey,
         waiting: Vec<WaitingRequest>,
+        is_for_disk: bool,
         now: u64,
         actions: &mut Actions,
     ) {
@@ -225,7 +237,7 @@ impl StoreState {
             self.enter_queue(*job, origin, *due);
             self.origins[origin].queue.push(*job, *due, key);
         }
-        self.flights.insert(key, SampleFlight { waiting, ..SampleFlight::default() });
+        self.flights.insert(key, SampleFlight { waiting, is_for_disk, ..SampleFlight::default() });
         self.begin_reads(origin, now, actions);
     }
 
@@ -327,6 +339,7 @@ impl StoreState {
         for other in &others {
             let flight = flights.entry(*other).or_default();
             (flight.has_begun, flight.is_in_block, flight.reader) = (true, true, Some(job));
+            flight.is_for_disk = true;
         }
         let all = others.iter().map(footprint).sum();
         self.origins[dataset.origin].add_block(key, job, all);

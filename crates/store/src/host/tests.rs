@@ -10,7 +10,6 @@ pub(super) const LENGTH: u64 = 1000;
 pub(super) const TAKEN: u64 = NodeStore::FOOTPRINT.of(LENGTH);
 
 /// An origin that counts its reads. Samples begin with their id.
-#[derive(Debug)]
 pub(super) struct TestOrigin {
     pub(super) reads: Mutex<Vec<u64>>,
     pub(super) gate: Arc<Semaphore>,
@@ -21,14 +20,36 @@ pub(super) struct TestOrigin {
     pub(super) in_units: AtomicBool,
     /// The blocks that were read, by the number of samples.
     pub(super) block_reads: Mutex<Vec<usize>>,
+    /// Samples on their way to the disk.
+    pub(super) disk_writes: Mutex<Vec<DiskWrite>>,
+    pub(super) has_disk: AtomicBool,
+}
+
+/// A sample that was given to the disk, and the call when it is there.
+pub(super) type DiskWrite = (u64, Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for TestOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestOrigin").field("reads", &self.reads).finish_non_exhaustive()
+    }
 }
 
 impl TestOrigin {
     pub(super) fn new(open: usize) -> Arc<Self> {
         let gate = Arc::new(Semaphore::new(open));
         let (fails, parallelism) = (AtomicBool::new(false), AtomicUsize::new(1000));
-        let (reads, block, in_units, block_reads) = Default::default();
-        Arc::new(Self { reads, gate, fails, parallelism, block, in_units, block_reads })
+        let (reads, block, in_units, block_reads, disk_writes, has_disk) = Default::default();
+        Arc::new(Self {
+            reads,
+            gate,
+            fails,
+            parallelism,
+            block,
+            in_units,
+            block_reads,
+            disk_writes,
+            has_disk,
+        })
     }
 
     pub(super) fn reads(&self) -> usize {
@@ -74,6 +95,14 @@ impl SampleReader for TestOrigin {
 
     fn parallelism(&self) -> usize {
         self.parallelism.load(Ordering::Relaxed)
+    }
+
+    fn has_disk(&self) -> bool {
+        self.has_disk.load(Ordering::Relaxed)
+    }
+
+    fn keep_on_disk(&self, id: SampleId, _: Bytes, kept: Box<dyn FnOnce() + Send>) {
+        self.disk_writes.lock().unwrap().push((id.0, kept));
     }
 }
 
@@ -556,4 +585,45 @@ fn other_reads_begin_while_a_block_is_slow() {
     rig.origin.gate.add_permits(400);
     assert_eq!(slow.iter().filter(|(_, received)| received.is_ok()).count(), 2);
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [200, 200]);
+}
+
+/// Guards against this fault: on a node with some of the ranks, samples that others own took the
+/// room on the disk.
+#[test]
+fn samples_that_no_order_has_are_not_for_the_disk() {
+    let rig = Rig::new(100, 100, 1000);
+    rig.origin.has_disk.store(true, Ordering::Relaxed);
+    let job = rig.store.add_job(true);
+    // The job reads samples 0 to 3, and announces two of them.
+    let ids = [0, EpochUses::HOLE.0, 2, EpochUses::HOLE.0];
+    rig.announce(job, 0, &ids);
+    rig.get(job, 0, &[0, 1, 2, 3]);
+    let other = rig.store.add_job(false);
+    rig.get(other, 0, &[50]);
+    let mut given: Vec<u64> = rig.origin.disk_writes.lock().unwrap().iter().map(|(id, _)| *id).collect();
+    given.sort_unstable();
+    assert_eq!(given, [0, 2, 50]);
+}
+
+/// Guards against this fault: a sample that did not stay in memory was read again while it was on
+/// its way to the disk.
+#[test]
+fn samples_on_their_way_to_the_disk_are_not_read_again() {
+    let rig = Rig::new(100, 0, 1000);
+    rig.origin.has_disk.store(true, Ordering::Relaxed);
+    let job = rig.store.add_job(false);
+    rig.get(job, 0, &[1, 2]);
+    rig.get(job, 2, &[1, 2]);
+    assert_eq!(rig.origin.reads(), 2);
+    // One arrives there, and the other one is given up.
+    for (id, kept) in std::mem::take(&mut *rig.origin.disk_writes.lock().unwrap()) {
+        if id == 1 {
+            kept();
+        }
+    }
+    let key = |id| SampleKey::new(rig.dataset, SampleId(id));
+    assert!(rig.store.has(key(1)) && !rig.store.has(key(2)));
+    // The disk of this test cannot be read, and nothing else has them.
+    rig.get(job, 4, &[1, 2]);
+    assert_eq!(rig.origin.reads(), 4);
 }

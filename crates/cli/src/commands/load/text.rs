@@ -4,7 +4,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use foreread::Memory;
-use foreread::plan::{LocalPlan, Prepared};
+use foreread::plan::{LocalPlan, NodeCacheSize, Prepared};
 use foreread::report::{CountReport, EpochReport, Report};
 use foreread::size::ByteSize;
 use foreread_settings::{Knobs, calibration::FILE_NAME};
@@ -32,11 +32,13 @@ pub(super) fn heading(out: &mut impl Write, prepared: &Prepared, launched: u32, 
             foreread_estimate::level_text(level, prepared.plan().retention())
         )?;
     }
-    if let Some(ranks) = prepared.memory_shared_by() {
-        for level in prepared.plan().levels() {
-            let (all, each) = (ByteSize(level.capacity), ByteSize(level.capacity / u64::from(ranks.max(1))));
-            writeln!(out, "{:12} memory {each} x {ranks} ranks on this node: {all}, as one cache", "")?;
+    if let Some(NodeCacheSize { ranks, memory_bytes, disk_bytes, .. }) = prepared.node_cache() {
+        let (all, each) = (ByteSize(memory_bytes), ByteSize(memory_bytes / u64::from(ranks.max(1))));
+        write!(out, "{:12} memory {each} x {ranks} ranks on this node: {all}", "")?;
+        if disk_bytes > 0 {
+            write!(out, ", and disks of {}", ByteSize(disk_bytes))?;
         }
+        writeln!(out, ", as one cache")?;
     } else if on_node > 1 && !prepared.has_agent() {
         for level in prepared.plan().levels() {
             let (all, size) = (level.capacity.saturating_mul(on_node.into()), ByteSize(level.capacity));
@@ -114,8 +116,8 @@ pub(super) struct EpochTable {
 
 impl EpochTable {
     pub(super) fn new(prepared: &Prepared, together: bool, rank: Option<u32>) -> Self {
-        let has_disk = !prepared.config().disk.is_empty();
-        let shared = match prepared.memory_shared_by() {
+        let has_disk = !prepared.config().disk.is_empty() && prepared.node_cache().is_none();
+        let shared = match prepared.node_cache() {
             Some(_) => Some("node"),
             None => prepared.has_agent().then_some("agent"),
         };

@@ -44,6 +44,7 @@ mod order;
 mod packed;
 mod plot;
 mod ranks;
+mod ranks_disk;
 mod s3;
 mod s3_faults;
 mod simulate;

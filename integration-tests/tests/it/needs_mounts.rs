@@ -155,21 +155,34 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
 // semantics: DISK-11
 fn read_only_cache_of_one_rank_serves_a_run_of_two() {
     let Some(place) = place() else { return };
-    let finished = place.run(
-        "mount -t tmpfs -o size=40m tmpfs mounted
+    let run = |agent: &str| {
+        let script = "mount -t tmpfs -o size=40m tmpfs mounted
          load --epochs=2 --compute-ms=3 >/dev/null
          mount -o remount,ro mounted
          mkdir meet
          export FOREREAD_MEET=$PWD/meet WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
-         RANK=1 LOCAL_RANK=1 load --epochs=1 >second &
-         RANK=0 LOCAL_RANK=0 load --epochs=1 >first
+         RANK=1 LOCAL_RANK=1 load --epochs=1 --agent=AGENT >second &
+         RANK=0 LOCAL_RANK=0 load --epochs=1 --agent=AGENT >first
          wait $!
-         cat first second",
-    );
-    assert!(finished.stderr.contains("continues without this disk cache"), "{}", finished.stderr);
-    let reports: Vec<Value> = finished.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+         cat first second
+         rm -r meet
+         umount mounted";
+        let finished = place.run(&script.replace("AGENT", agent));
+        let printed = finished.stderr.clone();
+        let reports: Vec<Value> =
+            finished.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(reports[0]["epochs"][0]["digest"].as_str().map(str::len), Some(64));
+        (reports, printed)
+    };
+    // One rank reads it for both.
+    let (reports, printed) = run("auto");
+    assert!(printed.contains("the disk cache is only read"), "{printed}");
+    let read: u64 = reports.iter().map(|report| number(report, "/origin_requests")).sum();
+    assert_eq!(read, 0, "samples that the first run has kept are read again");
+    // Each rank has a part of it. That of the second one does not exist.
+    let (reports, printed) = run("off");
+    assert!(printed.contains("continues without this disk cache"), "{printed}");
     assert!(number(&reports[0], "/epochs/0/reads/disk/samples") > 0, "rank 0 reads what is there");
-    assert_eq!(reports[0]["epochs"][0]["digest"].as_str().map(str::len), Some(64));
 }
 
 #[test]

@@ -183,6 +183,11 @@ impl HostDisk {
         }
     }
 
+    /// Whether they are an agent's, and not those of the ranks of one job.
+    pub(super) fn is_of_agent(&self) -> bool {
+        self.when_owned == WhenOwned::Refuse
+    }
+
     /// The first directory, and its room, which copies of whole files share.
     pub fn shared_room(&self) -> Option<(&Path, SharedRoom)> {
         Some((&self.disks.first()?.directory, self.room.clone()))

@@ -176,7 +176,12 @@ impl HostedDataset {
             Ok(number) => Some(*self.reader.on_disk.get_or_init(|| number)),
             Err(error) => {
                 let url = self.catalog.base_url();
-                tracing::warn!(%error, url, "the disks keep no samples of a dataset");
+                if disk.is_of_agent() {
+                    tracing::warn!(%error, url, "the agent's disks keep no samples of a dataset");
+                } else {
+                    // The ranks open it next, and report the error.
+                    tracing::debug!(%error, url, "the disks cannot be used");
+                }
                 None
             }
         }

@@ -126,8 +126,9 @@ impl Meeting {
         Self { token: self.token.or(token), ..self }
     }
 
-    /// Has the ranks of a node share one memory, which their first rank hosts. Without it, or if
-    /// the [agent](crate::Builder::agent) is off, each rank has caches of its own.
+    /// Has the ranks of a node share one cache, which their first rank hosts: memory and disks.
+    /// Without it, or if the [agent](crate::Builder::agent) is off, each rank has caches of its
+    /// own.
     #[must_use]
     pub fn node_host(self, host: Arc<dyn NodeHost>) -> Self {
         Self { node_host: Some(host), ..self }

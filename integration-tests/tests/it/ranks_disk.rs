@@ -1,0 +1,121 @@
+//! The disks of ranks that share the cache of their node, without an agent.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::ranks::{RankJob, assert_digests, ids};
+use crate::support::{Samples, disk, load, number};
+
+/// Memory for almost nothing, so that what is not read from storage comes from the disk.
+const FEW: [&str; 8] =
+    ["--memory", "100kB", "--look-ahead", "200kB", "--batch-size", "8", "--compute-ms", "2"];
+
+fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&FEW[..], more].concat()
+}
+
+fn sum(reports: &[Value], pointer: &str) -> u64 {
+    reports.iter().map(|report| number(report, pointer)).sum()
+}
+
+#[test]
+// semantics: RANK-37, RANK-39
+fn ranks_of_a_node_share_its_disk_and_later_runs_find_it() {
+    let samples = Samples::awkward(400, 10_000);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = disk(&directory.path().join("disk"), 50_000_000);
+    let run = |ranks: u32, more: &[&str]| {
+        let more = [more, &["--epochs", "3", "--digest", &disk]].concat();
+        RankJob::new(ranks, &samples, &arguments(&more)).reports()
+    };
+    let first = run(3, &[]);
+    assert_digests(&samples, &first);
+    assert_eq!(sum(&first, "/origin_requests"), 400);
+    assert_eq!(number(&first[0], "/disk/written"), 400);
+    assert!(first[1].get("disk").is_none() && sum(&first, "/peers/received") == 0);
+    // With any number of ranks, and with caches of their own.
+    for reports in [run(2, &[]), run(3, &["--agent", "off"]), run(4, &[])] {
+        assert_digests(&samples, &reports);
+        assert_eq!(sum(&reports, "/origin_requests"), 0);
+        assert_eq!(number(&reports[0], "/floor_origin_bytes"), 0);
+    }
+    let alone = load(&samples, &["--digest", "--memory", "0", &disk]);
+    crate::support::assert_digests(&samples, &alone);
+    assert_eq!(number(&alone, "/origin_requests"), 0);
+}
+
+#[test]
+// semantics: RANK-39
+fn partial_disk_of_ranks_reads_the_lower_bound() {
+    let samples = Samples::awkward(400, 10_000);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = disk(&directory.path().join("disk"), 2_500_000);
+    let reports = RankJob::new(2, &samples, &arguments(&["--epochs", "4", "--digest", &disk])).reports();
+    assert_digests(&samples, &reports);
+    let (read, planned) = (sum(&reports, "/origin_bytes"), number(&reports[0], "/planned_origin_bytes"));
+    let (held, bytes) = (number(&reports[0], "/disk/held_bytes"), samples.bytes());
+    assert!(held > bytes / 2, "{held} of {bytes}");
+    assert!(read as f64 <= planned as f64 * 1.03, "{read} bytes, {planned} planned");
+}
+
+#[test]
+// semantics: RANK-39, DISK-1
+fn host_of_the_disk_may_die_and_the_next_run_finds_it() {
+    let samples = Samples::awkward(400, 10_000);
+    let directory = tempfile::tempdir().unwrap();
+    let disk = disk(&directory.path().join("disk"), 50_000_000);
+    let more = arguments(&["--epochs", "5", "--digest", &disk]);
+    let job = RankJob::new(3, &samples, &more);
+    let mut ranks = job.all();
+    ranks[1].wait_for_first_batch();
+    std::thread::sleep(Duration::from_millis(600));
+    ranks[0].signal("-KILL");
+    let reports: Vec<Value> = ranks.drain(1..).map(|rank| rank.wait().json()).collect();
+    for (rank, report) in (1..).zip(&reports) {
+        for epoch in 0..5 {
+            let expected = samples.digest(&ids(400, epoch, 3, rank));
+            assert_eq!(report["epochs"][epoch as usize]["digest"], expected, "rank {rank}, epoch {epoch}");
+        }
+    }
+    let again = RankJob::new(2, &samples, &more).reports();
+    assert_digests(&samples, &again);
+    let read = sum(&again, "/origin_requests");
+    assert!(read < 300, "{read} of 400 samples were not on the disk");
+}
+
+#[test]
+// semantics: DISK-1
+fn unusable_disk_of_ranks_is_one_line_on_each() {
+    let samples = Samples::awkward(20, 1000);
+    let none = disk(Path::new("/no/such/parent/cache"), 50_000_000);
+    for rank in RankJob::new(2, &samples, &["--memory", "1MB", &none]).all() {
+        let line = rank.wait().fails(1);
+        assert!(line.contains("/no/such/parent/cache"), "{line}");
+    }
+}
+
+/// Two jobs with one directory: the second one reads what is there, and writes nothing.
+#[test]
+// semantics: RANK-39
+fn disk_that_another_job_owns_is_only_read() {
+    let samples = Samples::awkward(400, 10_000);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk");
+    let disk = disk(&path, 50_000_000);
+    RankJob::new(2, &samples, &arguments(&["--epochs", "2", &disk])).reports();
+    let owner = RankJob::new(2, &samples, &arguments(&["--epochs", "1000", &disk]));
+    let ranks = owner.all();
+    ranks[1].wait_for_first_batch();
+    let second = RankJob::new(2, &samples, &arguments(&["--epochs", "2", "--digest", &disk]));
+    let finished: Vec<_> = second.all().into_iter().map(|rank| rank.wait()).collect();
+    assert!(finished[0].stderr.contains("the disk cache is only read"), "{}", finished[0].stderr);
+    let reports: Vec<Value> = finished.into_iter().map(|finished| finished.json()).collect();
+    assert_digests(&samples, &reports);
+    assert_eq!(sum(&reports, "/origin_requests"), 0);
+    assert_eq!(number(&reports[0], "/disk/written"), 0);
+    drop(ranks);
+    assert!(fs::read_dir(&path).unwrap().count() > 0);
+}

@@ -356,7 +356,8 @@ impl Loader {
         self.report()
     }
 
-    /// The writes to disks at the end: of this rank, or of the node's ranks if it hosts their cache.
+    /// The writes to disks at the end: of this rank, or of its node's ranks if it hosts their
+    /// cache.
     fn flush(&self) -> Option<impl Future<Output = Result<()>> + Send + 'static + use<>> {
         let own = self.disk.clone().map(|disk| (disk, self.inner.given_to_disk()));
         let of_node = self.node_host.as_ref().map(|host| host.flush());

@@ -518,6 +518,8 @@ impl StoreInner {
 }
 
 #[cfg(test)]
+mod disk_tests;
+#[cfg(test)]
 mod stress;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! A job's connection to the agent of its node.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -155,6 +156,11 @@ impl AgentClient {
     /// What no other agent is called. `None` if it is of a version that has no name.
     pub fn host(&self) -> Option<&str> {
         Some(&*self.attached.host).filter(|host| !host.is_empty())
+    }
+
+    /// The path of a dataset's catalog in memory that this job can share.
+    pub fn shared_catalog(&self, dataset: usize) -> Option<&Path> {
+        self.attached.catalogs.get(dataset)?.as_deref()
     }
 
     /// What the agent does with each dataset.

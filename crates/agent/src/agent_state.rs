@@ -205,11 +205,12 @@ impl AgentState {
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
-        let (mut datasets, mut answers) = (Vec::new(), Vec::new());
+        let (mut datasets, mut answers, mut shared) = (Vec::new(), Vec::new(), Vec::new());
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
             let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;
             let known = id.and_then(|id| self.datasets.get(id));
+            shared.push(known.as_ref().and_then(|known| known.hosted.shared_catalog()));
             if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {
                 (id, answer) = (None, DatasetAnswer::Refused(why));
             } else if let Some(known) = known {
@@ -220,7 +221,7 @@ impl AgentState {
         }
         let disk_capacity = self.disk().map_or(0, |disk| disk.counts().capacity);
         let (capacity, host) = (self.memory(), self.name.clone());
-        let answer = Attached { capacity, disk_capacity, host, datasets: answers };
+        let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
         // Held until the job is known: a change of the policy meanwhile would miss it.
         let policy = self.lock_policy();
         let weight = scaled(policy.policy.job_weight(&attach.name));

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,7 +29,7 @@ use crate::names::{SplitName, compare, refuse};
 use crate::servers;
 use crate::value_columns::StoredValue;
 use crate::values::{ArrayTypes, SampleValue};
-use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, replace_file};
+use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, replace_file, shared_file};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +151,33 @@ impl Catalog {
     /// Those of [`open`](Self::open), except those of reading the file.
     pub fn from_bytes(bytes: impl Into<Bytes>, name: impl Into<String>) -> Result<Self, DatasetError> {
         CatalogInner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
+    }
+
+    /// The same catalog with its bytes in memory that other processes can
+    /// [share](Self::sharing).
+    ///
+    /// # Errors
+    /// Those of [`to_bytes`](Self::to_bytes), and [`DatasetErrorKind::Io`] if the system has no
+    /// such memory.
+    pub fn in_shared_memory(&self) -> Result<Self, DatasetError> {
+        let made = shared_file::create(&self.to_bytes()?).map_err(|error| {
+            let message = format!("{}: the catalog cannot be shared: {error}", self.0.name);
+            DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
+        })?;
+        Ok(self.0.with_file(made).unwrap_or_else(|| self.clone()))
+    }
+
+    /// The path of the memory that other processes can share. It is valid as long as this catalog.
+    /// `None` if it was not [put there](Self::in_shared_memory).
+    pub fn shared_memory(&self) -> Option<PathBuf> {
+        self.0.image.file().and_then(shared_file::path)
+    }
+
+    /// The same catalog with its bytes in the memory of another process. `None` if this process
+    /// cannot open it, if it has another length, or if this catalog is read from a file already.
+    pub fn sharing(&self, memory: &Path) -> Option<Self> {
+        let file = if self.0.image.file().is_none() { shared_file::open(memory) } else { None };
+        self.0.with_file(file?)
     }
 
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC,
@@ -468,6 +495,21 @@ impl CatalogInner {
     fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
         let inner = CatalogFile::owned(bytes).and_then(|image| Self::new(image, name.clone()));
         inner.map_err(|fault| named_fault(&name, fault))
+    }
+
+    /// The same with its bytes in a file. `None` if that has another length.
+    fn with_file(&self, file: File) -> Option<Catalog> {
+        let Self { image, name, base_url, place_name, listing, format, fingerprint, arrays } = self;
+        Some(Catalog(Arc::new(Self {
+            image: image.with_file(file)?,
+            name: name.clone(),
+            base_url: base_url.clone(),
+            place_name: place_name.clone(),
+            listing: listing.clone(),
+            format: *format,
+            fingerprint: *fingerprint,
+            arrays: arrays.clone(),
+        })))
     }
 
     /// Reads the metadata.

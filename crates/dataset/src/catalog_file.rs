@@ -109,7 +109,7 @@ fn foreign(why: impl Into<String>) -> CatalogFault {
 #[derive(Debug)]
 pub(crate) struct CatalogFile {
     source: CatalogBytes,
-    parts: DecodedCatalog,
+    parts: Arc<DecodedCatalog>,
 }
 
 /// The decoded part of a catalog, wherever its bytes are.
@@ -184,8 +184,23 @@ impl CatalogFile {
     }
 
     fn of(source: CatalogBytes) -> Result<Self, CatalogFault> {
-        let parts = DecodedCatalog::of(&source)?;
+        let parts = Arc::new(DecodedCatalog::of(&source)?);
         Ok(Self { source, parts })
+    }
+
+    /// The same, with texts from another file of the same bytes. `None` if it has another length.
+    pub(crate) fn with_file(&self, file: File) -> Option<Self> {
+        let length = file.metadata().ok()?.len();
+        let source = CatalogBytes::File(file, length);
+        (length == self.length()).then(|| Self { source, parts: Arc::clone(&self.parts) })
+    }
+
+    /// The file that it is read from.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match &self.source {
+            CatalogBytes::File(file, _) => Some(file),
+            CatalogBytes::Memory(_) => None,
+        }
     }
 
     /// Whether rows are read from a file. A shard's name is shared by many samples and is in
@@ -204,7 +219,7 @@ impl CatalogFile {
                 bytes
             }
         };
-        let DecodedCatalog { digits, checksum, .. } = &self.parts;
+        let DecodedCatalog { digits, checksum, .. } = &*self.parts;
         let digits = digits.start as usize..digits.end as usize;
         if bytes[digits.clone()] != *checksum.as_bytes() || self::checksum(&bytes, &digits) != *checksum {
             let why = "the file was written to".to_owned();
@@ -420,7 +435,7 @@ impl DecodedCatalog {
             }
         }
         let mut table = |id: Option<i64>| id.and_then(|id| dictionaries.remove(&id)).unwrap_or_default();
-        let mut decoder = BatchDecoder::new(matches!(pass.source, CatalogBytes::Memory(_)));
+        let mut decoder = BatchDecoder::new();
         decoder.tables = Dictionaries {
             labels: table(columns.label),
             objects: table(columns.object),

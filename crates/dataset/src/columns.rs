@@ -327,11 +327,10 @@ pub(crate) struct BatchDecoder {
     rows: usize,
     /// The last row's object.
     object: u64,
-    in_memory: bool,
 }
 
 impl BatchDecoder {
-    pub(crate) fn new(in_memory: bool) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             tables: Dictionaries::default(),
             names: NameTable::default(),
@@ -341,7 +340,6 @@ impl BatchDecoder {
             total: 0,
             rows: 0,
             object: 0,
-            in_memory,
         }
     }
 
@@ -436,7 +434,7 @@ impl BatchDecoder {
             nullable(numbers, values).map(Some)
         };
         let texts = |text: &Option<TextColumn>| {
-            text.as_ref().map(|text| decode_texts(text, bytes, start, rows, self.in_memory)).transpose()
+            text.as_ref().map(|text| decode_texts(text, bytes, start, rows)).transpose()
         };
         let columns = BatchColumns {
             rows,
@@ -486,27 +484,18 @@ impl BatchDecoder {
     }
 }
 
-fn decode_texts(
-    text: &TextColumn,
-    bytes: &[u8],
-    start: u64,
-    rows: usize,
-    in_memory: bool,
-) -> Result<TextRows, CatalogFault> {
+fn decode_texts(text: &TextColumn, bytes: &[u8], start: u64, rows: usize) -> Result<TextRows, CatalogFault> {
     let (ends, all) = text.decode(bytes, rows)?;
-    let mut checksums = Vec::new();
-    if !in_memory {
-        let groups = (0..rows)
-            .step_by(ROWS_PER_CHECKSUM)
-            .map(|first| ends[first]..ends[rows.min(first + ROWS_PER_CHECKSUM)]);
-        checksums.extend(groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize])));
-    }
+    let groups = (0..rows)
+        .step_by(ROWS_PER_CHECKSUM)
+        .map(|first| ends[first]..ends[rows.min(first + ROWS_PER_CHECKSUM)]);
+    let checksums = groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize]));
     Ok(TextRows {
         validity: validity(bytes, text.validity, rows)?.map(Into::into),
         ends: PackedIntegers::of(&ends),
         rows,
         start: start + text.start() as u64,
-        checksums: checksums.into(),
+        checksums: checksums.collect(),
     })
 }
 

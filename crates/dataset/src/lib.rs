@@ -53,6 +53,7 @@ mod replace;
 mod servers;
 mod shard_columns;
 mod shard_journal;
+mod shared_file;
 mod stored;
 mod value_columns;
 mod values;

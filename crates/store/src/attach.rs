@@ -187,6 +187,10 @@ pub struct Attached {
     pub host: String,
     /// For each dataset of the job.
     pub datasets: Vec<DatasetAnswer>,
+    /// For each dataset, the path of its catalog in memory that the job can share. Empty if it is
+    /// of an older version.
+    #[serde(default)]
+    pub catalogs: Vec<Option<PathBuf>>,
 }
 
 /// What the host does with a dataset.

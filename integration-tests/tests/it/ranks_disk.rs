@@ -1,6 +1,7 @@
-//! The disks of ranks that share the cache of their node, without an agent.
+//! The disks and the catalogs of ranks that share the cache of their node, without an agent.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -118,4 +119,30 @@ fn disk_that_another_job_owns_is_only_read() {
     assert_eq!(number(&reports[0], "/disk/written"), 0);
     drop(ranks);
     assert!(fs::read_dir(&path).unwrap().count() > 0);
+}
+
+/// The files in memory with catalogs that a process has open, by their inodes.
+fn catalogs_in_memory(process: u32) -> Vec<u64> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
+    let is_catalog = |link: &Path| {
+        fs::read_link(link).is_ok_and(|name| name.to_string_lossy().contains("memfd:foreread-catalog"))
+    };
+    let links = descriptors.map(|entry| entry.path()).filter(|link| is_catalog(link));
+    let mut inodes: Vec<u64> = links.filter_map(|link| Some(fs::metadata(link).ok()?.ino())).collect();
+    inodes.dedup();
+    inodes
+}
+
+#[test]
+// semantics: RANK-25
+fn ranks_of_a_node_have_one_catalog_in_memory() {
+    let samples = Samples::awkward(100, 1000);
+    let more = arguments(&["--epochs", "1000", "--validate", samples.path().to_str().unwrap()]);
+    let job = RankJob::new(3, &samples, &more);
+    let ranks = job.all();
+    ranks.iter().for_each(crate::ranks::Rank::wait_for_first_batch);
+    let of_ranks: Vec<Vec<u64>> = ranks.iter().map(|rank| catalogs_in_memory(rank.process.id())).collect();
+    // Training and validation data are the same dataset here.
+    assert_eq!(of_ranks[0].len(), 1);
+    assert!(of_ranks.iter().all(|inodes| *inodes == of_ranks[0]), "{of_ranks:?}");
 }

@@ -1,6 +1,6 @@
 //! This process as a job of an agent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -28,6 +28,7 @@ use crate::storage::StorageOptions;
 #[derive(Clone, Debug)]
 pub(crate) struct AgentLink {
     client: Arc<AgentClient>,
+    catalogs: Catalogs,
     /// The bytes of memory for samples.
     memory: u64,
     /// The number of ranks that share it, if it is the cache of a node without an agent.
@@ -37,10 +38,16 @@ pub(crate) struct AgentLink {
 }
 
 impl AgentLink {
-    /// Has the datasets of the run read from the agent.
+    /// Has the datasets of the run read from the agent, and their names from its memory.
     pub(crate) fn replace_origins(&self, opened: &mut [OpenDataset]) {
+        let mut catalogs = self.catalogs.lock();
         for (number, dataset) in (0..).zip(opened) {
             dataset.origin = Arc::new(self.client.origin(number, Arc::clone(&dataset.origin)));
+            let memory = self.client.shared_catalog(number as usize);
+            let shared = memory.and_then(|memory| dataset.catalog.sharing(memory));
+            if let (Some(shared), Some(sent)) = (shared, catalogs.get_mut(number as usize)) {
+                (*sent, dataset.catalog) = (shared.clone(), shared);
+            }
         }
     }
 
@@ -119,11 +126,24 @@ impl AgentLink {
     }
 }
 
-struct Catalogs(Vec<Catalog>);
+/// The catalogs of the run, for an agent that needs them.
+#[derive(Clone, Debug)]
+struct Catalogs(Arc<Mutex<Vec<Catalog>>>);
+
+impl Catalogs {
+    fn of(opened: &[OpenDataset]) -> Self {
+        Self(Arc::new(Mutex::new(opened.iter().map(|dataset| dataset.catalog.clone()).collect())))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Catalog>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 impl JobCatalogs for Catalogs {
     fn catalog(&self, dataset: usize) -> Option<Bytes> {
-        self.0.get(dataset)?.to_bytes().ok()
+        let catalog = self.lock().get(dataset).cloned();
+        catalog?.to_bytes().ok()
     }
 }
 
@@ -211,11 +231,12 @@ async fn attach_at(
         is_ordered: !config.is_by_id,
         datasets: datasets.collect(),
     };
-    let catalogs = Box::new(Catalogs(opened.iter().map(|dataset| dataset.catalog.clone()).collect()));
+    let catalogs = Catalogs::of(opened);
     let bytes = config.memory_alone;
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
-    let job = AgentJob { address, called, comes_back, alone, attach, catalogs };
+    let sent = Box::new(catalogs.clone());
+    let job = AgentJob { address, called, comes_back, alone, attach, catalogs: sent };
     let begun = Instant::now();
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
@@ -238,7 +259,7 @@ async fn attach_at(
             let milliseconds = begun.elapsed().as_millis() as u64;
             tracing::debug!(milliseconds, "attached to {called}");
             let (memory, shared_by, blocks) = (client.capacity(), None, None);
-            Ok(Ok(AgentLink { client: Arc::new(client), memory, shared_by, blocks }))
+            Ok(Ok(AgentLink { client: Arc::new(client), catalogs, memory, shared_by, blocks }))
         }
     }
 }

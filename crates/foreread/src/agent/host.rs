@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -209,6 +210,11 @@ impl HostedDataset {
     /// would decode a unit otherwise, and a job alone keeps what its next uses need. 0 if not.
     pub fn needs(&self) -> u64 {
         self.needs
+    }
+
+    /// The path of its catalog in memory, if that can be shared.
+    pub fn shared_catalog(&self) -> Option<PathBuf> {
+        self.catalog.shared_memory()
     }
 
     /// The lengths of its samples.

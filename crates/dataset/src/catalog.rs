@@ -505,7 +505,7 @@ impl CatalogInner {
             name: name.clone(),
             base_url: base_url.clone(),
             place_name: place_name.clone(),
-            listing: listing.clone(),
+            listing: *listing,
             format: *format,
             fingerprint: *fingerprint,
             arrays: arrays.clone(),

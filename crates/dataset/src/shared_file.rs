@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 #[cfg(target_os = "linux")]
 use rustix::io::Errno;
 
-/// A file in memory with these bytes, which nobody can change.
+/// A file in memory with these bytes, which cannot be changed.
 #[cfg(target_os = "linux")]
 pub(crate) fn create(bytes: &[u8]) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

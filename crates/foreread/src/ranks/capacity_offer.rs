@@ -216,6 +216,8 @@ fn sums(bytes: &[u8]) -> Option<Vec<SampleId>> {
 mod tests {
     use foreread_types::Footprint;
 
+    use crate::cluster::outlives_runs;
+
     use super::*;
 
     fn offer(ids: &[u64]) -> CapacityOffer {
@@ -262,7 +264,7 @@ mod tests {
         };
         let offers = [rank(Some("x"), 9), rank(None, 3), rank(Some("y"), 5), rank(Some("x"), 7)];
         let kinds = [Level::new("agent", 0, Footprint::EXACT)];
-        let cluster = cluster(Cluster::default(), &kinds, &offers, crate::cluster::outlives_runs);
+        let cluster = cluster(Cluster::default(), &kinds, &offers, outlives_runs);
         let stores: Vec<_> = cluster.stores.iter().map(|store| (store.id.0, store.capacity())).collect();
         assert_eq!(stores, [(0, 7), (1, 3), (2, 5)]);
         assert_eq!(cluster.ranks, Ranks::Table([0, 1, 2, 0].into()));
@@ -299,7 +301,7 @@ mod tests {
         let speeds = |own: u64| {
             let disk = Level { read: Curve::flat(own), ..Level::new("disk", 0, Footprint::EXACT) };
             let kinds = [Level::new("memory", 0, Footprint::EXACT), disk];
-            let cluster = cluster(Cluster::default(), &kinds, &offers, crate::cluster::outlives_runs);
+            let cluster = cluster(Cluster::default(), &kinds, &offers, outlives_runs);
             let of =
                 |store: usize| cluster.stores[store].levels.iter().map(|level| level.read.at(1)).collect();
             let all: [Vec<u64>; 2] = [of(0), of(1)];

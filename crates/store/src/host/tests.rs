@@ -29,7 +29,7 @@ pub(super) struct TestOrigin {
 pub(super) type DiskWrite = (u64, Box<dyn FnOnce() + Send>);
 
 impl fmt::Debug for TestOrigin {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TestOrigin").field("reads", &self.reads).finish_non_exhaustive()
     }
 }

@@ -74,6 +74,7 @@ impl AgentFiles {
 
     /// Counts the copies that an earlier agent has left in the room that samples share.
     pub(crate) fn count_earlier(disk: Option<&Arc<HostDisk>>) {
+        // Ranks without an agent share their disk with no copies.
         let shared = disk.and_then(|disk| Some((disk, disk.shared_room()?)));
         if let Some((disk, (directory, room))) = shared {
             room.set_files(FileHost::held_bytes(&store(disk, directory, room.capacity())));

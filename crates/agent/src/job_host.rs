@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use foreread::report::DiskReport;
-use foreread::{Config, HostedStore, NodeHost};
+use foreread::{Config, HostedStore, NodeDataset, NodeHost};
 use foreread_store::Server;
 use foreread_types::SampleId;
 use futures::future::BoxFuture;
@@ -60,9 +60,14 @@ impl HostedStore for JobStore {
         self.provider.state.grant(bytes);
     }
 
-    fn has_disks(&self) -> bool {
-        let state = &self.provider.state;
-        state.disk().is_none() || state.datasets.all().iter().all(|dataset| dataset.on_disk.is_some())
+    fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<(), foreread::Error>> {
+        let disk = self.provider.state.disk().cloned();
+        Box::pin(async move {
+            match disk {
+                Some(disk) => disk.open_for(datasets).await,
+                None => Ok(()),
+            }
+        })
     }
 
     fn on_disk(&self, identity: &str) -> Vec<SampleId> {

@@ -192,7 +192,6 @@ impl AgentCore {
         if !buffers.share() {
             return Err(AgentError::Memory);
         }
-        // Ranks of two jobs may name one directory. An agent has its own.
         let host = DatasetHost::new(config, file.is_some(), buffers, runtime.handle().clone());
         let store = NodeStore::new(memory, runtime.handle().clone());
         let file = PolicyFile::new(file.unwrap_or_default());

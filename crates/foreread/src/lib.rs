@@ -85,7 +85,7 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
-pub use crate::node_host::{HostedStore, NodeHost};
+pub use crate::node_host::{HostedStore, NodeDataset, NodeHost};
 pub use crate::order_group::order_group_seed;
 pub use crate::registry::Registry;
 pub use crate::source::{SampleRequests, SampleStream, Source};

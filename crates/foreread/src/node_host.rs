@@ -5,10 +5,11 @@
 
 use std::fmt::Debug;
 
-use foreread_types::SampleId;
+use foreread_types::{DatasetIdentity, SampleId};
 use futures::future::BoxFuture;
 
 use crate::config::Config;
+use crate::error::Result;
 use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
@@ -20,6 +21,19 @@ pub trait NodeHost: Debug + Send + Sync {
     fn start(&self, config: &Config) -> Result<Box<dyn HostedStore>, String>;
 }
 
+/// A dataset of the ranks of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeDataset {
+    /// The identity of its bytes.
+    pub identity: DatasetIdentity,
+    /// Its location.
+    pub url: String,
+    /// The number of its samples.
+    pub samples: u64,
+    /// The sum of their lengths.
+    pub bytes: u64,
+}
+
 /// A running cache. Dropping it ends it.
 pub trait HostedStore: Debug + Send + Sync {
     /// The address for the ranks of the node, with a secret.
@@ -28,9 +42,11 @@ pub trait HostedStore: Debug + Send + Sync {
     /// Sets the most bytes that samples take in memory.
     fn set_memory(&self, bytes: u64);
 
-    /// Whether each of its datasets uses all of its directories. They are opened when the first
-    /// rank attaches.
-    fn has_disks(&self) -> bool;
+    /// Opens its disks for the datasets of the ranks, before any of them attaches.
+    ///
+    /// # Errors
+    /// If a directory cannot be used.
+    fn open_disks(&self, datasets: Vec<NodeDataset>) -> BoxFuture<'static, Result<()>>;
 
     /// The ascending ids of a dataset's samples on its disks. Empty for an unknown identity.
     fn on_disk(&self, identity: &str) -> Vec<SampleId>;

@@ -121,6 +121,70 @@ fn disk_that_another_job_owns_is_only_read() {
     assert!(fs::read_dir(&path).unwrap().count() > 0);
 }
 
+/// Guards against this fault: samples that are larger than what may wait for the disk never got
+/// there.
+#[test]
+// semantics: RANK-39
+fn sample_larger_than_the_write_queue_reaches_the_disk() {
+    let samples = Samples::awkward(3, 100);
+    for path in samples.in_order() {
+        fs::write(path, vec![7; 35 << 20]).unwrap();
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let disk = disk(&directory.path().join("disk"), 300_000_000);
+    let more = ["--memory", "0", "--look-ahead", "40MB", "--batch-size", "1", "--epochs", "3", &disk];
+    let first = RankJob::new(2, &samples, &more).reports();
+    assert!(number(&first[0], "/disk/written") > 0, "{}", first[0]);
+}
+
+/// Guards against this fault: the directory was opened for the training data first, which removed
+/// the validation data of the run before.
+#[test]
+// semantics: RANK-37
+fn small_disk_keeps_the_samples_of_both_datasets() {
+    let (train, validation) = (Samples::awkward(200, 10_000), Samples::awkward(200, 10_000));
+    let directory = tempfile::tempdir().unwrap();
+    let room = train.bytes() + train.bytes() / 4;
+    let disk = disk(&directory.path().join("disk"), room);
+    let target = validation.path().to_str().unwrap();
+    let more = arguments(&["--epochs", "2", "--validate", target, &disk]);
+    let run = || RankJob::new(2, &train, &more).reports();
+    let (first, second) = (run(), run());
+    let (held, before) = (number(&second[0], "/disk/held_bytes"), number(&first[0], "/disk/held_bytes"));
+    assert!(held >= before && before > room / 2, "{held} {before} of {room}");
+    let written = number(&second[0], "/disk/written");
+    assert!(written < 10, "{written} samples were written again");
+}
+
+/// Guards against these faults: a directory in a path that is not UTF-8 ended the ranks. `.` was
+/// the same directory for ranks in different ones.
+#[test]
+// semantics: RANK-39
+fn relative_directories_of_disks_are_compared_as_whole_paths() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let samples = Samples::awkward(100, 10_000);
+    let directory = tempfile::tempdir().unwrap();
+    let (odd, other) = (directory.path().join(OsStr::from_bytes(b"odd\xff")), directory.path().join("b"));
+    for place in [&odd, &other] {
+        fs::create_dir(place).unwrap();
+    }
+    let run = |places: [&Path; 2]| -> Vec<Value> {
+        let job = RankJob::new(2, &samples, &arguments(&["--epochs", "2", "--digest", "--disk=.=50MB"]));
+        let start = |rank: u32| job.start_as(job.command(rank).current_dir(places[rank as usize]));
+        [0, 1].map(start).map(|rank| rank.wait().json()).into()
+    };
+    let shared = run([&odd, &odd]);
+    assert_digests(&samples, &shared);
+    assert!(number(&shared[0], "/disk/written") == 100 && shared[1].get("disk").is_none());
+    let own = run([&odd, &other]);
+    assert_digests(&samples, &own);
+    assert!(own[1].get("disk").is_some(), "each rank has its own directory");
+    // Copies of whole files are no matter of ranks.
+    assert!(!odd.join("foreread-files-0").exists());
+}
+
 /// The files in memory with catalogs that a process has open, by their inodes.
 fn catalogs_in_memory(process: u32) -> Vec<u64> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();

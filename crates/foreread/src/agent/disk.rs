@@ -8,13 +8,15 @@
 //! * *Datasets without jobs give their room* to those with jobs, the least recently used first.
 //!   Pinned ones keep it. It is taken in pieces, because removals free whole blocks.
 //! * *Writes have a budget* ([`WearBudget`]).
-//! * *One part.* Ranks with caches of their own have parts of a directory. Here all of them belong
-//!   to one tier.
+//! * *The ranks of one job have no budget*, and no copies of files in their room. A directory that
+//!   another job owns is read. Earlier ranks with caches of their own have left parts of a
+//!   directory. All of them belong to this tier.
 //! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
 //!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,8 @@ use tokio::runtime::Handle;
 
 use crate::config;
 use crate::disk::{guarded, report_of, warn_of_little_space, within_flush_timeout};
+use crate::error::{Error, Result};
+use crate::node_host::NodeDataset;
 use crate::node_rank::NodeRank;
 use crate::report::DiskReport;
 
@@ -90,7 +94,8 @@ pub struct HostDisk {
     disks: Vec<config::Disk>,
     buffers: Arc<dyn Buffers>,
     runtime: Handle,
-    when_owned: WhenOwned,
+    /// Whether they are an agent's, and not those of the ranks of one job.
+    is_of_agent: bool,
     begun: Instant,
     state: Mutex<DiskState>,
     /// One dataset is added at a time.
@@ -99,6 +104,8 @@ pub struct HostDisk {
     making_room: tokio::sync::Mutex<()>,
     /// Bytes of samples that wait for room.
     waiting: Budget,
+    /// Samples that were not written because too many waited.
+    skipped: AtomicU64,
     /// Samples that are being written. One that is read again meanwhile is not written twice.
     writing: Mutex<HashSet<SampleKey>>,
     /// The room of the first directory, which copies of whole files share.
@@ -147,7 +154,16 @@ struct HostedOnDisk {
     is_pinned: bool,
     /// The last time at which it had a job.
     latest: Instant,
-    listener: DiskListener,
+    /// `None` before it is added.
+    listener: Option<DiskListener>,
+}
+
+impl HostedOnDisk {
+    fn new(dataset: NodeDataset, listener: Option<DiskListener>) -> Self {
+        let NodeDataset { identity, url, samples, bytes } = dataset;
+        let on_disk = DatasetOnDisk { identity, samples, bytes };
+        Self { on_disk, url, has_jobs: true, is_pinned: false, latest: Instant::now(), listener }
+    }
 }
 
 impl std::fmt::Debug for HostDisk {
@@ -160,37 +176,34 @@ impl HostDisk {
     /// The disks of a configuration. They are opened with the first dataset.
     pub(super) fn new(
         disks: Vec<config::Disk>,
-        when_owned: WhenOwned,
+        is_of_agent: bool,
         buffers: Arc<dyn Buffers>,
         runtime: Handle,
     ) -> Self {
         let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
-        let (opening, making_room, writing) = Default::default();
+        let (opening, making_room, skipped, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
         let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));
         Self {
             disks,
             buffers,
             runtime,
-            when_owned,
+            is_of_agent,
             begun,
             state,
             opening,
             making_room,
             waiting,
+            skipped,
             writing,
             room,
         }
     }
 
-    /// Whether they are an agent's, and not those of the ranks of one job.
-    pub(super) fn is_of_agent(&self) -> bool {
-        self.when_owned == WhenOwned::Refuse
-    }
-
-    /// The first directory, and its room, which copies of whole files share.
+    /// The first directory of an agent, and its room, which copies of whole files share.
     pub fn shared_room(&self) -> Option<(&Path, SharedRoom)> {
-        Some((&self.disks.first()?.directory, self.room.clone()))
+        let first = self.disks.first().filter(|_| self.is_of_agent)?;
+        Some((&first.directory, self.room.clone()))
     }
 
     /// Every change is complete before the lock is released, even after a panic.
@@ -213,16 +226,19 @@ impl HostDisk {
         listener: DiskListener,
     ) -> Result<DiskDataset, TierError> {
         let _opening = self.opening.lock().await;
-        let hosted = HostedOnDisk {
-            on_disk: DatasetOnDisk { identity, samples: catalog.len(), bytes: catalog.total_bytes() },
-            url: catalog.base_url().to_owned(),
-            has_jobs: true,
-            is_pinned: false,
-            latest: Instant::now(),
-            listener,
-        };
+        let (samples, bytes, url) = (catalog.len(), catalog.total_bytes(), catalog.base_url().to_owned());
+        let hosted = HostedOnDisk::new(NodeDataset { identity, url, samples, bytes }, Some(listener));
         let number = {
             let mut state = self.lock();
+            let is_this =
+                |known: &HostedOnDisk| known.listener.is_none() && known.on_disk.identity == identity;
+            if let Some(number) = state.datasets.iter().position(is_this) {
+                state.datasets[number] = hosted;
+                let tier = state.tier.as_ref().map(|open| Arc::clone(&open.tier));
+                drop(state);
+                self.tell(DiskDataset(number), tier.as_deref());
+                return Ok(DiskDataset(number));
+            }
             state.datasets.push(hosted);
             state.datasets.len() - 1
         };
@@ -237,6 +253,21 @@ impl HostDisk {
             return Err(error);
         }
         Ok(DiskDataset(number))
+    }
+
+    /// Opens the tier for these datasets, which are [added](Self::add) later.
+    ///
+    /// # Errors
+    /// If a directory cannot be used.
+    pub async fn open_for(self: Arc<Self>, datasets: Vec<NodeDataset>) -> Result<()> {
+        let _opening = self.opening.lock().await;
+        for dataset in datasets {
+            let mut state = self.lock();
+            if state.datasets.iter().all(|known| known.on_disk.identity != dataset.identity) {
+                state.datasets.push(HostedOnDisk::new(dataset, None));
+            }
+        }
+        self.open_again().await.map_err(Error::disk)
     }
 
     /// Opens the tier for all datasets, in place of the one before. Listeners hear what it has.
@@ -262,12 +293,19 @@ impl HostDisk {
 
     /// Tells all listeners what a tier has, or that there is none.
     fn tell_all(&self, tier: Option<&DiskTier>) {
-        let listeners: Vec<DiskListener> =
-            self.lock().datasets.iter().map(|dataset| Arc::clone(&dataset.listener)).collect();
-        for (number, listener) in (0..).zip(listeners) {
-            let ids = tier.map(|tier| tier.samples(DatasetId(number))).unwrap_or_default();
+        let datasets = self.lock().datasets.len();
+        (0..datasets).for_each(|number| self.tell(DiskDataset(number), tier));
+    }
+
+    fn tell(&self, dataset: DiskDataset, tier: Option<&DiskTier>) {
+        if let Some(listener) = self.listener(dataset) {
+            let ids = tier.map(|tier| tier.samples(DatasetId(dataset.0 as u32))).unwrap_or_default();
             listener(DiskChange::All(&ids));
         }
+    }
+
+    fn listener(&self, dataset: DiskDataset) -> Option<DiskListener> {
+        self.lock().datasets.get(dataset.0)?.listener.clone()
     }
 
     fn open(&self) -> Result<OpenTier, TierError> {
@@ -276,17 +314,23 @@ impl HostDisk {
             let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
             state.datasets.iter().map(one).unzip()
         };
-        let parts = self.disks.iter().flat_map(|disk| {
-            let directory = DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared);
-            NodeRank::ALONE.parts(&directory)
-        });
-        let parts = parts.enumerate().map(|(number, part)| match number {
-            0 => part.with_room(self.room.clone()),
-            _ => part,
-        });
-        let config = DiskConfig::new(parts).with_locations(locations).when_owned(self.when_owned);
+        let directories = self
+            .disks
+            .iter()
+            .map(|disk| DiskDirectory::new(&disk.directory, disk.bytes).with_shared(disk.shared));
+        let config = match self.is_of_agent {
+            true => {
+                let with_room = |(number, directory): (usize, DiskDirectory)| match number {
+                    0 => directory.with_room(self.room.clone()),
+                    _ => directory,
+                };
+                DiskConfig::new(directories.enumerate().map(with_room)).when_owned(WhenOwned::Refuse)
+            }
+            false => DiskConfig::new(directories.flat_map(|directory| NodeRank::ALONE.parts(&directory))),
+        };
+        let config = config.with_locations(locations);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
-        if datasets.len() == 1 {
+        if !self.is_of_agent {
             self.disks.iter().for_each(warn_of_little_space);
         }
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
@@ -373,8 +417,7 @@ impl HostDisk {
     }
 
     fn tell_lost(&self, dataset: DiskDataset, ids: &[SampleId]) {
-        let listener = self.lock().datasets.get(dataset.0).map(|there| Arc::clone(&there.listener));
-        if let Some(listener) = listener {
+        if let Some(listener) = self.listener(dataset) {
             listener(DiskChange::Lost(ids));
         }
     }
@@ -394,8 +437,11 @@ impl HostDisk {
             // It was read from storage while the tier was opened again.
             return kept();
         }
-        // A slow disk must not fill the memory.
-        let Some(waiting) = self.waiting.try_charge(bytes.len() as u64) else { return };
+        // A slow disk must not fill the memory. A larger sample waits alone.
+        let Some(waiting) = self.waiting.try_charge(WAITING_BYTES.min(bytes.len() as u64)) else {
+            self.skipped.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
         let Some(writing) = SampleWrite::begin(self, key) else { return };
         let disk = Arc::clone(self);
         self.runtime.spawn(async move {
@@ -439,6 +485,9 @@ impl HostDisk {
 
     /// Whether `bytes` may be written now, of samples or of files. Then they count.
     pub fn take_writes(&self, bytes: u64) -> bool {
+        if !self.is_of_agent {
+            return true;
+        }
         let (now, free) = (self.begun.elapsed(), self.room.free());
         let capacity = self.disks.iter().map(|disk| disk.bytes).fold(0, u64::saturating_add);
         let mut state = self.lock();
@@ -504,7 +553,9 @@ impl HostDisk {
     pub fn report(&self) -> Option<DiskReport> {
         let state = self.lock();
         let OpenTier { tier, .. } = state.tier.as_ref()?;
-        Some(report_of(tier, tier.capacity(), state.datasets.len() as u32))
+        let mut report = report_of(tier, tier.capacity(), state.datasets.len() as u32);
+        report.skipped += self.skipped.load(Ordering::Relaxed);
+        Some(report)
     }
 
     /// The ascending ids of a dataset's samples on the disks.

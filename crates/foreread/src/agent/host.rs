@@ -9,7 +9,6 @@ use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_layers::{Bandwidth, Limit};
 use foreread_loader::{BlockTable, Dataset, DirectReader};
-use foreread_local::disk::WhenOwned;
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::attach::AttachDataset;
 use foreread_store::{SampleBlock, SampleReader};
@@ -99,16 +98,15 @@ pub struct HostedDataset {
 }
 
 impl DatasetHost {
-    /// Reads by `config` on `runtime`, into memory of `buffers`. For an agent, a disk that another
-    /// process owns is an error (`owns_disks`). Otherwise it is read, and nothing is written.
-    pub fn new(config: Config, owns_disks: bool, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
+    /// Reads by `config` on `runtime`, into memory of `buffers`: for an agent, or for the ranks of one
+    /// job.
+    pub fn new(config: Config, is_agent: bool, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
         buffers.return_unused_on(&runtime);
         let seed = config.seed;
         let (registry, bandwidths) = (Registry::with_defaults(), Mutex::default());
-        let when_owned = if owns_disks { WhenOwned::Refuse } else { WhenOwned::ReadOnly };
         let disk = (!config.disk.is_empty()).then(|| {
             let (disks, buffers) = (config.disk.clone(), Arc::clone(&buffers));
-            Arc::new(HostDisk::new(disks, when_owned, buffers, runtime.clone()))
+            Arc::new(HostDisk::new(disks, is_agent, buffers, runtime.clone()))
         });
         Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths, disk }
     }
@@ -177,12 +175,7 @@ impl HostedDataset {
             Ok(number) => Some(*self.reader.on_disk.get_or_init(|| number)),
             Err(error) => {
                 let url = self.catalog.base_url();
-                if disk.is_of_agent() {
-                    tracing::warn!(%error, url, "the agent's disks keep no samples of a dataset");
-                } else {
-                    // The ranks open it next, and report the error.
-                    tracing::debug!(%error, url, "the disks cannot be used");
-                }
+                tracing::warn!(%error, url, "the disks keep no samples of a dataset");
                 None
             }
         }

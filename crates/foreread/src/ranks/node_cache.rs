@@ -12,9 +12,10 @@
 //! Also if their memory is limited apart, or one of them cannot attach, or if samples share
 //! compressed units and do not all fit. One rank on a node needs none of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use foreread_local::disk::DiskDirectory;
 use foreread_peer::meet::RendezvousSteps;
 use foreread_tier::OpenContext;
 use foreread_types::SampleId;
@@ -23,10 +24,11 @@ use serde::{Deserialize, Serialize};
 use super::Words;
 use super::capacity_offer::{bundle, unbundle_parts};
 use super::run_description::unreadable;
+use super::working;
 use crate::agent::{AgentLink, attach_to};
 use crate::config::{Config, Disk};
 use crate::error::{Error, Result};
-use crate::node_host::{HostedStore, NodeHost};
+use crate::node_host::{HostedStore, NodeDataset, NodeHost};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::runtime::ended;
@@ -39,7 +41,7 @@ struct NodeOffer {
     shares: bool,
     memory: u64,
     /// The directories of its disks, with their bytes, and whether all users share them.
-    disks: Vec<(PathBuf, u64, bool)>,
+    disks: Vec<(Vec<u8>, u64, bool)>,
     /// The group of processes whose memory is limited together with this rank's.
     memory_group: String,
     /// The address of the cache, if it hosts one.
@@ -70,6 +72,9 @@ pub(super) struct NodeMember<'a> {
     pub(super) units: Option<Option<u64>>,
 }
 
+/// The most parts of directories, which earlier ranks have left, that one process opens.
+const MOST_PARTS: u32 = 32;
+
 /// Whether some ranks may share a cache. Equal on all ranks, which then all take part.
 pub(super) fn may_share(nodes: &[u32]) -> bool {
     let mut sorted = nodes.to_vec();
@@ -92,7 +97,11 @@ impl NodeMember<'_> {
     fn would_share(&self) -> bool {
         let has_cache = self.memory > 0 || !self.config.disk.is_empty();
         let shares = self.on_node.ranks > 1 && has_cache && !self.has_agent;
-        shares && self.host.is_some() && !self.config.agent.is_off()
+        let parts = |disk: &Disk| DiskDirectory::new(&disk.directory, disk.bytes).parts();
+        shares
+            && self.host.is_some()
+            && !self.config.agent.is_off()
+            && self.config.disk.iter().map(parts).sum::<u32>() <= MOST_PARTS
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. `None` if the ranks of
@@ -108,14 +117,27 @@ impl NodeMember<'_> {
         let host = self.host();
         let address = host.as_ref().map(|host| host.address());
         let (shares, memory, memory_group) = (self.would_share(), self.memory, memory_group());
-        let offer = NodeOffer { shares, memory, disks: self.disks(), memory_group, address };
+        let disks = if shares { self.disks() } else { Vec::new() };
+        let offer = NodeOffer { shares, memory, disks, memory_group, address };
         // The value has only numbers and strings, so this cannot fail.
         let offer = serde_json::to_vec(&offer).unwrap_or_default();
-        let offers = self.of_mates(joining, words, offer).await?;
-        let mates = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
-        let mates = mates.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
+        let offers = exchange(joining, words, offer).await?;
+        let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
+        let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
+        let mates = self.mates(joining, &offers);
         let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
-        let link = match agreed(&mates).filter(|(_, memory)| fits(*memory)) {
+        let agreed = agreed(&mates).filter(|(_, memory)| fits(*memory));
+        // Equal on all ranks.
+        let have_disks = offers.iter().any(|offer| !offer.disks.is_empty());
+        if have_disks {
+            if let (Some(host), Some(_)) = (&host, agreed) {
+                let opening = host.open_disks(opened.iter().map(described).collect());
+                working(joining, "opens its disks", opening).await?;
+            }
+            // Opening may take longer than a rank waits for the answer of the host.
+            exchange(joining, Vec::new(), Vec::new()).await?;
+        }
+        let link = match agreed {
             Some((address, memory)) => {
                 if let Some(host) = &host {
                     host.set_memory(memory);
@@ -125,15 +147,15 @@ impl NodeMember<'_> {
             }
             None => None,
         };
-        // Without its disks, each rank opens them, and reports what is wrong.
-        let has_disks = host.as_ref().is_none_or(|host| host.has_disks());
-        let is_attached = link.is_some() && has_disks;
-        let attached = self.of_mates(joining, Vec::new(), vec![u8::from(is_attached)]).await?;
-        if attached.iter().all(|attached| **attached == [1]) {
+        let attached = exchange(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
+        if self.mates(joining, &attached).iter().all(|attached| ***attached == [1]) {
             let of_host = |dataset: &OpenDataset| {
                 host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
             };
             let held = opened.iter().map(of_host).collect();
+            if have_disks && attached.iter().any(|attached| **attached != [1]) {
+                exchange(joining, Vec::new(), Vec::new()).await?;
+            }
             return Ok(link.map(|link| {
                 link.replace_origins(opened);
                 NodeCache { link, host, held }
@@ -141,21 +163,31 @@ impl NodeMember<'_> {
         }
         // Their threads end, and disks are closed, which takes a moment.
         context.runtime.spawn_blocking(move || drop((link, host))).await.map_err(ended)?;
+        if have_disks {
+            // No rank opens a disk that the host still owns.
+            exchange(joining, Vec::new(), Vec::new()).await?;
+        }
         Ok(None)
     }
 
+    /// What the ranks of this node say, of what all ranks say.
+    fn mates<'b, T>(&self, joining: &RendezvousSteps, all: &'b [T]) -> Vec<&'b T> {
+        let nodes = joining.nodes();
+        let node = nodes.get(self.config.rank as usize);
+        all.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node).map(|(part, _)| part).collect()
+    }
+
     /// The disks in a form that ranks compare. A directory may not exist yet, but its parent does.
-    fn disks(&self) -> Vec<(PathBuf, u64, bool)> {
+    fn disks(&self) -> Vec<(Vec<u8>, u64, bool)> {
         let whole = |path: &Path| {
-            let parent = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-            Some(std::fs::canonicalize(parent).ok()?.join(path.file_name()?))
+            let path = std::path::absolute(path).ok()?;
+            Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
         };
-        let disks = self.config.disk.iter();
         let of = |disk: &Disk| {
             let path = whole(&disk.directory).unwrap_or_else(|| disk.directory.clone());
-            (path, disk.bytes, disk.shared)
+            (path.into_os_string().into_encoded_bytes(), disk.bytes, disk.shared)
         };
-        disks.map(of).collect()
+        self.config.disk.iter().map(of).collect()
     }
 
     /// The cache, if this rank hosts one.
@@ -169,20 +201,21 @@ impl NodeMember<'_> {
             }
         }
     }
+}
 
-    /// What the ranks of this node say, in their order, if this one says `own`.
-    async fn of_mates(
-        &self,
-        joining: &mut RendezvousSteps,
-        words: Words,
-        own: Vec<u8>,
-    ) -> Result<Vec<Vec<u8>>> {
-        let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await?;
-        let parts = unbundle_parts(&all).map_err(|_| invalid())?;
-        let nodes = joining.nodes();
-        let node = nodes.get(self.config.rank as usize);
-        let mates = parts.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node);
-        Ok(mates.map(|(part, _)| part.to_vec()).collect())
+/// What all ranks say, if this one says `own`.
+async fn exchange(joining: &mut RendezvousSteps, words: Words, own: Vec<u8>) -> Result<Vec<Vec<u8>>> {
+    let all = joining.exchange(words, own.into(), |all| bundle(&all).into()).await?;
+    let parts = unbundle_parts(&all).map_err(|_| invalid())?;
+    Ok(parts.into_iter().map(<[u8]>::to_vec).collect())
+}
+
+fn described(dataset: &OpenDataset) -> NodeDataset {
+    NodeDataset {
+        identity: dataset.identity,
+        url: dataset.catalog.base_url().to_owned(),
+        samples: dataset.catalog.len(),
+        bytes: dataset.catalog.total_bytes(),
     }
 }
 
@@ -191,9 +224,9 @@ fn invalid() -> Error {
 }
 
 /// The address and the memory of the cache that these ranks share, if they do.
-fn agreed(mates: &[NodeOffer]) -> Option<(&str, u64)> {
+fn agreed<'a>(mates: &[&'a NodeOffer]) -> Option<(&'a str, u64)> {
     let first = mates.first()?;
-    let share = |mate: &NodeOffer| {
+    let share = |mate: &&NodeOffer| {
         mate.shares && mate.disks == first.disks && mate.memory_group == first.memory_group
     };
     let memory = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
@@ -235,17 +268,16 @@ mod tests {
     // semantics: RANK-39
     fn ranks_share_memory_only_if_all_of_a_node_can() {
         let host = offer(7, "a", Some("x"));
-        let both =
-            |other| agreed(&[host.clone(), other]).map(|(address, memory)| (address.to_owned(), memory));
+        let both = |other| agreed(&[&host, &other]).map(|(address, memory)| (address.to_owned(), memory));
         assert_eq!(both(offer(5, "a", None)), Some(("x".to_owned(), 12)));
         // One has a cache of its own, or memory that is limited apart.
         assert_eq!(both(offer(0, "a", None)), None);
         assert_eq!(both(offer(5, "b", None)), None);
         // Its directory is another one.
-        assert_eq!(both(NodeOffer { disks: vec![("x".into(), 7, false)], ..offer(5, "a", None) }), None);
+        assert_eq!(both(NodeOffer { disks: vec![(b"x".into(), 7, false)], ..offer(5, "a", None) }), None);
         let without = NodeOffer { memory: 0, ..offer(1, "a", None) };
         assert_eq!(both(without), Some(("x".to_owned(), 7)));
-        assert_eq!(agreed(&[offer(7, "a", None), offer(5, "a", Some("x"))]), None);
+        assert_eq!(agreed(&[&offer(7, "a", None), &offer(5, "a", Some("x"))]), None);
         assert_eq!(agreed(&[]), None);
         assert!(!memory_group().trim().is_empty());
         let slurm = "5:cpu,memory:/slurm/uid_7/job_9/step_0/task_3\n4:pids:/x\n0::/step_0/user/task_3\n";

@@ -53,7 +53,7 @@ impl NextUseCache {
         let takes_unused = is_wanted && cost == f64::INFINITY && fill.is_none();
         let room =
             RoomFor { dataset: Some(dataset), unused_since: fill, takes_unused, ignores_floors: false };
-        let due_room = RoomFor { dataset: None, ..room };
+        let due_room = RoomFor { dataset: None, takes_unused: false, ..room };
         let before = evicted.len();
         let kept = bytes <= self.capacity.min(cap)
             && self.make_room_within(dataset, bytes, cost, evicted)

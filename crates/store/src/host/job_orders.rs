@@ -112,6 +112,11 @@ impl JobOrders {
         Some((orders.job, position as u32))
     }
 
+    /// Whether the job's orders over a dataset have uses of a sample to come. `None` without any.
+    pub(super) fn will_use(&self, cache: &NextUseCache, key: SampleKey) -> Option<bool> {
+        self.datasets.get(&key.dataset).map(|orders| cache.will_use(orders.job, key.id))
+    }
+
     /// The job's datasets whose orders are known, with its pace in epochs per second.
     pub(super) fn paces(&self, cache: &NextUseCache) -> impl Iterator<Item = (DatasetId, f64)> {
         self.datasets.iter().filter_map(|(dataset, orders)| {

@@ -155,7 +155,8 @@ impl StoreState {
         }
         let Self { cache, jobs, evicted, .. } = self;
         let announced = jobs.get_mut(&job).and_then(|member| member.orders.position(cache, key, due));
-        let is_for_disk = announced.is_none_or(|(job, _)| cache.will_use(job, key.id));
+        let orders = jobs.get(&job).map(|member| &member.orders);
+        let is_for_disk = orders.and_then(|orders| orders.will_use(cache, key)).unwrap_or(true);
         let fills_since = jobs.get(&job).and_then(|member| member.fills_since);
         match (announced, fills_since) {
             (Some((cache_job, position)), _) => cache.used(cache_job, position, key.id, now, evicted),
@@ -321,7 +322,10 @@ impl StoreState {
         let length = samples.end - samples.start;
         let is_absent = |other: &SampleKey| match self.flights.get(other) {
             Some(flight) => !flight.has_begun,
-            None => !self.cache.contains(*other) && !self.cache.is_on_disk(*other),
+            None => {
+                let is_known = self.cache.contains(*other) || self.cache.is_on_disk(*other);
+                !is_known && !self.written_behind.contains_key(other)
+            }
         };
         let others = samples.map(|id| SampleKey::new(key.dataset, SampleId(id)));
         let mut others: Vec<SampleKey> = others.filter(|other| *other != key && is_absent(other)).collect();
@@ -333,13 +337,15 @@ impl StoreState {
         if !(is_unit || are_many && new <= self.cache.free_bytes(key.dataset)) {
             return alone;
         }
-        let Self { cache, flights, evicted, .. } = self;
+        let Self { cache, flights, evicted, jobs, .. } = self;
+        let orders = jobs.get(&job).map(|member| &member.orders);
         // Into free room: no other dataset gives any for a sample that no request waits for.
         others.retain(|other| flights.contains_key(other) || cache.fill(*other, now, 0, evicted).kept);
         for other in &others {
             let flight = flights.entry(*other).or_default();
             (flight.has_begun, flight.is_in_block, flight.reader) = (true, true, Some(job));
-            flight.is_for_disk = true;
+            let is_for_disk = orders.and_then(|orders| orders.will_use(cache, *other));
+            flight.is_for_disk |= is_for_disk.unwrap_or(true);
         }
         let all = others.iter().map(footprint).sum();
         self.origins[dataset.origin].add_block(key, job, all);

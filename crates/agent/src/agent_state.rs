@@ -206,6 +206,9 @@ impl AgentState {
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
         let (mut datasets, mut answers, mut shared) = (Vec::new(), Vec::new(), Vec::new());
+        if let Some(disk) = self.disk() {
+            disk.expect(attach.datasets.iter().map(|dataset| &*dataset.identity));
+        }
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
             let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;

@@ -62,6 +62,29 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     assert!(read <= 1000 - 390, "{read} of 1000 after {before}");
 }
 
+/// Guards against this fault: an agent opened its disk for the first dataset of a job alone, which
+/// removed what it had of the second one.
+#[test]
+// semantics: AGENT-14
+fn restarted_agent_keeps_both_datasets_of_a_job() {
+    let mut node = with_disk(300, 0, 400, &[]);
+    node.store.numbered("other", NumberedObjects::new(300, LENGTH));
+    let job = ["--epochs", "2", "--validate", "s3://other"];
+    let on_disk = |node: &Node| {
+        let status = node.status();
+        let datasets = status["datasets"].as_array().unwrap().iter();
+        datasets.map(|dataset| number(dataset, "/disk_samples")).collect::<Vec<u64>>()
+    };
+    load(&node, "s3://train", &job);
+    let before = on_disk(&node);
+    assert!(before.iter().sum::<u64>() >= 380 && before.iter().all(|kept| *kept > 20), "{before:?}");
+    run(&mut node.agent(&["stop"])).ok();
+    start(&mut node, 0, 400, &[]);
+    load(&node, "s3://train", &["--epochs", "1", "--validate", "s3://other"]);
+    let after = on_disk(&node);
+    assert!(after.iter().zip(&before).all(|(after, before)| after >= before), "{after:?} {before:?}");
+}
+
 #[test]
 // semantics: AGENT-14
 fn third_of_three_datasets_gets_the_disk() {

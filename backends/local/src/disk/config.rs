@@ -34,6 +34,8 @@ pub struct DiskConfig {
     pub segment: Option<u64>,
     /// Where datasets are stored, as [`list`](super::list) reports it. Empty by default.
     pub locations: Vec<(DatasetIdentity, String)>,
+    /// Other datasets whose caches are not removed to make room.
+    pub kept: Vec<DatasetIdentity>,
 }
 
 impl DiskConfig {
@@ -47,6 +49,7 @@ impl DiskConfig {
             when_owned: WhenOwned::default(),
             segment: None,
             locations: Vec::new(),
+            kept: Vec::new(),
         }
     }
 
@@ -84,6 +87,12 @@ impl DiskConfig {
     #[must_use]
     pub fn with_locations(self, locations: Vec<(DatasetIdentity, String)>) -> Self {
         Self { locations, ..self }
+    }
+
+    /// Keeps the caches of these datasets, which are not the tier's yet.
+    #[must_use]
+    pub fn with_kept(self, kept: Vec<DatasetIdentity>) -> Self {
+        Self { kept, ..self }
     }
 }
 

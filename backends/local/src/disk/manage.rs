@@ -190,8 +190,13 @@ fn remove(root: &Folder, dataset: &Folder, identity: DatasetIdentity) -> Result<
 }
 
 /// Removes unused caches, least recently used first, until `root` without the caches in `own` takes
-/// at most `most` bytes. Returns what it takes then.
-pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most: u64) -> Result<u64, Errno> {
+/// at most `most` bytes. Those in `kept` stay. Returns what it takes then.
+pub(super) fn make_room(
+    root: &Folder,
+    own: &[(DatasetIdentity, &Folder)],
+    kept: &[DatasetIdentity],
+    most: u64,
+) -> Result<u64, Errno> {
     let mut others =
         layout::allocated(root).saturating_sub(own.iter().map(|(_, folder)| counted(folder)).sum());
     if others <= most {
@@ -199,7 +204,7 @@ pub(super) fn make_room(root: &Folder, own: &[(DatasetIdentity, &Folder)], most:
     }
     let mut unused: Vec<_> = layout::datasets(root)?
         .into_iter()
-        .filter(|(identity, _)| own.iter().all(|(other, _)| other != identity))
+        .filter(|(identity, _)| own.iter().all(|(other, _)| other != identity) && !kept.contains(identity))
         .map(|(identity, folder)| (layout::last_used(&folder), identity, folder))
         .collect();
     unused.sort_unstable_by_key(|(used, identity, _)| (*used, *identity));

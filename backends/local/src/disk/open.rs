@@ -253,7 +253,7 @@ fn open_owned(
     let need = share_of(config, capacity, datasets).saturating_add(overhead).min(capacity);
     let own: Vec<(DatasetIdentity, &Folder)> =
         folders.iter().map(|(print, folder)| (*print, folder)).collect();
-    let others = manage::make_room(root, &own, capacity.saturating_sub(need))
+    let others = manage::make_room(root, &own, &config.kept, capacity.saturating_sub(need))
         .map_err(|errno| from_errno(errno, path.display()))?;
     let room = config.directories[usize::from(number)].room.clone();
     let quota = Quota::new(capacity.saturating_sub(overhead).saturating_sub(others), room);

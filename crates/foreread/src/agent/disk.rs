@@ -136,6 +136,8 @@ struct DiskState {
     /// `None` before the first dataset, and while it is opened again.
     tier: Option<OpenTier>,
     datasets: Vec<HostedOnDisk>,
+    /// Those that jobs have named.
+    expected: HashSet<DatasetIdentity>,
     wear: Option<WearBudget>,
     per_day: f64,
 }
@@ -180,7 +182,8 @@ impl HostDisk {
         buffers: Arc<dyn Buffers>,
         runtime: Handle,
     ) -> Self {
-        let state = DiskState { tier: None, datasets: Vec::new(), wear: None, per_day: WRITES_PER_DAY };
+        let (tier, datasets, expected, wear) = Default::default();
+        let state = DiskState { tier, datasets, expected, wear, per_day: WRITES_PER_DAY };
         let (opening, making_room, skipped, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
         let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));
@@ -255,6 +258,13 @@ impl HostDisk {
         Ok(DiskDataset(number))
     }
 
+    /// Notes datasets that a job is about to add. Earlier caches of them stay until then.
+    pub fn expect<'a>(&self, identities: impl Iterator<Item = &'a str>) {
+        // What is no identity is no dataset, and the job is refused.
+        let identities = identities.filter_map(|identity| identity.parse::<DatasetIdentity>().ok());
+        self.lock().expected.extend(identities);
+    }
+
     /// Opens the tier for these datasets, which are [added](Self::add) later.
     ///
     /// # Errors
@@ -309,10 +319,10 @@ impl HostDisk {
     }
 
     fn open(&self) -> Result<OpenTier, TierError> {
-        let (datasets, locations): (Vec<DatasetOnDisk>, Vec<_>) = {
+        let (kept, (datasets, locations)): (_, (Vec<DatasetOnDisk>, Vec<_>)) = {
             let state = self.lock();
             let one = |of: &HostedOnDisk| (of.on_disk, (of.on_disk.identity, of.url.clone()));
-            state.datasets.iter().map(one).unzip()
+            (state.expected.iter().copied().collect(), state.datasets.iter().map(one).unzip())
         };
         let directories = self
             .disks
@@ -328,7 +338,7 @@ impl HostDisk {
             }
             false => DiskConfig::new(directories.flat_map(|directory| NodeRank::ALONE.parts(&directory))),
         };
-        let config = config.with_locations(locations);
+        let config = config.with_locations(locations).with_kept(kept);
         let tier = Arc::new(DiskTier::open(config, &datasets, Arc::clone(&self.buffers))?);
         if !self.is_of_agent {
             self.disks.iter().for_each(warn_of_little_space);

@@ -98,8 +98,8 @@ pub struct HostedDataset {
 }
 
 impl DatasetHost {
-    /// Reads by `config` on `runtime`, into memory of `buffers`: for an agent, or for the ranks of one
-    /// job.
+    /// Reads by `config` on `runtime`, into memory of `buffers`: for an agent, or for the ranks of
+    /// one job.
     pub fn new(config: Config, is_agent: bool, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
         buffers.return_unused_on(&runtime);
         let seed = config.seed;

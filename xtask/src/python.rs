@@ -39,8 +39,9 @@ pub const ENVIRONMENT: NeedSource = NeedSource::Environment {
         // Writers of packed formats.
         "h5py==3.16.0",
         "lmdb==3.0.0",
-        // The site of the guides, and spelling.
+        // The site of the guides, manifests for Kubernetes, and spelling.
         "mkdocs-material==9.8.2",
+        "kubernetes-validate==1.37.0",
         "typos==1.52.0",
     ],
 };

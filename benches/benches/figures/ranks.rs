@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use foreread::ranks::Meeting;
-use foreread::{Config, Loader, Memory};
+use foreread::{Config, Disk, Loader, Memory};
 use foreread_benches::table::{Figure, Goal};
 use foreread_benches::usage::Usage;
 use foreread_benches::{median, subprocess};
@@ -32,6 +32,9 @@ const EPOCHS: u64 = 5;
 
 /// Ranks, and MiB of memory per rank.
 const LIMITED_RUNS: [(u32, u64); 5] = [(2, 1024), (2, 240), (4, 1024), (4, 120), (4, 60)];
+
+/// Ranks, MiB of memory per rank, and MiB of the disk that they share.
+const DISK_RUNS: [(u32, u64, u64); 2] = [(4, 20, 1024), (4, 20, 200)];
 
 /// Rounds of the measurements that depend on the machine.
 const ROUNDS: usize = 3;
@@ -69,19 +72,22 @@ impl Caches {
     }
 }
 
-/// Runs the ranks and returns the measurement of each.
+/// Runs the ranks and returns the measurement of each. `disk` is the size of an empty disk that
+/// they share, 0 for none.
 fn run(
     directory: &Path,
     ranks: u32,
-    memory: u64,
+    (memory, disk): (u64, u64),
     limit: u64,
     caches: Caches,
 ) -> Result<Vec<RankMeasurement>> {
+    let place = tempfile::tempdir()?;
     subprocess::run_ranks(ranks, |command| {
         if matches!(caches, Caches::Own) {
             command.env(foreread::AGENT_VARIABLE, "off");
         }
-        command.args(["ranks", "run"]).arg(directory).args([memory, limit].map(|number| number.to_string()));
+        let numbers = [memory, limit, disk].map(|number| number.to_string());
+        command.args(["ranks", "run"]).arg(directory).args(numbers).arg(place.path());
     })
 }
 
@@ -102,7 +108,7 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
     for ((ranks, memory), caches) in
         LIMITED_RUNS.into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches)))
     {
-        let found = run(directory, ranks, memory * MIB, LIMIT / u64::from(ranks), caches)?;
+        let found = run(directory, ranks, (memory * MIB, 0), LIMIT / u64::from(ranks), caches)?;
         let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(u64::from(ranks) * memory * MIB);
         let about = format!("{ranks} ranks, {memory} MiB each, {}, 100 MB/s in total", caches.name());
         let what = format!("{about}: origin bytes / lower bound");
@@ -112,10 +118,25 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
         let took = most(&found, |found| found.seconds);
         figures.push(Figure::new(format!("{about}: five epochs"), target, took, "s"));
     }
+    for ((ranks, memory, disk), caches) in
+        DISK_RUNS.into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches)))
+    {
+        let found = run(directory, ranks, (memory * MIB, disk * MIB), LIMIT / u64::from(ranks), caches)?;
+        let capacity = (u64::from(ranks) * memory + disk) * MIB;
+        let lower_bound = bytes + (EPOCHS - 1) * bytes.saturating_sub(capacity);
+        let about =
+            format!("{ranks} ranks, {memory} MiB each, a disk of {disk} MiB, {}, 100 MB/s", caches.name());
+        let over = sum(&found, |found| found.origin) / lower_bound as f64;
+        let what = format!("{about}: origin bytes / lower bound");
+        figures.push(Figure::new(what, Goal::AtMost(1.05), over, "times"));
+        let (took, last) = (most(&found, |found| found.seconds), most(&found, |found| found.last));
+        figures.push(Figure::new(format!("{about}: five epochs"), Goal::None, took, "s"));
+        figures.push(Figure::new(format!("{about}: last epoch"), Goal::None, last, "s"));
+    }
     for (memory, caches) in [1024, 120].into_iter().flat_map(|one| Caches::BOTH.map(|caches| (one, caches))) {
         let (mut rates, mut cpu) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let found = run(directory, 4, memory * MIB, 0, caches)?;
+            let found = run(directory, 4, (memory * MIB, 0), 0, caches)?;
             let samples = sum(&found, |found| found.samples);
             rates.push(samples / most(&found, |found| found.last));
             cpu.push(sum(&found, |found| found.cpu) * 1e6 / (samples * EPOCHS as f64));
@@ -153,14 +174,20 @@ pub fn figures(directory: &Path) -> Result<Vec<Figure>> {
 
 pub fn part(args: &[String]) -> Result<()> {
     match args {
-        [what, directory, memory, limit] if what == "run" => rank(directory, memory.parse()?, limit.parse()?),
+        [what, directory, memory, limit, disk, place] if what == "run" => {
+            rank(directory, memory.parse()?, limit.parse()?, disk_of(place, disk.parse()?))
+        }
         [what, kind] if what == "wire" && kind.starts_with("plain") => plain(kind),
         [what, kind, protection] if what == "wire" => wire(kind, protection.parse()?),
         _ => anyhow::bail!("unknown part {args:?}"),
     }
 }
 
-fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
+fn disk_of(directory: &str, bytes: u64) -> Option<Disk> {
+    (bytes > 0).then(|| Disk { directory: directory.into(), bytes, shared: false })
+}
+
+fn rank(directory: &str, memory: u64, limit: u64, disk: Option<Disk>) -> Result<()> {
     let variable = |name: &str| std::env::var(name).ok();
     let number =
         |name: &str| variable(name).with_context(|| format!("no {name}"))?.parse().context("not a number");
@@ -168,6 +195,7 @@ fn rank(directory: &str, memory: u64, limit: u64) -> Result<()> {
     (config.rank, config.world_size) = (number("RANK")?, number("WORLD_SIZE")?);
     (config.batch_size, config.epochs, config.look_ahead) = (32, EPOCHS, 16 * MIB);
     config.memory = Memory::Bytes(memory);
+    config.disk.extend(disk);
     config.origin_limit = (limit > 0).then_some(limit);
     let meeting = Meeting::of(&config, &variable)?.context("no rendezvous is configured")?;
     let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));

@@ -190,11 +190,9 @@ async fn try_request(
         return Ok(());
     }
     while missing > 0 {
-        let most = missing.min(MAX_PIECE as u64) as usize;
-        let piece = match within(TIMEOUT, "a host", connection.receive(most)).await? {
-            Some((PIECE, piece)) if !piece.is_empty() => piece,
-            _ => return Err(WireError::malformed("a copy ended early")),
-        };
+        let received = within(TIMEOUT, "a host", connection.receive(piece_length(missing))).await?;
+        let piece = whole_piece(received, missing);
+        let piece = piece.ok_or_else(|| WireError::malformed("a copy ended early"))?;
         missing -= piece.len() as u64;
         if parts.send(CopyPart::Piece(piece)).await.is_err() {
             return Ok(());
@@ -202,6 +200,17 @@ async fn try_request(
     }
     links.keep(host, connection);
     Ok(())
+}
+
+/// The length of the next piece of a copy.
+fn piece_length(missing: u64) -> usize {
+    missing.min(MAX_PIECE as u64) as usize
+}
+
+/// The next piece of a copy. All pieces but the last have the full length. So a host that sends
+/// byte after byte delays a copy by one timeout at most.
+fn whole_piece(received: Option<(u32, Bytes)>, missing: u64) -> Option<Bytes> {
+    received.filter(|(kind, piece)| *kind == PIECE && piece.len() == piece_length(missing)).map(|it| it.1)
 }
 
 /// Sends a request, and returns the first message of the answer.
@@ -298,6 +307,21 @@ mod tests {
         ] {
             assert_eq!(outcome(wrong), FetchOutcome::Failed);
         }
+    }
+
+    /// Guards against this fault: a host could delay a copy for hours by sending single bytes.
+    #[test]
+    // semantics: FILES-10
+    fn pieces_of_a_copy_are_whole() {
+        let (full, missing) = (Bytes::from(vec![7; MAX_PIECE]), MAX_PIECE as u64 + 3);
+        assert_eq!(whole_piece(Some((PIECE, full.clone())), missing), Some(full.clone()));
+        assert_eq!(whole_piece(Some((PIECE, full.slice(..3))), 3), Some(full.slice(..3)));
+        for length in [0, 1, MAX_PIECE - 1] {
+            assert_eq!(whole_piece(Some((PIECE, full.slice(..length))), missing), None);
+        }
+        assert_eq!(whole_piece(Some((PIECE, full.clone())), 3), None);
+        assert_eq!(whole_piece(Some((ABSENT, full)), missing), None);
+        assert_eq!(whole_piece(None, missing), None);
     }
 
     #[test]

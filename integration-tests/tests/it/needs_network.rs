@@ -155,6 +155,36 @@ fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
     network.assert_well(3, &[1]);
 }
 
+/// Guards against this fault: the first rank of a node, which hosts its disk, was killed. When it
+/// was restarted, it opened its part of the disk with its part of the size. That removed half of
+/// the samples.
+#[test]
+// semantics: RANK-37
+fn restarted_host_does_not_shrink_the_disk() {
+    let Some(network) = Network::new(Samples::awkward(600, 20_000)) else { return };
+    let script = r#"
+        member() {
+            n=$1; shift
+            RANK=$n WORLD_SIZE=4 FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
+                exec ip netns exec n$((n / 2)) "$FOREREAD" load "$DATASET" --report json --epochs 8 --digest \
+                --batch-size 16 --look-ahead 512KiB --memory 100kB --compute-ms 60 \
+                --disk "$PWD/disk$((n / 2))=8MB" > report-$n 2> printed-$n
+        }
+        for n in 0 1 2 3; do member $n & eval pid$n=$!; done
+        sleep 4
+        kill -9 $pid2
+        sleep 1
+        member 2 &
+        wait
+        "$FOREREAD" load "$DATASET" --report json --memory 0 --epochs 1 --digest --disk "$PWD/disk1=8MB" > report-4
+    "#;
+    network.run(4, script);
+    network.assert_well(4, &[2]);
+    assert!(number(&network.report(3), "/agent/direct_samples") > 0);
+    let read = number(&network.report(4), "/origin_requests");
+    assert!(read < 350, "{read} of 600 samples are not on the disk that had half of them");
+}
+
 /// Jobs in containers: namespaces of their own for users, mounts and the network. Only the
 /// directory of the agent's socket and the data are the same. No user of one side exists in the
 /// other.

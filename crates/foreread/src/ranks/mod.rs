@@ -50,7 +50,7 @@ use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::node_cache::{NodeMember, may_share};
+use self::node_cache::{JoinedCaches, NodeMember, may_share};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::agent::attach;
@@ -228,21 +228,22 @@ impl GroupRun<'_> {
         let sharing = config.on_node().ranks.max(on_node.ranks);
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
-        let mut node_cache = None;
+        let mut joined = JoinedCaches::Own;
         if may_share(&nodes) {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
             let units = place.units().map(|units| units.room(&sizes));
             let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent, units };
             let words = std::mem::take(&mut words);
-            node_cache = member.join(joining, words, &mut opened, storage, context).await?;
+            joined = member.join(joining, words, &mut opened, storage, context).await?;
         }
         let (mut disk, mut node_host, mut held) = (None, None, Vec::new());
-        let agent = match node_cache {
-            Some(cache) => {
+        let agent = match joined {
+            JoinedCaches::OfNode(cache) => {
                 (node_host, held) = (cache.host, cache.held);
                 Some(cache.link)
             }
-            None => {
+            JoinedCaches::Lost => None,
+            JoinedCaches::Own => {
                 let opening = disk::open(config, on_node, &opened, context);
                 disk = working(joining, "opens its disk tier", opening).await?;
                 held = disk.as_ref().map_or(held, disk::Disk::ids);

@@ -58,6 +58,18 @@ pub(super) struct NodeCache {
     pub(super) held: Vec<Vec<SampleId>>,
 }
 
+/// Which caches a rank has.
+#[derive(Debug)]
+pub(super) enum JoinedCaches {
+    /// That of its node.
+    OfNode(NodeCache),
+    /// Its own.
+    Own,
+    /// None: the cache of its node has ended. A rank that is restarted finds that. Its node's disks
+    /// are whole, so it does not open a part of them.
+    Lost,
+}
+
 /// The rank that takes part.
 pub(super) struct NodeMember<'a> {
     pub(super) config: &'a Config,
@@ -104,8 +116,8 @@ impl NodeMember<'_> {
             && self.config.disk.iter().map(parts).sum::<u32>() <= MOST_PARTS
     }
 
-    /// Agrees with the other ranks of the node, and attaches to its cache. `None` if the ranks of
-    /// this node keep their own: all of them do, or none. All ranks must have the same `words`.
+    /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do, or
+    /// all keep their own. All ranks must have the same `words`.
     pub(super) async fn join(
         self,
         joining: &mut RendezvousSteps,
@@ -113,7 +125,7 @@ impl NodeMember<'_> {
         opened: &mut [OpenDataset],
         storage: [&StorageOptions; 2],
         context: &OpenContext,
-    ) -> Result<Option<NodeCache>> {
+    ) -> Result<JoinedCaches> {
         let host = self.host();
         let address = host.as_ref().map(|host| host.address());
         let (shares, memory, memory_group) = (self.would_share(), self.memory, memory_group());
@@ -156,10 +168,9 @@ impl NodeMember<'_> {
             if have_disks && attached.iter().any(|attached| **attached != [1]) {
                 exchange(joining, Vec::new(), Vec::new()).await?;
             }
-            return Ok(link.map(|link| {
-                link.replace_origins(opened);
-                NodeCache { link, host, held }
-            }));
+            let Some(link) = link else { return Ok(JoinedCaches::Lost) };
+            link.replace_origins(opened);
+            return Ok(JoinedCaches::OfNode(NodeCache { link, host, held }));
         }
         // Their threads end, and disks are closed, which takes a moment.
         context.runtime.spawn_blocking(move || drop((link, host))).await.map_err(ended)?;
@@ -167,7 +178,7 @@ impl NodeMember<'_> {
             // No rank opens a disk that the host still owns.
             exchange(joining, Vec::new(), Vec::new()).await?;
         }
-        Ok(None)
+        Ok(JoinedCaches::Own)
     }
 
     /// What the ranks of this node say, of what all ranks say.

@@ -141,6 +141,9 @@ fn server_that_hangs_for_ever_ends_the_run_with_its_name() {
         "5",
         "--compute-ms",
         "50",
+        // Most samples are not read when the first batch is there.
+        "--look-ahead",
+        "200kB",
         "--state",
         state.to_str().unwrap(),
     ];

@@ -265,7 +265,7 @@ impl HostDisk {
         self.lock().expected.extend(identities);
     }
 
-    /// Opens the tier for these datasets, which are [added](Self::add) later.
+    /// Opens the tier for these datasets, which are added later.
     ///
     /// # Errors
     /// If a directory cannot be used.

@@ -116,8 +116,8 @@ impl NodeMember<'_> {
             && self.config.disk.iter().map(parts).sum::<u32>() <= MOST_PARTS
     }
 
-    /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do, or
-    /// all keep their own. All ranks must have the same `words`.
+    /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do,
+    /// or all keep their own. All ranks must have the same `words`.
     pub(super) async fn join(
         self,
         joining: &mut RendezvousSteps,

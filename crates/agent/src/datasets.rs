@@ -113,13 +113,18 @@ async fn open(
     host: &DatasetHost,
     store: &NodeStore,
 ) -> Result<KnownDataset, String> {
-    let received = Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
-    if received.base_url() != key.url {
+    // Reads and copies all of it.
+    let reading = tokio::task::spawn_blocking(move || {
+        let received =
+            Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
+        let shared = received.in_shared_memory();
+        let shared = shared.inspect_err(|error| tracing::debug!(%error, "jobs have catalogs of their own"));
+        Ok::<_, String>(shared.unwrap_or(received))
+    });
+    let catalog = reading.await.map_err(|error| error.to_string())??;
+    if catalog.base_url() != key.url {
         return Err("its catalog is of another place".to_owned());
     }
-    let shared = received.in_shared_memory();
-    let catalog = shared.inspect_err(|error| tracing::debug!(%error, "jobs have catalogs of their own"));
-    let catalog = catalog.unwrap_or(received);
     let origin = origin_name(&key.url);
     let hosted = host.open(catalog, &key.settings, &origin).await.map_err(|error| error.to_string())?;
     if hosted.identity() != key.identity {

@@ -8,67 +8,38 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-#[cfg(target_os = "linux")]
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
-#[cfg(target_os = "linux")]
-use rustix::io::Errno;
+use foreread_tier::memory_file;
+use rustix::fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals};
+
+const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
 
 /// A file in memory with these bytes, which cannot be changed.
-#[cfg(target_os = "linux")]
 pub(crate) fn create(bytes: &[u8]) -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know the second flag.
-    let made = match memfd_create("foreread-catalog", flags | MemfdFlags::NOEXEC_SEAL) {
-        Err(Errno::INVAL) => memfd_create("foreread-catalog", flags),
-        made => made,
-    };
-    let mut file = File::from(made?);
+    let mut file = File::from(memory_file("foreread-catalog")?);
     file.write_all(bytes)?;
     fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
     Ok(file)
 }
 
-#[cfg(target_os = "linux")]
-const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW);
-
 /// The path by which other processes of the user open a file in memory. `None` for other files.
-#[cfg(target_os = "linux")]
 pub(crate) fn path(file: &File) -> Option<PathBuf> {
-    use std::os::fd::AsRawFd;
-
     is_sealed(file).then(|| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into())
 }
 
-#[cfg(target_os = "linux")]
 fn is_sealed(file: &File) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
 }
 
 /// Opens such a file. `None` if it is another one, or this process may not open it.
-#[cfg(target_os = "linux")]
 pub(crate) fn open(path: &Path) -> Option<File> {
     // What is there may be a pipe.
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(nonblocking).open(path).ok()?;
     is_sealed(&file).then_some(file)
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn create(_: &[u8]) -> io::Result<File> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn path(_: &File) -> Option<PathBuf> {
-    None
-}
-
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn open(_: &Path) -> Option<File> {
-    None
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ mod request;
 mod sample;
 mod tier;
 
-pub use arena::{ArenaBuffers, MappedRegion, SharedPlace, SharedRegion};
+pub use arena::{ArenaBuffers, MappedRegion, SharedPlace, SharedRegion, memory_file};
 pub use backend::{Backend, OpenContext, OpenOptions};
 pub use budget::{Budget, Charge};
 pub use buffers::{Buffer, Buffers, HeapBuffers, Lifetime};

@@ -105,15 +105,11 @@ impl NodeMember<'_> {
         }
     }
 
-    /// Whether this rank would use the cache of its node.
+    /// Whether this rank would use the cache of its node, whatever is on its disks.
     fn would_share(&self) -> bool {
         let has_cache = self.memory > 0 || !self.config.disk.is_empty();
         let shares = self.on_node.ranks > 1 && has_cache && !self.has_agent;
-        let parts = |disk: &Disk| DiskDirectory::new(&disk.directory, disk.bytes).parts();
-        shares
-            && self.host.is_some()
-            && !self.config.agent.is_off()
-            && self.config.disk.iter().map(parts).sum::<u32>() <= MOST_PARTS
+        shares && self.host.is_some() && !self.config.agent.is_off()
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do,
@@ -126,10 +122,14 @@ impl NodeMember<'_> {
         storage: [&StorageOptions; 2],
         context: &OpenContext,
     ) -> Result<JoinedCaches> {
-        let host = self.host();
+        let disks = if self.would_share() { self.config.disk.clone() } else { Vec::new() };
+        // A disk may hang.
+        let comparing = context.runtime.spawn_blocking(move || compared(&disks));
+        let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
+        let shares = self.would_share() && disks.is_some();
+        let host = self.host(shares);
         let address = host.as_ref().map(|host| host.address());
-        let (shares, memory, memory_group) = (self.would_share(), self.memory, memory_group());
-        let disks = if shares { self.disks() } else { Vec::new() };
+        let (memory, memory_group, disks) = (self.memory, memory_group(), disks.unwrap_or_default());
         let offer = NodeOffer { shares, memory, disks, memory_group, address };
         // The value has only numbers and strings, so this cannot fail.
         let offer = serde_json::to_vec(&offer).unwrap_or_default();
@@ -188,22 +188,9 @@ impl NodeMember<'_> {
         all.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node).map(|(part, _)| part).collect()
     }
 
-    /// The disks in a form that ranks compare. A directory may not exist yet, but its parent does.
-    fn disks(&self) -> Vec<(Vec<u8>, u64, bool)> {
-        let whole = |path: &Path| {
-            let path = std::path::absolute(path).ok()?;
-            Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
-        };
-        let of = |disk: &Disk| {
-            let path = whole(&disk.directory).unwrap_or_else(|| disk.directory.clone());
-            (path.into_os_string().into_encoded_bytes(), disk.bytes, disk.shared)
-        };
-        self.config.disk.iter().map(of).collect()
-    }
-
     /// The cache, if this rank hosts one.
-    fn host(&self) -> Option<Box<dyn HostedStore>> {
-        let host = self.host.filter(|_| self.would_share() && self.on_node.rank == 0)?;
+    fn host(&self, shares: bool) -> Option<Box<dyn HostedStore>> {
+        let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
         match host.start(&self.config_of_node()) {
             Ok(host) => Some(host),
             Err(why) => {
@@ -212,6 +199,21 @@ impl NodeMember<'_> {
             }
         }
     }
+}
+
+/// Disks in a form that ranks compare. A directory may not exist yet, but its parent does. `None`
+/// if one process cannot open all of their parts. Blocks on files.
+fn compared(disks: &[Disk]) -> Option<Vec<(Vec<u8>, u64, bool)>> {
+    let parts = |disk: &Disk| DiskDirectory::new(&disk.directory, disk.bytes).parts();
+    let whole = |path: &Path| {
+        let path = std::path::absolute(path).ok()?;
+        Some(std::fs::canonicalize(path.parent()?).ok()?.join(path.file_name()?))
+    };
+    let of = |disk: &Disk| {
+        let path = whole(&disk.directory).unwrap_or_else(|| disk.directory.clone());
+        (path.into_os_string().into_encoded_bytes(), disk.bytes, disk.shared)
+    };
+    (disks.iter().map(parts).sum::<u32>() <= MOST_PARTS).then(|| disks.iter().map(of).collect())
 }
 
 /// What all ranks say, if this one says `own`.

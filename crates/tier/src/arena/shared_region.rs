@@ -70,7 +70,7 @@ impl SharedRegion {
         if getrlimit(Resource::Fsize).current.is_some_and(|limit| length > limit) {
             return None;
         }
-        let writable = memory_file().ok()?;
+        let writable = memory_file("foreread").ok()?;
         ftruncate(&writable, length).ok()?;
         fcntl_add_seals(&writable, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
         fchmod(&writable, Mode::RUSR).ok()?;
@@ -114,13 +114,18 @@ fn with_high_number(descriptor: OwnedFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&descriptor, LOW_NUMBERS as RawFd).unwrap_or(descriptor)
 }
 
-fn memory_file() -> rustix::io::Result<OwnedFd> {
+/// An empty file in memory that can be sealed. `name` is shown to people.
+///
+/// # Errors
+/// If the system has no memory or descriptors left.
+pub fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    match memfd_create("foreread", flags | MemfdFlags::NOEXEC_SEAL) {
+    let made = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3.
-        Err(Errno::INVAL) => memfd_create("foreread", flags),
+        Err(Errno::INVAL) => memfd_create(name, flags),
         other => other,
-    }
+    };
+    Ok(made?)
 }
 
 /// The living shared regions of an arena, by address.

@@ -265,7 +265,8 @@ impl AgentState {
         if request.begin && there.kept_samples < dataset.samples {
             self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());
         }
-        let is_active = self.warmings.contains(dataset.id);
+        // A warming ends a moment after its last sample is there.
+        let is_active = there.kept_samples < dataset.samples && self.warmings.contains(dataset.id);
         let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         Ok(WarmAnswer {
             is_active,

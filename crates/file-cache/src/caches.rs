@@ -83,5 +83,6 @@ mod tests {
         assert!(!remove_file_cache(&found[0]));
         drop(file);
         assert!(remove_file_cache(&found[0]) && file_caches(parent.path()).is_empty());
+        assert_eq!(std::fs::read_dir(cache.copies()).unwrap().count(), 0);
     }
 }

@@ -129,6 +129,10 @@ impl CacheDirectory {
             let _ = std::fs::remove_file(self.0.join(name));
         }
         sweep(&self.copies(), |_, _| false);
+        // Their folders are empty, except for files that could not be removed.
+        for folder in std::fs::read_dir(self.copies()).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_dir(folder.path());
+        }
     }
 
     pub(crate) fn runs(&self) -> PathBuf {

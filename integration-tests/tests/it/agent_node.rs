@@ -162,11 +162,12 @@ pub(crate) fn fetched(report: &Value) -> u64 {
     epochs.iter().map(|epoch| number(epoch, "/samples")).sum::<u64>() - held
 }
 
-/// Asserts that a store got these requests, and at most a hundredth more: a late read is hedged,
-/// and a job on a busy machine may take the agent for silent.
+/// Asserts that a store got these requests, and at most those by which late reads are hedged: 16,
+/// and three of a hundred. On a busy machine, many reads are late.
 #[track_caller]
 pub(crate) fn assert_requests(got: u64, expected: u64) {
-    assert!((expected..=expected + expected / 100 + 5).contains(&got), "{got} instead of {expected}");
+    let hedged = 16 + expected * 3 / 100;
+    assert!((expected..=expected + hedged).contains(&got), "{got} instead of {expected}");
 }
 
 /// Waits until the condition holds.

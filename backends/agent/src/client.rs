@@ -185,15 +185,15 @@ impl AgentClient {
         self.link.lock().stalled = Some(stalled);
     }
 
-    /// Has the agent fill its memory with a dataset of the job, if `begin` is set, and returns how
-    /// much of it is there. Blocks until the agent has answered.
+    /// Has the agent fill its memory with a dataset of the job, or a part of it, if the request says
+    /// so. Returns how much of it is there. Blocks until the agent has answered.
     ///
     /// # Errors
     /// If the agent has ended, or is of a version that cannot do it.
-    pub fn warm(&self, dataset: u32, begin: bool) -> Result<WarmAnswer, StoreError> {
+    pub fn warm(&self, request: WarmRequest) -> Result<WarmAnswer, StoreError> {
         let connection = self.link.lock().connection().ok_or_else(StoreError::gone)?;
         let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
-        let request = serde_json::to_vec(&WarmRequest { dataset, begin }).map_err(malformed)?;
+        let request = serde_json::to_vec(&request).map_err(malformed)?;
         let answer =
             connection.client.call_with(WARM, &request, &mut is_silent(&connection.client, &|| false))?;
         serde_json::from_slice(&answer).map_err(malformed)

@@ -253,7 +253,8 @@ async fn serve_connection(
         Purpose::Samples(run) => shared.run.get() == Some(&run),
         Purpose::Rendezvous => !shared.meetings.is_closed(),
     };
-    let answer = handshake::answer(stream, from.clone(), &shared.identity, &offer, wanted, &slot.named_job);
+    let known = std::slice::from_ref(&shared.identity);
+    let answer = handshake::answer(stream, from.clone(), known, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
             let detail = format!("no handshake within {} s", PATIENCE.as_secs());

@@ -3,8 +3,8 @@
 //! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
 //! changes.
 
-use std::collections::HashSet;
-use std::num::NonZeroU32;
+use std::collections::{HashMap, HashSet};
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,18 +13,20 @@ use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
 use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
-use foreread_store::{ConnectionId, NodeStore};
+use foreread_store::{ConnectionId, NodeStore, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
 use tokio::runtime::Handle;
 
 use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
+use crate::control::HeldLeases;
 use crate::datasets::{Datasets, KnownDataset};
 use crate::files::AgentFiles;
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
+use crate::status::ControlLinkStatus;
 use crate::status_report::RecentRates;
-use crate::warming::Warmings;
+use crate::warming::{Warmings, samples_of_part};
 
 /// The weight of a job for the store, per unit of its weight in the policy. So the agent's own
 /// reads can have less than any job.
@@ -54,7 +56,19 @@ pub(crate) struct AgentState {
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     pub(crate) files: AgentFiles,
+    /// What the control process of the cluster says.
+    pub(crate) control: Mutex<ControlWord>,
     stopped: AtomicBool,
+}
+
+/// What the control process of a cluster says of this agent. Nothing without one.
+#[derive(Debug, Default)]
+pub(crate) struct ControlWord {
+    pub(crate) leases: HeldLeases,
+    /// Its values of the policy, each as `KEY=VALUE`.
+    pub(crate) values: Vec<String>,
+    /// `None` without a control process.
+    pub(crate) status: Option<ControlLinkStatus>,
 }
 
 #[derive(Debug)]
@@ -85,7 +99,7 @@ impl AgentState {
             Some(values) => policy.with_file(values),
             None => policy,
         };
-        let (datasets, connections, rates, warmings, files, stopped) = Default::default();
+        let (datasets, connections, rates, warmings, files, control, stopped) = Default::default();
         let now = Instant::now();
         let state = Self {
             store,
@@ -104,6 +118,7 @@ impl AgentState {
             rates,
             warmings,
             files,
+            control,
             stopped,
         };
         AgentFiles::count_earlier(state.disk());
@@ -143,6 +158,64 @@ impl AgentState {
 
     fn lock_policy(&self) -> MutexGuard<'_, PolicyState> {
         self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What no other agent is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The attached jobs: what each is called, and its weight.
+    pub(crate) fn job_names(&self) -> HashMap<StoreJob, (String, u32)> {
+        let policy = self.lock_policy();
+        let connections = self.lock();
+        let jobs = connections.values().filter_map(|there| there.attached.as_ref());
+        let named = jobs.map(|job| {
+            let name = job.attach.name.clone();
+            let weight = policy.policy.job_weight(&name).get();
+            (job.job, (name, weight))
+        });
+        named.collect()
+    }
+
+    /// Time since the start.
+    pub(crate) fn now(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    pub(crate) fn lock_control(&self) -> MutexGuard<'_, ControlWord> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn control_status(&self) -> Option<ControlLinkStatus> {
+        self.lock_control().status.clone()
+    }
+
+    /// Applies what the control process says of stores, which ends by itself.
+    pub(crate) fn apply_leases(&self) {
+        let policy = self.lock_policy();
+        for dataset in self.datasets.all() {
+            self.apply_to_dataset(&policy.policy, &dataset);
+        }
+    }
+
+    /// Applies the values of the control process.
+    pub(crate) fn set_control_values(&self, values: &[String]) {
+        let mut told = Policy::default();
+        for value in values {
+            if let Err(error) = told.set_text(value, PolicySource::Control) {
+                tracing::warn!(%error, "a value of the control process is not in force");
+            }
+        }
+        let mut there = self.lock_policy();
+        let policy = there.policy.with(told, &PolicySource::Control);
+        match self.check(&policy) {
+            Ok(()) => {
+                self.apply(&policy);
+                there.policy = policy;
+            }
+            Err(error) => tracing::warn!(%error, "the values of the control process are not in force"),
+        }
     }
 
     /// The bytes that samples may take in memory, gaps included.
@@ -202,6 +275,10 @@ impl AgentState {
     ) -> Result<Attached, TierError> {
         if attach.datasets.len() > MAX_DATASETS {
             return Err(invalid(&format!("a job has at most {MAX_DATASETS} datasets")));
+        }
+        if self.job(connection).is_none() && self.control_status().is_some_and(|control| control.is_draining)
+        {
+            return Err(invalid("this node takes no new jobs: it is being drained"));
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
@@ -263,7 +340,8 @@ impl AgentState {
         let dataset = self.dataset(connection, request.dataset)?;
         let there = self.store.totals().datasets[dataset.id.0 as usize].clone();
         if request.begin && there.kept_samples < dataset.samples {
-            self.warmings.begin(&self.store, &self.runtime, &dataset, self.disk().cloned());
+            let samples = samples_of_part(dataset.samples, request.part);
+            self.warmings.begin(&self.store, &self.runtime, &dataset, samples, self.disk().cloned());
         }
         // A warming ends a moment after its last sample is there.
         let is_active = there.kept_samples < dataset.samples && self.warmings.contains(dataset.id);
@@ -353,7 +431,11 @@ impl AgentState {
     }
 
     fn apply_to_dataset(&self, policy: &Policy, dataset: &KnownDataset) {
-        let limits = policy.store(&dataset.origin);
+        let mut limits = policy.store(&dataset.origin);
+        let lease = self.lock_control().leases.limit(&dataset.origin, self.now());
+        let lease = lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN));
+        // The control process cannot raise the agent's own limit.
+        limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
         self.host.set_limit(&dataset.origin, limits.bytes_per_second);
         self.store.set_origin(&dataset.origin, limits);
         let (weight, mut bounds) = policy.dataset(&dataset.url, u64::MAX);

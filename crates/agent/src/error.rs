@@ -12,10 +12,10 @@ use crate::policy::PolicyError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Another agent uses the directory.
+    /// Another agent or control process uses the directory.
     #[error(
-        "an agent runs already in {directory}: {by}; use it, stop it by `foreread agent stop`, or name \
-         another socket"
+        "one runs already in {directory}: {by}; use it, stop it by `foreread agent stop` or `foreread \
+         control stop`, or name another socket"
     )]
     InUse {
         /// The directory of the socket.
@@ -56,6 +56,20 @@ pub enum AgentError {
     DiskTwice {
         /// The directory.
         directory: PathBuf,
+    },
+    /// The file with the tokens of a cluster cannot be used.
+    #[error("the tokens in {path}: {why}")]
+    Token {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// The address of a control process is none.
+    #[error("{address}: expected HOST:PORT, such as login1:7400 or [::]:7400")]
+    Address {
+        /// As it was given.
+        address: String,
     },
     /// The policy has a mistake.
     #[error(transparent)]

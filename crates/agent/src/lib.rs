@@ -19,6 +19,7 @@
 
 mod agent_state;
 mod connections;
+mod control;
 mod datasets;
 mod error;
 mod file_limit;
@@ -51,6 +52,11 @@ use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::Builder;
 
 use crate::agent_state::{AgentParts, AgentState};
+pub use crate::control::{
+    CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, Control, ControlAnswer, ControlChange, ControlRequest,
+    ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus,
+};
+use crate::control::{ControlLink, OwnAgent};
 pub use crate::error::AgentError;
 pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
@@ -59,11 +65,13 @@ pub use crate::job_host::JobHost;
 use crate::job_runtime::JobRuntime;
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::policy::{Policy, PolicySource};
-pub use crate::policy::{PolicyError, policy_keys};
+pub use crate::policy::{PolicyError, cluster_policy_keys, policy_keys};
 use crate::policy_file::PolicyFile;
 use crate::provider::AgentProvider;
 pub use crate::socket::private_directory;
-pub use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue};
+pub use crate::status::{
+    AgentStatus, ControlLinkStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue,
+};
 
 /// The most samples that one job may have requested and not received.
 const MAX_IN_FLIGHT: usize = 4096;
@@ -88,6 +96,8 @@ pub struct AgentSettings {
     /// The loopback address on which browsers and Prometheus reach it, with port 0 for a free one.
     /// `None`: only by a Unix socket next to its own.
     pub http: Option<SocketAddr>,
+    /// The control process of the cluster, if it is in one.
+    pub control: Option<ControlTarget>,
 }
 
 /// The memory and the limits of a configuration as values of the policy.
@@ -111,6 +121,7 @@ fn arguments(memory: Option<u64>, config: &Config) -> Policy {
 /// A running agent. Dropping it ends it: jobs then read by themselves.
 #[derive(Debug)]
 pub struct Agent {
+    link: Option<ControlLink>,
     provider: Arc<AgentProvider>,
     socket: PathBuf,
     /// Dropped in this order: no job is served when the runtime ends.
@@ -129,7 +140,8 @@ impl Agent {
     pub fn start(settings: AgentSettings) -> Result<Self, AgentError> {
         let policy = arguments(Some(settings.memory), &settings.config);
         check_disks(&settings.config)?;
-        let AgentSettings { socket, memory, config, policy: file, http } = settings;
+        let AgentSettings { socket, memory, config, policy: file, http, control } = settings;
+        let own = OwnAgent { socket: socket.clone(), config: config.clone() };
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise(None);
@@ -142,8 +154,13 @@ impl Agent {
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings())?;
         socket::restrict(&socket)?;
         tracing::info!(socket = %socket.display(), memory, "the agent serves");
+        let link = control.map(|target| {
+            let state = Arc::clone(&state);
+            ControlLink::start(runtime.handle(), state, target, own)
+        });
+        let link = link.transpose()?;
         let http = http.serve(runtime.handle(), move || state.status());
-        Ok(Self { provider, socket, server: Some(server), _runtime: runtime, http, _lock: lock })
+        Ok(Self { link, provider, socket, server: Some(server), _runtime: runtime, http, _lock: lock })
     }
 
     /// The loopback address of its page, if it has one.
@@ -164,7 +181,12 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        // Who sees that no agent serves may start one with the same disks.
+        if let Some(disk) = self.provider.state.disk() {
+            disk.close();
+        }
         drop(self.server.take());
+        drop(self.link.take());
         // The next agent would replace it. A job that looks for one should find none.
         let _ = std::fs::remove_file(&self.socket);
     }

@@ -1,4 +1,5 @@
-//! The policy of an agent: limits, weights and room, by key.
+//! The policy of an agent, or of the control process of a cluster: limits, weights and room, by
+//! key.
 //!
 //! A key is a word, such as `memory`, or a word and what it is about: `limit@s3://bucket`,
 //! `weight@search-*`. The same keys are tables of `agent.toml`, arguments of `foreread agent set`,
@@ -6,9 +7,10 @@
 //! price is that keys are text, which is checked here.
 //!
 //! `*` stands for any characters. A value for a name wins over one for a pattern, `set` over the
-//! file, and the file over arguments.
+//! file, and the file over arguments. What the control process says of a job or a dataset wins over
+//! all of them, except that it cannot raise a cap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 
@@ -17,8 +19,11 @@ use foreread_store::{CacheBounds, OriginLimits};
 
 use crate::status::PolicyValue;
 
-/// The words of keys: what a key is about, and what its value is.
-const WORDS: [(&str, &str); 9] = [
+/// The words of the keys of a policy: each with what it is about, and what its value is.
+pub(crate) type Words = &'static [(&'static str, &'static str)];
+
+/// Those of an agent.
+pub(crate) const AGENT_WORDS: Words = &[
     ("memory", "the bytes of samples in memory"),
     ("limit", "STORE: bytes per second"),
     ("parallelism", "STORE: reads at once"),
@@ -28,6 +33,18 @@ const WORDS: [(&str, &str); 9] = [
     ("cap", "DATASET: the most bytes of memory"),
     ("pin", "DATASET: true, if others never get its room"),
     ("disk-writes-per-day", "capacities of the disks that may be written in a day"),
+];
+
+/// Those of a cluster.
+pub(crate) const CLUSTER_WORDS: Words = &[
+    ("limit", "STORE: bytes per second of all nodes together"),
+    ("user-weight", "USER: its share of a store's limit, from 1"),
+    ("user-rate-floor", "USER: bytes per second that its jobs get first"),
+    ("weight", "USER/JOB: its share of its user's part, from 1"),
+    ("rate-floor", "USER/JOB: bytes per second that it gets first"),
+    ("pin", "DATASET: true, if others never get its room"),
+    ("quota", "DATASET: the most bytes of memory on all nodes together"),
+    ("drain", "NODE: true, if it takes no new jobs"),
 ];
 
 /// Words of keys that have no name.
@@ -46,16 +63,28 @@ pub(crate) enum PolicySource {
     Argument,
     /// The policy file.
     File,
-    /// `foreread agent set`.
+    /// `foreread agent set`, or `foreread control set`.
     Set,
+    /// The control process, for an agent.
+    Control,
 }
 
 /// A word, and the name or pattern that it is about. Empty for words that are about the agent.
 type PolicyKey = (String, String);
 
 /// The values that were given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Policy(BTreeMap<(PolicyKey, PolicySource), PolicyEntry>);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    words: Words,
+    values: BTreeMap<(PolicyKey, PolicySource), PolicyEntry>,
+}
+
+impl Default for Policy {
+    /// An agent's.
+    fn default() -> Self {
+        Self::new(AGENT_WORDS)
+    }
+}
 
 /// A value as text, and as a number: bytes, bytes per second, a count, or 0 and 1. `None`: `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +112,11 @@ impl fmt::Display for PolicyError {
 impl std::error::Error for PolicyError {}
 
 impl Policy {
+    /// A policy without values, whose keys have these words.
+    pub(crate) fn new(words: Words) -> Self {
+        Self { words, values: BTreeMap::new() }
+    }
+
     /// Sets a value by a text such as `limit@s3://bucket=100MB/s`. `none` removes the value of this
     /// source.
     ///
@@ -108,8 +142,8 @@ impl Policy {
         source: PolicySource,
     ) -> Result<(), PolicyError> {
         let wrong = |why: &dyn fmt::Display| PolicyError(format!("{}: {why}", shown(word, about)));
-        if !WORDS.iter().any(|(known, _)| *known == word) {
-            let words: Vec<&str> = WORDS.iter().map(|(known, _)| *known).collect();
+        if !self.words.iter().any(|(known, _)| *known == word) {
+            let words: Vec<&str> = self.words.iter().map(|(known, _)| *known).collect();
             return Err(wrong(&format!("there is no such key; known are {}", words.join(", "))));
         }
         let is_about_agent = ABOUT_AGENT.contains(&word);
@@ -121,27 +155,52 @@ impl Policy {
         if value == NONE {
             if key.1 == PolicySource::Set {
                 // A value of the file or of an argument no longer holds either.
-                self.0.insert(key, PolicyEntry { text: NONE.to_owned(), number: None });
+                self.values.insert(key, PolicyEntry { text: NONE.to_owned(), number: None });
             } else {
-                self.0.remove(&key);
+                self.values.remove(&key);
             }
             return Ok(());
         }
         let number = number(word, value).map_err(|why| wrong(&why))?;
-        self.0.insert(key, PolicyEntry { text: value.to_owned(), number: Some(number) });
+        self.values.insert(key, PolicyEntry { text: value.to_owned(), number: Some(number) });
         Ok(())
     }
 
     /// The same with the values of another policy in place of those of the file.
     pub(crate) fn with_file(&self, file: Self) -> Self {
-        let kept = self.0.iter().filter(|((_, source), _)| *source != PolicySource::File);
+        self.with(file, &PolicySource::File)
+    }
+
+    /// The same with the values of another policy in place of those of one source.
+    pub(crate) fn with(&self, other: Self, source: &PolicySource) -> Self {
+        let kept = self.values.iter().filter(|((_, of), _)| of != source);
         let kept = kept.map(|(key, entry)| (key.clone(), entry.clone()));
-        Self(kept.chain(file.0).collect())
+        Self { words: self.words, values: kept.chain(other.values).collect() }
+    }
+
+    /// The values of one source, as texts for [`set_text`](Self::set_text).
+    pub(crate) fn texts(&self, of: &PolicySource) -> Vec<String> {
+        let values = self.values.iter().filter(|((_, source), _)| source == of);
+        values.map(|(((word, about), _), entry)| format!("{}={}", shown(word, about), entry.text)).collect()
+    }
+
+    /// The names and patterns that a word has values for.
+    pub(crate) fn names(&self, word: &str) -> Vec<&str> {
+        let names: BTreeSet<&str> =
+            self.values.keys().filter(|((of, _), _)| of == word).map(|((_, about), _)| &**about).collect();
+        names.into_iter().collect()
     }
 
     /// The value in force for a name.
-    fn find(&self, word: &str, name: &str) -> Option<u64> {
-        let about = self.0.iter().filter(|(((of, about), _), _)| of == word && matches(about, name));
+    pub(crate) fn find(&self, word: &str, name: &str) -> Option<u64> {
+        self.find_by(word, name, |_| true)
+    }
+
+    fn find_by(&self, word: &str, name: &str, is_by: impl Fn(&PolicySource) -> bool) -> Option<u64> {
+        let about = self
+            .values
+            .iter()
+            .filter(|(((of, about), source), _)| of == word && is_by(source) && matches(about, name));
         // An exact name first, then the source, then the longer pattern.
         let best = about.max_by_key(|(((_, about), source), _)| (about == name, source.clone(), about.len()));
         best.and_then(|(_, entry)| entry.number)
@@ -178,7 +237,8 @@ impl Policy {
     /// What a dataset counts, and its room. `bytes` are those that all of it takes.
     pub(crate) fn dataset(&self, url: &str, bytes: u64) -> (NonZeroU32, CacheBounds) {
         let floor = if self.is_pinned(url) { bytes } else { self.find("floor", url).unwrap_or(0) };
-        let cap = self.find("cap", url).unwrap_or(u64::MAX);
+        let own = self.find_by("cap", url, |source| *source != PolicySource::Control).unwrap_or(u64::MAX);
+        let cap = self.find_by("cap", url, |source| *source == PolicySource::Control).unwrap_or(own).min(own);
         (self.weight("dataset-weight", url), CacheBounds { floor: floor.min(cap), cap })
     }
 
@@ -189,16 +249,15 @@ impl Policy {
 
     /// The sum of the floors of datasets. Pinned datasets have none that is known.
     pub(crate) fn floors(&self) -> u64 {
-        let names = self.0.keys().filter(|((word, _), _)| word == "floor").map(|((_, about), _)| about);
-        let names: std::collections::BTreeSet<&String> = names.collect();
-        names.into_iter().map(|name| self.find("floor", name).unwrap_or(0)).fold(0, u64::saturating_add)
+        let floors = self.names("floor").into_iter().map(|name| self.find("floor", name).unwrap_or(0));
+        floors.fold(0, u64::saturating_add)
     }
 
     /// The values in force with their sources. `file` names the file.
     pub(crate) fn values(&self, file: &str) -> Vec<PolicyValue> {
         let mut last: BTreeMap<&PolicyKey, (&PolicySource, &PolicyEntry)> = BTreeMap::new();
         // Sources come in their order.
-        for ((key, source), entry) in &self.0 {
+        for ((key, source), entry) in &self.values {
             last.insert(key, (source, entry));
         }
         let values = last.into_iter().map(|((word, about), (source, entry))| PolicyValue {
@@ -208,6 +267,7 @@ impl Policy {
                 PolicySource::Argument => "argument".to_owned(),
                 PolicySource::File => file.to_owned(),
                 PolicySource::Set => "set".to_owned(),
+                PolicySource::Control => "control".to_owned(),
             },
         });
         values.collect()
@@ -225,14 +285,17 @@ fn number(word: &str, value: &str) -> Result<u64, String> {
             let rate = value.parse::<ByteRate>().map_err(|error| error.to_string())?.0;
             if rate == 0 { Err("a limit is above 0; `none` removes it".to_owned()) } else { Ok(rate) }
         }
+        "rate-floor" | "user-rate-floor" => {
+            value.parse::<ByteRate>().map(|rate| rate.0).map_err(|error| error.to_string())
+        }
         "disk-writes-per-day" => {
             let writes = value.parse::<f64>().ok().filter(|writes| (0.0..=100_000.0).contains(writes));
             let writes = writes.map(|writes| (writes * WRITES_SCALE) as u64);
             writes.ok_or_else(|| format!("'{value}': expected capacities per day, such as 0.5"))
         }
         "parallelism" => count(1, 65_536),
-        "weight" | "dataset-weight" => count(1, 1_000_000),
-        "pin" => {
+        "weight" | "dataset-weight" | "user-weight" => count(1, 1_000_000),
+        "pin" | "drain" => {
             value.parse::<bool>().map(u64::from).map_err(|_| format!("'{value}': expected true or false"))
         }
         _ => value.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string()),
@@ -255,9 +318,18 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The keys of a policy, for help texts: each with what it is about and its value.
+/// The keys of an agent's policy, for help texts: each with what it is about and its value.
 pub fn policy_keys() -> String {
-    let lines = WORDS.iter().map(|(word, what)| match what.split_once(": ") {
+    keys(AGENT_WORDS)
+}
+
+/// Those of a cluster's policy.
+pub fn cluster_policy_keys() -> String {
+    keys(CLUSTER_WORDS)
+}
+
+fn keys(words: Words) -> String {
+    let lines = words.iter().map(|(word, what)| match what.split_once(": ") {
         Some((about, value)) => format!("{word}@{about}: {value}"),
         None => format!("{word}: {what}"),
     });

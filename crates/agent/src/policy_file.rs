@@ -13,6 +13,9 @@
 //! "s3://my-bucket/train" = true
 //! ```
 //!
+//! The table `cluster` is the policy of the control process, with tables of its own. So one file can
+//! be for both. Each of them reads its own part, and mistakes in the other one do not matter.
+//!
 //! It is looked at four times a second, because file systems on networks do not notify of changes
 //! by other nodes. A file with a mistake changes nothing: the values before it stay in force.
 
@@ -21,7 +24,10 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::policy::{Policy, PolicyError, PolicySource};
+use crate::policy::{AGENT_WORDS, Policy, PolicyError, PolicySource, Words};
+
+/// The table with the policy of the control process.
+const CLUSTER: &str = "cluster";
 
 /// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -39,6 +45,8 @@ struct FileVersion {
 #[derive(Debug)]
 pub(crate) struct PolicyFile {
     path: PathBuf,
+    /// Whose part of it is read.
+    words: Words,
     /// As it was read last. `None`: there was no file.
     version: Option<FileVersion>,
     /// The last mistake, which is reported once.
@@ -46,9 +54,14 @@ pub(crate) struct PolicyFile {
 }
 
 impl PolicyFile {
-    /// The file at `path`, which was not read yet.
+    /// An agent's file at `path`, which was not read yet.
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, version: None, mistake: None }
+        Self::with_words(path, AGENT_WORDS)
+    }
+
+    /// The file at `path`, of which the part with these words is read.
+    pub(crate) fn with_words(path: PathBuf, words: Words) -> Self {
+        Self { path, words, version: None, mistake: None }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -65,11 +78,11 @@ impl PolicyFile {
             Ok(version) if version == self.version => return None,
             Ok(None) => {
                 self.version = None;
-                Ok(Policy::default())
+                Ok(Policy::new(self.words))
             }
             Ok(version) => read(&self.path).and_then(|text| {
                 self.version = version;
-                parse(&text)
+                parse(&text, self.words)
             }),
             Err(error) => Err(error.to_string()),
         };
@@ -111,9 +124,17 @@ fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|error| error.to_string())
 }
 
-fn parse(text: &str) -> Result<Policy, String> {
-    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    let mut policy = Policy::default();
+fn parse(text: &str, words: Words) -> Result<Policy, String> {
+    let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+    let cluster = table.remove(CLUSTER);
+    if words != AGENT_WORDS {
+        table = match cluster {
+            Some(toml::Value::Table(cluster)) => cluster,
+            Some(_) => return Err(format!("{CLUSTER}: expected a table, such as [{CLUSTER}.limit]")),
+            None => toml::Table::new(),
+        };
+    }
+    let mut policy = Policy::new(words);
     for (word, value) in &table {
         let values = match value {
             toml::Value::Table(names) => names.iter().map(|(name, value)| (&**name, value)).collect(),
@@ -150,6 +171,16 @@ mod tests {
         assert_eq!(policy.store("s3://b").bytes_per_second.unwrap().get(), 7);
         assert_eq!((policy.job_weight("x").get(), policy.dataset("/d", 9).1.floor), (4, 9));
         assert!(file.changed().is_none());
+        // Of one file for both, each reads its part.
+        let mut of_cluster = PolicyFile::with_words(path.clone(), crate::policy::CLUSTER_WORDS);
+        assert_eq!(of_cluster.changed().unwrap().unwrap(), Policy::new(crate::policy::CLUSTER_WORDS));
+        fs::write(&path, format!("{text}[cluster.quota]\n'/d' = '3GB'\n[cluster.drain]\nn1 = true\n"))
+            .unwrap();
+        let policy = of_cluster.changed().unwrap().unwrap();
+        assert_eq!((policy.find("quota", "/d"), policy.find("drain", "n1")), (Some(3_000_000_000), Some(1)));
+        assert_eq!(file.changed().unwrap().unwrap().find("quota", "/d"), None);
+        fs::write(&path, "cluster = 3").unwrap();
+        assert!(of_cluster.changed().unwrap().unwrap_err().to_string().contains("expected a table"));
         fs::write(&path, "memory = 3.5").unwrap();
         let error = file.changed().unwrap().unwrap_err().to_string();
         assert!(error.contains("agent.toml: memory: expected text"), "{error}");

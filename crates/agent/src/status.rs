@@ -43,6 +43,25 @@ pub struct AgentStatus {
     pub stores: Vec<OriginStatus>,
     /// The policy in force.
     pub policy: Vec<PolicyValue>,
+    /// The control process of the cluster, if the agent was given one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlLinkStatus>,
+}
+
+/// An agent's connection to the control process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControlLinkStatus {
+    /// Where it is.
+    pub address: String,
+    /// The name of this agent.
+    pub node: String,
+    /// Whether it is reached.
+    pub is_connected: bool,
+    /// Whether this agent takes no new jobs.
+    pub is_draining: bool,
+    /// Why it is not reached.
+    pub problem: Option<String>,
 }
 
 /// The disks of an agent.
@@ -67,6 +86,9 @@ pub struct DiskStatus {
 pub struct JobStatus {
     /// The program that it runs.
     pub name: String,
+    /// Its node, in the status of a cluster.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// Its process.
     pub process: u32,
     /// The bytes that it reads ahead.
@@ -146,6 +168,21 @@ pub struct OriginStatus {
     pub read_bytes: u64,
     /// Bytes per second, over the last seconds.
     pub bytes_per_second: f64,
+    /// In the status of a cluster: what nodes may read that are not heard, in bytes per second.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reserved: u64,
+}
+
+impl OriginStatus {
+    /// A store of which nothing more is known.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { name: name.to_owned(), ..Self::default() }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A value of the policy.

@@ -73,6 +73,7 @@ impl AgentState {
             jobs,
             stores,
             policy: self.policy_values(),
+            control: self.control_status(),
         }
     }
 
@@ -86,6 +87,7 @@ impl AgentState {
             queued: origin.queued,
             read_bytes: origin.read_bytes,
             bytes_per_second: rates.bytes.get(&origin.name).map_or(0.0, |recent| recent.per_second(now)),
+            reserved: 0,
         };
         store.origins.iter().map(status).collect()
     }
@@ -116,6 +118,7 @@ impl AgentState {
             });
             JobStatus {
                 name: attach.name.clone(),
+                node: String::new(),
                 process: attach.process,
                 look_ahead: attach.look_ahead,
                 datasets: datasets.iter().map(|dataset| dataset.url.clone()).collect(),

@@ -6,6 +6,7 @@
 //! later jobs are not known yet, so it is arbitrary which part of a large dataset is kept.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread::agent::disk::HostDisk;
@@ -44,12 +45,13 @@ impl Warmings {
         self.lock().contains(&dataset)
     }
 
-    /// Begins to warm a dataset, unless it is being warmed.
+    /// Begins to warm some samples of a dataset, unless it is being warmed.
     pub(crate) fn begin(
         &self,
         store: &NodeStore,
         runtime: &Handle,
         dataset: &KnownDataset,
+        samples: Range<u64>,
         disk: Option<Arc<HostDisk>>,
     ) {
         if !self.lock().insert(dataset.id) {
@@ -61,9 +63,18 @@ impl Warmings {
             let job = store.add_filling_job();
             let warming = WarmingJob { store, job, disk, _ends: ends };
             tracing::info!(url = dataset.url, "fills the memory with a dataset");
-            warming.run(&dataset).await;
+            warming.run(&dataset, samples).await;
         });
     }
+}
+
+/// The samples of one of several equal parts of a dataset, and all of them for no parts.
+pub(crate) fn samples_of_part(samples: u64, (part, parts): (u32, u32)) -> Range<u64> {
+    let at = |part: u32| {
+        let before = u128::from(samples) * u128::from(part.min(parts)) / u128::from(parts.max(1));
+        before as u64
+    };
+    if parts == 0 { 0..samples } else { at(part)..at(part.saturating_add(1)) }
 }
 
 /// Ends a warming when it is dropped.
@@ -93,12 +104,12 @@ impl Drop for WarmingJob {
 }
 
 impl WarmingJob {
-    async fn run(&self, dataset: &KnownDataset) {
-        let (samples, id) = (dataset.samples, dataset.id);
+    async fn run(&self, dataset: &KnownDataset, samples: Range<u64>) {
+        let id = dataset.id;
         let (sender, mut received) = mpsc::unbounded_channel();
-        let (mut next, mut in_flight, mut without_room) = (0, 0, 0);
+        let (mut next, mut in_flight, mut without_room) = (samples.start, 0, 0);
         loop {
-            while in_flight < IN_FLIGHT && next < samples && without_room < FULL {
+            while in_flight < IN_FLIGHT && next < samples.end && without_room < FULL {
                 let key = SampleKey::new(id, SampleId(next));
                 next += 1;
                 if self.store.has(key) {
@@ -125,5 +136,20 @@ impl WarmingJob {
             }
             in_flight -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_equal_and_whole() {
+        let of = |part| samples_of_part(10, part);
+        assert_eq!((of((0, 0)), of((0, 1))), (0..10, 0..10));
+        assert_eq!([0, 1, 2].map(|part| of((part, 3))), [0..3, 3..6, 6..10]);
+        // A request of another program may be anything.
+        assert_eq!(of((7, 3)), 10..10);
+        assert_eq!(samples_of_part(u64::MAX, (u32::MAX - 1, u32::MAX)).end, u64::MAX);
     }
 }

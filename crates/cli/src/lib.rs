@@ -79,6 +79,8 @@ pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsStrin
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        #[cfg(feature = "agent")]
+        Command::Control(options) => commands::control::run(options),
         #[cfg(target_os = "linux")]
         Command::Run(options) => match commands::run::run(&options) {
             Ok(code) => return code,

@@ -124,6 +124,8 @@ pub struct Identity {
 pub struct PeerIdentity {
     /// Its rank, as it claims: all ranks of a job share one token.
     pub rank: Rank,
+    /// Its job, whose token it knows.
+    pub job: u64,
     /// Its purpose.
     pub purpose: Purpose,
     /// Its origin, for messages.
@@ -344,9 +346,9 @@ fn other_wire(peer: &str, theirs: &str, ours: WireProtection) -> WireError {
     WireError::new(WireErrorKind::OtherWire, detail)
 }
 
-/// The responder's side of the handshake. The caller sets the timeout [`PATIENCE`]. `wanted`
-/// decides which purposes are accepted: samples of the own run only. `spoke` is set after a
-/// preamble with this job.
+/// The responder's side of the handshake. The caller sets the timeout [`PATIENCE`]. `identities`
+/// has one for each job that may connect, with its token. `wanted` decides which purposes are
+/// accepted: samples of the own run only. `spoke` is set after a preamble with one of these jobs.
 ///
 /// # Errors
 /// If the other end cannot authenticate, is of another job or version, is refused, or closes the
@@ -354,7 +356,7 @@ fn other_wire(peer: &str, theirs: &str, ours: WireProtection) -> WireError {
 pub async fn answer(
     mut stream: BoxedStream,
     from: String,
-    identity: &Identity,
+    identities: &[Identity],
     offer: &SampleOffer,
     wanted: impl Fn(Purpose) -> bool + Send,
     spoke: &AtomicBool,
@@ -368,7 +370,9 @@ pub async fn answer(
     preamble[..4].copy_from_slice(&magic);
     preamble[4..].copy_from_slice(&read::<{ PREAMBLE - 4 }>(&mut stream).await?);
     let (rank, job) = parse_preamble(&preamble);
-    let is_ours = job == identity.job;
+    let of_job = identities.iter().find(|identity| identity.job == job);
+    let is_ours = of_job.is_some();
+    let Some(identity) = of_job.or(identities.first()) else { return Err(stranger("no job may connect")) };
     spoke.store(is_ours, Relaxed);
     let mut reply = [0; REPLY];
     reply[..4].copy_from_slice(&MAGIC);
@@ -437,7 +441,10 @@ pub async fn answer(
     let mut noise = noise.into_transport_mode().map_err(local_failure)?;
     let repeated = |_| stranger("it replayed an earlier handshake");
     noise.read_message(&confirmation, &mut [0; TAG]).map_err(repeated)?;
-    Ok((channel(stream, noise, purpose, offer.wire, secret, samples), PeerIdentity { rank, purpose, from }))
+    Ok((
+        channel(stream, noise, purpose, offer.wire, secret, samples),
+        PeerIdentity { rank, job, purpose, from },
+    ))
 }
 
 #[cfg(test)]
@@ -482,7 +489,8 @@ mod tests {
         let (answerer, spoke) = (identity(5, 7, TOKEN), AtomicBool::new(false));
         let offer = SampleOffer::new(wire);
         let wanted = move |purpose| purpose == wanted;
-        let answer = answer(Box::new(stream), "there".into(), &answerer, &offer, wanted, &spoke);
+        let known = [answerer];
+        let answer = answer(Box::new(stream), "there".into(), &known, &offer, wanted, &spoke);
         answer.await.map(|(_, greeting)| greeting)
     }
 
@@ -499,8 +507,27 @@ mod tests {
         let (request, response) =
             meet(identity(3, 7, TOKEN), Some(Rank(5)), WireProtection::Authenticated, samples()).await;
         assert_eq!(request.unwrap(), Rank(5));
-        let greeting = PeerIdentity { rank: Rank(3), purpose: samples(), from: "there".into() };
+        let greeting = PeerIdentity { rank: Rank(3), job: 7, purpose: samples(), from: "there".into() };
         assert_eq!(response.unwrap(), greeting);
+    }
+
+    #[tokio::test]
+    // semantics: CONTROL-1
+    async fn each_job_connects_with_its_own_token_only() {
+        let known = [identity(5, 7, TOKEN), identity(5, 8, OTHER)];
+        for (job, token, is_known) in
+            [(7, TOKEN, true), (8, OTHER, true), (7, OTHER, false), (9, TOKEN, false)]
+        {
+            let (one, other) = duplex(64);
+            let (requester, offer) = (identity(3, job, token), SampleOffer::new(WireProtection::Sealed));
+            let spoke = AtomicBool::new(false);
+            let requests =
+                initiate(Box::new(one), &requester, Purpose::Rendezvous, WireProtection::Sealed, None);
+            let answers = answer(Box::new(other), "there".into(), &known, &offer, |_| true, &spoke);
+            let (requested, answered) = tokio::join!(requests, answers);
+            assert_eq!(requested.is_ok(), is_known, "{job} {token}");
+            assert_eq!(answered.ok().map(|(_, peer)| peer.job), is_known.then_some(job));
+        }
     }
 
     #[tokio::test]
@@ -651,7 +678,8 @@ mod tests {
         ours.write_all(&hello).await.unwrap();
         let (spoke, answerer) = (AtomicBool::new(false), identity(5, 7, TOKEN));
         let offer = SampleOffer::new(WireProtection::default());
-        let response = answer(Box::new(theirs), "there".into(), &answerer, &offer, |_| true, &spoke).await;
+        let known = [answerer.clone()];
+        let response = answer(Box::new(theirs), "there".into(), &known, &offer, |_| true, &spoke).await;
         assert_eq!(response.err().unwrap().kind(), WireErrorKind::OtherVersion);
         let mut reply = [0; REPLY];
         ours.read_exact(&mut reply).await.unwrap();

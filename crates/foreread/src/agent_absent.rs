@@ -57,7 +57,7 @@ impl AgentLink {
         match self.0 {}
     }
 
-    pub(crate) fn warm(&self, _: bool) -> Result<WarmDataset> {
+    pub(crate) fn warm(&self, _: bool, _: (u32, u32)) -> Result<WarmDataset> {
         match self.0 {}
     }
 

@@ -65,7 +65,16 @@ impl Ready {
     /// # Errors
     /// If the agent has ended, or cannot do it.
     pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
-        self.prepared.agent.as_ref().map(|agent| agent.warm(begin)).transpose()
+        self.prepared.agent.as_ref().map(|agent| agent.warm(begin, (0, 1))).transpose()
+    }
+
+    /// Begins the same with one of several equal parts of the data, from 0: a cluster's agents
+    /// each keep one.
+    ///
+    /// # Errors
+    /// If the agent has ended, or cannot do it.
+    pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
+        self.prepared.agent.as_ref().map(|agent| agent.warm(true, (part, parts))).transpose()
     }
 
     /// Starts reading ahead.

@@ -28,7 +28,8 @@
 //! [`plan`], because it plans retention.
 //!
 //! [`NextUseCache`] decides during the runs of several jobs which samples their shared cache keeps.
-//! [`SharedMiss`] is the part of their uses that no such cache can serve.
+//! [`SharedMiss`] is the part of their uses that no such cache can serve. [`fair_shares`] divides a
+//! limit of storage among them.
 
 mod assign;
 mod block_owners;
@@ -42,6 +43,7 @@ mod copies;
 mod curve;
 mod demand;
 mod error;
+mod fair_shares;
 mod file_choice;
 mod forecast;
 mod free_space;
@@ -78,6 +80,7 @@ pub use copies::SecondCopy;
 pub use curve::Curve;
 pub use demand::{Demand, EpochDemand, Scope, UseCounts};
 pub use error::{PlanError, PlanErrorKind};
+pub use fair_shares::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 pub use file_choice::{FileChoice, FileCopy};
 pub use forecast::{Amount, EpochForecast, Resource};
 pub use local_plan::LocalPlan;

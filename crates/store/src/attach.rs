@@ -94,6 +94,9 @@ pub struct WarmRequest {
     pub dataset: u32,
     /// Whether to begin, unless that has happened.
     pub begin: bool,
+    /// The part of the dataset, from 0, and the number of equal parts. 0 parts: all of it.
+    #[serde(default)]
+    pub part: (u32, u32),
 }
 
 /// What a host keeps of a dataset that it fills its memory with.

@@ -92,8 +92,8 @@ pub use error::{StoreError, StoreErrorKind};
 /// The room of a dataset, which is a part of the rule.
 pub use foreread_planner::CacheBounds;
 pub use host::{
-    Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, SampleBlock, SampleReader,
-    StoreCounts, StoreJob, StoreRequest, StoreStatus,
+    Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, OriginUse, SampleBlock,
+    SampleReader, StoreCounts, StoreJob, StoreRequest, StoreStatus,
 };
 pub use requests::{ConnectionId, SampleProvider, SampleRequest, WorkerCall};
 pub use server::{Server, ServerSettings, ServerStatus};

@@ -15,6 +15,9 @@ use crate::unchanged::{SETTLED, report};
 /// The agent's disk.
 const ROOM: u64 = 4_000_000;
 
+/// What a few copies take.
+const UNDER_WAY: u64 = 8 * 8192;
+
 /// Files that take most of it.
 const FILES: u64 = 300;
 
@@ -79,7 +82,8 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     // Another agent counts the copies that are there.
     run(&mut node.agent(&["stop"])).ok();
     node.start_with(1_000_000, &["--disk", &format!("{}={ROOM}", disk.display())]);
-    assert!(number(&node.status(), "/disk/held_bytes") >= files, "{}", node.status());
+    // The copies that were under way at the end are gone.
+    assert!(number(&node.status(), "/disk/held_bytes") >= files - UNDER_WAY, "{}", node.status());
     run(&mut node.agent(&["stop"])).ok();
     let text = run(node.foreread(&["cache", "clean", "--all"]).arg(&disk)).ok();
     assert!(text.contains("removed whole files"), "{text}");

@@ -4,6 +4,7 @@
 //! at most once per second, and only for a client. A slow client skips seconds, so none has a
 //! queue. The price: the agent looks at its jobs once per second, even without clients.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -15,10 +16,60 @@ use tokio::time::MissedTickBehavior;
 
 use super::history::StatusHistory;
 use super::metrics;
-use crate::AgentStatus;
+use crate::control::{ControlStatus, NodeStatus};
+use crate::status::AgentStatus;
 
 /// The time between two statuses.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What can be shown: an agent, or a cluster as if it were one.
+pub(crate) trait ShownStatus: Send + Sync + 'static {
+    /// What the names of its metrics begin with.
+    fn prefix(&self) -> &'static str;
+
+    /// The status in the form of an agent's.
+    fn agent(&self) -> &AgentStatus;
+
+    /// The nodes of a cluster.
+    fn nodes(&self) -> &[NodeStatus] {
+        &[]
+    }
+
+    /// All of it as JSON, in one line.
+    fn json(&self) -> String;
+}
+
+impl ShownStatus for AgentStatus {
+    fn prefix(&self) -> &'static str {
+        "foreread_agent"
+    }
+
+    fn agent(&self) -> &AgentStatus {
+        self
+    }
+
+    fn json(&self) -> String {
+        json(self)
+    }
+}
+
+impl ShownStatus for ControlStatus {
+    fn prefix(&self) -> &'static str {
+        "foreread_control"
+    }
+
+    fn agent(&self) -> &AgentStatus {
+        &self.cluster
+    }
+
+    fn nodes(&self) -> &[NodeStatus] {
+        &self.nodes
+    }
+
+    fn json(&self) -> String {
+        json(self)
+    }
+}
 
 /// The newest status, for any number of clients.
 #[derive(Clone, Debug)]
@@ -27,9 +78,8 @@ pub(super) struct StatusFeed {
 }
 
 /// The status at one time, and its texts.
-#[derive(Debug)]
 pub(super) struct StatusSnapshot {
-    status: AgentStatus,
+    status: Box<dyn ShownStatus>,
     /// The point of this time, as JSON.
     point: Arc<str>,
     history: Arc<Mutex<StatusHistory>>,
@@ -41,9 +91,9 @@ pub(super) struct StatusSnapshot {
 
 impl StatusFeed {
     /// Calls `status` now, and then once per second until the runtime ends.
-    pub(super) fn start(runtime: &Handle, status: impl Fn() -> AgentStatus + Send + 'static) -> Self {
+    pub(super) fn start<T: ShownStatus>(runtime: &Handle, status: impl Fn() -> T + Send + 'static) -> Self {
         let history = Arc::new(Mutex::new(StatusHistory::default()));
-        let look = move || Arc::new(StatusSnapshot::new(status(), &history));
+        let look = move || Arc::new(StatusSnapshot::new(Box::new(status()), &history));
         let (sender, latest) = watch::channel(look());
         runtime.spawn(async move {
             let mut ticks = tokio::time::interval(INTERVAL);
@@ -73,11 +123,17 @@ impl StatusFeed {
     }
 }
 
+impl fmt::Debug for StatusSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StatusSnapshot").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
 impl StatusSnapshot {
-    fn new(status: AgentStatus, history: &Arc<Mutex<StatusHistory>>) -> Self {
+    fn new(status: Box<dyn ShownStatus>, history: &Arc<Mutex<StatusHistory>>) -> Self {
         let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut points = history.lock().unwrap_or_else(PoisonError::into_inner);
-        let point = points.add(&status, time, Instant::now());
+        let point = points.add(status.agent(), time, Instant::now());
         drop(points);
         let (status_text, event_text, history_text, metrics_text) = Default::default();
         let history = Arc::clone(history);
@@ -86,13 +142,13 @@ impl StatusSnapshot {
 
     /// The status as JSON.
     pub(super) fn status(&self) -> Bytes {
-        self.status_text.get_or_init(|| json(&self.status).into()).clone()
+        self.status_text.get_or_init(|| self.status.json().into()).clone()
     }
 
     /// A server-sent event: the status and its point.
     pub(super) fn event(&self) -> Bytes {
         let event = || {
-            let status = json(&self.status);
+            let status = self.status.json();
             format!("data: {{\"status\":{status},\"point\":{}}}\n\n", self.point).into()
         };
         self.event_text.get_or_init(event).clone()
@@ -106,7 +162,7 @@ impl StatusSnapshot {
 
     /// The status in Prometheus's text format.
     pub(super) fn metrics(&self) -> Bytes {
-        self.metrics_text.get_or_init(|| metrics::text(&self.status).into()).clone()
+        self.metrics_text.get_or_init(|| metrics::text(&*self.status).into()).clone()
     }
 }
 

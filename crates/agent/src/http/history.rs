@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::feed::json;
-use crate::AgentStatus;
+use crate::status::AgentStatus;
 
 /// The points that are kept: ten minutes.
 pub(super) const MAX_POINTS: usize = 600;
@@ -68,6 +68,9 @@ struct StorePoint<'a> {
 #[derive(Debug, Serialize)]
 struct JobPoint<'a> {
     name: &'a str,
+    /// Of a cluster.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    node: &'a str,
     process: u32,
     stalled_share: f64,
     samples_per_second: f64,
@@ -101,6 +104,7 @@ impl StatusHistory {
             jobs: jobs
                 .map(|it| JobPoint {
                     name: short(&it.name),
+                    node: short(&it.node),
                     process: it.process,
                     stalled_share: it.stalled_share,
                     samples_per_second: it.samples_per_second,

@@ -13,7 +13,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
+use super::feed::ShownStatus;
+use crate::control::NodeStatus;
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// The media type of [`text`].
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -38,9 +40,11 @@ enum Kind {
 use Kind::{Counter, Gauge};
 
 /// All metrics of a status.
-pub(super) fn text(status: &AgentStatus) -> String {
-    let mut metrics = MetricsText::default();
+pub(super) fn text(shown: &dyn ShownStatus) -> String {
+    let mut metrics = MetricsText { prefix: shown.prefix(), text: String::new() };
+    let status = shown.agent();
     agent(&mut metrics, status);
+    nodes(&mut metrics, shown.nodes(), &status.stores);
     disks(&mut metrics, status.disk.as_ref());
     jobs(&mut metrics, &status.jobs);
     datasets(&mut metrics, &status.datasets);
@@ -50,14 +54,14 @@ pub(super) fn text(status: &AgentStatus) -> String {
         (texts.map(|(name, text)| (name, text.clone())).to_vec(), 1.0)
     });
     metrics.family("policy_info", Gauge, "A value of the policy in force, and its source", Max, policy);
-    metrics.0
+    metrics.text
 }
 
 fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
-    metrics.family("info", Gauge, "The agent's version", Max, [(version, 1.0)]);
+    metrics.family("info", Gauge, "The program's version", Max, [(version, 1.0)]);
     let mut gauge = |name, help, value: f64| metrics.family(name, Gauge, help, Sum, [(Vec::new(), value)]);
-    gauge("uptime_seconds", "Time since the agent's start", status.uptime_seconds);
+    gauge("uptime_seconds", "Time since the start", status.uptime_seconds);
     gauge("memory_limit_bytes", "Memory that samples may take", status.memory as f64);
     gauge("held_bytes", "Memory that samples take", status.held_bytes as f64);
     gauge("held_samples", "Samples in memory", status.samples as f64);
@@ -88,6 +92,34 @@ fn disks(metrics: &mut MetricsText, disk: Option<&DiskStatus>) {
     });
 }
 
+/// The nodes of a cluster.
+fn nodes(metrics: &mut MetricsText, nodes: &[NodeStatus], stores: &[OriginStatus]) {
+    let labels = |node: &NodeStatus| vec![("node", node.name.clone()), ("user", node.user.clone())];
+    let mut family = |name, help, value: fn(&NodeStatus) -> f64| {
+        metrics.family(name, Gauge, help, Sum, nodes.iter().map(|node| (labels(node), value(node))));
+    };
+    family("node_connected", "1 if a node's agent is heard, 0 if not", |node| {
+        f64::from(u8::from(node.is_connected))
+    });
+    family("node_draining", "1 if a node takes no new jobs", |node| f64::from(u8::from(node.is_draining)));
+    family("node_jobs", "Connected jobs of a node", |node| node.jobs as f64);
+    family("node_memory_limit_bytes", "Memory that samples may take on a node", |node| node.memory as f64);
+    family("node_held_bytes", "Memory that samples take on a node", |node| node.held_bytes as f64);
+    let leases = nodes.iter().flat_map(|node| {
+        let of = move |lease: &crate::control::NodeLease| {
+            let labels = [labels(node), vec![("store", lease.store.clone())]].concat();
+            (labels, lease.bytes_per_second as f64)
+        };
+        node.leases.iter().map(of)
+    });
+    let help = "What a node may read of a store in bytes per second, or what is reserved for it";
+    metrics.family("node_lease_bytes_per_second", Gauge, help, Sum, leases);
+    let limited = stores.iter().filter(|store| store.limit.is_some() && !nodes.is_empty());
+    let reserved = limited.map(|store| (vec![("store", store.name.clone())], store.reserved as f64));
+    let help = "Part of a store's limit that is reserved for agents that are not heard";
+    metrics.family("store_reserved_bytes_per_second", Gauge, help, Sum, reserved);
+}
+
 /// The values of `requests_total`, by the label `outcome`.
 fn outcomes(hits: u64, disk: u64, joined: u64, reads: u64) -> [((&'static str, String), f64); 4] {
     [("hit", hits), ("disk", disk), ("joined", joined), ("read", reads)]
@@ -95,7 +127,10 @@ fn outcomes(hits: u64, disk: u64, joined: u64, reads: u64) -> [((&'static str, S
 }
 
 fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
-    let labels = |job: &JobStatus| vec![("program", job.name.clone()), ("process", job.process.to_string())];
+    let labels = |job: &JobStatus| {
+        let own = vec![("program", job.name.clone()), ("process", job.process.to_string())];
+        if job.node.is_empty() { own } else { [own, vec![("node", job.node.clone())]].concat() }
+    };
     let requests = jobs.iter().flat_map(|job| {
         outcomes(job.hits, job.disk_reads, job.joined, job.reads)
             .map(|(outcome, value)| ([labels(job), vec![outcome]].concat(), value))
@@ -162,8 +197,10 @@ fn stores(metrics: &mut MetricsText, stores: &[OriginStatus]) {
 }
 
 /// A text that grows by one metric at a time.
-#[derive(Default)]
-struct MetricsText(String);
+struct MetricsText {
+    prefix: &'static str,
+    text: String,
+}
 
 impl MetricsText {
     /// A metric with all its series. Without series it is left out.
@@ -190,11 +227,11 @@ impl MetricsText {
             Counter => "counter",
             Gauge => "gauge",
         };
-        let out = &mut self.0;
+        let (out, prefix) = (&mut self.text, self.prefix);
         // Writing to a string cannot fail.
-        let _ = writeln!(out, "# HELP foreread_agent_{name} {help}.\n# TYPE foreread_agent_{name} {kind}");
+        let _ = writeln!(out, "# HELP {prefix}_{name} {help}.\n# TYPE {prefix}_{name} {kind}");
         for (labels, value) in merged {
-            let _ = write!(out, "foreread_agent_{name}");
+            let _ = write!(out, "{prefix}_{name}");
             for (at, (label, text)) in labels.iter().enumerate() {
                 let _ = write!(out, "{}{label}=\"{}\"", if at == 0 { '{' } else { ',' }, escaped(text));
             }

@@ -1,4 +1,5 @@
-//! What the agent shows of itself over HTTP: a page, its status as JSON, and Prometheus metrics.
+//! What an agent or a control process shows of itself over HTTP: a page, its status as JSON, and
+//! Prometheus metrics.
 //!
 //! A Unix socket `http.sock` next to the agent's socket serves always. With an address, a loopback
 //! port serves as well, for browsers.
@@ -33,9 +34,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use self::access::{AccessToken, HttpAccess};
+pub(crate) use self::feed::ShownStatus;
 use self::feed::StatusFeed;
 pub use self::files::HttpFiles;
-use crate::{AgentError, AgentStatus};
+use crate::AgentError;
 
 /// Sockets that are bound, and serve nothing yet.
 #[derive(Debug)]
@@ -77,10 +79,10 @@ impl HttpListeners {
     }
 
     /// Serves what `status` returns, once per second, on a runtime.
-    pub(crate) fn serve(
+    pub(crate) fn serve<T: ShownStatus>(
         self,
         runtime: &Handle,
-        status: impl Fn() -> AgentStatus + Send + 'static,
+        status: impl Fn() -> T + Send + 'static,
     ) -> HttpServer {
         let feed = StatusFeed::start(runtime, status);
         if let Some(unix) = self.unix {

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::JobStatus;
+use crate::{AgentStatus, JobStatus};
 
 /// A name that a page must not interpret.
 const HOSTILE: &str = "<img src=x onerror=\"alert(1)\">\n</script>";

@@ -6,6 +6,8 @@
 //! a bad value with its source. The price: help texts of settings are the same in all commands,
 //! apart from the few in [`settings`].
 
+#[cfg(feature = "agent")]
+mod control;
 mod settings;
 mod texts;
 
@@ -21,6 +23,8 @@ use foreread::dataset::FormatOptions;
 #[cfg(target_os = "linux")]
 use foreread::size::ByteSize;
 
+#[cfg(feature = "agent")]
+pub use self::control::{AgentControl, Control, ControlOptions, ControlTarget};
 #[cfg(feature = "peer")]
 pub use self::settings::TokenSet;
 #[cfg(feature = "agent")]
@@ -97,6 +101,10 @@ pub enum Command {
     #[cfg(feature = "agent")]
     #[command(subcommand, after_help = texts::AGENT)]
     Agent(Agent),
+    /// Divide the limits of storage over the nodes of a cluster, and show all of them
+    #[cfg(feature = "agent")]
+    #[command(subcommand, after_help = texts::CONTROL)]
+    Control(Control),
     /// Run a program that is not changed, with local copies of the files that it reads
     #[cfg(target_os = "linux")]
     #[command(after_help = texts::RUN)]
@@ -343,6 +351,8 @@ pub enum Agent {
         #[command(flatten)]
         http: AgentHttp,
         #[command(flatten)]
+        control: AgentControl,
+        #[command(flatten)]
         settings: Settings<AgentSet>,
         /// The command and its arguments
         #[arg(value_name = "CMD", required = true, last = true)]
@@ -458,6 +468,8 @@ pub struct AgentOptions {
     pub policy: Option<PathBuf>,
     #[command(flatten)]
     pub http: AgentHttp,
+    #[command(flatten)]
+    pub control: AgentControl,
     #[command(flatten)]
     pub settings: Settings<AgentSet>,
 }

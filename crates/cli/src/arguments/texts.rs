@@ -90,6 +90,39 @@ pub(super) const AGENT_SET: &str = help![
     "foreread agent set limit@s3://bucket=100MB/s 'weight@search-*=4'",
     "foreread agent set pin@s3://bucket/train=true --socket /run/user/1000/a/node.sock"
 ];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL: &str = help![
+    "foreread control start --tokens ~/.foreread-tokens",
+    "foreread agent start --memory 200GiB --control login1:7400 --control-token ~/.foreread-token",
+    "foreread control status",
+];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_START: &str = help![
+    "foreread control start --tokens ~/.foreread-tokens",
+    "foreread control start --tokens ~/.foreread-tokens --listen 10.0.0.1:7400 --http 127.0.0.1:9465",
+];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_SERVE: &str =
+    help!["foreread control serve --tokens /etc/foreread/tokens --policy /etc/foreread/agent.toml"];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_STATUS: &str =
+    help!["foreread control status", "foreread control status --report json"];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_SET: &str = help![
+    "foreread control set limit@s3://bucket=2GB/s",
+    "foreread control set user-weight@alice=2 'weight@alice/search-*=4' rate-floor@alice/final=100MB/s",
+    "foreread control set drain@node7=none",
+];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_DRAIN: &str =
+    help!["foreread control drain node7", "foreread control drain node7 --wait 0"];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_FORGET: &str = help!["foreread control forget node7"];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_WARM: &str =
+    help!["foreread control warm s3://bucket/train", "foreread control warm /shared/train.foreread"];
+#[cfg(feature = "agent")]
+pub(super) const CONTROL_STOP: &str = help!["foreread control stop"];
 #[cfg(target_os = "linux")]
 pub(super) const RUN: &str = help![
     "foreread run --root /lustre/imagenet --disk /local/scratch=400GB -- python train.py",

@@ -5,31 +5,30 @@
 //! children, which find it by `FOREREAD_AGENT`.
 
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
+use std::fs::Permissions;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
-use foreread_agent::{Agent as RunningAgent, AgentSettings, AgentStatus, HttpFiles, JobStatus, OriginStatus};
+use foreread_agent::{
+    Agent as RunningAgent, AgentSettings, AgentStatus, ControlLinkStatus, ControlTarget, HttpFiles,
+    JobStatus, OriginStatus,
+};
 use foreread_file_cache::{FilesStatus, HostCounts, RunStatus};
 use foreread_settings::Knobs;
 use foreread_store::Client;
 use foreread_store::attach::{PolicyChanges, SET, STATUS, STOP};
 
-use crate::arguments::{Agent, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
+use super::daemon;
+use crate::arguments::{Agent, AgentControl, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
 use crate::{child, output, settings};
-
-/// How long `start` waits until the agent serves.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long `stop` waits until the agent is gone.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,8 +37,9 @@ const POLL: Duration = Duration::from_millis(20);
 
 pub fn run(options: Agent) -> Result<ExitCode> {
     let done = match options {
-        Agent::Run { policy, http, settings, words } => {
-            return run_command(policy.as_deref(), &http, &settings, &words);
+        Agent::Run { policy, http, control, settings, words } => {
+            let options = StartOptions { policy: policy.as_deref(), http: &http, control: &control };
+            return run_command(options, &settings, &words);
         }
         Agent::Serve(options) => serve(&options),
         Agent::Start(options) => start(&options),
@@ -60,16 +60,43 @@ fn agent_config(knobs: &Knobs) -> Result<(u64, Config)> {
     Ok((memory, config))
 }
 
-fn start_agent(
-    knobs: &Knobs,
-    socket: PathBuf,
-    policy: Option<&Path>,
-    http: &AgentHttp,
-) -> Result<RunningAgent> {
+/// The options of an agent besides its settings.
+#[derive(Clone, Copy)]
+struct StartOptions<'a> {
+    policy: Option<&'a Path>,
+    http: &'a AgentHttp,
+    control: &'a AgentControl,
+}
+
+impl<'a> From<&'a AgentOptions> for StartOptions<'a> {
+    fn from(options: &'a AgentOptions) -> Self {
+        Self { policy: options.policy.as_deref(), http: &options.http, control: &options.control }
+    }
+}
+
+fn start_agent(knobs: &Knobs, socket: PathBuf, options: StartOptions<'_>) -> Result<RunningAgent> {
     let (memory, config) = agent_config(knobs)?;
     warn_of_short_memory(memory);
-    let (policy, http) = (policy_file(policy)?, http_address(http)?);
-    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy, http })?)
+    let (policy, http) = (policy_file(options.policy)?, http_address(options.http)?);
+    let control = control_target(options.control)?;
+    Ok(RunningAgent::start(AgentSettings { socket, memory, config, policy, http, control })?)
+}
+
+/// The control process of the cluster, if one is named.
+fn control_target(options: &AgentControl) -> Result<Option<ControlTarget>> {
+    let usage = |why: &str| Error::new(ErrorKind::Usage, why);
+    match (&options.control, &options.control_token) {
+        (Some(address), Some(tokens)) => Ok(Some(ControlTarget {
+            address: address.clone(),
+            tokens: std::path::absolute(tokens).unwrap_or_else(|_| tokens.clone()),
+            node: options.node.clone(),
+        })),
+        (Some(_), None) => {
+            Err(usage("--control needs --control-token FILE, with the token of the cluster").into())
+        }
+        (None, Some(_)) => Err(usage("--control-token is for --control HOST:PORT").into()),
+        (None, None) => Ok(None),
+    }
 }
 
 /// The kernel ends an agent that fills more memory than its control group or the machine has.
@@ -84,7 +111,7 @@ fn warn_of_short_memory(memory: u64) {
 }
 
 /// The address of `--http`. Only this machine may reach it.
-fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
+pub(super) fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
     let Some(text) = &options.http else { return Ok(None) };
     match text.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
@@ -96,7 +123,7 @@ fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
 }
 
 /// The absolute path of the policy file: a named one must exist.
-fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
         let path = std::fs::canonicalize(named);
         return path.with_context(|| format!("cannot read the policy file {}", named.display()));
@@ -110,7 +137,7 @@ fn serve(options: &AgentOptions) -> Result<()> {
     let Some(knobs) = settings::gather(&options.settings)? else { return Ok(()) };
     check_idle_exit(options)?;
     let signals = Signals::watch()?;
-    let agent = start_agent(&knobs, socket_of(options)?, options.policy.as_deref(), &options.http)?;
+    let agent = start_agent(&knobs, socket_of(options)?, options.into())?;
     let is_signalled = signals.flag();
     let most = options.idle_exit.map_or(Duration::MAX, Duration::from_secs_f64);
     while !agent.is_stopped() && !is_signalled() && agent.idle_time() < most {
@@ -133,6 +160,7 @@ fn start(options: &AgentOptions) -> Result<()> {
     check_idle_exit(options)?;
     let (memory, _) = agent_config(&knobs)?;
     http_address(&options.http)?;
+    let control = control_target(&options.control)?;
     warn_of_short_memory(memory);
     let socket = socket_of(options)?;
     if Client::connect(&socket.display().to_string()).is_ok() {
@@ -140,8 +168,7 @@ fn start(options: &AgentOptions) -> Result<()> {
     }
     // The directory is the user's alone, so nobody can have put a link there.
     let log = foreread_agent::private_directory(&socket)?.join("agent.log");
-    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut command = own_command().context("this program has no path")?;
+    let mut command = daemon::own_command(&["agent", "start"]).context("this program has no path")?;
     command.args(["agent", "serve", "--socket"]).arg(&socket);
     for (name, value) in &options.settings.given {
         command.arg(format!("--{name}")).arg(value);
@@ -155,57 +182,17 @@ fn start(options: &AgentOptions) -> Result<()> {
     if let Some(address) = &options.http.http {
         command.arg("--http").arg(address);
     }
-    // A group of its own: signals of this terminal do not reach it.
-    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
-    let mut child = command.spawn().context("cannot start the agent's process")?;
-    if let Err(error) = wait_until_serving(&mut child, &socket) {
-        let _ = child.kill();
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        // Warnings may come first.
-        let line = text.split_once("\nforeread: ").map(|(_, why)| why);
-        return Err(match text.strip_prefix("foreread: ").or(line) {
-            Some(why) => anyhow::anyhow!("{}", why.trim()),
-            None => error.context(format!("{} may have more", log.display())),
+    if let Some(ControlTarget { address, tokens, node }) = control {
+        command.arg("--control").arg(address).arg("--control-token").arg(tokens);
+        node.iter().for_each(|node| {
+            command.arg("--node").arg(node);
         });
     }
+    let is_serving = |process| status_at(&socket).is_ok_and(|status| status.process == process);
+    let process = daemon::start(command, &log, is_serving)?;
     let mut out = output::stdout();
-    writeln!(out, "agent {} serves {} at {}", child.id(), ByteSize(memory), socket.display())?;
+    writeln!(out, "agent {process} serves {} at {}", ByteSize(memory), socket.display())?;
     Ok(out.flush()?)
-}
-
-/// The command that runs this program, without its arguments. The program may be a script, whose
-/// process is that of an interpreter.
-fn own_command() -> std::io::Result<Command> {
-    let words: Vec<OsString> = std::env::args_os().collect();
-    let is_here = |pair: &[OsString]| pair[0] == "agent" && pair[1] == "start";
-    let before = words.windows(2).position(is_here).unwrap_or(1);
-    let (program, more) = match words.split_first() {
-        Some((program, _)) if program.as_bytes().contains(&b'/') => {
-            (PathBuf::from(program), &words[1..before.max(1)])
-        }
-        Some(_) => (std::env::current_exe()?, &words[1..before.max(1)]),
-        None => (std::env::current_exe()?, &[][..]),
-    };
-    let mut command = Command::new(program);
-    command.args(more);
-    Ok(command)
-}
-
-/// Waits until the process `child` serves, and not another agent.
-fn wait_until_serving(child: &mut Child, socket: &Path) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            bail!("the agent ended at once: {status}");
-        }
-        if status_at(socket).is_ok_and(|status| status.process == child.id()) {
-            return Ok(());
-        }
-        if begun.elapsed() > START_TIMEOUT {
-            bail!("the agent does not serve after {} s", START_TIMEOUT.as_secs());
-        }
-        std::thread::sleep(POLL);
-    }
 }
 
 /// The absolute path of the socket of an agent that is to run.
@@ -216,8 +203,7 @@ fn socket_of(options: &AgentOptions) -> Result<PathBuf> {
 
 /// Runs a command with an agent for it, and returns the command's exit code.
 fn run_command(
-    policy: Option<&Path>,
-    http: &AgentHttp,
+    options: StartOptions<'_>,
     settings: &Settings<AgentSet>,
     words: &[OsString],
 ) -> Result<ExitCode> {
@@ -226,7 +212,7 @@ fn run_command(
     let directory = agent_directory().context("cannot create a directory for the agent")?;
     let limit = foreread_agent::FileLimit::current();
     let socket = directory.path().join("node.sock");
-    let started = start_agent(&knobs, socket.clone(), policy, http)?;
+    let started = start_agent(&knobs, socket.clone(), options)?;
     if let Some(address) = started.http_address() {
         // Output is often kept where others can read it, so it has no token.
         let link = HttpFiles::of(&socket).link().display().to_string();
@@ -323,6 +309,9 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     )?;
     let failures = if status.failures > 0 { format!(", {} failed", status.failures) } else { String::new() };
     writeln!(out, "storage      {} samples, {}{failures}", status.reads, ByteSize(status.read_bytes))?;
+    if let Some(control) = &status.control {
+        writeln!(out, "control      {}", control_line(control))?;
+    }
     for store in &status.stores {
         writeln!(out, "store        {}", store_line(store))?;
     }
@@ -354,6 +343,18 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     Ok(out.flush()?)
 }
 
+fn control_line(control: &ControlLinkStatus) -> String {
+    let ControlLinkStatus { address, node, is_connected, is_draining, problem } = control;
+    let [address, node] = [address, node].map(|text| output::one_line(text));
+    let state = match (is_connected, problem) {
+        (true, _) if *is_draining => "connected, and being drained: no new jobs".to_owned(),
+        (true, _) => "connected".to_owned(),
+        (false, Some(problem)) => format!("not reached: {}", output::one_line(problem)),
+        (false, None) => "not reached yet".to_owned(),
+    };
+    format!("{address} as {node}: {state}")
+}
+
 fn files_line(files: &FilesStatus) -> String {
     let HostCounts { copies, files: all, copied, copied_bytes, evicted, .. } = files.host;
     let (held, capacity) = (ByteSize(files.host.held_bytes), ByteSize(files.host.capacity));
@@ -372,15 +373,18 @@ fn run_line(run: &RunStatus) -> String {
     )
 }
 
-fn store_line(store: &OriginStatus) -> String {
+pub(super) fn store_line(store: &OriginStatus) -> String {
     let rate = |bytes: f64| format!("{}/s", ByteSize(bytes as u64));
-    let limit = store.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
+    let mut limit = store.limit.map(|limit| format!(" of {}", rate(limit as f64))).unwrap_or_default();
+    if store.reserved > 0 {
+        limit.push_str(&format!(" ({} reserved for nodes that are not heard)", rate(store.reserved as f64)));
+    }
     let OriginStatus { reading, queued, bytes_per_second, .. } = store;
     let name = output::one_line(&store.name);
     format!("{name}: {}{limit}, {reading} reads under way, {queued} wait", rate(*bytes_per_second))
 }
 
-fn job_line(job: &JobStatus) -> String {
+pub(super) fn job_line(job: &JobStatus) -> String {
     let (name, datasets) = (output::one_line(&job.name), output::one_line(&job.datasets.join(", ")));
     let used = job.hits + job.joined + job.disk_reads + job.reads;
     let mut line =

@@ -5,6 +5,10 @@ pub mod agent;
 pub mod cache;
 pub mod calibrate;
 pub mod completions;
+#[cfg(feature = "agent")]
+pub mod control;
+#[cfg(feature = "agent")]
+mod daemon;
 pub mod demo;
 pub mod index;
 pub mod load;

@@ -6,6 +6,7 @@
 //! one piece in memory. The price of the limits: beyond them, hosts read the storage.
 
 use std::os::unix::fs::FileExt;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -83,7 +84,7 @@ async fn welcome(
     let offer = SampleOffer::new(WireProtection::Sealed);
     let is_wanted = |purpose| purpose == Purpose::Rendezvous;
     let has_spoken = AtomicBool::new(false);
-    let handshake = answer(stream, from.to_owned(), identity, &offer, is_wanted, &has_spoken);
+    let handshake = answer(stream, from.to_owned(), from_ref(identity), &offer, is_wanted, &has_spoken);
     let (channel, _) = within(PATIENCE, from, handshake).await?;
     Ok(ControlConnection::new(channel, identity.job))
 }

@@ -11,7 +11,7 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_store::StoreErrorKind;
-use foreread_store::attach::{Attach, DatasetAnswer};
+use foreread_store::attach::{Attach, DatasetAnswer, WarmRequest};
 use foreread_tier::{CacheTier, OpenContext};
 
 use super::host::described;
@@ -94,13 +94,13 @@ impl AgentLink {
         self.client.watch(Arc::new(stalled));
     }
 
-    /// Has the agent fill its memory with the training data, if `begin` is set. Returns how much of
-    /// them is there.
-    pub(crate) fn warm(&self, begin: bool) -> Result<WarmDataset> {
+    /// Has the agent fill its memory with a part of the training data, if `begin` is set. Returns
+    /// how much of all of them is there.
+    pub(crate) fn warm(&self, begin: bool, part: (u32, u32)) -> Result<WarmDataset> {
         if let Some(bytes) = self.blocks.filter(|_| begin) {
             self.client.read_in_blocks(0, bytes);
         }
-        let answer = self.client.warm(0, begin);
+        let answer = self.client.warm(WarmRequest { dataset: 0, begin, part });
         let answer = answer.map_err(|error| Error::new(ErrorKind::System, format!("the agent: {error}")))?;
         Ok(WarmDataset {
             is_active: answer.is_active,

@@ -89,7 +89,32 @@ pub struct OriginState {
     pub read_bytes: u64,
 }
 
+/// What a job uses of a store that datasets are read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginUse {
+    /// The name of the store.
+    pub origin: String,
+    /// The job.
+    pub job: StoreJob,
+    /// Its reads that wait for their turn.
+    pub queued: u64,
+    /// The bytes that were read for it.
+    pub read_bytes: u64,
+}
+
 impl StoreState {
+    pub(super) fn origin_uses(&self) -> Vec<OriginUse> {
+        let uses = self.origins.iter().flat_map(|origin| {
+            origin.uses().into_iter().map(|(job, (queued, read_bytes))| OriginUse {
+                origin: origin.name.clone(),
+                job,
+                queued,
+                read_bytes,
+            })
+        });
+        uses.collect()
+    }
+
     pub(super) fn status(&self) -> StoreStatus {
         StoreStatus {
             capacity: self.capacity,

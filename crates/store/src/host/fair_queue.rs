@@ -125,6 +125,11 @@ impl FairQueue {
         }
     }
 
+    /// The job of each read that waits.
+    pub(super) fn waiting_jobs(&self) -> impl Iterator<Item = StoreJob> {
+        self.convoys.values().flat_map(|convoy| convoy.reads.values().map(|(_, job)| *job))
+    }
+
     /// Reads that wait.
     pub(super) fn len(&self) -> usize {
         self.convoys.values().map(|convoy| convoy.reads.len()).sum()

@@ -42,7 +42,7 @@ use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-pub use self::counts::{DatasetState, JobState, OriginState, StoreCounts, StoreStatus};
+pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCounts, StoreStatus};
 use self::flight::Flight;
 use self::job_orders::JobOrders;
 use self::state::{
@@ -400,6 +400,11 @@ impl NodeStore {
     /// The present state without the expected hit shares, which take longer.
     pub fn totals(&self) -> StoreStatus {
         self.0.lock().status()
+    }
+
+    /// What each job uses of the stores that datasets are read from.
+    pub fn origin_uses(&self) -> Vec<OriginUse> {
+        self.0.lock().origin_uses()
     }
 
     /// The present state.

@@ -70,6 +70,8 @@ pub(super) struct OriginQueue {
     latency: LowestLatency,
     /// The jobs, each with the convoy whose turns it takes.
     members: HashMap<StoreJob, (QueueMember, u64)>,
+    /// The bytes that were read for each of them.
+    read_bytes: HashMap<StoreJob, u64>,
     /// The furthest request of a convoy, and the mean length of what it reads.
     convoys: HashMap<u64, ConvoyFront>,
 }
@@ -176,6 +178,7 @@ impl OriginQueue {
             speed: ReadSpeed::default(),
             latency: LowestLatency::default(),
             members: HashMap::new(),
+            read_bytes: HashMap::new(),
             convoys: HashMap::new(),
         }
     }
@@ -206,6 +209,7 @@ impl OriginQueue {
     pub(super) fn remove(&mut self, job: StoreJob) {
         self.queue.remove(job);
         self.members.remove(&job);
+        self.read_bytes.remove(&job);
         let members = &self.members;
         self.convoys.retain(|convoy, _| members.values().any(|(member, _)| member.convoy == *convoy));
     }
@@ -281,6 +285,7 @@ impl OriginQueue {
         self.advance(now);
         self.reading.insert(key, ReadUnderWay { busy: self.busy, begun: now, bytes, block_bytes: 0 });
         self.reading_bytes += bytes;
+        *self.read_bytes.entry(job).or_default() += bytes;
         self.begun += 1;
         Some((key, Tick(self.begun), job))
     }
@@ -292,6 +297,7 @@ impl OriginQueue {
         read.block_bytes = bytes;
         self.reading_bytes += bytes;
         self.block_bytes += bytes;
+        *self.read_bytes.entry(job).or_default() += bytes;
         let known = self.speeds.get(&key.dataset).filter(|_| self.limits.bytes_per_second.is_none());
         self.queue.charge(job, cost(bytes, known, self.speed));
     }
@@ -326,6 +332,17 @@ impl OriginQueue {
         let known = self.speeds.get(&dataset).filter(|speed| speed.is_known());
         let ns_per_byte = known.map_or(FIRST_NS_PER_BYTE, |speed| speed.ns_per_byte);
         ((REQUEST_BYTES as f64 * ns_per_byte) as u64, (1e9 / ns_per_byte) as u64)
+    }
+
+    /// The jobs that have read or wait: each with its reads that wait, and the bytes that were read
+    /// for it.
+    pub(super) fn uses(&self) -> HashMap<StoreJob, (u64, u64)> {
+        let read = self.read_bytes.iter().map(|(job, bytes)| (*job, (0, *bytes)));
+        let mut uses: HashMap<StoreJob, (u64, u64)> = read.collect();
+        for job in self.queue.waiting_jobs() {
+            uses.entry(job).or_default().0 += 1;
+        }
+        uses
     }
 
     /// Whether nothing waits or is being read, for no job.

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::PolicyValue;
+use crate::control::{ControlStatus, NodeLease};
 
 /// Metrics that the dashboard leaves out: they add nothing to those that it shows.
 const NOT_SHOWN: [&str; 9] = [
@@ -70,7 +71,7 @@ fn parse(text: &str) -> BTreeMap<String, Family> {
         let (name, help) = line.strip_prefix("# HELP ").unwrap().split_once(' ').unwrap();
         let kind = lines.next().unwrap().strip_prefix("# TYPE ").unwrap();
         let kind = kind.strip_prefix(name).unwrap().strip_prefix(' ').unwrap();
-        assert!(is_name(name) && name.starts_with("foreread_agent_"), "{name}");
+        assert!(is_name(name) && name.starts_with("foreread_"), "{name}");
         let mut family = Family { help: help.to_owned(), kind: kind.to_owned(), ..Family::default() };
         while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
             let rest = line.strip_prefix(name).unwrap();
@@ -128,6 +129,7 @@ fn full() -> AgentStatus {
         queued: 304,
         read_bytes: 305,
         bytes_per_second: 306.5,
+        reserved: 307,
     };
     let policy =
         PolicyValue { key: "memory".to_owned(), value: "1 GiB".to_owned(), source: "argument".to_owned() };
@@ -325,4 +327,33 @@ fn dashboard_uses_only_metrics_that_exist() {
     let unused = families.keys().filter_map(|name| name.strip_prefix("foreread_agent_"));
     let unused: Vec<_> = unused.filter(|name| !used.contains(&format!("foreread_agent_{name}"))).collect();
     assert_eq!(unused, NOT_SHOWN, "a metric is in no panel, or in this list and in a panel");
+}
+
+#[test]
+// semantics: CONTROL-7
+fn metrics_of_a_cluster_have_its_nodes() {
+    let mut cluster = full();
+    cluster.jobs[0].node = "n1".to_owned();
+    let lease = NodeLease { store: "s3://bucket".to_owned(), bytes_per_second: 77 };
+    let node = NodeStatus {
+        name: "n1".to_owned(),
+        user: "alice".to_owned(),
+        is_connected: true,
+        memory: 55,
+        leases: vec![lease],
+        ..NodeStatus::default()
+    };
+    let families = parse(&text(&ControlStatus { cluster, nodes: vec![node], ..ControlStatus::default() }));
+    assert!(families.keys().all(|name| name.starts_with("foreread_control_")));
+    let of = |name: &str, labels: &[(&str, &str)]| {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        families[&format!("foreread_control_{name}")].series[&labels]
+    };
+    let node = [("node", "n1"), ("user", "alice")];
+    assert_eq!((of("node_connected", &node), of("node_memory_limit_bytes", &node)), (1.0, 55.0));
+    assert_eq!(of("node_lease_bytes_per_second", &[node[0], node[1], ("store", "s3://bucket")]), 77.0);
+    assert_eq!(of("store_reserved_bytes_per_second", &[("store", "s3://bucket")]), 307.0);
+    let job = [("program", "train.py"), ("process", "41"), ("node", "n1")];
+    assert_eq!(of("job_read_bytes_total", &job), 105.0);
 }

@@ -1,0 +1,378 @@
+//! The agents of a cluster, its policy, and what follows from them for each agent.
+//!
+//! It does no I/O and has no clock: the server calls it with messages and the time, and sends the
+//! grants that it returns. All of its state comes from the agents and the policy file, so a process
+//! that replaces a killed one knows all of it once the agents have dialled again. Until then, it
+//! takes nothing from anybody and gives nothing new.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::division::{StoreDivision, divide};
+use super::messages::{ClusterNotes, Grant, Hello, LeaseTerms, NodeNote, Report, VERSIONS, WarmPart};
+use super::node::{Lease, Leases, Node};
+use super::{LEASE, SETTLED, SILENT};
+use crate::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
+
+/// The most agents.
+const MAX_NODES: usize = 10_000;
+
+/// The most bytes of the name of a node, and of what an agent has of its own.
+const MAX_NAME: usize = 255;
+
+/// A grant is sent at once if a lease changes by more than this part of it.
+const NOTABLE_PART: u64 = 64;
+
+/// A dataset that all agents are to fill their memory with, each with a part.
+#[derive(Clone, Debug)]
+struct WarmRequest {
+    number: u64,
+    target: String,
+    /// The agents that take part, in the order of their parts.
+    nodes: Vec<String>,
+}
+
+/// The state of the control process.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    nodes: BTreeMap<String, Node>,
+    policy: Policy,
+    /// When the first agent has dialled.
+    begun: Option<Duration>,
+    /// Whether the agents of an earlier process are known.
+    is_settled: bool,
+    notes: ClusterNotes,
+    /// Those of an earlier process.
+    earlier: ClusterNotes,
+    /// The stores that agents read.
+    divisions: BTreeMap<String, StoreDivision>,
+    warm: Option<WarmRequest>,
+    warm_number: u64,
+}
+
+impl Cluster {
+    pub(super) fn new(policy: Policy) -> Self {
+        Self {
+            nodes: BTreeMap::new(),
+            policy,
+            begun: None,
+            is_settled: false,
+            notes: ClusterNotes::default(),
+            earlier: ClusterNotes::default(),
+            divisions: BTreeMap::new(),
+            warm: None,
+            warm_number: 0,
+        }
+    }
+
+    pub(super) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(super) fn nodes(&self) -> &BTreeMap<String, Node> {
+        &self.nodes
+    }
+
+    /// How the limits of stores are divided, by store.
+    pub(super) fn divisions(&self) -> &BTreeMap<String, StoreDivision> {
+        &self.divisions
+    }
+
+    /// An agent says hello. Returns the name that it has from now on.
+    ///
+    /// # Errors
+    /// Why it is refused, for its log.
+    pub(super) fn hello(
+        &mut self,
+        connection: u64,
+        user: &str,
+        hello: Hello,
+        now: Duration,
+    ) -> Result<String, String> {
+        let (first, last) = hello.versions;
+        if first > VERSIONS.1 || last < VERSIONS.0 {
+            return Err(format!(
+                "this control process speaks version {} and the agent {first} to {last}",
+                VERSIONS.1
+            ));
+        }
+        let is_name =
+            |name: &str| !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
+        if !is_name(&hello.node) {
+            return Err("the agent has no name of at most 255 characters: set --node".to_owned());
+        }
+        let name = node_name(user, &hello.node);
+        if let Some(node) = self.nodes.get(&name)
+            && node.is_heard(now)
+            && node.instance != hello.instance
+        {
+            return Err(format!("another agent is called {name}: give each agent a --node of its own"));
+        }
+        if !self.nodes.contains_key(&name) && self.nodes.len() >= MAX_NODES {
+            return Err(format!("there are {MAX_NODES} agents already"));
+        }
+        self.begun.get_or_insert(now);
+        let earlier =
+            hello.notes.filter(|notes| notes.version > self.notes.version.max(self.earlier.version));
+        if let Some(notes) = earlier {
+            self.remember(notes);
+        }
+        let node = self.nodes.entry(name.clone()).or_default();
+        user.clone_into(&mut node.user);
+        node.welcome(connection, &hello.instance, &hello.leases, now);
+        Ok(name)
+    }
+
+    /// Takes the notes of an earlier process, which are later than those that are known.
+    fn remember(&mut self, notes: ClusterNotes) {
+        let mut set = Policy::new(CLUSTER_WORDS);
+        for change in &notes.set {
+            if let Err(error) = set.set_text(change, PolicySource::Set) {
+                tracing::warn!(%error, "a value of an earlier process is not in force");
+            }
+        }
+        if !self.is_settled {
+            self.policy = self.policy.with(set, &PolicySource::Set);
+        }
+        for (name, note) in &notes.nodes {
+            let common = notes.fallbacks.iter().chain(&note.fallbacks);
+            let lease =
+                |(store, rate): (&String, &u64)| (store.clone(), Lease { rate: *rate, fallback: *rate });
+            let unheard = || Node::unheard(common.map(lease).collect(), !note.has_ended);
+            self.nodes.entry(name.clone()).or_insert_with(unheard);
+        }
+        // Notes that come late may have agents that are missing.
+        self.is_settled = false;
+        self.notes.version = self.notes.version.max(notes.version);
+        self.earlier = notes;
+    }
+
+    /// The agent of a connection.
+    fn node(&mut self, name: &str, connection: u64) -> Option<&mut Node> {
+        self.nodes.get_mut(name).filter(|node| node.connection == Some(connection))
+    }
+
+    /// A report has arrived.
+    pub(super) fn report(&mut self, name: &str, connection: u64, report: Report, now: Duration) {
+        if let Some(node) = self.node(name, connection) {
+            node.report(report, now);
+        }
+    }
+
+    /// An agent has applied a grant. Returns whether others can have more now.
+    pub(super) fn applied(&mut self, name: &str, connection: u64, number: u64, now: Duration) -> bool {
+        self.node(name, connection).is_some_and(|node| node.applied(number, now))
+    }
+
+    /// An agent has ended: nothing is reserved for it.
+    pub(super) fn goodbye(&mut self, name: &str, connection: u64) {
+        if self.node(name, connection).is_some() {
+            self.nodes.remove(name);
+        }
+    }
+
+    pub(super) fn disconnected(&mut self, name: &str, connection: u64) {
+        if let Some(node) = self.node(name, connection) {
+            node.connection = None;
+        }
+    }
+
+    /// Forgets an agent that is gone.
+    ///
+    /// # Errors
+    /// If it is not known, or connected.
+    pub(super) fn forget(&mut self, name: &str, now: Duration) -> Result<(), PolicyError> {
+        match self.nodes.get(name) {
+            Some(node) if node.is_heard(now) => {
+                Err(PolicyError::new(format!("{name} is connected: stop its agent first")))
+            }
+            Some(_) => {
+                self.nodes.remove(name);
+                Ok(())
+            }
+            None => Err(PolicyError::new(format!("no agent is called {name}"))),
+        }
+    }
+
+    /// Replaces the policy.
+    pub(super) fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Has all agents that are heard fill their memory with a dataset, each with a part of it.
+    /// Returns their number.
+    pub(super) fn warm(&mut self, target: &str, now: Duration) -> usize {
+        let heard = self.nodes.iter().filter(|(_, node)| node.is_heard(now) && !node.is_draining);
+        let nodes: Vec<String> = heard.map(|(name, _)| name.clone()).collect();
+        self.warm_number += 1;
+        let count = nodes.len();
+        self.warm = Some(WarmRequest { number: self.warm_number, target: target.to_owned(), nodes });
+        count
+    }
+
+    /// What is to be sent now, with the connections that get it.
+    pub(super) fn grants(&mut self, now: Duration) -> Vec<(u64, Grant)> {
+        self.settle(now);
+        self.divide(now);
+        self.renew_notes(now);
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        names.iter().filter_map(|name| self.grant(name, now)).collect()
+    }
+
+    /// Decides when agents may get more than they have. Agents of an earlier process may have leases
+    /// that nobody knows.
+    fn settle(&mut self, now: Duration) {
+        let Some(begun) = self.begun else { return };
+        let are_known = self.nodes.values().all(|node| !node.is_unknown);
+        let is_over = match self.earlier.version {
+            0 => now >= begun + SETTLED,
+            _ => are_known || now >= begun + LEASE,
+        };
+        self.is_settled |= is_over;
+    }
+
+    /// Divides the limits of all stores that agents read.
+    fn divide(&mut self, now: Duration) {
+        let demands = self.nodes.values().flat_map(|node| &node.report.demands);
+        let mut stores: BTreeSet<&str> = demands.map(|demand| &*demand.store).collect();
+        let known = self.nodes.values().flat_map(|node| &node.report.status.stores);
+        stores.extend(known.map(|store| &*store.name));
+        // A limit of one store holds before anybody reads it.
+        stores.extend(self.policy.names("limit").into_iter().filter(|name| !name.contains('*')));
+        stores.extend(self.earlier.fallbacks.keys().map(|store| &**store));
+        let limited = stores.into_iter().filter_map(|store| Some((store, self.policy.find("limit", store)?)));
+        let divisions = limited.map(|(store, limit)| {
+            let division = divide(store, limit, &self.nodes, &self.policy, self.is_settled, now);
+            (store.to_owned(), division)
+        });
+        self.divisions = divisions.collect();
+    }
+
+    /// Writes down what another process would have to know.
+    fn renew_notes(&mut self, now: Duration) {
+        if !self.is_settled {
+            return;
+        }
+        let common = |division: &StoreDivision| division.leases.values().map(|lease| lease.fallback).max();
+        let fallbacks: BTreeMap<String, u64> = self
+            .divisions
+            .iter()
+            .filter_map(|(store, division)| Some((store.clone(), common(division)?)))
+            .collect();
+        let of_node = |node: &Node| {
+            let later = self.divisions.keys().map(|store| (store.clone(), node.most_later(store)));
+            let own = later.filter(|(store, rate)| {
+                !node.is_heard(now) || fallbacks.get(store).is_some_and(|common| rate > common)
+            });
+            NodeNote { fallbacks: own.collect(), has_ended: node.have_ended(now) }
+        };
+        let nodes = self.nodes.iter().map(|(name, node)| (name.clone(), of_node(node))).collect();
+        let set = self.policy.texts(&PolicySource::Set);
+        let version = self.notes.version;
+        let notes = ClusterNotes { version, fallbacks, nodes, set };
+        if notes != self.notes {
+            self.notes = ClusterNotes { version: version + 1, ..notes };
+        }
+    }
+
+    /// The grant of an agent, if it has to be sent now.
+    fn grant(&mut self, name: &str, now: Duration) -> Option<(u64, Grant)> {
+        let policy = self.policy_of(name);
+        let is_draining = self.policy.find("drain", name) == Some(1);
+        let warm = self.warm_part(name);
+        let node = self.nodes.get_mut(name)?;
+        let connection = node.connection?;
+        let leases: Leases = self
+            .divisions
+            .iter()
+            .filter_map(|(store, division)| Some((store.clone(), *division.leases.get(name)?)))
+            .collect();
+        // Until then, agents keep those of the process before.
+        let has_notes = node.notes == self.notes.version || !self.is_settled;
+        let is_new = leases.len() != node.last_stores()
+            || leases
+                .iter()
+                .any(|(store, lease)| node.last(store).is_none_or(|last| is_notable(*lease, last)))
+            || node.policy != policy
+            || node.is_draining != is_draining
+            || warm.as_ref().is_some_and(|part| part.number != node.warm);
+        if !node.is_unanswered && !is_new || now.saturating_sub(node.heard) > SILENT {
+            return None;
+        }
+        let terms = leases.iter().map(|(store, lease)| LeaseTerms {
+            store: store.clone(),
+            bytes_per_second: lease.rate,
+            fallback: lease.fallback,
+        });
+        let leases_sent = terms.collect();
+        let number = node.give(leases);
+        node.policy.clone_from(&policy);
+        node.is_draining = is_draining;
+        if self.is_settled {
+            node.notes = self.notes.version;
+        }
+        node.warm = warm.as_ref().map_or(node.warm, |part| part.number);
+        let grant = Grant {
+            number,
+            report: node.report.number,
+            leases: leases_sent,
+            policy,
+            is_draining,
+            nodes: self.notes.nodes.len() as u64,
+            notes: (!has_notes).then(|| self.notes.clone()),
+            warm: warm.into_iter().collect(),
+        };
+        Some((connection, grant))
+    }
+
+    /// The part of an agent in the last request to fill the memory.
+    fn warm_part(&self, name: &str) -> Option<WarmPart> {
+        let warm = self.warm.as_ref()?;
+        let part = warm.nodes.iter().position(|node| node == name)? as u32;
+        let (target, parts) = (warm.target.clone(), warm.nodes.len() as u32);
+        Some(WarmPart { number: warm.number, target, part, parts })
+    }
+
+    /// What the cluster's policy says of the jobs and datasets of an agent.
+    fn policy_of(&self, name: &str) -> Vec<String> {
+        let Some(node) = self.nodes.get(name) else { return Vec::new() };
+        let mut values = BTreeSet::new();
+        for job in &node.report.status.jobs {
+            if let Some(weight) = self.policy.find("weight", &format!("{}/{}", node.user, job.name)) {
+                values.insert(format!("weight@{}={weight}", job.name));
+            }
+        }
+        for dataset in &node.report.status.datasets {
+            if let Some(pin) = self.policy.find("pin", &dataset.url) {
+                values.insert(format!("pin@{}={}", dataset.url, pin != 0));
+            }
+            if let Some(quota) = self.policy.find("quota", &dataset.url) {
+                values.insert(format!("cap@{}={}", dataset.url, self.quota_part(node, &dataset.url, quota)));
+            }
+        }
+        values.into_iter().collect()
+    }
+
+    /// The part of a dataset's quota that an agent has: by the memory of those that know it.
+    fn quota_part(&self, node: &Node, url: &str, quota: u64) -> u64 {
+        let knows = |node: &&Node| node.report.status.datasets.iter().any(|dataset| dataset.url == url);
+        let all: u128 =
+            self.nodes.values().filter(knows).map(|node| u128::from(node.report.status.memory)).sum();
+        let part = u128::from(quota) * u128::from(node.report.status.memory) / all.max(1);
+        part.min(u128::from(u64::MAX)) as u64
+    }
+}
+
+/// Whether a lease is worth a message of its own.
+fn is_notable(lease: Lease, last: Lease) -> bool {
+    let differs = |one: u64, other: u64| one.abs_diff(other) > other / NOTABLE_PART;
+    differs(lease.rate, last.rate) || differs(lease.fallback, last.fallback)
+}
+
+/// The name of an agent: that of its node, and whose it is unless there is one token for all.
+fn node_name(user: &str, node: &str) -> String {
+    if user == super::tokens::DEFAULT_NAME { node.to_owned() } else { format!("{user}@{node}") }
+}
+
+#[cfg(test)]
+mod tests;

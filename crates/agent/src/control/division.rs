@@ -1,0 +1,112 @@
+//! Divides the limit of a store among the agents of a cluster.
+//!
+//! All that agents may read at any moment adds up to the limit at most. So nothing is given to one
+//! agent before another one has said that it has let go of it, and what an agent may read that is
+//! not heard stays reserved. The price is a round trip before an agent gets more, and the part of
+//! an agent that is gone and was not forgotten.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use foreread_planner::{JobDemand, ShareDemand, fair_shares_of_users};
+
+use super::node::{Lease, Node};
+use crate::policy::Policy;
+
+/// An agent without requests may read this part of what all get on average, so that it can begin.
+const IDLE_PART: u64 = 100;
+
+/// What a store's limit is divided into.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct StoreDivision {
+    /// By agents that are heard.
+    pub(super) leases: BTreeMap<String, Lease>,
+    /// Bytes per second that agents may read which are not heard.
+    pub(super) reserved: u64,
+}
+
+/// The leases of all agents that are heard. With `is_settled`, they may get more than they have.
+pub(super) fn divide(
+    store: &str,
+    limit: u64,
+    nodes: &BTreeMap<String, Node>,
+    policy: &Policy,
+    is_settled: bool,
+    now: Duration,
+) -> StoreDivision {
+    let heard: Vec<(&String, &Node)> = nodes.iter().filter(|(_, node)| node.is_heard(now)).collect();
+    let unheard = || nodes.values().filter(|node| !node.is_heard(now));
+    let reserved = unheard().map(|node| node.reserved(store, now)).fold(0, u64::saturating_add);
+    let budget = limit.saturating_sub(reserved);
+    let has: Vec<u64> = heard.iter().map(|(_, node)| node.most(store)).collect();
+    let rates = if is_settled {
+        approach(&has, &wanted_rates(store, budget, &heard, policy), budget)
+    } else {
+        // What they want is not known yet.
+        keep(&has, budget)
+    };
+    // What they read that are cut off later fits into the limit, too.
+    let later = unheard().map(|node| node.most_later(store)).fold(0, u64::saturating_add);
+    let budget = limit.saturating_sub(later);
+    let part = budget / heard.len().max(1) as u64;
+    let has: Vec<u64> = heard.iter().map(|(_, node)| node.most_later(store)).collect();
+    let fallbacks =
+        if is_settled { approach(&has, &vec![part; heard.len()], budget) } else { keep(&has, budget) };
+    let names = heard.iter().map(|(name, _)| (*name).clone());
+    let lease = |(rate, fallback): (u64, u64)| Lease { rate: rate.max(1), fallback: fallback.max(1) };
+    StoreDivision { leases: names.zip(rates.into_iter().zip(fallbacks).map(lease)).collect(), reserved }
+}
+
+/// What each has, as far as it fits.
+fn keep(has: &[u64], budget: u64) -> Vec<u64> {
+    let taken: u128 = has.iter().copied().map(u128::from).sum();
+    let part = |has: &u64| u128::from(*has) * u128::from(budget).min(taken) / taken.max(1);
+    has.iter().map(|has| part(has) as u64).collect()
+}
+
+/// What each gets now, on the way from what it has to what is wanted for it. What others still have
+/// is not free, whatever they were told.
+fn approach(has: &[u64], wanted: &[u64], budget: u64) -> Vec<u64> {
+    let taken = has.iter().copied().fold(0, u64::saturating_add);
+    let free = u128::from(budget.saturating_sub(taken));
+    let rise = |(has, wanted): (&u64, &u64)| wanted.saturating_sub(*has);
+    let all: u128 = has.iter().zip(wanted).map(rise).map(u128::from).sum();
+    let next = |pair: (&u64, &u64)| {
+        let part = (u128::from(rise(pair)) * free.min(all)).checked_div(all).unwrap_or(0);
+        (*pair.0).min(*pair.1) + part as u64
+    };
+    has.iter().zip(wanted).map(next).collect()
+}
+
+/// What each agent gets if nothing is in the way. Together they are the budget. Agents that have not
+/// reported since they dialled keep what they have.
+fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &Policy) -> Vec<u64> {
+    let has_reported = |node: &Node| node.report.number > 0;
+    let kept = heard.iter().filter(|(_, node)| !has_reported(node)).map(|(_, node)| node.most(store));
+    let budget = budget.saturating_sub(kept.fold(0, u64::saturating_add));
+    let reported = heard.iter().filter(|(_, node)| has_reported(node)).count() as u64;
+    let idle = budget / heard.len().max(1) as u64 / IDLE_PART;
+    let pool = budget - idle * reported;
+    let (mut owners, mut jobs) = (Vec::new(), Vec::new());
+    for (at, (_, node)) in heard.iter().enumerate() {
+        for demand in node.report.demands.iter().filter(|demand| demand.store == store) {
+            let name = format!("{}/{}", node.user, demand.job);
+            let weight = policy.find("weight", &name).map_or(demand.weight, |weight| weight as u32);
+            let floor = policy.find("rate-floor", &name).unwrap_or(0);
+            let wanted = demand.wanted.unwrap_or(pool);
+            owners.push(at);
+            jobs.push(JobDemand { user: &node.user, demand: ShareDemand { weight, floor, wanted } });
+        }
+    }
+    let shares = fair_shares_of_users(pool, &jobs, |user| {
+        let weight = policy.find("user-weight", user).map_or(1, |weight| weight as u32);
+        (weight, policy.find("user-rate-floor", user).unwrap_or(0))
+    });
+    let unused = (pool - shares.iter().sum::<u64>()) / reported.max(1);
+    let first = |node: &Node| if has_reported(node) { idle + unused } else { node.most(store) };
+    let mut rates: Vec<u64> = heard.iter().map(|(_, node)| first(node)).collect();
+    for (at, share) in owners.into_iter().zip(shares) {
+        rates[at] += share;
+    }
+    rates
+}

@@ -1,0 +1,339 @@
+//! An agent's connection to the control process of its cluster.
+//!
+//! The agent dials, and dials again when the connection breaks or the control process is silent. It
+//! reports once per second, and at once when a job begins to wait for its turn at a store. No job
+//! waits for any of this: what the control process has said last holds until it ends.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc as std_mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_connection::connection::within;
+use foreread_connection::{
+    Address, ControlConnection, Identity, MessageReceiver, MessageSender, SystemTransport, WireError,
+    WireErrorKind,
+};
+use foreread_store::StoreJob;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::messages::{
+    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_MESSAGE, REFUSED, REPORT,
+    Report, StoreDemand, VERSIONS, decoded, encoded,
+};
+use super::warm_part::{OwnAgent, warm};
+use super::{REPORT_INTERVAL, SILENT, tokens};
+use crate::AgentError;
+use crate::agent_state::AgentState;
+use crate::status::ControlLinkStatus;
+
+/// How often the agent looks at the requests of its jobs, and at the end of leases.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// How long an agent waits before it dials again, at least and at most. Refused ones wait longer.
+const DIAL_AGAIN: (u64, u64) = (100, 500);
+const REFUSED_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a start waits for the first grant, and an end for the message about it.
+const FIRST_GRANT: Duration = Duration::from_secs(2);
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a job that does not wait may want more than it has read: half as much again, and this.
+const MORE: u64 = 1_000_000;
+
+/// The reports whose times are known.
+const MAX_REPORTS: usize = 64;
+
+/// A control process, and what an agent needs to reach it.
+#[derive(Clone, Debug)]
+pub struct ControlTarget {
+    /// Where it is, as `HOST:PORT`.
+    pub address: String,
+    /// The file with the token.
+    pub tokens: PathBuf,
+    /// What this agent is called. By default, its machine.
+    pub node: Option<String>,
+}
+
+/// The connection of an agent, which is there until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ControlLink {
+    end: Option<oneshot::Sender<()>>,
+    ended: std_mpsc::Receiver<()>,
+}
+
+impl ControlLink {
+    /// Dials, and waits a moment for the first grant: jobs should not begin without limits.
+    ///
+    /// # Errors
+    /// If the address or the token is not valid.
+    pub(crate) fn start(
+        runtime: &Handle,
+        state: Arc<AgentState>,
+        target: ControlTarget,
+        own: OwnAgent,
+    ) -> Result<Self, AgentError> {
+        let wrong = || AgentError::Address { address: target.address.clone() };
+        let address: Address = target.address.parse().map_err(|_| wrong())?;
+        let Address::Tcp(..) = address else { return Err(wrong()) };
+        let tokens = tokens::read_tokens(&target.tokens)?;
+        let [token] = &tokens[..] else {
+            let why = "an agent has one token, and there are several".to_owned();
+            return Err(AgentError::Token { path: target.tokens, why });
+        };
+        let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let node = target.node.unwrap_or_else(machine);
+        state.lock_control().status = Some(ControlLinkStatus {
+            address: address.to_string(),
+            node: node.clone(),
+            ..ControlLinkStatus::default()
+        });
+        let (end, on_end) = oneshot::channel();
+        let (first, granted) = std_mpsc::channel();
+        let (has_ended, ended) = std_mpsc::channel();
+        let dialing = DialingAgent {
+            state,
+            own,
+            address,
+            identity: token.identity(),
+            node,
+            notes: None,
+            uses: HashMap::new(),
+            waited: HashSet::new(),
+            waited_before: HashSet::new(),
+            last_look: Instant::now(),
+            sent: VecDeque::new(),
+            number: 0,
+            applied: 0,
+            warmed: 0,
+            first: Some(first),
+        };
+        runtime.spawn(async move {
+            dialing.run(on_end).await;
+            // Whoever waits may be gone.
+            let _ = has_ended.send(());
+        });
+        if granted.recv_timeout(FIRST_GRANT).is_err() {
+            tracing::warn!("the control process is not reached yet: until then, only own limits hold");
+        }
+        Ok(Self { end: Some(end), ended })
+    }
+}
+
+impl Drop for ControlLink {
+    fn drop(&mut self) {
+        // Nothing is reserved for an agent that says goodbye.
+        drop(self.end.take());
+        let _ = self.ended.recv_timeout(GOODBYE_TIMEOUT);
+    }
+}
+
+/// An agent that dials or is connected.
+struct DialingAgent {
+    state: Arc<AgentState>,
+    own: OwnAgent,
+    address: Address,
+    identity: Identity,
+    node: String,
+    notes: Option<ClusterNotes>,
+    /// The bytes that were read for each job from each store, at the last report.
+    uses: HashMap<(String, StoreJob), u64>,
+    /// The jobs that have waited for a store since the last report, and before it.
+    waited: HashSet<(String, StoreJob)>,
+    waited_before: HashSet<(String, StoreJob)>,
+    last_look: Instant,
+    /// When reports were sent.
+    sent: VecDeque<(u64, Duration)>,
+    number: u64,
+    applied: u64,
+    /// The last request to fill the memory.
+    warmed: u64,
+    /// Told at the first grant.
+    first: Option<std_mpsc::Sender<()>>,
+}
+
+impl DialingAgent {
+    async fn run(mut self, mut end: oneshot::Receiver<()>) {
+        loop {
+            let served = tokio::select! {
+                served = self.connect() => served,
+                _ = &mut end => return,
+            };
+            let result = match served {
+                Ok((sender, receiver)) => self.serve(sender, receiver, &mut end).await,
+                Err(error) => Err(error),
+            };
+            let Err(error) = result else { return };
+            let is_refused = error.kind() == WireErrorKind::Refused;
+            self.note_problem(Some(error.to_string()));
+            let (least, most) = DIAL_AGAIN;
+            let jitter = foreread_types::mix(Instant::now().elapsed().as_nanos() as u64 ^ self.number);
+            let wait = Duration::from_millis(least + jitter % (most - least));
+            let begun = Instant::now();
+            let wait = if is_refused { REFUSED_AGAIN } else { wait };
+            while begun.elapsed() < wait {
+                tokio::select! {
+                    () = sleep(LOOK.min(wait)) => self.state.apply_leases(),
+                    _ = &mut end => return,
+                }
+            }
+        }
+    }
+
+    /// Notes whether the control process is reached. The log has each problem once.
+    fn note_problem(&self, problem: Option<String>) {
+        let mut word = self.state.lock_control();
+        let Some(status) = &mut word.status else { return };
+        if let Some(problem) = &problem
+            && status.problem.as_ref() != Some(problem)
+        {
+            tracing::warn!(problem, "the control process is not reached, and the last leases hold");
+        }
+        status.is_connected = problem.is_none();
+        status.problem = problem;
+    }
+
+    /// A connection, after the hello.
+    async fn connect(&mut self) -> Result<(MessageSender, MessageReceiver), WireError> {
+        let opened = ControlConnection::open(&SystemTransport, &self.address, &self.identity, None, SILENT);
+        let (connection, _) = opened.await?;
+        let (mut sender, receiver) = connection.split();
+        let now = self.state.now();
+        let leases = self.state.lock_control().leases.tell(now);
+        let (node, instance) = (self.node.clone(), self.state.name().to_owned());
+        let hello = Hello { versions: VERSIONS, node, instance, leases, notes: self.notes.clone() };
+        // Grants that answer it have no number of a report.
+        (self.number, self.applied) = (0, 0);
+        self.sent = VecDeque::from([(0, now)]);
+        within(SILENT, &self.address, sender.send(HELLO, encoded(&hello))).await?;
+        Ok((sender, receiver))
+    }
+
+    /// Reports and applies grants. Returns without an error at the end of the agent.
+    async fn serve(
+        &mut self,
+        mut sender: MessageSender,
+        mut receiver: MessageReceiver,
+        end: &mut oneshot::Receiver<()>,
+    ) -> Result<(), WireError> {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut heard, mut reported) = (Instant::now(), Instant::now());
+        loop {
+            tokio::select! {
+                message = receiver.receive(MAX_MESSAGE) => {
+                    let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
+                    let (kind, payload) = message?.ok_or_else(closed)?;
+                    heard = Instant::now();
+                    match kind {
+                        GRANT => {
+                            let grant: Grant = decoded(&payload).map_err(WireError::malformed)?;
+                            self.apply(grant);
+                            let applied = encoded(&Applied { number: self.applied });
+                            within(SILENT, &self.address, sender.send(APPLIED, applied)).await?;
+                        }
+                        REFUSED => {
+                            let why = String::from_utf8_lossy(&payload).into_owned();
+                            return Err(WireError::new(WireErrorKind::Refused, why));
+                        }
+                        // Of a later version.
+                        _ => {}
+                    }
+                }
+                _ = looks.tick() => {
+                    self.state.apply_leases();
+                    if heard.elapsed() > SILENT {
+                        return Err(WireError::new(WireErrorKind::Timeout, "it is silent"));
+                    }
+                    let is_urgent = self.look();
+                    if is_urgent || reported.elapsed() + LOOK / 2 >= REPORT_INTERVAL {
+                        reported = Instant::now();
+                        let report = encoded(&self.report());
+                        within(SILENT, &self.address, sender.send(REPORT, report)).await?;
+                    }
+                }
+                _ = &mut *end => {
+                    let _ = timeout(GOODBYE_TIMEOUT, sender.send(GOODBYE, Bytes::new())).await;
+                    sender.shutdown().await;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, grant: Grant) {
+        self.applied = grant.number;
+        let sent = self.sent.iter().find(|(number, _)| *number == grant.report).map(|(_, at)| *at);
+        if let Some(notes) = grant.notes {
+            self.notes = Some(notes);
+        }
+        let are_new = {
+            let mut word = self.state.lock_control();
+            // A report that nobody remembers was sent long ago, so its lease has ended.
+            word.leases.take(&grant.leases, sent.unwrap_or_default());
+            if let Some(status) = &mut word.status {
+                status.is_draining = grant.is_draining;
+            }
+            let are_new = word.values != grant.policy;
+            word.values.clone_from(&grant.policy);
+            are_new
+        };
+        if are_new {
+            self.state.set_control_values(&grant.policy);
+        }
+        self.state.apply_leases();
+        self.note_problem(None);
+        if let Some(first) = self.first.take() {
+            // The start may wait no longer.
+            let _ = first.send(());
+        }
+        for part in grant.warm {
+            if part.number != self.warmed {
+                self.warmed = part.number;
+                warm(self.own.clone(), part);
+            }
+        }
+    }
+
+    /// Looks which jobs wait for their turn. Returns whether one has begun to wait.
+    fn look(&mut self) -> bool {
+        let mut is_urgent = false;
+        for used in self.state.store.origin_uses().into_iter().filter(|used| used.queued > 0) {
+            let key = (used.origin, used.job);
+            is_urgent |= !self.waited_before.contains(&key);
+            self.waited.insert(key);
+        }
+        is_urgent
+    }
+
+    fn report(&mut self) -> Report {
+        let seconds = self.last_look.elapsed().as_secs_f64().max(1e-3);
+        self.last_look = Instant::now();
+        let jobs = self.state.job_names();
+        let mut demands: Vec<StoreDemand> = Vec::new();
+        let mut uses = HashMap::new();
+        for used in self.state.store.origin_uses() {
+            let key = (used.origin, used.job);
+            let before = self.uses.get(&key).copied().unwrap_or(0);
+            let rate = used.read_bytes.saturating_sub(before) as f64 / seconds;
+            let has_waited = self.waited.contains(&key) || used.queued > 0;
+            let wanted = (!has_waited).then_some((rate * 1.5) as u64 + if rate > 0.0 { MORE } else { 0 });
+            // The agent's own reads have the lowest weight, and no name.
+            let (job, weight) = jobs.get(&used.job).cloned().unwrap_or_default();
+            demands.push(StoreDemand { store: key.0.clone(), job, weight: weight.max(1), wanted });
+            uses.insert(key, used.read_bytes);
+        }
+        self.uses = uses;
+        self.waited_before = std::mem::take(&mut self.waited);
+        self.number += 1;
+        if self.sent.len() >= MAX_REPORTS {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((self.number, self.state.now()));
+        Report { number: self.number, applied: self.applied, demands, status: self.state.status() }
+    }
+}

@@ -1,0 +1,157 @@
+//! The control process of a cluster: what the agents of one node alone cannot do.
+//!
+//! Agents dial it and report once per second. It divides the limits of stores over all of them, has
+//! them share datasets to fill their memory with, and shows the cluster as a whole.
+//!
+//! # Decisions and price
+//!
+//! * *Its state is soft.* Agents report all that it needs, and keep [notes](messages::ClusterNotes)
+//!   for the process that comes after it. So there is no database, and a restart costs two seconds.
+//! * *A lease is an upper limit that ends.* After [`LEASE`], an agent that is cut off reads the
+//!   limit divided by the number of agents. That is reserved for it until somebody forgets it. The
+//!   price is bandwidth that nobody uses while it is gone.
+//! * *No job waits for it.* An agent without it has its last lease, or its part of the limit.
+//! * *It is asked by its own user alone*, over a Unix socket. Agents cannot change anything. Tokens
+//!   say whose an agent is.
+
+mod cluster;
+mod division;
+mod held_leases;
+mod link;
+mod messages;
+mod node;
+mod provider;
+mod serving;
+mod state;
+mod status;
+mod tokens;
+mod warm_part;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use foreread_connection::{Address, SystemTransport, Transport, TransportListener};
+use foreread_dataset::LockFile;
+use foreread_store::Server;
+use foreread_tier::{ArenaBuffers, Buffers};
+use tokio::runtime::Builder;
+
+pub(crate) use self::held_leases::HeldLeases;
+pub(crate) use self::link::ControlLink;
+pub use self::link::ControlTarget;
+use self::provider::ControlProvider;
+pub use self::provider::{CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ControlAnswer, ControlRequest};
+use self::state::ControlState;
+pub use self::status::{ControlChange, ControlStatus, NodeLease, NodeStatus};
+pub(crate) use self::warm_part::OwnAgent;
+use crate::http::{HttpListeners, HttpServer};
+use crate::job_runtime::JobRuntime;
+use crate::policy::CLUSTER_WORDS;
+use crate::policy_file::PolicyFile;
+use crate::{AgentError, server_settings, socket};
+
+/// How long a lease holds, since the report that it answers.
+const LEASE: Duration = Duration::from_secs(10);
+
+/// An agent or a control process of which nothing was heard for this time is not reached.
+const SILENT: Duration = Duration::from_secs(3);
+
+/// How long a new control process waits for the agents of an earlier one.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// How often agents report.
+const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The settings of a control process.
+#[derive(Clone, Debug)]
+pub struct ControlSettings {
+    /// The path of the socket of its user. Its directory is created if it does not exist.
+    pub socket: PathBuf,
+    /// Where agents connect, as `HOST:PORT`. Port 0 takes a free one.
+    pub listen: String,
+    /// The file with the tokens.
+    pub tokens: PathBuf,
+    /// The policy file, of which the table `cluster` counts. It need not exist.
+    pub policy: PathBuf,
+    /// The loopback address of its page. `None`: only by a Unix socket next to its own.
+    pub http: Option<SocketAddr>,
+}
+
+/// A running control process. Dropping it ends it: agents keep their leases until they end.
+#[derive(Debug)]
+pub struct Control {
+    state: Arc<ControlState>,
+    socket: PathBuf,
+    address: String,
+    server: Option<Server>,
+    http: HttpServer,
+    _runtime: JobRuntime,
+    _lock: LockFile,
+}
+
+impl Control {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// If another one uses the directory, the address is in use, or a file has a mistake.
+    pub fn start(settings: ControlSettings) -> Result<Self, AgentError> {
+        let ControlSettings { socket, listen, tokens, policy, http } = settings;
+        let lock = socket::prepare(&socket)?;
+        let tokens = tokens::read_tokens(&tokens)?;
+        let state = Arc::new(ControlState::new(&tokens, PolicyFile::with_words(policy, CLUSTER_WORDS))?);
+        let http = HttpListeners::bind(socket::private_directory(&socket)?, http)?;
+        crate::FileLimit::current().raise(None);
+        // Two threads: one more than a thousand agents need.
+        let runtime =
+            Builder::new_multi_thread().worker_threads(2).thread_name("foreread").enable_all().build();
+        let runtime = runtime.map_err(|error| AgentError::system("cannot start threads", error))?;
+        let runtime = JobRuntime::new(runtime);
+        let listener = runtime.block_on(bind(&listen))?;
+        let address = listener.address().to_string();
+        runtime.spawn(serving::serve(listener, Arc::clone(&state)));
+        runtime.spawn(serving::grant_regularly(Arc::clone(&state)));
+        runtime.spawn(state::reload_regularly(Arc::clone(&state)));
+        let provider = Arc::new(ControlProvider { state: Arc::clone(&state), address: address.clone() });
+        let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
+        let server = Server::start_at(&socket, provider, buffers, server_settings())?;
+        socket::restrict(&socket)?;
+        let (shown, at) = (Arc::clone(&state), address.clone());
+        let http = http.serve(runtime.handle(), move || shown.status(&at));
+        tracing::info!(address, socket = %socket.display(), "the control process serves");
+        Ok(Self { state, socket, address, server: Some(server), http, _runtime: runtime, _lock: lock })
+    }
+
+    /// Where agents connect.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The loopback address of its page, if it has one.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.address()
+    }
+
+    /// Whether it serves no longer: its user has had it stop, or its server has failed.
+    pub fn is_stopped(&self) -> bool {
+        self.state.is_stopped() || self.server.as_ref().is_none_or(Server::has_ended)
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        drop(self.server.take());
+        // Who looks for a control process should find none.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Listens where agents connect.
+async fn bind(listen: &str) -> Result<Box<dyn TransportListener>, AgentError> {
+    let wrong = || AgentError::Address { address: listen.to_owned() };
+    let address: Address = listen.parse().map_err(|_| wrong())?;
+    let Address::Tcp(..) = address else { return Err(wrong()) };
+    let listening = SystemTransport.listen(&address).await;
+    listening.map_err(|error| AgentError::system(format!("cannot listen on {address}"), error))
+}

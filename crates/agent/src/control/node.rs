@@ -1,0 +1,170 @@
+//! What the control process knows of one agent: when it was heard, what it has reported, and what
+//! it may read at most.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::messages::{LeaseTerms, Report};
+use super::{LEASE, SILENT};
+
+/// The most grants that are not applied. An agent has some under way at most.
+const MAX_GIVEN: usize = 64;
+
+/// Bytes per second of a store: during a lease, and after its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lease {
+    pub(super) rate: u64,
+    pub(super) fallback: u64,
+}
+
+/// The leases of one grant, by store.
+pub(super) type Leases = BTreeMap<String, Lease>;
+
+/// A grant that an agent has applied, or may apply at any time.
+#[derive(Clone, Debug)]
+struct GivenLeases {
+    number: u64,
+    leases: Leases,
+    /// When they have ended for sure.
+    end: Duration,
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    /// The name of the token that it has.
+    pub(super) user: String,
+    pub(super) instance: String,
+    /// Whether it may have leases that this process does not know.
+    pub(super) is_unknown: bool,
+    /// Its connection, if it has one.
+    pub(super) connection: Option<u64>,
+    /// When its last message arrived.
+    pub(super) heard: Duration,
+    pub(super) report: Report,
+    /// When the report arrived.
+    reported: Duration,
+    /// Whether a report waits for its answer.
+    pub(super) is_unanswered: bool,
+    /// The first one is applied. Others may be.
+    given: VecDeque<GivenLeases>,
+    pub(super) last_number: u64,
+    /// What was sent last, besides leases.
+    pub(super) policy: Vec<String>,
+    pub(super) is_draining: bool,
+    /// The notes that it has.
+    pub(super) notes: u64,
+    /// The last request to fill its memory.
+    pub(super) warm: u64,
+}
+
+impl Node {
+    /// An agent of an earlier process that has not dialled. With `is_unknown`, it may have other
+    /// leases than these.
+    pub(super) fn unheard(leases: Leases, is_unknown: bool) -> Self {
+        let given = VecDeque::from([GivenLeases { number: 0, leases, end: Duration::ZERO }]);
+        Self { given, is_unknown, ..Self::default() }
+    }
+
+    /// An agent says hello on a connection.
+    pub(super) fn welcome(&mut self, connection: u64, instance: &str, leases: &[LeaseTerms], now: Duration) {
+        self.connection = Some(connection);
+        self.heard = now;
+        self.reported = now;
+        self.is_unanswered = true;
+        self.is_unknown = false;
+        // Its numbers begin again.
+        (self.last_number, self.notes, self.warm) = (0, 0, 0);
+        if self.instance != instance || !leases.is_empty() {
+            // Another one has ended with what it had.
+            let leases = leases
+                .iter()
+                .map(|it| (it.store.clone(), Lease { rate: it.bytes_per_second, fallback: it.fallback }));
+            self.given =
+                VecDeque::from([GivenLeases { number: 0, leases: leases.collect(), end: now + LEASE }]);
+        }
+        instance.clone_into(&mut self.instance);
+        self.report = Report { status: std::mem::take(&mut self.report.status), ..Report::default() };
+    }
+
+    /// A report has arrived. One that is older than the last one changes nothing.
+    pub(super) fn report(&mut self, report: Report, now: Duration) {
+        self.heard = now;
+        if report.number >= self.report.number {
+            self.applied(report.applied, now);
+            (self.report, self.reported, self.is_unanswered) = (report, now, true);
+        }
+    }
+
+    /// A grant was applied, so earlier ones are void. Returns whether the agent has let go of
+    /// anything.
+    pub(super) fn applied(&mut self, number: u64, now: Duration) -> bool {
+        self.heard = now;
+        let before = self.given.len();
+        while self.given.get(1).is_some_and(|next| next.number <= number) {
+            self.given.pop_front();
+        }
+        self.given.len() < before
+    }
+
+    /// Notes what is sent now, in answer to the last report.
+    pub(super) fn give(&mut self, leases: Leases) -> u64 {
+        self.last_number += 1;
+        self.given.push_back(GivenLeases { number: self.last_number, leases, end: self.reported + LEASE });
+        if self.given.len() > MAX_GIVEN {
+            self.merge_oldest();
+        }
+        self.is_unanswered = false;
+        self.last_number
+    }
+
+    /// Makes one of the two oldest leases, which is as high as both.
+    fn merge_oldest(&mut self) {
+        let Some(oldest) = self.given.pop_front() else { return };
+        let Some(next) = self.given.front_mut() else { return };
+        for (store, lease) in oldest.leases {
+            let there = next.leases.entry(store).or_default();
+            *there = Lease { rate: there.rate.max(lease.rate), fallback: there.fallback.max(lease.fallback) };
+        }
+    }
+
+    /// Whether it is connected, and not silent.
+    pub(super) fn is_heard(&self, now: Duration) -> bool {
+        self.connection.is_some() && now.saturating_sub(self.heard) <= SILENT
+    }
+
+    /// What was given last for a store.
+    pub(super) fn last(&self, store: &str) -> Option<Lease> {
+        self.given.back()?.leases.get(store).copied()
+    }
+
+    /// The stores that it has leases for.
+    pub(super) fn last_stores(&self) -> usize {
+        self.given.back().map_or(0, |given| given.leases.len())
+    }
+
+    /// What it reads of a store at most, as long as it is heard.
+    pub(super) fn most(&self, store: &str) -> u64 {
+        self.leases(store).map(|lease| lease.rate).max().unwrap_or(0)
+    }
+
+    /// What it reads of a store at most after the end of its leases.
+    pub(super) fn most_later(&self, store: &str) -> u64 {
+        self.leases(store).map(|lease| lease.fallback).max().unwrap_or(0)
+    }
+
+    /// What it reads of a store at most, if nothing more is heard of it.
+    pub(super) fn reserved(&self, store: &str, now: Duration) -> u64 {
+        let later = self.most_later(store);
+        if self.have_ended(now) { later } else { later.max(self.most(store)) }
+    }
+
+    /// Whether all of its leases have ended.
+    pub(super) fn have_ended(&self, now: Duration) -> bool {
+        self.given.iter().all(|given| given.end <= now)
+    }
+
+    fn leases(&self, store: &str) -> impl Iterator<Item = Lease> {
+        self.given.iter().filter_map(move |given| given.leases.get(store).copied())
+    }
+}

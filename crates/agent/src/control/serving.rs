@@ -1,0 +1,197 @@
+//! The connections of agents to the control process.
+//!
+//! Each is a task that reads and one that writes. One more task computes grants for all of them, a
+//! moment after something has changed, so that the reports of many agents cost one computation. An
+//! agent that takes no messages is disconnected: its leases end by themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_connection::connection::within;
+use foreread_connection::handshake::{PATIENCE, answer};
+use foreread_connection::{
+    BoxedStream, ControlConnection, MessageSender, Purpose, SampleOffer, TransportListener, WireError,
+    WireErrorKind, WireProtection,
+};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use super::messages::{
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_MESSAGE, REFUSED, REPORT, Report, decoded, encoded,
+};
+use super::state::ControlState;
+use super::{REPORT_INTERVAL, SILENT};
+
+/// Connections before the end of the handshake, and after it.
+const MAX_STRANGERS: usize = 256;
+const MAX_CONNECTIONS: usize = 12_000;
+
+/// Messages to an agent that wait.
+const MAX_WAITING: usize = 64;
+
+/// How long after a change grants are computed.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// The part of its time that this process computes grants at most.
+const BUSY_PART: u32 = 25;
+
+/// A message to an agent.
+pub(super) type Outgoing = (u32, Bytes);
+
+/// Accepts agents until the process ends.
+pub(super) async fn serve(mut listener: Box<dyn TransportListener>, state: Arc<ControlState>) {
+    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
+    let known = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            // No descriptor, for example.
+            Err(_) => {
+                sleep(SETTLE).await;
+                continue;
+            }
+        };
+        // Strangers wait for each other, and not agents that are connected for strangers.
+        let Ok(permit) = Arc::clone(&strangers).try_acquire_owned() else { continue };
+        let (state, known) = (Arc::clone(&state), Arc::clone(&known));
+        tokio::spawn(async move {
+            let welcomed = welcome(stream, &from, &state).await;
+            drop(permit);
+            let result = match (welcomed, known.try_acquire()) {
+                (Ok((connection, user)), Ok(_permit)) => serve_agent(connection, &from, &user, &state).await,
+                (Ok(_), Err(_)) => {
+                    Err(WireError::new(WireErrorKind::Refused, "too many agents are connected"))
+                }
+                (Err(error), _) => Err(error),
+            };
+            if let Err(error) = result {
+                tracing::info!(%error, from, "a connection ended");
+            }
+        });
+    }
+}
+
+/// The connection of an agent that knows a token, and the token's name.
+async fn welcome(
+    stream: BoxedStream,
+    from: &str,
+    state: &ControlState,
+) -> Result<(ControlConnection, String), WireError> {
+    let offer = SampleOffer::new(WireProtection::Sealed);
+    let is_wanted = |purpose| purpose == Purpose::Rendezvous;
+    let has_spoken = AtomicBool::new(false);
+    let handshake = answer(stream, from.to_owned(), &state.identities, &offer, is_wanted, &has_spoken);
+    let (channel, peer) = within(PATIENCE, from, handshake).await?;
+    let user = state.user(peer.job).ok_or_else(|| WireError::malformed("no such token"))?;
+    Ok((ControlConnection::new(channel, peer.job), user))
+}
+
+async fn serve_agent(
+    mut connection: ControlConnection,
+    from: &str,
+    user: &str,
+    state: &Arc<ControlState>,
+) -> Result<(), WireError> {
+    let malformed = |why: String| WireError::malformed(format!("{from}: {why}"));
+    let first = within(PATIENCE, from, connection.receive(MAX_MESSAGE)).await?;
+    let Some((HELLO, payload)) = first else { return Err(malformed("it did not say hello".to_owned())) };
+    let hello: Hello = decoded(&payload).map_err(malformed)?;
+    let (mut sender, mut receiver) = connection.split();
+    let (outgoing, waiting) = mpsc::channel(MAX_WAITING);
+    let (number, name) = match state.hello(user, hello, outgoing) {
+        Ok(welcomed) => welcomed,
+        Err(why) => {
+            within(SILENT, from, sender.send(REFUSED, Bytes::from(why.clone()))).await?;
+            sender.shutdown().await;
+            return Err(WireError::new(WireErrorKind::Refused, why));
+        }
+    };
+    tracing::info!(node = name, user, from, "an agent is connected");
+    let connected = ConnectedAgent { state, number, name };
+    let writing = tokio::spawn(write(sender, waiting, from.to_owned()));
+    let reading = async {
+        loop {
+            let received = timeout(SILENT * 2, receiver.receive(MAX_MESSAGE)).await;
+            let silent = |_| WireError::new(WireErrorKind::Timeout, "the agent is silent");
+            let Some((kind, payload)) = received.map_err(silent)?? else { return Ok(()) };
+            match kind {
+                REPORT => connected.report(decoded(&payload).map_err(malformed)?),
+                APPLIED => connected.applied(decoded(&payload).map_err(malformed)?),
+                GOODBYE => {
+                    connected.goodbye();
+                    return Ok(());
+                }
+                // Of a later version.
+                _ => {}
+            }
+        }
+    };
+    let result = reading.await;
+    writing.abort();
+    result
+}
+
+/// An agent that is connected, until this is dropped.
+struct ConnectedAgent<'a> {
+    state: &'a Arc<ControlState>,
+    number: u64,
+    name: String,
+}
+
+impl ConnectedAgent<'_> {
+    fn report(&self, report: Report) {
+        self.state.with_cluster(|cluster, now| cluster.report(&self.name, self.number, report, now));
+        self.state.changed.notify_one();
+    }
+
+    fn applied(&self, applied: Applied) {
+        let is_freed = self
+            .state
+            .with_cluster(|cluster, now| cluster.applied(&self.name, self.number, applied.number, now));
+        if is_freed {
+            self.state.changed.notify_one();
+        }
+    }
+
+    fn goodbye(&self) {
+        self.state.with_cluster(|cluster, _| cluster.goodbye(&self.name, self.number));
+        tracing::info!(node = self.name, "an agent has ended");
+    }
+}
+
+impl Drop for ConnectedAgent<'_> {
+    fn drop(&mut self) {
+        self.state.disconnected(&self.name, self.number);
+    }
+}
+
+/// Sends what waits. Ends the connection if the agent takes nothing.
+async fn write(mut sender: MessageSender, mut waiting: mpsc::Receiver<Outgoing>, from: String) {
+    while let Some((kind, payload)) = waiting.recv().await {
+        if let Err(error) = within(SILENT, &*from, sender.send(kind, payload)).await {
+            tracing::info!(%error, from, "an agent takes no messages");
+            break;
+        }
+    }
+    sender.shutdown().await;
+}
+
+/// Computes and sends grants, when something has changed and at least once per interval.
+pub(super) async fn grant_regularly(state: Arc<ControlState>) {
+    let mut ticks = interval(REPORT_INTERVAL / 4);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = state.changed.notified() => sleep(SETTLE).await,
+            _ = ticks.tick() => {}
+        }
+        let begun = Instant::now();
+        let grants = state.with_cluster(|cluster, now| cluster.grants(now));
+        for (connection, grant) in grants {
+            state.send(connection, (GRANT, encoded(&grant)));
+        }
+        sleep(begun.elapsed() * BUSY_PART).await;
+    }
+}

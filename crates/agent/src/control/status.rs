@@ -1,0 +1,185 @@
+//! What the control process shows: the cluster as if it were one agent, and its nodes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::cluster::Cluster;
+use super::node::Node;
+use super::state::ControlState;
+use crate::policy::Policy;
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue};
+
+/// The status of the control process of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControlStatus {
+    /// The sums over all nodes, with the jobs of all. The process and the uptime are those of the
+    /// control process.
+    #[serde(flatten)]
+    pub cluster: AgentStatus,
+    /// Where agents connect.
+    pub address: String,
+    /// The nodes with agents.
+    pub nodes: Vec<NodeStatus>,
+    /// The last changes, the newest one last.
+    pub changes: Vec<ControlChange>,
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// Its name.
+    pub name: String,
+    /// The name of the token that it has.
+    pub user: String,
+    /// Whether it is connected, and not silent.
+    pub is_connected: bool,
+    /// Seconds since its last message.
+    pub silent_seconds: f64,
+    /// Whether it takes no new jobs.
+    pub is_draining: bool,
+    /// Its jobs.
+    pub jobs: u64,
+    /// The bytes that samples may take in its memory.
+    pub memory: u64,
+    /// The bytes that they take.
+    pub held_bytes: u64,
+    /// Read from storage, bytes per second.
+    pub bytes_per_second: f64,
+    /// What it may read of stores with limits.
+    pub leases: Vec<NodeLease>,
+}
+
+/// What an agent may read of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeLease {
+    /// The store.
+    pub store: String,
+    /// Bytes per second. Of an agent that is not heard, what is reserved for it.
+    pub bytes_per_second: u64,
+}
+
+/// A change at run time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControlChange {
+    /// Seconds since 1970.
+    pub time: f64,
+    /// Who has made it.
+    pub by: String,
+    /// What was changed.
+    pub change: String,
+}
+
+impl ControlState {
+    /// The present status.
+    pub(super) fn status(&self, address: &str) -> ControlStatus {
+        let (mut cluster, nodes, policy) = self.with_cluster(|cluster, now| {
+            (summed(cluster, now), node_statuses(cluster, now), cluster.policy().clone())
+        });
+        cluster.process = std::process::id();
+        cluster.uptime_seconds = self.now().as_secs_f64();
+        cluster.policy = self.policy_values(&policy);
+        ControlStatus { cluster, address: address.to_owned(), nodes, changes: self.changes() }
+    }
+
+    fn policy_values(&self, policy: &Policy) -> Vec<PolicyValue> {
+        let mut values = policy.values(&self.file_name);
+        if let Some(mistake) = self.mistake() {
+            let (key, source) = ("mistake".to_owned(), self.file_name.clone());
+            values.push(PolicyValue { key, value: mistake, source });
+        }
+        values
+    }
+}
+
+fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
+    let status = |(name, node): (&String, &Node)| {
+        let is_connected = node.is_heard(now);
+        let leases = cluster.divisions().keys().map(|store| NodeLease {
+            store: store.clone(),
+            bytes_per_second: if is_connected { node.most(store) } else { node.reserved(store, now) },
+        });
+        let shown = &node.report.status;
+        let rate = shown.stores.iter().map(|store| store.bytes_per_second).sum();
+        NodeStatus {
+            name: name.clone(),
+            user: node.user.clone(),
+            is_connected,
+            silent_seconds: now.saturating_sub(node.heard).as_secs_f64(),
+            is_draining: node.is_draining,
+            jobs: if is_connected { shown.jobs.len() as u64 } else { 0 },
+            memory: shown.memory,
+            held_bytes: shown.held_bytes,
+            bytes_per_second: if is_connected { rate } else { 0.0 },
+            leases: leases.collect(),
+        }
+    };
+    cluster.nodes().iter().map(status).collect()
+}
+
+/// The agents that are heard as one.
+fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
+    let mut sum = AgentStatus::default();
+    let (mut datasets, mut stores) = (BTreeMap::new(), BTreeMap::new());
+    for (name, node) in cluster.nodes().iter().filter(|(_, node)| node.is_heard(now)) {
+        let shown = &node.report.status;
+        sum.memory += shown.memory;
+        sum.held_bytes += shown.held_bytes;
+        sum.samples += shown.samples;
+        sum.reading += shown.reading;
+        sum.hits += shown.hits;
+        sum.joined += shown.joined;
+        sum.disk_reads += shown.disk_reads;
+        sum.reads += shown.reads;
+        sum.read_bytes += shown.read_bytes;
+        sum.failures += shown.failures;
+        if let Some(disk) = &shown.disk {
+            add_disk(sum.disk.get_or_insert_default(), disk);
+        }
+        sum.jobs.extend(shown.jobs.iter().map(|job| JobStatus { node: name.clone(), ..job.clone() }));
+        shown.datasets.iter().for_each(|dataset| add_dataset(&mut datasets, dataset));
+        shown.stores.iter().for_each(|store| add_store(&mut stores, store));
+    }
+    for (name, division) in cluster.divisions() {
+        let store = stores.entry(name.clone()).or_insert_with(|| OriginStatus::named(name));
+        store.limit = cluster.policy().find("limit", name);
+        store.reserved = division.reserved;
+    }
+    (sum.datasets, sum.stores) = (datasets.into_values().collect(), stores.into_values().collect());
+    sum
+}
+
+fn add_disk(to: &mut DiskStatus, disk: &DiskStatus) {
+    to.capacity += disk.capacity;
+    to.held_bytes += disk.held_bytes;
+    to.written_bytes += disk.written_bytes;
+    to.refused += disk.refused;
+    to.refused_bytes += disk.refused_bytes;
+}
+
+fn add_dataset(to: &mut BTreeMap<String, DatasetStatus>, dataset: &DatasetStatus) {
+    let first = || DatasetStatus { url: dataset.url.clone(), ..DatasetStatus::default() };
+    let sum = to.entry(dataset.url.clone()).or_insert_with(first);
+    (sum.samples, sum.bytes) = (sum.samples.max(dataset.samples), sum.bytes.max(dataset.bytes));
+    sum.held_samples += dataset.held_samples;
+    sum.held_bytes += dataset.held_bytes;
+    sum.disk_samples += dataset.disk_samples;
+    sum.disk_bytes += dataset.disk_bytes;
+    sum.jobs += dataset.jobs;
+    sum.hits += dataset.hits;
+    sum.reads += dataset.reads;
+    sum.read_bytes += dataset.read_bytes;
+}
+
+fn add_store(to: &mut BTreeMap<String, OriginStatus>, store: &OriginStatus) {
+    let sum = to.entry(store.name.clone()).or_insert_with(|| OriginStatus::named(&store.name));
+    sum.reading += store.reading;
+    sum.queued += store.queued;
+    sum.read_bytes += store.read_bytes;
+    sum.bytes_per_second += store.bytes_per_second;
+}

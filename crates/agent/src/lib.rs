@@ -53,8 +53,8 @@ use tokio::runtime::Builder;
 
 use crate::agent_state::{AgentParts, AgentState};
 pub use crate::control::{
-    CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, Control, ControlAnswer, ControlChange, ControlRequest,
-    ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus,
+    CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,
+    ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus,
 };
 use crate::control::{ControlLink, OwnAgent};
 pub use crate::error::AgentError;

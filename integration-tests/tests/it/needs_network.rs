@@ -12,16 +12,17 @@ use serde_json::Value;
 use crate::ranks::assert_digests;
 use crate::support::{Finished, Samples, binary, clean, content, number, watch};
 
-/// Three machines `n0`, `n1`, `n2` at 10.7.0.1 to .3 on one bridge. `on N COMMAND` runs on one of
-/// them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its report to `report-N`.
-const MACHINES: &str = r#"
+/// `$MACHINES` machines `n0`, `n1`, ... at 10.7.0.1 and up on one bridge, by default three. `on N
+/// COMMAND` runs on one of them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its
+/// report to `report-N`.
+pub(crate) const MACHINES: &str = r#"
 set -e
 ip link set lo up
 ip link add bridge type bridge
 ip link set bridge up
 mkdir -p /run/netns 2>/dev/null || true
 mount -t tmpfs tmpfs /run/netns 2>/dev/null || true
-for n in 0 1 2; do
+for n in $(seq 0 $((${MACHINES:-3} - 1))); do
     ip netns add n$n
     ip link add outer$n type veth peer name inner$n
     ip link set inner$n netns n$n

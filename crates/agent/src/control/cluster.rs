@@ -32,6 +32,15 @@ struct WarmRequest {
     nodes: Vec<String>,
 }
 
+/// A grant for an agent.
+#[derive(Debug)]
+pub(super) struct OutgoingGrant {
+    pub(super) connection: u64,
+    pub(super) grant: Grant,
+    /// Whether the agent gets the notes, too.
+    pub(super) with_notes: bool,
+}
+
 /// The state of the control process.
 #[derive(Debug)]
 pub(super) struct Cluster {
@@ -210,8 +219,13 @@ impl Cluster {
         count
     }
 
-    /// What is to be sent now, with the connections that get it.
-    pub(super) fn grants(&mut self, now: Duration) -> Vec<(u64, Grant)> {
+    /// The notes that agents keep.
+    pub(super) fn notes(&self) -> &ClusterNotes {
+        &self.notes
+    }
+
+    /// What is to be sent now.
+    pub(super) fn grants(&mut self, now: Duration) -> Vec<OutgoingGrant> {
         self.settle(now);
         self.divide(now);
         self.renew_notes(now);
@@ -276,7 +290,7 @@ impl Cluster {
     }
 
     /// The grant of an agent, if it has to be sent now.
-    fn grant(&mut self, name: &str, now: Duration) -> Option<(u64, Grant)> {
+    fn grant(&mut self, name: &str, now: Duration) -> Option<OutgoingGrant> {
         let policy = self.policy_of(name);
         let is_draining = self.policy.find("drain", name) == Some(1);
         let warm = self.warm_part(name);
@@ -319,10 +333,9 @@ impl Cluster {
             policy,
             is_draining,
             nodes: self.notes.nodes.len() as u64,
-            notes: (!has_notes).then(|| self.notes.clone()),
             warm: warm.into_iter().collect(),
         };
-        Some((connection, grant))
+        Some(OutgoingGrant { connection, grant, with_notes: !has_notes })
     }
 
     /// The part of an agent in the last request to fill the memory.

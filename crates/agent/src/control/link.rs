@@ -22,11 +22,11 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{
-    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_MESSAGE, REFUSED, REPORT,
+    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_MESSAGE, NOTES, REFUSED, REPORT,
     Report, StoreDemand, VERSIONS, decoded, encoded,
 };
 use super::warm_part::{OwnAgent, warm};
-use super::{REPORT_INTERVAL, SILENT, tokens};
+use super::{ClusterToken, REPORT_INTERVAL, SILENT};
 use crate::AgentError;
 use crate::agent_state::AgentState;
 use crate::status::ControlLinkStatus;
@@ -80,11 +80,7 @@ impl ControlLink {
         let wrong = || AgentError::Address { address: target.address.clone() };
         let address: Address = target.address.parse().map_err(|_| wrong())?;
         let Address::Tcp(..) = address else { return Err(wrong()) };
-        let tokens = tokens::read_tokens(&target.tokens)?;
-        let [token] = &tokens[..] else {
-            let why = "an agent has one token, and there are several".to_owned();
-            return Err(AgentError::Token { path: target.tokens, why });
-        };
+        let token = ClusterToken::read(&target.tokens)?;
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
         state.lock_control().status = Some(ControlLinkStatus {
@@ -236,6 +232,7 @@ impl DialingAgent {
                             let applied = encoded(&Applied { number: self.applied });
                             within(SILENT, &self.address, sender.send(APPLIED, applied)).await?;
                         }
+                        NOTES => self.notes = Some(decoded(&payload).map_err(WireError::malformed)?),
                         REFUSED => {
                             let why = String::from_utf8_lossy(&payload).into_owned();
                             return Err(WireError::new(WireErrorKind::Refused, why));
@@ -268,9 +265,6 @@ impl DialingAgent {
     fn apply(&mut self, grant: Grant) {
         self.applied = grant.number;
         let sent = self.sent.iter().find(|(number, _)| *number == grant.report).map(|(_, at)| *at);
-        if let Some(notes) = grant.notes {
-            self.notes = Some(notes);
-        }
         let are_new = {
             let mut word = self.state.lock_control();
             // A report that nobody remembers was sent long ago, so its lease has ended.

@@ -21,9 +21,11 @@ pub(crate) const HELLO: u32 = 1;
 pub(crate) const REPORT: u32 = 2;
 pub(crate) const APPLIED: u32 = 3;
 pub(crate) const GOODBYE: u32 = 4;
-/// From the control process: [`Grant`], or a text that says why the agent is refused.
+/// From the control process: [`Grant`], a text that says why the agent is refused, and
+/// [`ClusterNotes`]. Notes are apart from grants, because all agents get the same bytes.
 pub(crate) const GRANT: u32 = 5;
 pub(crate) const REFUSED: u32 = 6;
+pub(crate) const NOTES: u32 = 7;
 
 /// The versions of these messages that this program speaks.
 pub(crate) const VERSIONS: (u32, u32) = (1, 1);
@@ -107,8 +109,6 @@ pub(crate) struct Grant {
     pub(crate) is_draining: bool,
     /// The agents of the cluster.
     pub(crate) nodes: u64,
-    /// If they have changed. The agent keeps them.
-    pub(crate) notes: Option<ClusterNotes>,
     /// The datasets that it is to fill its memory with.
     pub(crate) warm: Vec<WarmPart>,
 }
@@ -126,7 +126,8 @@ pub(crate) struct WarmPart {
     pub(crate) parts: u32,
 }
 
-/// What the control process must know after a restart. The agents keep it.
+/// What the control process must know after a restart. The agents keep it, and say it in their
+/// hellos.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ClusterNotes {

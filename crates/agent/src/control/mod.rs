@@ -45,6 +45,7 @@ use self::provider::ControlProvider;
 pub use self::provider::{CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ControlAnswer, ControlRequest};
 use self::state::ControlState;
 pub use self::status::{ControlChange, ControlStatus, NodeLease, NodeStatus};
+pub use self::tokens::ClusterToken;
 pub(crate) use self::warm_part::OwnAgent;
 use crate::http::{HttpListeners, HttpServer};
 use crate::job_runtime::JobRuntime;
@@ -103,9 +104,9 @@ impl Control {
         let state = Arc::new(ControlState::new(&tokens, PolicyFile::with_words(policy, CLUSTER_WORDS))?);
         let http = HttpListeners::bind(socket::private_directory(&socket)?, http)?;
         crate::FileLimit::current().raise(None);
-        // Two threads: one more than a thousand agents need.
+        // One thread is enough for thousands of agents, and has one heap.
         let runtime =
-            Builder::new_multi_thread().worker_threads(2).thread_name("foreread").enable_all().build();
+            Builder::new_multi_thread().worker_threads(1).thread_name("foreread").enable_all().build();
         let runtime = runtime.map_err(|error| AgentError::system("cannot start threads", error))?;
         let runtime = JobRuntime::new(runtime);
         let listener = runtime.block_on(bind(&listen))?;

@@ -18,8 +18,10 @@ use foreread_connection::{
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::cluster::OutgoingGrant;
 use super::messages::{
-    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_MESSAGE, REFUSED, REPORT, Report, decoded, encoded,
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_MESSAGE, NOTES, REFUSED, REPORT, Report, decoded,
+    encoded,
 };
 use super::state::ControlState;
 use super::{REPORT_INTERVAL, SILENT};
@@ -188,8 +190,15 @@ pub(super) async fn grant_regularly(state: Arc<ControlState>) {
             _ = ticks.tick() => {}
         }
         let begun = Instant::now();
-        let grants = state.with_cluster(|cluster, now| cluster.grants(now));
-        for (connection, grant) in grants {
+        let (grants, notes) = state.with_cluster(|cluster, now| {
+            let grants = cluster.grants(now);
+            let notes = grants.iter().any(|it| it.with_notes).then(|| encoded(cluster.notes()));
+            (grants, notes.unwrap_or_default())
+        });
+        for OutgoingGrant { connection, grant, with_notes } in grants {
+            if with_notes {
+                state.send(connection, (NOTES, notes.clone()));
+            }
             state.send(connection, (GRANT, encoded(&grant)));
         }
         sleep(begun.elapsed() * BUSY_PART).await;

@@ -13,7 +13,7 @@ use super::cluster::Cluster;
 use super::messages::Hello;
 use super::serving::Outgoing;
 use super::status::ControlChange;
-use super::tokens::NamedToken;
+use super::tokens::ClusterToken;
 use crate::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
 
@@ -49,13 +49,13 @@ impl ControlState {
     ///
     /// # Errors
     /// A mistake in the policy file.
-    pub(super) fn new(tokens: &[NamedToken], mut file: PolicyFile) -> Result<Self, PolicyError> {
+    pub(super) fn new(tokens: &[ClusterToken], mut file: PolicyFile) -> Result<Self, PolicyError> {
         let policy = Policy::new(CLUSTER_WORDS);
         let policy = match file.changed().transpose()? {
             Some(values) => policy.with_file(values),
             None => policy,
         };
-        let identities: Vec<Identity> = tokens.iter().map(NamedToken::identity).collect();
+        let identities: Vec<Identity> = tokens.iter().map(ClusterToken::identity).collect();
         let users = identities.iter().zip(tokens).map(|(it, token)| (it.job, token.name.clone())).collect();
         Ok(Self {
             cluster: Mutex::new(Cluster::new(policy)),

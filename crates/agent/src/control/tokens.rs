@@ -20,16 +20,30 @@ pub(super) const DEFAULT_NAME: &str = "cluster";
 /// The most bytes of a file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A token and its name.
+/// A token of a cluster, and its name.
 #[derive(Clone, Debug)]
-pub(super) struct NamedToken {
+pub struct ClusterToken {
     pub(super) name: String,
     token: Token,
 }
 
-impl NamedToken {
+impl ClusterToken {
+    /// The token of an agent.
+    ///
+    /// # Errors
+    /// If the file cannot be read, others can read it, or it has not exactly one token.
+    pub fn read(path: &Path) -> Result<Self, AgentError> {
+        match <[Self; 1]>::try_from(read_tokens(path)?) {
+            Ok([token]) => Ok(token),
+            Err(_) => {
+                let why = "an agent has one token, and there are several".to_owned();
+                Err(AgentError::Token { path: path.to_owned(), why })
+            }
+        }
+    }
+
     /// How both ends of a connection know the token.
-    pub(super) fn identity(&self) -> Identity {
+    pub fn identity(&self) -> Identity {
         let text = b"foreread control ".iter().chain(self.name.as_bytes());
         let job = text.fold(0, |hash, byte| mix(hash ^ u64::from(*byte)));
         Identity { rank: Rank(0), job, token: self.token.clone() }
@@ -40,7 +54,7 @@ impl NamedToken {
 ///
 /// # Errors
 /// If it cannot be read, others can read it, or a line is not valid.
-pub(super) fn read_tokens(path: &Path) -> Result<Vec<NamedToken>, AgentError> {
+pub(super) fn read_tokens(path: &Path) -> Result<Vec<ClusterToken>, AgentError> {
     let wrong = |why: String| AgentError::Token { path: path.to_owned(), why };
     let found = fs::metadata(path).map_err(|error| wrong(error.to_string()))?;
     if !found.is_file() || found.len() > MAX_BYTES {
@@ -67,7 +81,7 @@ pub(super) fn read_tokens(path: &Path) -> Result<Vec<NamedToken>, AgentError> {
         if name.contains(['/', '@', '*']) {
             return Err(wrong(format!("line {number}: a name has no '/', '@' or '*'")));
         }
-        tokens.push(NamedToken { name: name.to_owned(), token });
+        tokens.push(ClusterToken { name: name.to_owned(), token });
     }
     if tokens.is_empty() {
         return Err(wrong("it has no token: `foreread token` prints a new one".to_owned()));

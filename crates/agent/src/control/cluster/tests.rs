@@ -34,6 +34,7 @@ enum Message {
     Report(Report),
     Applied(u64),
     Grant(Box<Grant>),
+    Notes(ClusterNotes),
 }
 
 /// What happens at a time.
@@ -148,8 +149,12 @@ impl Simulation {
         for at in 0..self.agents.len() {
             self.dial_or_report(at);
         }
-        for (connection, grant) in self.cluster.grants(now) {
+        for OutgoingGrant { connection, grant, with_notes } in self.cluster.grants(now) {
             if let Some(at) = self.agents.iter().position(|agent| agent.connection == Some(connection)) {
+                if with_notes {
+                    let notes = self.cluster.notes().clone();
+                    self.send(at, connection, Message::Notes(notes));
+                }
                 self.send(at, connection, Message::Grant(Box::new(grant)));
             }
         }
@@ -166,11 +171,11 @@ impl Simulation {
             Message::Applied(number) => {
                 self.cluster.applied(&node, connection, number, now);
             }
+            Message::Notes(notes) => agent.notes = Some(notes),
             Message::Grant(grant) => {
                 agent.heard = now;
                 agent.applied = grant.number;
                 agent.held.take(&grant.leases, agent.sent[&grant.report]);
-                agent.notes = grant.notes.or(agent.notes.take());
                 self.send(at, connection, Message::Applied(grant.number));
             }
         }
@@ -328,7 +333,7 @@ fn grant_after(cluster: &mut Cluster, user: &str, node: &str, report: Report, no
     cluster.grants(now);
     cluster.report(&name, connection, report, now);
     let grants = cluster.grants(now);
-    grants.into_iter().find(|(to, _)| *to == connection).unwrap().1
+    grants.into_iter().find(|it| it.connection == connection).unwrap().grant
 }
 
 #[test]

@@ -1,5 +1,6 @@
-// The agent's page: one status per second by server-sent events, and the last ten minutes as plots.
+// The page of an agent: one status per second by server-sent events, and the last ten minutes as plots.
 //
+// The control process of a cluster has the same page. Its status is an agent's, with nodes and changes.
 // Names and locations come from jobs, so every text is set by textContent, and plots are drawn on a
 // canvas. Nothing is loaded from elsewhere. A connection that is lost is shown and made again.
 "use strict";
@@ -57,6 +58,9 @@
     return shown.map(([value, unit]) => `${value} ${unit}`).join(" ");
   }
 
+  // A local date and time. Swedish dates are those of ISO 8601.
+  const dateTime = (seconds) => new Date(1000 * seconds).toLocaleString("sv-SE");
+
   // The part of requests that took no read of storage of their own.
   function hitShare(counts) {
     const hits = counts.hits + counts.joined + (counts.disk_reads || 0);
@@ -97,14 +101,14 @@
   }
 
   // A table below a heading. A column has `name`, `text` of a row, and by choice `detail` (a second
-  // line), `title`, `bar` (a share), `warns`, and `isNumber`.
+  // line), `title`, `bar` (a share), `warns`, `isNumber`, and `isOfCluster`.
   class Table {
     constructor(section, columns, empty) {
       this.columns = columns;
       this.table = add(section, "table");
-      const head = add(add(this.table, "thead"), "tr");
+      this.head = add(add(this.table, "thead"), "tr");
       for (const column of columns) {
-        const cell = add(head, "th", column.isNumber ? "number" : "");
+        const cell = add(this.head, "th", column.isNumber ? "number" : "");
         cell.scope = "col";
         cell.textContent = column.name;
       }
@@ -132,14 +136,19 @@
       }
     }
 
-    show(rows) {
+    show(rows, isCluster) {
       this.table.hidden = rows.length === 0;
       this.empty.hidden = rows.length > 0;
+      const isHidden = (column) => column.isOfCluster === true && !isCluster;
+      this.columns.forEach((column, number) => {
+        this.head.children[number].hidden = isHidden(column);
+      });
       resize(this.body, rows.length, (body) => this.makeRow(body));
       rows.forEach((row, at) => {
         const cells = this.body.children[at].children;
         this.columns.forEach((column, number) => {
           const cell = cells[number];
+          cell.hidden = isHidden(column);
           setText(cell.querySelector(".text"), column.text(row));
           if (column.detail) {
             setText(cell.querySelector(".detail"), column.detail(row));
@@ -325,12 +334,13 @@
     const hasStores = points.some((point) => point.stores.length > 0);
     const byStore = (point) => point.stores.map((it) => [it.name, it.name, it.bytes_per_second]);
     const whole = (point) => [["all", "all stores", point.bytes_per_second]];
+    // Processes of several nodes may have one number.
+    const jobKey = (job) => `${job.node || ""} ${job.process} ${job.name}`;
+    const jobName = (job) => `${program(job.name)} ${job.process}${job.node ? ` on ${job.node}` : ""}`;
     const shown = {
       rate: columns(hasStores ? byStore : whole),
       hit: columns((point) => [["all", "all jobs", point.hit_share]]),
-      stalled: columns((point) =>
-        point.jobs.map((job) => [`${job.process} ${job.name}`, `${program(job.name)} ${job.process}`, job.stalled_share]),
-      ),
+      stalled: columns((point) => point.jobs.map((job) => [jobKey(job), jobName(job), job.stalled_share])),
     };
     for (const [name, { times, series }] of Object.entries(shown)) {
       plots[name].show(times, series);
@@ -339,11 +349,49 @@
 
   const lines = (texts) => texts.join("\n");
 
+  function nodeState(node) {
+    if (!node.is_connected) {
+      return `silent for ${duration(node.silent_seconds)}`;
+    }
+    return node.is_draining ? "being drained" : "connected";
+  }
+
+  const leaseText = (lease) => `${rate(lease.bytes_per_second)} of ${lease.store}`;
+
+  // Nodes may have copies of one sample.
+  function keptText(dataset) {
+    const copies = dataset.held_samples > dataset.samples ? ", copies included" : "";
+    const disks = dataset.disk_bytes ? `, and ${bytes(dataset.disk_bytes)} on disks` : "";
+    return plural(dataset.held_samples, "sample") + copies + disks;
+  }
+
   const tables = {
+    nodes: new Table(
+      byId("nodes"),
+      [
+        { name: "Node", text: (node) => node.name },
+        { name: "User", text: (node) => node.user },
+        { name: "State", text: nodeState, warns: (node) => !node.is_connected },
+        { name: "Jobs", isNumber: true, text: (node) => count(node.jobs) },
+        {
+          name: "Memory",
+          text: (node) => `${bytes(node.held_bytes)} of ${bytes(node.memory)}`,
+          bar: (node) => node.held_bytes / node.memory,
+        },
+        { name: "Rate", isNumber: true, text: (node) => rate(node.bytes_per_second) },
+        {
+          name: "Leases",
+          text: (node) => lines(node.leases.map(leaseText)) || "none",
+          detail: (node) => (node.is_connected || node.leases.length === 0 ? "" : "reserved"),
+        },
+      ],
+      "No agent has connected yet.",
+    ),
     jobs: new Table(
       byId("jobs"),
       [
         { name: "Job", text: (job) => program(job.name), detail: (job) => `process ${job.process}`, title: (job) => job.name },
+        { name: "Node", isOfCluster: true, text: (job) => job.node || "" },
         { name: "Datasets", text: (job) => lines(job.datasets) || "none" },
         { name: "Samples/s", isNumber: true, text: (job) => samplesPerSecond(job.samples_per_second) },
         {
@@ -378,7 +426,7 @@
           name: "In memory",
           text: (it) => `${bytes(it.held_bytes)} of ${bytes(it.bytes)}`,
           bar: (it) => it.held_bytes / it.bytes,
-          detail: (it) => plural(it.held_samples, "sample") + (it.disk_bytes ? `, and ${bytes(it.disk_bytes)} on disks` : ""),
+          detail: keptText,
         },
         { name: "Jobs", isNumber: true, text: (it) => count(it.jobs) },
         { name: "Hits", isNumber: true, text: (it) => count(it.hits) },
@@ -396,7 +444,12 @@
       [
         { name: "Store", text: (it) => it.name },
         { name: "Rate", isNumber: true, text: (it) => rate(it.bytes_per_second) },
-        { name: "Limit", isNumber: true, text: (it) => (it.limit === null ? "none" : rate(it.limit)) },
+        {
+          name: "Limit",
+          isNumber: true,
+          text: (it) => (it.limit === null ? "none" : rate(it.limit)),
+          detail: (it) => (it.reserved > 0 ? `${rate(it.reserved)} reserved` : ""),
+        },
         {
           name: "Under way",
           isNumber: true,
@@ -416,11 +469,36 @@
       ],
       "All values are the defaults.",
     ),
+    changes: new Table(
+      byId("changes"),
+      [
+        { name: "Time", text: (it) => dateTime(it.time) },
+        { name: "By", text: (it) => it.by },
+        { name: "Change", text: (it) => it.change },
+      ],
+      "Nothing has been changed since the start.",
+    ),
   };
 
+  // What an agent and a cluster differ in.
+  function showKind(status, isCluster) {
+    const own = `process ${status.process}, running for ${duration(status.uptime_seconds)}`;
+    setText(byId("heading"), isCluster ? "foreread control" : "foreread agent");
+    byId("nodes").hidden = !isCluster;
+    byId("changes").hidden = !isCluster;
+    if (isCluster) {
+      const connected = status.nodes.filter((node) => node.is_connected).length;
+      const nodes = `${count(connected)} of ${plural(status.nodes.length, "node")} connected`;
+      setText(byId("about"), `cluster at ${status.address}, ${nodes}, ${own}`);
+    } else {
+      setText(byId("about"), own);
+    }
+  }
+
   function showStatus(status, point) {
-    setText(byId("about"), `process ${status.process}, running for ${duration(status.uptime_seconds)}`);
-    document.title = `${rate(point.bytes_per_second)} – foreread agent`;
+    const isCluster = Array.isArray(status.nodes);
+    showKind(status, isCluster);
+    document.title = `${rate(point.bytes_per_second)} – ${byId("heading").textContent}`;
     setText(byId("held"), bytes(status.held_bytes));
     add(byId("held"), "small").textContent = ` of ${bytes(status.memory)}`;
     setBar(byId("held-bar"), status.held_bytes / status.memory);
@@ -441,8 +519,10 @@
     setText(byId("job-count"), count(status.jobs.length));
     const stalled = status.jobs.filter((job) => job.stalled_share > STALLED).length;
     setText(byId("job-note"), stalled > 0 ? `${plural(stalled, "job")} stalled` : "none stalled");
+    // The newest change is the first row.
+    const rows = { ...status, nodes: status.nodes || [], changes: [...(status.changes || [])].reverse() };
     for (const [name, table] of Object.entries(tables)) {
-      table.show(status[name]);
+      table.show(rows[name], isCluster);
     }
   }
 
@@ -481,7 +561,8 @@
     try {
       const answer = await fetch("/api/v1/history", { signal: AbortSignal.timeout(SILENCE) });
       if (answer.status === 401) {
-        setConnection("lost", "this link is no longer valid: foreread agent status prints the new one");
+        const command = `${byId("heading").textContent} status`;
+        setConnection("lost", `this link is no longer valid: ${command} prints the new one`);
       }
       if (!answer.ok) {
         throw new Error(answer.statusText);

@@ -160,6 +160,16 @@ const LONG: &[Long] = &[
         test: "jobs_are_complete_whatever_happens_to_their_agent",
     },
     Long {
+        name: "eight nodes with a limit of 200 MB/s",
+        file: "integration-tests/tests/it/needs_network/cluster.rs",
+        test: "eight_nodes_hold_one_limit_whatever_happens_to_control",
+    },
+    Long {
+        name: "a thousand agents for 40 seconds",
+        file: "integration-tests/tests/it/control/many_agents.rs",
+        test: "thousand_agents_cost_little_time_and_memory",
+    },
+    Long {
         name: "3,000 rounds of random operations on a node's store",
         file: "crates/store/src/host/stress.rs",
         test: "requests_are_answered_whatever_happens_to_jobs_and_limits",

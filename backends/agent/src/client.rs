@@ -185,8 +185,8 @@ impl AgentClient {
         self.link.lock().stalled = Some(stalled);
     }
 
-    /// Has the agent fill its memory with a dataset of the job, or a part of it, if the request says
-    /// so. Returns how much of it is there. Blocks until the agent has answered.
+    /// Has the agent fill its memory with a dataset of the job, or a part of it, if the request
+    /// has it begin. Returns how much of it is there. Blocks until the agent has answered.
     ///
     /// # Errors
     /// If the agent has ended, or is of a version that cannot do it.

@@ -13,8 +13,8 @@
 //! "s3://my-bucket/train" = true
 //! ```
 //!
-//! The table `cluster` is the policy of the control process, with tables of its own. So one file can
-//! be for both. Each of them reads its own part, and mistakes in the other one do not matter.
+//! The table `cluster` is the policy of the control process, with tables of its own. So one file
+//! can be for both. Each of them reads its own part, and mistakes in the other one do not matter.
 //!
 //! It is looked at four times a second, because file systems on networks do not notify of changes
 //! by other nodes. A file with a mistake changes nothing: the values before it stay in force.

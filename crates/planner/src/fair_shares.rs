@@ -96,7 +96,7 @@ fn fill(limit: u64, demands: &[ShareDemand]) -> Vec<u64> {
     let at = |level: u128| {
         demands.iter().map(move |demand| {
             let share = (level * u128::from(demand.weight.max(1))) >> FRACTION;
-            // Below the level by weight, the floor holds. Above, nobody gets more than it wants.
+            // Below the level by weight, the floor holds. Above, none gets more than it wants.
             (share.min(u128::from(u64::MAX)) as u64).max(demand.floor).min(demand.wanted)
         })
     };
@@ -126,9 +126,9 @@ mod tests {
     }
 
     proptest! {
-        /// The definition: nobody gets more than it wants, the limit is used as far as it is
-        /// wanted, and whoever gets less than it wants has no less per weight than anybody above
-        /// its floor.
+        /// The definition: none gets more than it wants, and the limit is used as far as it is
+        /// wanted. One that gets less than it wants has no less per weight than any above its
+        /// floor.
         #[test]
         fn shares_are_max_min_fair(limit in 0_u64..30_000, demands in demands()) {
             let shares = fair_shares(limit, &demands);
@@ -145,7 +145,8 @@ mod tests {
                 prop_assert!(*share >= demand.floor.min(demand.wanted));
                 if *share < demand.wanted {
                     for (other, of) in shares.iter().zip(&demands).filter(|(other, of)| **other > of.floor) {
-                        let (own, others) = ((share + 1) * u64::from(of.weight), other * u64::from(demand.weight));
+                        let own = (share + 1) * u64::from(of.weight);
+                        let others = other * u64::from(demand.weight);
                         prop_assert!(own + u64::from(of.weight * demand.weight) >= others, "{shares:?}");
                     }
                 }

@@ -1,5 +1,7 @@
 //! `foreread control` and two agents on this machine: tokens, limits, draining, and a restart.
 
+mod many_agents;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -363,12 +365,12 @@ fn nodes_fill_their_memory_each_with_a_part() {
     eventually("the cluster has all", || number(&cluster.status(), "/datasets/0/held_samples") == 1000);
 }
 
-/// A job whose agent was told of a limit before any job of it has begun.
+/// An agent that never reaches its control process.
 #[test]
 // semantics: CONTROL-3
 fn agent_without_its_control_process_holds_its_own_limit() {
     let mut cluster = Cluster::new("");
-    // Nobody listens there.
+    // No process listens there.
     "127.0.0.1:1".clone_into(&mut cluster.address);
     let mut command = cluster.starting("n1", "alice", 100);
     command.args(["--origin-limit", "2MB/s"]);

@@ -83,6 +83,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "foreread-agent",
         &[
             "foreread-types",
+            "foreread-planner",
+            "foreread-connection",
             "foreread-dataset",
             "foreread-file-cache",
             "foreread-store",

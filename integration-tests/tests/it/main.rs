@@ -31,7 +31,6 @@ mod needs_btrfs;
 mod needs_ceph;
 mod needs_cgroup;
 mod needs_chromium;
-mod needs_cluster;
 mod needs_ext4;
 mod needs_fuse;
 mod needs_moto;

@@ -4,6 +4,8 @@
 //! `FOREREAD_TEST_NETWORK` holds the words that make a namespace in which namespaces may be made,
 //! to be put before a command.
 
+mod cluster;
+
 use std::process::Command;
 use std::time::Duration;
 
@@ -41,6 +43,15 @@ rank() {
 }
 "#;
 
+/// The words that make a namespace for networks. `None` if there are none.
+fn words() -> Option<String> {
+    let words = std::env::var("FOREREAD_TEST_NETWORK").ok();
+    if words.is_none() {
+        println!("skipped: FOREREAD_TEST_NETWORK names no way to make networks");
+    }
+    words
+}
+
 struct Network {
     samples: Samples,
     words: String,
@@ -49,10 +60,7 @@ struct Network {
 
 impl Network {
     fn new(samples: Samples) -> Option<Self> {
-        let Ok(words) = std::env::var("FOREREAD_TEST_NETWORK") else {
-            println!("skipped: FOREREAD_TEST_NETWORK names no way to make networks");
-            return None;
-        };
+        let words = words()?;
         Some(Self { samples, words, directory: tempfile::tempdir().unwrap() })
     }
 

@@ -264,5 +264,5 @@ pub async fn raw_answer(
     let (me, offer, spoke) =
         (identity(0), SampleOffer::new(wire.over(listener.address())), AtomicBool::new(false));
     let wanted = |purpose| purpose == Purpose::Samples(run());
-    handshake::answer(stream, from, &me, &offer, wanted, &spoke).await.unwrap().0.into_raw()
+    handshake::answer(stream, from, std::slice::from_ref(&me), &offer, wanted, &spoke).await.unwrap().0.into_raw()
 }

@@ -1,9 +1,9 @@
 //! The agents of a cluster, its policy, and what follows from them for each agent.
 //!
 //! It does no I/O and has no clock: the server calls it with messages and the time, and sends the
-//! grants that it returns. All of its state comes from the agents and the policy file, so a process
-//! that replaces a killed one knows all of it once the agents have dialled again. Until then, it
-//! takes nothing from anybody and gives nothing new.
+//! grants that it returns. All of its state comes from the agents and the policy file. So a process
+//! that replaces a killed one knows all of it when the agents have dialled again. Until then,
+//! agents keep what they have, and get nothing new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -233,8 +233,8 @@ impl Cluster {
         names.iter().filter_map(|name| self.grant(name, now)).collect()
     }
 
-    /// Decides when agents may get more than they have. Agents of an earlier process may have leases
-    /// that nobody knows.
+    /// Decides when agents may get more than they have. Agents of an earlier process may have
+    /// leases that this process does not know.
     fn settle(&mut self, now: Duration) {
         let Some(begun) = self.begun else { return };
         let are_known = self.nodes.values().all(|node| !node.is_unknown);

@@ -1,8 +1,8 @@
 //! Divides the limit of a store among the agents of a cluster.
 //!
-//! All that agents may read at any moment adds up to the limit at most. So nothing is given to one
-//! agent before another one has said that it has let go of it, and what an agent may read that is
-//! not heard stays reserved. The price is a round trip before an agent gets more, and the part of
+//! All that agents may read at any moment adds up to the limit at most. So an agent gets nothing
+//! before another one has confirmed that it no longer uses it. What an agent may read that is not
+//! heard stays reserved. The price is a round trip before an agent gets more, and the part of
 //! an agent that is gone and was not forgotten.
 
 use std::collections::BTreeMap;
@@ -64,8 +64,8 @@ fn keep(has: &[u64], budget: u64) -> Vec<u64> {
     has.iter().map(|has| part(has) as u64).collect()
 }
 
-/// What each gets now, on the way from what it has to what is wanted for it. What others still have
-/// is not free, whatever they were told.
+/// What each gets now, on the way from what it has to what is wanted for it. What others may still
+/// use is not free.
 fn approach(has: &[u64], wanted: &[u64], budget: u64) -> Vec<u64> {
     let taken = has.iter().copied().fold(0, u64::saturating_add);
     let free = u128::from(budget.saturating_sub(taken));
@@ -78,8 +78,8 @@ fn approach(has: &[u64], wanted: &[u64], budget: u64) -> Vec<u64> {
     has.iter().zip(wanted).map(next).collect()
 }
 
-/// What each agent gets if nothing is in the way. Together they are the budget. Agents that have not
-/// reported since they dialled keep what they have.
+/// What each agent gets if nothing is in the way. Together they are the budget. Agents that have
+/// not reported since they dialled keep what they have.
 fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &Policy) -> Vec<u64> {
     let has_reported = |node: &Node| node.report.number > 0;
     let kept = heard.iter().filter(|(_, node)| !has_reported(node)).map(|(_, node)| node.most(store));

@@ -88,10 +88,10 @@ mod tests {
         assert_eq!(of(&held, 114), (Some(25), Some(10)));
         assert_eq!(of(&held, 115), (Some(25), Some(25)));
         assert_eq!(held.in_force(at(115))[0], lease("s3://a", 25, 25));
-        // What was told does not rise meanwhile.
-        let mut told = held.clone();
-        assert_eq!(told.tell(at(111))[1], lease("s3://b", 10, 25));
-        assert_eq!((of(&told, 125), of(&told, 126)), ((Some(25), Some(10)), (Some(25), Some(25))));
+        // A rate that was sent does not rise meanwhile.
+        let mut sent = held.clone();
+        assert_eq!(sent.tell(at(111))[1], lease("s3://b", 10, 25));
+        assert_eq!((of(&sent, 125), of(&sent, 126)), ((Some(25), Some(10)), (Some(25), Some(25))));
         held.take(&[lease("s3://b", 7, 25)], at(105));
         assert_eq!(of(&held, 106), (None, Some(7)));
     }

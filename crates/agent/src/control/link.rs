@@ -2,7 +2,7 @@
 //!
 //! The agent dials, and dials again when the connection breaks or the control process is silent. It
 //! reports once per second, and at once when a job begins to wait for its turn at a store. No job
-//! waits for any of this: what the control process has said last holds until it ends.
+//! waits for any of this: the last grant holds until its leases end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
@@ -110,7 +110,7 @@ impl ControlLink {
         };
         runtime.spawn(async move {
             dialing.run(on_end).await;
-            // Whoever waits may be gone.
+            // The agent may wait no longer.
             let _ = has_ended.send(());
         });
         if granted.recv_timeout(FIRST_GRANT).is_err() {
@@ -148,7 +148,7 @@ struct DialingAgent {
     applied: u64,
     /// The last request to fill the memory.
     warmed: u64,
-    /// Told at the first grant.
+    /// For the start, which waits for the first grant.
     first: Option<std_mpsc::Sender<()>>,
 }
 
@@ -267,7 +267,7 @@ impl DialingAgent {
         let sent = self.sent.iter().find(|(number, _)| *number == grant.report).map(|(_, at)| *at);
         let are_new = {
             let mut word = self.state.lock_control();
-            // A report that nobody remembers was sent long ago, so its lease has ended.
+            // A report that is not known any more was sent long ago, so its lease has ended.
             word.leases.take(&grant.leases, sent.unwrap_or_default());
             if let Some(status) = &mut word.status {
                 status.is_draining = grant.is_draining;

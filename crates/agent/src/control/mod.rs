@@ -1,18 +1,18 @@
 //! The control process of a cluster: what the agents of one node alone cannot do.
 //!
-//! Agents dial it and report once per second. It divides the limits of stores over all of them, has
-//! them share datasets to fill their memory with, and shows the cluster as a whole.
+//! Agents dial it and report once per second. It divides the limits of stores over all of them, and
+//! shows the cluster as a whole. It gives each agent a part of a dataset to fill its memory with.
 //!
 //! # Decisions and price
 //!
 //! * *Its state is soft.* Agents report all that it needs, and keep [notes](messages::ClusterNotes)
 //!   for the process that comes after it. So there is no database, and a restart costs two seconds.
 //! * *A lease is an upper limit that ends.* After [`LEASE`], an agent that is cut off reads the
-//!   limit divided by the number of agents. That is reserved for it until somebody forgets it. The
-//!   price is bandwidth that nobody uses while it is gone.
+//!   limit divided by the number of agents. That is reserved for it until a user has it forgotten.
+//!   The price is unused bandwidth while it is gone.
 //! * *No job waits for it.* An agent without it has its last lease, or its part of the limit.
-//! * *It is asked by its own user alone*, over a Unix socket. Agents cannot change anything. Tokens
-//!   say whose an agent is.
+//! * *Only its own user changes it*, over a Unix socket. Agents cannot change anything. The name of
+//!   a token decides whose an agent is.
 
 mod cluster;
 mod division;

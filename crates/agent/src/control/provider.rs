@@ -18,11 +18,11 @@ pub const CONTROL_CHANGE: &str = "change";
 /// The call that ends the process.
 pub const CONTROL_STOP: &str = "stop";
 
-/// A change that somebody asks for.
+/// A change of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControlRequest {
-    /// Who asks, for the log. The socket is its user's alone, so this is not a proof.
+    /// Who requests it, for the log. It is not proven: the socket is its user's alone.
     pub by: String,
     /// Changes of the policy, each as `KEY=VALUE`. All of them are made, or none.
     pub set: Vec<String>,

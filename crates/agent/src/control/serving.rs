@@ -36,8 +36,8 @@ const MAX_WAITING: usize = 64;
 /// How long after a change grants are computed.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// The part of its time that this process computes grants at most.
-const BUSY_PART: u32 = 25;
+/// This process computes grants for one part in so many of its time at most.
+const BUSY_PART: u32 = 50;
 
 /// A message to an agent.
 pub(super) type Outgoing = (u32, Bytes);

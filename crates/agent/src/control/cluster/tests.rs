@@ -31,7 +31,7 @@ struct SimulatedAgent {
 
 #[derive(Debug)]
 enum Message {
-    Report(Report),
+    Report(Box<Report>),
     Applied(u64),
     Grant(Box<Grant>),
     Notes(ClusterNotes),
@@ -111,7 +111,7 @@ impl Simulation {
                 self.cluster = Cluster::new(policy_file());
                 self.agents.iter_mut().for_each(|agent| agent.connection = None);
                 self.under_way.clear();
-                // One that has the last notes is reached. If none is, nobody knows the others.
+                // One that has the last notes is reached. Otherwise the others are not known.
                 let version = |agent: &SimulatedAgent| agent.notes.as_ref().map(|notes| notes.version);
                 let is_cut = |at: &usize| self.agents[*at].is_cut;
                 let last = (0..count).max_by_key(|at| (version(&self.agents[*at]), !is_cut(at))).unwrap();
@@ -167,7 +167,7 @@ impl Simulation {
         }
         let node = agent.node.clone();
         match message {
-            Message::Report(report) => self.cluster.report(&node, connection, report, now),
+            Message::Report(report) => self.cluster.report(&node, connection, *report, now),
             Message::Applied(number) => {
                 self.cluster.applied(&node, connection, number, now);
             }
@@ -198,7 +198,7 @@ impl Simulation {
                     demands: if agent.wanted == Some(0) { Vec::new() } else { vec![demand] },
                     status: AgentStatus::default(),
                 };
-                self.send(at, connection, Message::Report(report));
+                self.send(at, connection, Message::Report(Box::new(report)));
             }
         } else if !agent.is_cut && now - agent.dialled > Duration::from_millis(300) {
             let connection = self.next_connection;
@@ -244,8 +244,6 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
-
     /// Whatever is cut, restarted or added, and when: agents together never read more than the
     /// limit. After everything is well again, they have all of it.
     #[test]
@@ -257,8 +255,9 @@ proptest! {
             let until = simulation.now + Duration::from_millis(*after);
             while simulation.now < until {
                 simulation.step();
-                // Nobody has less than one byte per second.
-                prop_assert!(simulation.total() <= LIMIT + 20, "{} at {:?}", simulation.total(), simulation.now);
+                // Each has one byte per second at least.
+                let total = simulation.total();
+                prop_assert!(total <= LIMIT + 20, "{total} at {:?}", simulation.now);
             }
             simulation.happen(event);
         }
@@ -276,7 +275,7 @@ proptest! {
 
 #[test]
 // semantics: CONTROL-3
-fn agents_that_are_cut_off_have_a_part_reserved_until_they_are_forgotten() {
+fn absent_agents_have_a_part_reserved_until_forgotten() {
     let mut simulation = Simulation::new(8, 1);
     simulation.run(5);
     (0..4).for_each(|at| simulation.agents[at].is_cut = true);
@@ -316,7 +315,7 @@ fn restarted_process_knows_all_in_two_seconds() {
         simulation.step();
         least = least.min(simulation.total());
     }
-    // Nobody had less meanwhile, and what was set is in force. The absent agent is not forgotten.
+    // None had less meanwhile, and what was set is in force. The absent agent is not forgotten.
     assert!(least >= before / 100 * 99, "{least} of {before}");
     assert_eq!(simulation.cluster.policy().find("limit", STORE), Some(LIMIT));
     assert_eq!(simulation.cluster.policy().find("drain", "n2"), Some(1));

@@ -1,6 +1,6 @@
-// The page of an agent: one status per second by server-sent events, and the last ten minutes as plots.
+// The page of an agent or a cluster: one status per second by server-sent events, and the last ten
+// minutes as plots. The status of a cluster is that of an agent, with nodes and changes.
 //
-// The control process of a cluster has the same page. Its status is an agent's, with nodes and changes.
 // Names and locations come from jobs, so every text is set by textContent, and plots are drawn on a
 // canvas. Nothing is loaded from elsewhere. A connection that is lost is shown and made again.
 "use strict";

@@ -1,4 +1,4 @@
-//! The metrics, parsed back by a strict parser, and the dashboard that shows them.
+//! The metrics, parsed back by a strict parser, and the dashboards that show them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::PolicyValue;
 use crate::control::{ControlStatus, NodeLease};
 
-/// Metrics that the dashboard leaves out: they add nothing to those that it shows.
+/// Metrics that the dashboard of an agent leaves out: they add nothing to those that it shows.
 const NOT_SHOWN: [&str; 9] = [
     "dataset_disk_samples",
     "dataset_held_samples",
@@ -21,7 +21,23 @@ const NOT_SHOWN: [&str; 9] = [
     "job_weight",
 ];
 
+/// Those that the dashboard of a cluster leaves out. A cluster has no limit of reads at once.
+const NOT_SHOWN_OF_CLUSTER: [&str; 11] = [
+    "dataset_disk_samples",
+    "dataset_held_samples",
+    "dataset_jobs",
+    "dataset_samples",
+    "disk_refused_samples_total",
+    "held_samples",
+    "info",
+    "job_look_ahead_bytes",
+    "job_read_failures_total",
+    "job_weight",
+    "store_parallelism_limit",
+];
+
 const DASHBOARD: &str = include_str!("../../../../../packaging/grafana/foreread-agent.json");
+const CLUSTER_DASHBOARD: &str = include_str!("../../../../../packaging/grafana/foreread-control.json");
 
 /// A metric of the text.
 #[derive(Debug, Default)]
@@ -160,6 +176,22 @@ fn full() -> AgentStatus {
     }
 }
 
+/// A cluster of one node, which has the one job.
+fn full_cluster() -> ControlStatus {
+    let mut cluster = full();
+    cluster.jobs[0].node = "n1".to_owned();
+    let lease = NodeLease { store: "s3://bucket".to_owned(), bytes_per_second: 77 };
+    let node = NodeStatus {
+        name: "n1".to_owned(),
+        user: "alice".to_owned(),
+        is_connected: true,
+        memory: 55,
+        leases: vec![lease],
+        ..NodeStatus::default()
+    };
+    ControlStatus { cluster, nodes: vec![node], ..ControlStatus::default() }
+}
+
 /// The value of a series.
 fn value(families: &BTreeMap<String, Family>, name: &str, labels: &[(&str, &str)]) -> f64 {
     let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -277,9 +309,21 @@ fn panels(value: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn dashboard_uses_only_metrics_that_exist() {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let families = parse(&text(&full()));
+fn dashboard_of_an_agent_uses_only_metrics_that_exist() {
+    check_dashboard(DASHBOARD, &full(), &NOT_SHOWN);
+}
+
+#[test]
+fn dashboard_of_a_cluster_uses_only_metrics_that_exist() {
+    check_dashboard(CLUSTER_DASHBOARD, &full_cluster(), &NOT_SHOWN_OF_CLUSTER);
+}
+
+/// Checks the panels and queries of a dashboard for a status that has all metrics.
+fn check_dashboard(dashboard: &str, status: &dyn ShownStatus, not_shown: &[&str]) {
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let families = parse(&text(status));
+    // Grafana replaces a dashboard that has the same identifier.
+    assert_eq!(dashboard["uid"], status.prefix().replace('_', "-"));
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let source = variables.iter().find(|it| it["type"] == "datasource").unwrap();
     assert_eq!(source["query"], "prometheus");
@@ -324,26 +368,16 @@ fn dashboard_uses_only_metrics_that_exist() {
             "{variable}"
         );
     }
-    let unused = families.keys().filter_map(|name| name.strip_prefix("foreread_agent_"));
-    let unused: Vec<_> = unused.filter(|name| !used.contains(&format!("foreread_agent_{name}"))).collect();
-    assert_eq!(unused, NOT_SHOWN, "a metric is in no panel, or in this list and in a panel");
+    let prefix = format!("{}_", status.prefix());
+    let unused = families.keys().filter(|name| !used.contains(*name));
+    let unused: Vec<_> = unused.map(|name| name.strip_prefix(&prefix).unwrap()).collect();
+    assert_eq!(unused, not_shown, "a metric is in no panel, or in this list and in a panel");
 }
 
 #[test]
 // semantics: CONTROL-7
 fn metrics_of_a_cluster_have_its_nodes() {
-    let mut cluster = full();
-    cluster.jobs[0].node = "n1".to_owned();
-    let lease = NodeLease { store: "s3://bucket".to_owned(), bytes_per_second: 77 };
-    let node = NodeStatus {
-        name: "n1".to_owned(),
-        user: "alice".to_owned(),
-        is_connected: true,
-        memory: 55,
-        leases: vec![lease],
-        ..NodeStatus::default()
-    };
-    let families = parse(&text(&ControlStatus { cluster, nodes: vec![node], ..ControlStatus::default() }));
+    let families = parse(&text(&full_cluster()));
     assert!(families.keys().all(|name| name.starts_with("foreread_control_")));
     let of = |name: &str, labels: &[(&str, &str)]| {
         let labels: Vec<_> =

@@ -1,0 +1,128 @@
+//! A control process with a thousand agents that only report.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foreread_agent::ClusterToken;
+use foreread_connection::{Address, ControlConnection, SystemTransport};
+use foreread_store::Client;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::{ALICE, private};
+use crate::agent_node::eventually;
+use crate::support::{foreread, number, run};
+
+/// The processor time of a process in seconds, and its resident bytes.
+fn used_by(process: u32) -> (f64, u64) {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: f64 = [11, 12].map(|at| fields[at].parse::<f64>().unwrap()).iter().sum();
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    (ticks / 100.0, 1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap())
+}
+
+const AGENTS: usize = 1000;
+
+/// An agent that only reports, for some seconds. Returns whether it was granted a part of a limit.
+async fn report_only(address: Address, token: Arc<ClusterToken>, number: usize, seconds: u64) -> bool {
+    let timeout = Duration::from_secs(30);
+    let identity = token.identity();
+    let connection = loop {
+        // While many handshakes are under way, others are closed, and agents dial again.
+        match ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await {
+            Ok((connection, _)) => break connection,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100 + number as u64 % 400)).await,
+        }
+    };
+    let (mut sender, mut receiver) = connection.split();
+    let node = format!("node-{number:04}");
+    let hello = json!({"versions": [1, 1], "node": node, "instance": node});
+    sender.send(1, hello.to_string().into()).await.unwrap();
+    let job = |name: &str| {
+        json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,
+               "reads": 9, "read_bytes": 77_000_000, "samples_per_second": 512.5, "stalled_share": 0.5})
+    };
+    let demand = |name: &str| json!({"store": "s3://bucket", "job": name, "weight": 1, "wanted": null});
+    let mut report = json!({
+        "demands": [demand("search-1"), demand("search-2")],
+        "status": {
+            "memory": 1_000_000_000, "jobs": [job("search-1"), job("search-2")],
+            "datasets": [{"url": "s3://bucket/train", "samples": 1_000_000, "bytes": 100_000_000_000_u64}],
+            "stores": [{"name": "s3://bucket", "bytes_per_second": 1000.0}],
+        },
+    });
+    let (begun, mut sent, mut applied, mut is_granted) = (Instant::now(), 0_u64, 0, false);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        tokio::select! {
+            _ = ticks.tick() => {
+                sent += 1;
+                (report["number"], report["applied"]) = (json!(sent), json!(applied));
+                sender.send(2, report.to_string().into()).await.unwrap();
+            }
+            message = receiver.receive(1 << 20) => {
+                let (kind, payload) = message.unwrap().unwrap();
+                if kind == 7 {
+                    // Notes, which are for a control process after this one.
+                    continue;
+                }
+                assert_eq!(kind, 5);
+                let grant: Value = serde_json::from_slice(&payload).unwrap();
+                applied = grant["number"].as_u64().unwrap();
+                is_granted |= grant["leases"][0]["bytes_per_second"].as_u64().is_some_and(|rate| rate > 1);
+                sender.send(3, json!({"number": applied}).to_string().into()).await.unwrap();
+            }
+        }
+    }
+    is_granted
+}
+
+#[test]
+// semantics: CONTROL-9
+fn thousand_agents_cost_little_time_and_memory() {
+    let seconds = if std::env::var_os("FOREREAD_SOAK").is_some() { 40 } else { 14 };
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let token = private(directory.path().join("token"), ALICE);
+    let policy = directory.path().join("agent.toml");
+    fs::write(&policy, "[cluster.limit]\n's3://bucket' = '1GB/s'\n").unwrap();
+    let socket = directory.path().join("control.sock");
+    let mut command = foreread(["control", "start", "--listen", "127.0.0.1:0"]);
+    command.arg("--tokens").arg(&token).arg("--policy").arg(&policy).arg("--socket").arg(&socket);
+    run(&mut command).ok();
+    let status = || -> Value {
+        let client = Client::connect(&socket.display().to_string()).unwrap();
+        serde_json::from_slice(&client.call("status", b"").unwrap()).unwrap()
+    };
+    let first = status();
+    let process = number(&first, "/process") as u32;
+    let address: Address = first["address"].as_str().unwrap().parse().unwrap();
+    let token = Arc::new(ClusterToken::read(&token).unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let agents: Vec<_> = (0..AGENTS)
+        .map(|number| runtime.spawn(report_only(address.clone(), Arc::clone(&token), number, seconds)))
+        .collect();
+    eventually("all are connected", || status()["nodes"].as_array().unwrap().len() == AGENTS);
+    std::thread::sleep(Duration::from_secs(4));
+    let (begun, (before, _)) = (Instant::now(), used_by(process));
+    std::thread::sleep(Duration::from_secs(seconds - 9));
+    let (after, resident) = used_by(process);
+    let share = (after - before) / begun.elapsed().as_secs_f64();
+    let granted: u64 = status()["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| number(node, "/leases/0/bytes_per_second"))
+        .sum();
+    let results: Vec<bool> = agents.into_iter().map(|agent| runtime.block_on(agent).unwrap()).collect();
+    kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
+    println!("{:.1} % of a core, {:.1} MiB, {granted} of 1 GB/s", 100.0 * share, resident as f64 / 1048576.0);
+    assert!(results.iter().all(|is_granted| *is_granted));
+    assert!(granted <= 1_000_000_000 + AGENTS as u64, "{granted}");
+    assert!(resident < 100 << 20, "{resident}");
+    assert!(std::env::var_os("FOREREAD_SOAK").is_none() || share < 0.1, "{share}");
+}

@@ -264,5 +264,6 @@ pub async fn raw_answer(
     let (me, offer, spoke) =
         (identity(0), SampleOffer::new(wire.over(listener.address())), AtomicBool::new(false));
     let wanted = |purpose| purpose == Purpose::Samples(run());
-    handshake::answer(stream, from, std::slice::from_ref(&me), &offer, wanted, &spoke).await.unwrap().0.into_raw()
+    let known = [me];
+    handshake::answer(stream, from, &known, &offer, wanted, &spoke).await.unwrap().0.into_raw()
 }

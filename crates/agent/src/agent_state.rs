@@ -3,7 +3,7 @@
 //! The policy is applied to a store, a dataset or a job when it appears, and to all of them when it
 //! changes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,8 @@ pub(crate) struct AgentState {
 #[derive(Debug, Default)]
 pub(crate) struct ControlWord {
     pub(crate) leases: HeldLeases,
+    /// By store: the leases that are applied.
+    applied: HashMap<String, Option<NonZeroU64>>,
     /// Its values of the policy, each as `KEY=VALUE`.
     pub(crate) values: Vec<String>,
     /// `None` without a control process.
@@ -191,12 +193,32 @@ impl AgentState {
         self.lock_control().status.clone()
     }
 
-    /// Applies what the control process says of stores, which ends by itself.
+    /// Applies the leases of stores that have changed since the last call: they end by themselves.
     pub(crate) fn apply_leases(&self) {
         let policy = self.lock_policy();
-        for dataset in self.datasets.all() {
-            self.apply_to_dataset(&policy.policy, &dataset);
+        let origins: BTreeSet<String> =
+            self.datasets.all().into_iter().map(|dataset| dataset.origin).collect();
+        for origin in origins {
+            let lease = self.lease(&origin);
+            let applied = self.lock_control().applied.insert(origin.clone(), lease);
+            if applied != Some(lease) {
+                self.limit_origin(&policy.policy, &origin);
+            }
         }
+    }
+
+    /// Bytes per second of a store, by the control process. At least 1.
+    fn lease(&self, origin: &str) -> Option<NonZeroU64> {
+        let lease = self.lock_control().leases.limit(origin, self.now());
+        lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN))
+    }
+
+    fn limit_origin(&self, policy: &Policy, origin: &str) {
+        let mut limits = policy.store(origin);
+        // The control process cannot raise the agent's own limit.
+        limits.bytes_per_second = [limits.bytes_per_second, self.lease(origin)].into_iter().flatten().min();
+        self.host.set_limit(origin, limits.bytes_per_second);
+        self.store.set_origin(origin, limits);
     }
 
     /// Applies the values of the control process.
@@ -431,13 +453,7 @@ impl AgentState {
     }
 
     fn apply_to_dataset(&self, policy: &Policy, dataset: &KnownDataset) {
-        let mut limits = policy.store(&dataset.origin);
-        let lease = self.lock_control().leases.limit(&dataset.origin, self.now());
-        let lease = lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN));
-        // The control process cannot raise the agent's own limit.
-        limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
-        self.host.set_limit(&dataset.origin, limits.bytes_per_second);
-        self.store.set_origin(&dataset.origin, limits);
+        self.limit_origin(policy, &dataset.origin);
         let (weight, mut bounds) = policy.dataset(&dataset.url, u64::MAX);
         if self.is_used(dataset.id) {
             // Samples of units that left would each cost a unit again.

@@ -148,6 +148,9 @@ pub struct DatasetStatus {
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
+    /// Bytes per second that would not be read from storage with a gigabyte more of memory. In the
+    /// status of a cluster: of memory on the node where it saves most.
+    pub saved_by_gb: f64,
 }
 
 /// A store that datasets are read from.

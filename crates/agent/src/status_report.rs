@@ -163,6 +163,7 @@ impl AgentState {
             hits: state.counts.hits + state.counts.joined,
             reads: state.counts.reads,
             read_bytes: state.counts.read_bytes,
+            saved_by_gb: state.saved_by_gb,
         }
     }
 }

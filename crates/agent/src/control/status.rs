@@ -122,12 +122,13 @@ fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
     cluster.nodes().iter().map(status).collect()
 }
 
-/// The agents that are heard as one.
+/// The agents as one. Of those that are not heard only their totals count, which never fall.
 fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
     let mut sum = AgentStatus::default();
     let (mut datasets, mut stores) = (BTreeMap::new(), BTreeMap::new());
-    for (name, node) in cluster.nodes().iter().filter(|(_, node)| node.is_heard(now)) {
-        let shown = &node.report.status;
+    for (name, node) in cluster.nodes() {
+        let present = &node.report.status;
+        let shown = &if node.is_heard(now) { present.clone() } else { totals_of(present) };
         sum.memory += shown.memory;
         sum.held_bytes += shown.held_bytes;
         sum.samples += shown.samples;
@@ -154,6 +155,37 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
     sum
 }
 
+/// The counts since an agent's start, without its present state.
+fn totals_of(status: &AgentStatus) -> AgentStatus {
+    let disk = status.disk.as_ref().map(|disk| DiskStatus { capacity: 0, held_bytes: 0, ..disk.clone() });
+    let datasets = status.datasets.iter().map(|dataset| DatasetStatus {
+        held_samples: 0,
+        held_bytes: 0,
+        disk_samples: 0,
+        disk_bytes: 0,
+        jobs: 0,
+        saved_by_gb: 0.0,
+        ..dataset.clone()
+    });
+    let stores = status.stores.iter().map(|store| OriginStatus {
+        reading: 0,
+        queued: 0,
+        bytes_per_second: 0.0,
+        ..store.clone()
+    });
+    AgentStatus {
+        disk,
+        datasets: datasets.collect(),
+        stores: stores.collect(),
+        memory: 0,
+        held_bytes: 0,
+        samples: 0,
+        reading: 0,
+        jobs: Vec::new(),
+        ..status.clone()
+    }
+}
+
 fn add_disk(to: &mut DiskStatus, disk: &DiskStatus) {
     to.capacity += disk.capacity;
     to.held_bytes += disk.held_bytes;
@@ -174,6 +206,7 @@ fn add_dataset(to: &mut BTreeMap<String, DatasetStatus>, dataset: &DatasetStatus
     sum.hits += dataset.hits;
     sum.reads += dataset.reads;
     sum.read_bytes += dataset.read_bytes;
+    sum.saved_by_gb = sum.saved_by_gb.max(dataset.saved_by_gb);
 }
 
 fn add_store(to: &mut BTreeMap<String, OriginStatus>, store: &OriginStatus) {

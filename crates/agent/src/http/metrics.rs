@@ -174,6 +174,8 @@ fn datasets(metrics: &mut MetricsText, datasets: &[DatasetStatus]) {
     family("dataset_disk_bytes", Gauge, "Space that a dataset's samples take on disks", |it| it.disk_bytes);
     family("dataset_disk_samples", Gauge, "Samples of a dataset on disks", |it| it.disk_samples);
     family("dataset_jobs", Gauge, "Connected jobs that read a dataset", |it| it.jobs);
+    let help = "Reads from storage in bytes per second that a gigabyte more of memory would save";
+    family("dataset_saved_by_gigabyte_bytes_per_second", Gauge, help, |it| it.saved_by_gb as u64);
     let help = "Requests for a dataset that took no read of their own";
     family("dataset_hits_total", Counter, help, |it| it.hits);
     family("dataset_reads_total", Counter, "Samples of a dataset read from storage", |it| it.reads);

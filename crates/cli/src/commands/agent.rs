@@ -125,8 +125,10 @@ pub(super) fn http_address(options: &AgentHttp) -> Result<Option<SocketAddr>> {
 /// The absolute path of the policy file: a named one must exist.
 pub(super) fn policy_file(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
-        let path = std::fs::canonicalize(named);
-        return path.with_context(|| format!("cannot read the policy file {}", named.display()));
+        let cannot = || format!("cannot read the policy file {}", named.display());
+        std::fs::metadata(named).with_context(cannot)?;
+        // Links stay: a new file may take the place of what they name.
+        return std::path::absolute(named).with_context(cannot);
     }
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".config"));
     let directory = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -319,7 +321,8 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         let url = output::one_line(&dataset.url);
         let held = 100.0 * dataset.held_samples as f64 / dataset.samples.max(1) as f64;
         let (samples, bytes) = (dataset.samples, ByteSize(dataset.bytes));
-        writeln!(out, "dataset      {samples} samples, {bytes}, {held:.0}% in memory: {url}")?;
+        let gain = gain_text(dataset.saved_by_gb);
+        writeln!(out, "dataset      {samples} samples, {bytes}, {held:.0}% in memory{gain}: {url}")?;
     }
     for job in &status.jobs {
         writeln!(out, "job          {}", job_line(job))?;
@@ -341,6 +344,14 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         None => {}
     }
     Ok(out.flush()?)
+}
+
+/// What a gigabyte more of memory would save, if that is known and worth a word.
+pub(super) fn gain_text(saved_by_gb: f64) -> String {
+    if saved_by_gb < 1e5 {
+        return String::new();
+    }
+    format!(" (1 GB more saves {}/s)", ByteSize(saved_by_gb as u64))
 }
 
 fn control_line(control: &ControlLinkStatus) -> String {

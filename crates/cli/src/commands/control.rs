@@ -16,7 +16,7 @@ use foreread_agent::{
 };
 use foreread_store::Client;
 
-use super::agent::{http_address, job_line, policy_file, store_line};
+use super::agent::{gain_text, http_address, job_line, policy_file, store_line};
 use super::daemon;
 use crate::arguments::{Control, ControlOptions, ControlTarget};
 use crate::signals::Signals;
@@ -138,10 +138,10 @@ fn print(socket: &Path, status: &ControlStatus) -> Result<()> {
     for dataset in &cluster.datasets {
         let (samples, bytes) = (dataset.samples, ByteSize(dataset.bytes));
         let held = 100.0 * dataset.held_samples as f64 / samples.max(1) as f64;
-        let url = output::one_line(&dataset.url);
+        let (url, gain) = (output::one_line(&dataset.url), gain_text(dataset.saved_by_gb));
         writeln!(
             out,
-            "dataset      {samples} samples, {bytes}, {held:.0}% in memory, copies included: {url}"
+            "dataset      {samples} samples, {bytes}, {held:.0}% in memory, copies included{gain}: {url}"
         )?;
     }
     for node in &status.nodes {

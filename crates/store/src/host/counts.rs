@@ -7,6 +7,9 @@ use foreread_types::DatasetId;
 
 use super::{OriginLimits, StoreJob, StoreMember, StoreState};
 
+/// A gigabyte, in bytes.
+const GIGABYTE: f64 = 1e9;
+
 /// Samples and bytes since a store was made, or a job was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreCounts {
@@ -72,6 +75,9 @@ pub struct DatasetState {
     pub held_bytes: u64,
     /// What has happened so far.
     pub counts: StoreCounts,
+    /// Bytes per second that would not be read from its store with a gigabyte more of memory, by the
+    /// paces of the jobs. 0 if no order is known.
+    pub saved_by_gb: f64,
 }
 
 /// The state of a store that datasets are read from.
@@ -132,7 +138,8 @@ impl StoreState {
         let states = (0..).zip(&self.datasets).map(|(number, dataset)| {
             let (held_samples, held_bytes) = self.cache.residents(DatasetId(number));
             let kept_samples = self.cache.kept(DatasetId(number));
-            DatasetState { kept_samples, held_samples, held_bytes, counts: dataset.counts }
+            let (counts, saved_by_gb) = (dataset.counts, 0.0);
+            DatasetState { kept_samples, held_samples, held_bytes, counts, saved_by_gb }
         });
         states.collect()
     }
@@ -168,6 +175,7 @@ impl StoreState {
                 let held = self.held_share(dataset);
                 let of = orders.datasets.entry(dataset).or_default();
                 of.held = held;
+                of.bytes = self.footprint(dataset);
                 let order = of.orders.entry(member.convoy).or_default();
                 (order.fastest, order.jobs) = (order.fastest.max(pace), order.jobs + 1.0);
                 // A job's present dataset is the one that it has begun last; its others have ended.
@@ -177,9 +185,14 @@ impl StoreState {
         orders
     }
 
+    /// The memory that all samples of a dataset take.
+    fn footprint(&self, dataset: DatasetId) -> u64 {
+        self.datasets.get(dataset.0 as usize).map_or(0, |dataset| dataset.footprints.total())
+    }
+
     /// The part of a dataset that is in memory.
     fn held_share(&self, dataset: DatasetId) -> f64 {
-        let all = self.datasets.get(dataset.0 as usize).map_or(0, |dataset| dataset.footprints.total());
+        let all = self.footprint(dataset);
         let (_, held) = self.cache.residents(dataset);
         if all == 0 { 1.0 } else { held as f64 / all as f64 }
     }
@@ -198,6 +211,8 @@ pub(super) struct OrderPaces {
 struct DatasetPaces {
     /// The part that is in memory.
     held: f64,
+    /// What all of it takes there.
+    bytes: u64,
     /// By convoy.
     orders: BTreeMap<u64, OrderPace>,
 }
@@ -209,19 +224,34 @@ struct OrderPace {
     jobs: f64,
 }
 
+impl DatasetPaces {
+    /// The part of the uses that misses, with so much more of the dataset in memory.
+    fn miss(&self, more: f64) -> f64 {
+        let paces: Vec<f64> = self.orders.values().map(|order| order.fastest).collect();
+        SharedMiss::of(&paces, self.held + more).miss
+    }
+
+    /// Bytes per second that a gigabyte more would save.
+    fn saved_by_gb(&self) -> f64 {
+        let (bytes, pace) = (self.bytes.max(1) as f64, self.orders.values().map(|order| order.fastest));
+        (self.miss(0.0) - self.miss(GIGABYTE / bytes)).max(0.0) * pace.sum::<f64>() * bytes
+    }
+}
+
 impl OrderPaces {
-    /// Sets the expected hit shares of jobs.
-    pub(super) fn expect(&self, states: &mut BTreeMap<StoreJob, JobState>) {
-        let miss = |of: &DatasetPaces| {
-            let paces: Vec<f64> = of.orders.values().map(|order| order.fastest).collect();
-            SharedMiss::of(&paces, of.held).miss
-        };
+    /// Sets the expected hit shares of jobs, and what more memory would save.
+    pub(super) fn expect(&self, status: &mut StoreStatus) {
         let misses: BTreeMap<DatasetId, f64> =
-            self.datasets.iter().map(|(dataset, of)| (*dataset, miss(of))).collect();
+            self.datasets.iter().map(|(dataset, of)| (*dataset, of.miss(0.0))).collect();
         for (job, (dataset, convoy)) in &self.jobs {
             let jobs = self.datasets[dataset].orders[convoy].jobs;
-            if let Some(state) = states.get_mut(job) {
+            if let Some(state) = status.jobs.get_mut(job) {
                 state.expected_hit_share = Some(1.0 - misses[dataset] / jobs);
+            }
+        }
+        for (dataset, of) in &self.datasets {
+            if let Some(state) = status.datasets.get_mut(dataset.0 as usize) {
+                state.saved_by_gb = of.saved_by_gb();
             }
         }
     }

@@ -413,7 +413,7 @@ impl NodeStore {
             let state = self.0.lock();
             (state.status(), state.order_paces())
         };
-        orders.expect(&mut status.jobs);
+        orders.expect(&mut status);
         status
     }
 

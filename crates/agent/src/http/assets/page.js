@@ -362,7 +362,8 @@
   function keptText(dataset) {
     const copies = dataset.held_samples > dataset.samples ? ", copies included" : "";
     const disks = dataset.disk_bytes ? `, and ${bytes(dataset.disk_bytes)} on disks` : "";
-    return plural(dataset.held_samples, "sample") + copies + disks;
+    const more = dataset.saved_by_gb >= 1e5 ? `; 1 GB more saves ${rate(dataset.saved_by_gb)}` : "";
+    return plural(dataset.held_samples, "sample") + copies + disks + more;
   }
 
   const tables = {

@@ -9,11 +9,12 @@ use crate::PolicyValue;
 use crate::control::{ControlStatus, NodeLease};
 
 /// Metrics that the dashboard of an agent leaves out: they add nothing to those that it shows.
-const NOT_SHOWN: [&str; 9] = [
+const NOT_SHOWN: [&str; 10] = [
     "dataset_disk_samples",
     "dataset_held_samples",
     "dataset_jobs",
     "dataset_samples",
+    "dataset_saved_by_gigabyte_bytes_per_second",
     "disk_refused_samples_total",
     "info",
     "job_look_ahead_bytes",
@@ -22,11 +23,12 @@ const NOT_SHOWN: [&str; 9] = [
 ];
 
 /// Those that the dashboard of a cluster leaves out. A cluster has no limit of reads at once.
-const NOT_SHOWN_OF_CLUSTER: [&str; 11] = [
+const NOT_SHOWN_OF_CLUSTER: [&str; 12] = [
     "dataset_disk_samples",
     "dataset_held_samples",
     "dataset_jobs",
     "dataset_samples",
+    "dataset_saved_by_gigabyte_bytes_per_second",
     "disk_refused_samples_total",
     "held_samples",
     "info",
@@ -136,6 +138,7 @@ fn full() -> AgentStatus {
         hits: 206,
         reads: 207,
         read_bytes: 208,
+        saved_by_gb: 211.0,
     };
     let store = OriginStatus {
         name: "s3://bucket".to_owned(),
@@ -249,6 +252,7 @@ fn each_value_is_printed_with_help_type_and_labels() {
         ("disk_refused_samples_total", &[], 404.0),
         ("disk_refused_bytes_total", &[], 405.0),
         ("dataset_jobs", &dataset, 205.0),
+        ("dataset_saved_by_gigabyte_bytes_per_second", &dataset, 211.0),
         ("dataset_hits_total", &dataset, 206.0),
         ("dataset_reads_total", &dataset, 207.0),
         ("dataset_read_bytes_total", &dataset, 208.0),

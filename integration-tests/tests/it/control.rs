@@ -30,7 +30,7 @@ pub(crate) fn private(path: PathBuf, text: &str) -> PathBuf {
 }
 
 /// A bucket of 1,000 samples, a control process, and agents.
-struct Cluster {
+pub(crate) struct Cluster {
     store: HttpStore,
     directory: TempDir,
     address: String,
@@ -38,7 +38,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(policy: &str) -> Self {
+    pub(crate) fn new(policy: &str) -> Self {
         let store = HttpStore::start();
         store.numbered("train", NumberedObjects::new(1000, LENGTH));
         let directory = tempfile::tempdir().unwrap();
@@ -61,7 +61,7 @@ impl Cluster {
     }
 
     fn start_control(&mut self) {
-        let mut command = self.control(&["start", "--listen", &self.address]);
+        let mut command = self.control(&["start", "--listen", &self.address, "--http", "127.0.0.1:0"]);
         command.arg("--tokens").arg(self.path("tokens")).arg("--policy").arg(self.path("agent.toml"));
         run(&mut command).ok();
         let status = self.status();
@@ -69,10 +69,15 @@ impl Cluster {
         self.processes.push(number(&status, "/process") as u32);
     }
 
-    fn control(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn control(&self, arguments: &[&str]) -> Command {
         let mut command = at(&self.store, &["control"]);
         command.args(arguments).arg("--socket").arg(self.path("control/control.sock"));
         command
+    }
+
+    /// The link of its page for a browser.
+    pub(crate) fn link(&self) -> String {
+        fs::read_to_string(self.path("control/http.url")).unwrap().trim().to_owned()
     }
 
     fn status(&self) -> Value {
@@ -97,7 +102,7 @@ impl Cluster {
         command
     }
 
-    fn start_agent(&mut self, node: &str, user: &str, samples: u64) {
+    pub(crate) fn start_agent(&mut self, node: &str, user: &str, samples: u64) {
         run(&mut self.starting(node, user, samples)).ok();
         self.processes.push(number(&self.agent_status(node), "/process") as u32);
     }
@@ -106,7 +111,7 @@ impl Cluster {
         run(&mut self.agent(node, &["status", "--report", "json"])).json()
     }
 
-    fn job(&self, node: &str, name: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn job(&self, node: &str, name: &str, arguments: &[&str]) -> Command {
         let mut command = at(&self.store, &["load", "s3://train", "--report", "json", "--progress", "off"]);
         command.args(["--job-name", name, "--look-ahead", "2MB"]).args(arguments);
         command.arg("--agent").arg(self.socket(node));
@@ -221,7 +226,20 @@ fn strangers_get_nothing() {
     // Garbage before, in and after the handshake.
     garbage(&cluster);
     assert_eq!(node(&cluster.status(), "alice@n1")["is_connected"], true);
-    // The page takes a token, and the files of tokens have to be private.
+    // The page takes a token.
+    let link = cluster.link();
+    let (address, token) = link.strip_prefix("http://").unwrap().split_once("/?token=").unwrap();
+    for (token, answer) in
+        [(token, "HTTP/1.1 200"), (&token.replace('a', "b"), "HTTP/1.1 401"), ("", "HTTP/1.1 401")]
+    {
+        for path in ["/api/v1/status", "/metrics", "/"] {
+            assert!(get(address, path, token).starts_with(answer), "{path}");
+        }
+    }
+    // It is up to a second old.
+    let node = "foreread_control_node_connected{node=\"alice@n1\"";
+    eventually("metrics have the node", || get(address, "/metrics", token).contains(node));
+    // The files of tokens have to be private.
     let wrong = cluster.path("public");
     fs::copy(cluster.path("alice"), &wrong).unwrap();
     fs::set_permissions(&wrong, fs::Permissions::from_mode(0o644)).unwrap();
@@ -231,6 +249,19 @@ fn strangers_get_nothing() {
     assert!(run(&mut command).fails(2).contains("--control-token"));
     let mut command = cluster.agent("n4", &["start", "--memory", "1MB", "--control", "nowhere"]);
     assert!(run(command.arg("--control-token").arg(cluster.path("bob"))).fails(1).contains("HOST:PORT"));
+}
+
+/// What an HTTP server answers.
+fn get(address: &str, path: &str, token: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// What no agent sends.

@@ -10,6 +10,9 @@ use std::path::Path;
 use rustix::process::Signal;
 
 use crate::agent_http::{ShownAgent, eventually};
+use crate::agent_node::Running;
+use crate::control::Cluster;
+use crate::support::run;
 use browser::Browser;
 
 /// The name of a job that a page must not interpret.
@@ -52,6 +55,36 @@ fn page_shows_jobs_and_interprets_no_name() {
     // Neither an element nor a script of the name exists.
     assert_eq!(browser.evaluate("document.images.length"), 0);
     assert!(browser.evaluate("document.title").as_str().unwrap().ends_with("foreread agent"));
+    assert_eq!(browser.errors(), Vec::<String>::new());
+}
+
+#[test]
+// semantics: CONTROL-7
+fn page_of_a_cluster_shows_its_nodes_and_changes() {
+    let Some(mut browser) = browser() else { return };
+    let mut cluster = Cluster::new("[cluster.limit]\n's3://train' = '4MB/s'\n");
+    cluster.start_agent("n1", "alice", 100);
+    cluster.start_agent(HOSTILE, "bob", 100);
+    let _job = Running::start(cluster.job("n1", "search-1", &["--epochs", "1000"]));
+    run(&mut cluster.control(&["set", "user-weight@alice=2"])).ok();
+    browser.open(&cluster.link());
+    browser.until(IS_LIVE);
+    browser.until("document.querySelectorAll('#nodes tbody tr').length === 2");
+    let names =
+        "[...document.querySelectorAll('#nodes tbody tr td:first-child .text')].map(it => it.textContent)";
+    assert_eq!(browser.evaluate(names), serde_json::json!(["alice@n1", format!("bob@{HOSTILE}")]));
+    browser.until("document.querySelector('#jobs tbody').textContent.includes('alice@n1')");
+    browser.until("document.getElementById('changes').textContent.includes('user-weight@alice=2')");
+    assert!(browser.evaluate("document.title").as_str().unwrap().ends_with("foreread control"));
+    assert_eq!(browser.evaluate("document.images.length"), 0);
+    for (width, name) in [(1280, "wide"), (400, "narrow")] {
+        browser.set_width(width);
+        browser.until("document.querySelector('.uplot').clientWidth <= document.documentElement.clientWidth");
+        assert_eq!(browser.evaluate("document.documentElement.scrollWidth"), width);
+        let pictures = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        fs::create_dir_all(pictures).unwrap();
+        fs::write(pictures.join(format!("control-page-{name}.png")), browser.picture()).unwrap();
+    }
     assert_eq!(browser.errors(), Vec::<String>::new());
 }
 
@@ -102,7 +135,7 @@ fn lost_connection_is_shown_and_made_again() {
     // The next agent has another token.
     let address = agent.address().to_string();
     agent.signal(Signal::KILL);
-    eventually("it is gone", || crate::support::run(&mut agent.agent(&["status"])).code == Some(1));
+    eventually("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
     browser.until("document.body.dataset.connection === 'lost'");
     agent.restart(&address);
     browser.until(&format!("{connection}.includes('foreread agent status')"));

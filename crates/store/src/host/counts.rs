@@ -75,8 +75,8 @@ pub struct DatasetState {
     pub held_bytes: u64,
     /// What has happened so far.
     pub counts: StoreCounts,
-    /// Bytes per second that would not be read from its store with a gigabyte more of memory, by the
-    /// paces of the jobs. 0 if no order is known.
+    /// Bytes per second that would not be read from its store with a gigabyte more of memory, by
+    /// the paces of the jobs. 0 if no order is known.
     pub saved_by_gb: f64,
 }
 

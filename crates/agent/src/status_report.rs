@@ -69,7 +69,10 @@ impl AgentState {
             reads: store.counts.reads,
             read_bytes: store.counts.read_bytes,
             failures: store.counts.failures,
-            datasets: known.iter().map(|dataset| self.dataset_status(dataset, &store, &jobs)).collect(),
+            datasets: known
+                .iter()
+                .map(|dataset| self.dataset_status(dataset, &store, &jobs, &stores))
+                .collect(),
             jobs,
             stores,
             policy: self.policy_values(),
@@ -148,8 +151,10 @@ impl AgentState {
         dataset: &KnownDataset,
         store: &StoreStatus,
         jobs: &[JobStatus],
+        stores: &[OriginStatus],
     ) -> DatasetStatus {
         let state = store.datasets.get(dataset.id.0 as usize).cloned().unwrap_or_default();
+        let rate = stores.iter().find(|of| of.name == dataset.origin).map_or(0.0, |of| of.bytes_per_second);
         let on_disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         DatasetStatus {
             url: dataset.url.clone(),
@@ -163,7 +168,8 @@ impl AgentState {
             hits: state.counts.hits + state.counts.joined,
             reads: state.counts.reads,
             read_bytes: state.counts.read_bytes,
-            saved_by_gb: state.saved_by_gb,
+            // The paces of jobs that have just begun are high.
+            saved_by_gb: state.saved_by_gb.min(rate),
         }
     }
 }

@@ -238,6 +238,8 @@ impl AgentState {
             }
             Err(error) => tracing::warn!(%error, "the values of the control process are not in force"),
         }
+        drop(there);
+        self.note_disk_uses();
     }
 
     /// The bytes that samples may take in memory, gaps included.

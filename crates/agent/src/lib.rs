@@ -150,15 +150,16 @@ impl Agent {
         runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.spawn(look_regularly(Arc::clone(&state)));
         runtime.spawn(reload_regularly(Arc::clone(&state)));
-        let buffers = Arc::new(arena);
-        let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings())?;
-        socket::restrict(&socket)?;
-        tracing::info!(socket = %socket.display(), memory, "the agent serves");
+        // Before jobs can attach.
         let link = control.map(|target| {
             let state = Arc::clone(&state);
             ControlLink::start(runtime.handle(), state, target, own)
         });
         let link = link.transpose()?;
+        let buffers = Arc::new(arena);
+        let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings())?;
+        socket::restrict(&socket)?;
+        tracing::info!(socket = %socket.display(), memory, "the agent serves");
         let http = http.serve(runtime.handle(), move || state.status());
         Ok(Self { link, provider, socket, server: Some(server), _runtime: runtime, http, _lock: lock })
     }

@@ -10,6 +10,9 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use hkdf::Hkdf;
+use sha2::{Digest, Sha256};
+
 /// The secret that the ranks of one job share. It is never sent and never printed.
 #[derive(Clone)]
 pub struct Token(Arc<[u8]>);
@@ -84,6 +87,21 @@ impl Token {
     /// secret.
     pub fn known(text: &str) -> Self {
         Self(text.as_bytes().into())
+    }
+
+    /// A proof that who knows all of these tokens has written `bytes`, as text. None of the tokens
+    /// follows from it.
+    pub fn seal<'a>(tokens: impl IntoIterator<Item = &'a Self>, bytes: &[u8]) -> String {
+        let mut secret = Vec::new();
+        for token in tokens {
+            secret.extend((token.0.len() as u64).to_le_bytes());
+            secret.extend_from_slice(&token.0);
+        }
+        let mut seal = [0; 32];
+        // One block of the hash is never too long.
+        let _ =
+            Hkdf::<Sha256>::new(Some(b"foreread seal"), &secret).expand(&Sha256::digest(bytes), &mut seal);
+        hexadecimal(&seal)
     }
 
     /// The secret, for passing it to the job's other ranks in a place that only its user can read.
@@ -167,6 +185,20 @@ mod tests {
     /// The text of the error.
     fn refusal(text: impl AsRef<[u8]>) -> String {
         Token::new(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn seal_needs_all_tokens_and_the_bytes() {
+        let tokens = ["one token", "another"].map(Token::known);
+        let seal = Token::seal(&tokens, b"text");
+        assert_eq!(seal, Token::seal(&tokens, b"text"));
+        assert_ne!(seal, Token::seal(&tokens, b"texT"));
+        assert_ne!(seal, Token::seal(&tokens[..1], b"text"));
+        assert_ne!(
+            Token::seal(&["ab", "c"].map(Token::known), b""),
+            Token::seal(&["a", "bc"].map(Token::known), b"")
+        );
+        assert_eq!(seal.len(), 64);
     }
 
     #[test]

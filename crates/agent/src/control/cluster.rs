@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::division::{StoreDivision, divide};
+use super::division::{StoreDivision, divide, idle_rate};
 use super::messages::{ClusterNotes, Grant, Hello, LeaseTerms, NodeNote, Report, VERSIONS, WarmPart};
 use super::node::{Lease, Leases, Node};
 use super::{LEASE, SETTLED, SILENT};
@@ -20,6 +20,9 @@ const MAX_NODES: usize = 10_000;
 /// The most bytes of the name of a node, and of what an agent has of its own.
 const MAX_NAME: usize = 255;
 
+/// Versions of notes below this one are believed.
+const MAX_VERSION: u64 = 1 << 52;
+
 /// A grant is sent at once if a lease changes by more than this part of it.
 const NOTABLE_PART: u64 = 64;
 
@@ -28,8 +31,8 @@ const NOTABLE_PART: u64 = 64;
 struct WarmRequest {
     number: u64,
     target: String,
-    /// The agents that take part, in the order of their parts.
-    nodes: Vec<String>,
+    /// The agents that take part, in the order of their parts: names and instances.
+    nodes: Vec<(String, String)>,
 }
 
 /// A grant for an agent.
@@ -56,7 +59,8 @@ pub(super) struct Cluster {
     /// The stores that agents read.
     divisions: BTreeMap<String, StoreDivision>,
     warm: Option<WarmRequest>,
-    warm_number: u64,
+    /// Whether this process has been settled before.
+    was_settled: bool,
 }
 
 impl Cluster {
@@ -70,7 +74,7 @@ impl Cluster {
             earlier: ClusterNotes::default(),
             divisions: BTreeMap::new(),
             warm: None,
-            warm_number: 0,
+            was_settled: false,
         }
     }
 
@@ -105,24 +109,17 @@ impl Cluster {
                 VERSIONS.1
             ));
         }
-        let is_name =
-            |name: &str| !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
-        if !is_name(&hello.node) {
-            return Err("the agent has no name of at most 255 characters: set --node".to_owned());
+        let is_wrong = |character: char| character.is_control() || character == '@';
+        if hello.node.is_empty() || hello.node.len() > MAX_NAME || hello.node.contains(is_wrong) {
+            return Err("an agent's name has up to 255 bytes, and no '@': set --node".to_owned());
         }
-        let name = node_name(user, &hello.node);
-        if let Some(node) = self.nodes.get(&name)
-            && node.is_heard(now)
-            && node.instance != hello.instance
-        {
-            return Err(format!("another agent is called {name}: give each agent a --node of its own"));
-        }
+        let name = self.free_name(node_name(user, &hello.node), &hello.instance, now);
         if !self.nodes.contains_key(&name) && self.nodes.len() >= MAX_NODES {
             return Err(format!("there are {MAX_NODES} agents already"));
         }
         self.begun.get_or_insert(now);
-        let earlier =
-            hello.notes.filter(|notes| notes.version > self.notes.version.max(self.earlier.version));
+        let known = self.notes.version.max(self.earlier.version);
+        let earlier = hello.notes.filter(|notes| (known + 1..MAX_VERSION).contains(&notes.version));
         if let Some(notes) = earlier {
             self.remember(notes);
         }
@@ -130,6 +127,18 @@ impl Cluster {
         user.clone_into(&mut node.user);
         node.welcome(connection, &hello.instance, &hello.leases, now);
         Ok(name)
+    }
+
+    /// The name of an agent: its own, or with a number if another one that is heard has it.
+    fn free_name(&self, name: String, instance: &str, now: Duration) -> String {
+        let is_free = |name: &str| {
+            self.nodes.get(name).is_none_or(|node| node.instance == instance || !node.is_heard(now))
+        };
+        if is_free(&name) {
+            return name;
+        }
+        let mut numbered = (2_u64..).map(|number| format!("{name}-{number}"));
+        numbered.find(|name| is_free(name)).unwrap_or(name)
     }
 
     /// Takes the notes of an earlier process, which are later than those that are known.
@@ -140,10 +149,16 @@ impl Cluster {
                 tracing::warn!(%error, "a value of an earlier process is not in force");
             }
         }
-        if !self.is_settled {
+        if !self.was_settled {
+            // What was set since the restart wins.
+            for change in self.policy.texts(&PolicySource::Set) {
+                if let Err(error) = set.set_text(&change, PolicySource::Set) {
+                    tracing::warn!(%error, "a value is not in force");
+                }
+            }
             self.policy = self.policy.with(set, &PolicySource::Set);
         }
-        for (name, note) in &notes.nodes {
+        for (name, note) in notes.nodes.iter().take(MAX_NODES) {
             let common = notes.fallbacks.iter().chain(&note.fallbacks);
             let lease =
                 |(store, rate): (&String, &u64)| (store.clone(), Lease { rate: *rate, fallback: *rate });
@@ -209,13 +224,13 @@ impl Cluster {
     }
 
     /// Has all agents that are heard fill their memory with a dataset, each with a part of it.
-    /// Returns their number.
-    pub(super) fn warm(&mut self, target: &str, now: Duration) -> usize {
+    /// `number` is that of no other request, of earlier processes either. Returns how many they
+    /// are.
+    pub(super) fn warm(&mut self, target: &str, number: u64, now: Duration) -> usize {
         let heard = self.nodes.iter().filter(|(_, node)| node.is_heard(now) && !node.is_draining);
-        let nodes: Vec<String> = heard.map(|(name, _)| name.clone()).collect();
-        self.warm_number += 1;
+        let nodes: Vec<_> = heard.map(|(name, node)| (name.clone(), node.instance.clone())).collect();
         let count = nodes.len();
-        self.warm = Some(WarmRequest { number: self.warm_number, target: target.to_owned(), nodes });
+        self.warm = Some(WarmRequest { number, target: target.to_owned(), nodes });
         count
     }
 
@@ -229,8 +244,31 @@ impl Cluster {
         self.settle(now);
         self.divide(now);
         self.renew_notes(now);
+        let (memory, first_limits) = (self.memory_by_dataset(), self.first_limits(now));
         let names: Vec<String> = self.nodes.keys().cloned().collect();
-        names.iter().filter_map(|name| self.grant(name, now)).collect()
+        names.iter().filter_map(|name| self.grant(name, &memory, &first_limits, now)).collect()
+    }
+
+    /// The memory of all agents that know a dataset with a quota, by its location.
+    fn memory_by_dataset(&self) -> BTreeMap<String, u128> {
+        let mut memory = BTreeMap::new();
+        if self.policy.names("quota").is_empty() {
+            return memory;
+        }
+        for status in self.nodes.values().map(|node| &node.report.status) {
+            for dataset in &status.datasets {
+                *memory.entry(dataset.url.clone()).or_default() += u128::from(status.memory);
+            }
+        }
+        memory
+    }
+
+    /// What an agent may read of stores that it has not reported yet.
+    fn first_limits(&self, now: Duration) -> Vec<String> {
+        let agents = self.nodes.values().filter(|node| node.is_heard(now)).count();
+        let names = self.policy.names("limit").into_iter();
+        let limits = names.filter_map(|name| Some((name, self.policy.find("limit", name)?)));
+        limits.map(|(name, limit)| format!("limit@{name}={}", idle_rate(limit, agents))).collect()
     }
 
     /// Decides when agents may get more than they have. Agents of an earlier process may have
@@ -243,6 +281,7 @@ impl Cluster {
             _ => are_known || now >= begun + LEASE,
         };
         self.is_settled |= is_over;
+        self.was_settled |= is_over;
     }
 
     /// Divides the limits of all stores that agents read.
@@ -283,15 +322,21 @@ impl Cluster {
         let nodes = self.nodes.iter().map(|(name, node)| (name.clone(), of_node(node))).collect();
         let set = self.policy.texts(&PolicySource::Set);
         let version = self.notes.version;
-        let notes = ClusterNotes { version, fallbacks, nodes, set };
+        let notes = ClusterNotes { version, fallbacks, nodes, set, seal: String::new() };
         if notes != self.notes {
             self.notes = ClusterNotes { version: version + 1, ..notes };
         }
     }
 
     /// The grant of an agent, if it has to be sent now.
-    fn grant(&mut self, name: &str, now: Duration) -> Option<OutgoingGrant> {
-        let policy = self.policy_of(name);
+    fn grant(
+        &mut self,
+        name: &str,
+        memory: &BTreeMap<String, u128>,
+        first_limits: &[String],
+        now: Duration,
+    ) -> Option<OutgoingGrant> {
+        let policy = self.policy_of(name, memory);
         let is_draining = self.policy.find("drain", name) == Some(1);
         let warm = self.warm_part(name);
         let node = self.nodes.get_mut(name)?;
@@ -299,6 +344,7 @@ impl Cluster {
         let leases: Leases = self
             .divisions
             .iter()
+            .filter(|(store, _)| node.knows(store))
             .filter_map(|(store, division)| Some((store.clone(), *division.leases.get(name)?)))
             .collect();
         // Until then, agents keep those of the process before.
@@ -330,6 +376,7 @@ impl Cluster {
             number,
             report: node.report.number,
             leases: leases_sent,
+            first_limits: first_limits.to_vec(),
             policy,
             is_draining,
             nodes: self.notes.nodes.len() as u64,
@@ -341,38 +388,36 @@ impl Cluster {
     /// The part of an agent in the last request to fill the memory.
     fn warm_part(&self, name: &str) -> Option<WarmPart> {
         let warm = self.warm.as_ref()?;
-        let part = warm.nodes.iter().position(|node| node == name)? as u32;
+        let instance = &self.nodes.get(name)?.instance;
+        let part = warm.nodes.iter().position(|(node, of)| node == name && of == instance)? as u32;
         let (target, parts) = (warm.target.clone(), warm.nodes.len() as u32);
         Some(WarmPart { number: warm.number, target, part, parts })
     }
 
     /// What the cluster's policy says of the jobs and datasets of an agent.
-    fn policy_of(&self, name: &str) -> Vec<String> {
+    fn policy_of(&self, name: &str, memory: &BTreeMap<String, u128>) -> Vec<String> {
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let mut values = BTreeSet::new();
         for job in &node.report.status.jobs {
-            if let Some(weight) = self.policy.find("weight", &format!("{}/{}", node.user, job.name)) {
+            let weight = self.policy.find("weight", &format!("{}/{}", node.user, job.name));
+            // A name would be a pattern for the agent.
+            if let Some(weight) = weight.filter(|_| !job.name.contains('*')) {
                 values.insert(format!("weight@{}={weight}", job.name));
             }
         }
-        for dataset in &node.report.status.datasets {
+        let datasets = node.report.status.datasets.iter();
+        for dataset in datasets.filter(|dataset| !dataset.url.contains('*')) {
             if let Some(pin) = self.policy.find("pin", &dataset.url) {
                 values.insert(format!("pin@{}={}", dataset.url, pin != 0));
             }
             if let Some(quota) = self.policy.find("quota", &dataset.url) {
-                values.insert(format!("cap@{}={}", dataset.url, self.quota_part(node, &dataset.url, quota)));
+                // Its part by the memory of those that know the dataset.
+                let all = memory.get(&dataset.url).copied().unwrap_or(0).max(1);
+                let part = u128::from(quota) * u128::from(node.report.status.memory) / all;
+                values.insert(format!("cap@{}={}", dataset.url, part.min(u128::from(u64::MAX))));
             }
         }
         values.into_iter().collect()
-    }
-
-    /// The part of a dataset's quota that an agent has: by the memory of those that know it.
-    fn quota_part(&self, node: &Node, url: &str, quota: u64) -> u64 {
-        let knows = |node: &&Node| node.report.status.datasets.iter().any(|dataset| dataset.url == url);
-        let all: u128 =
-            self.nodes.values().filter(knows).map(|node| u128::from(node.report.status.memory)).sum();
-        let part = u128::from(quota) * u128::from(node.report.status.memory) / all.max(1);
-        part.min(u128::from(u64::MAX)) as u64
     }
 }
 

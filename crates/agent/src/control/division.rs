@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foreread_planner::{JobDemand, ShareDemand, fair_shares_of_users};
+use foreread_planner::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 
 use super::node::{Lease, Node};
 use crate::policy::Policy;
@@ -36,7 +36,8 @@ pub(super) fn divide(
 ) -> StoreDivision {
     let heard: Vec<(&String, &Node)> = nodes.iter().filter(|(_, node)| node.is_heard(now)).collect();
     let unheard = || nodes.values().filter(|node| !node.is_heard(now));
-    let reserved = unheard().map(|node| node.reserved(store, now)).fold(0, u64::saturating_add);
+    let past = heard.iter().map(|(_, node)| node.past(store, now));
+    let reserved = unheard().map(|node| node.reserved(store, now)).chain(past).fold(0, u64::saturating_add);
     let budget = limit.saturating_sub(reserved);
     let has: Vec<u64> = heard.iter().map(|(_, node)| node.most(store)).collect();
     let rates = if is_settled {
@@ -53,8 +54,15 @@ pub(super) fn divide(
     let fallbacks =
         if is_settled { approach(&has, &vec![part; heard.len()], budget) } else { keep(&has, budget) };
     let names = heard.iter().map(|(name, _)| (*name).clone());
-    let lease = |(rate, fallback): (u64, u64)| Lease { rate: rate.max(1), fallback: fallback.max(1) };
+    // On its way to its share, no agent stands still.
+    let least = idle_rate(limit, heard.len());
+    let lease = |(rate, fallback): (u64, u64)| Lease { rate: rate.max(least), fallback: fallback.max(least) };
     StoreDivision { leases: names.zip(rates.into_iter().zip(fallbacks).map(lease)).collect(), reserved }
+}
+
+/// What an agent may read of a store before it has reported that it does, if there are `agents`.
+pub(super) fn idle_rate(limit: u64, agents: usize) -> u64 {
+    (limit / agents.max(1) as u64 / IDLE_PART).max(1)
 }
 
 /// What each has, as far as it fits.
@@ -87,9 +95,14 @@ fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &P
     let reported = heard.iter().filter(|(_, node)| has_reported(node)).count() as u64;
     let idle = budget / heard.len().max(1) as u64 / IDLE_PART;
     let pool = budget - idle * reported;
-    let (mut owners, mut jobs) = (Vec::new(), Vec::new());
+    let (mut owners, mut jobs, mut fillers, mut filling) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (at, (_, node)) in heard.iter().enumerate() {
         for demand in node.report.demands.iter().filter(|demand| demand.store == store) {
+            if demand.is_filling {
+                fillers.push(at);
+                filling.push(ShareDemand { weight: 1, floor: 0, wanted: demand.wanted.unwrap_or(pool) });
+                continue;
+            }
             let name = format!("{}/{}", node.user, demand.job);
             let weight = policy.find("weight", &name).map_or(demand.weight, |weight| weight as u32);
             let floor = policy.find("rate-floor", &name).unwrap_or(0);
@@ -102,10 +115,13 @@ fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &P
         let weight = policy.find("user-weight", user).map_or(1, |weight| weight as u32);
         (weight, policy.find("user-rate-floor", user).unwrap_or(0))
     });
-    let unused = (pool - shares.iter().sum::<u64>()) / reported.max(1);
+    // What jobs leave.
+    let rest = pool - shares.iter().sum::<u64>();
+    let filled = fair_shares(rest, &filling);
+    let unused = (rest - filled.iter().sum::<u64>()) / reported.max(1);
     let first = |node: &Node| if has_reported(node) { idle + unused } else { node.most(store) };
     let mut rates: Vec<u64> = heard.iter().map(|(_, node)| first(node)).collect();
-    for (at, share) in owners.into_iter().zip(shares) {
+    for (at, share) in owners.into_iter().zip(shares).chain(fillers.into_iter().zip(filled)) {
         rates[at] += share;
     }
     rates

@@ -11,22 +11,42 @@ use std::time::Duration;
 
 use super::messages::LeaseTerms;
 use super::{LEASE, SILENT};
+use crate::policy::{CLUSTER_WORDS, Policy, PolicySource};
 
 /// How much later an agent takes more than it had: when those have let go that were cut off before
 /// the control process could know of this one.
 const RISE_AFTER: Duration = Duration::from_secs(SILENT.as_secs() + 2);
 
 /// The leases of an agent. Times count from any origin that all calls share.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldLeases {
     /// By store: bytes per second, and those after the end.
     terms: BTreeMap<String, (u64, u64)>,
     until: Duration,
     /// Nothing rises before this time.
     rises: Duration,
+    /// Bytes per second of stores without a lease, by name and pattern.
+    first: Policy,
+}
+
+impl Default for HeldLeases {
+    fn default() -> Self {
+        let (terms, until, rises) = Default::default();
+        Self { terms, until, rises, first: Policy::new(CLUSTER_WORDS) }
+    }
 }
 
 impl HeldLeases {
+    /// Sets what may be read of stores that the control process does not know yet.
+    pub(crate) fn set_first_limits(&mut self, limits: &[String]) {
+        self.first = Policy::new(CLUSTER_WORDS);
+        for limit in limits {
+            if let Err(error) = self.first.set_text(limit, PolicySource::Control) {
+                tracing::warn!(%error, "a limit of the control process is not in force");
+            }
+        }
+    }
+
     /// Takes the leases of a grant that answers a report of the time `sent`.
     pub(crate) fn take(&mut self, leases: &[LeaseTerms], sent: Duration) {
         let terms = leases.iter().map(|it| (it.store.clone(), (it.bytes_per_second, it.fallback)));
@@ -37,7 +57,9 @@ impl HeldLeases {
 
     /// Bytes per second at the time `now`. `None`: the control process limits nothing.
     pub(crate) fn limit(&self, store: &str, now: Duration) -> Option<u64> {
-        let (rate, fallback) = *self.terms.get(store)?;
+        let Some((rate, fallback)) = self.terms.get(store).copied() else {
+            return self.first.find("limit", store);
+        };
         let has_ended = now >= if fallback > rate { self.rises } else { self.until };
         Some(if has_ended { fallback } else { rate })
     }
@@ -94,5 +116,8 @@ mod tests {
         assert_eq!((of(&sent, 125), of(&sent, 126)), ((Some(25), Some(10)), (Some(25), Some(25))));
         held.take(&[lease("s3://b", 7, 25)], at(105));
         assert_eq!(of(&held, 106), (None, Some(7)));
+        // A store without a lease is limited by its pattern.
+        held.set_first_limits(&["limit@s3://*=3".to_owned()]);
+        assert_eq!(of(&held, 106), (Some(3), Some(7)));
     }
 }

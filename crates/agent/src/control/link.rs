@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,14 +22,14 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{
-    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_MESSAGE, NOTES, REFUSED, REPORT,
-    Report, StoreDemand, VERSIONS, decoded, encoded,
+    APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
+    REFUSED, REPORT, Report, StoreDemand, VERSIONS, decoded, encoded,
 };
 use super::warm_part::{OwnAgent, warm};
 use super::{ClusterToken, REPORT_INTERVAL, SILENT};
 use crate::AgentError;
 use crate::agent_state::AgentState;
-use crate::status::ControlLinkStatus;
+use crate::status::{AgentStatus, ControlLinkStatus};
 
 /// How often the agent looks at the requests of its jobs, and at the end of leases.
 const LOOK: Duration = Duration::from_millis(200);
@@ -44,6 +44,9 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What a job that does not wait may want more than it has read: half as much again, and this.
 const MORE: u64 = 1_000_000;
+
+/// The most jobs and datasets of a report.
+const MAX_SHOWN: usize = 512;
 
 /// The reports whose times are known.
 const MAX_REPORTS: usize = 64;
@@ -108,6 +111,7 @@ impl ControlLink {
             warmed: 0,
             first: Some(first),
         };
+        runtime.spawn(apply_regularly(Arc::downgrade(&dialing.state)));
         runtime.spawn(async move {
             dialing.run(on_end).await;
             // The agent may wait no longer.
@@ -126,6 +130,24 @@ impl Drop for ControlLink {
         drop(self.end.take());
         let _ = self.ended.recv_timeout(GOODBYE_TIMEOUT);
     }
+}
+
+/// Applies leases, which end by themselves, whatever the connection waits for.
+async fn apply_regularly(state: Weak<AgentState>) {
+    while let Some(state) = state.upgrade() {
+        state.apply_leases();
+        drop(state);
+        sleep(LOOK).await;
+    }
+}
+
+/// What the control process shows of an agent: not its policy, and no more than a message holds.
+fn shown_status(mut status: AgentStatus) -> AgentStatus {
+    status.policy.clear();
+    status.jobs.truncate(MAX_SHOWN);
+    status.datasets.truncate(MAX_SHOWN);
+    status.stores.truncate(MAX_STORES);
+    status
 }
 
 /// An agent that dials or is connected.
@@ -173,7 +195,7 @@ impl DialingAgent {
             let wait = if is_refused { REFUSED_AGAIN } else { wait };
             while begun.elapsed() < wait {
                 tokio::select! {
-                    () = sleep(LOOK.min(wait)) => self.state.apply_leases(),
+                    () = sleep(LOOK.min(wait)) => {}
                     _ = &mut end => return,
                 }
             }
@@ -221,7 +243,7 @@ impl DialingAgent {
         let (mut heard, mut reported) = (Instant::now(), Instant::now());
         loop {
             tokio::select! {
-                message = receiver.receive(MAX_MESSAGE) => {
+                message = receiver.receive(MAX_GRANT) => {
                     let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
                     let (kind, payload) = message?.ok_or_else(closed)?;
                     heard = Instant::now();
@@ -242,7 +264,6 @@ impl DialingAgent {
                     }
                 }
                 _ = looks.tick() => {
-                    self.state.apply_leases();
                     if heard.elapsed() > SILENT {
                         return Err(WireError::new(WireErrorKind::Timeout, "it is silent"));
                     }
@@ -269,6 +290,7 @@ impl DialingAgent {
             let mut word = self.state.lock_control();
             // A report that is not known any more was sent long ago, so its lease has ended.
             word.leases.take(&grant.leases, sent.unwrap_or_default());
+            word.leases.set_first_limits(&grant.first_limits);
             if let Some(status) = &mut word.status {
                 status.is_draining = grant.is_draining;
             }
@@ -316,9 +338,17 @@ impl DialingAgent {
             let rate = used.read_bytes.saturating_sub(before) as f64 / seconds;
             let has_waited = self.waited.contains(&key) || used.queued > 0;
             let wanted = (!has_waited).then_some((rate * 1.5) as u64 + if rate > 0.0 { MORE } else { 0 });
-            // The agent's own reads have the lowest weight, and no name.
-            let (job, weight) = jobs.get(&used.job).cloned().unwrap_or_default();
-            demands.push(StoreDemand { store: key.0.clone(), job, weight: weight.max(1), wanted });
+            // The agent's own reads are those of no job.
+            let known = jobs.get(&used.job).cloned();
+            let is_filling = known.is_none();
+            let (job, weight) = known.unwrap_or_default();
+            demands.push(StoreDemand {
+                store: key.0.clone(),
+                job,
+                weight: weight.max(1),
+                is_filling,
+                wanted,
+            });
             uses.insert(key, used.read_bytes);
         }
         self.uses = uses;
@@ -328,6 +358,7 @@ impl DialingAgent {
             self.sent.pop_front();
         }
         self.sent.push_back((self.number, self.state.now()));
-        Report { number: self.number, applied: self.applied, demands, status: self.state.status() }
+        let status = shown_status(self.state.status());
+        Report { number: self.number, applied: self.applied, demands, status }
     }
 }

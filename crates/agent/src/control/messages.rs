@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use foreread_connection::Token;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +31,12 @@ pub(crate) const NOTES: u32 = 7;
 /// The versions of these messages that this program speaks.
 pub(crate) const VERSIONS: (u32, u32) = (1, 1);
 
-/// The most bytes of a message.
-pub(crate) const MAX_MESSAGE: usize = 1 << 20;
+/// The most bytes of a message of an agent, and of one to it.
+pub(crate) const MAX_REPORT: usize = 4 << 20;
+pub(crate) const MAX_GRANT: usize = 16 << 20;
+
+/// The most stores of a report. Others have no lease.
+pub(crate) const MAX_STORES: usize = 64;
 
 /// The first message of an agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,6 +88,8 @@ pub(crate) struct StoreDemand {
     pub(crate) job: String,
     /// By the agent's own policy.
     pub(crate) weight: u32,
+    /// Whether it only fills the memory, with what jobs leave.
+    pub(crate) is_filling: bool,
     /// Bytes per second. `None`: as many as it can get.
     pub(crate) wanted: Option<u64>,
 }
@@ -103,6 +110,8 @@ pub(crate) struct Grant {
     pub(crate) report: u64,
     /// For each store with a limit.
     pub(crate) leases: Vec<LeaseTerms>,
+    /// Bytes per second of stores that the agent has not reported yet, each as `KEY=VALUE`.
+    pub(crate) first_limits: Vec<String>,
     /// Values of the agent's policy, each as `KEY=VALUE`.
     pub(crate) policy: Vec<String>,
     /// Whether the agent takes no new jobs.
@@ -139,6 +148,8 @@ pub(crate) struct ClusterNotes {
     pub(crate) nodes: BTreeMap<String, NodeNote>,
     /// Values of the cluster's policy that were set while it ran, each as `KEY=VALUE`.
     pub(crate) set: Vec<String>,
+    /// Proof that a control process with the same tokens has written them.
+    pub(crate) seal: String,
 }
 
 /// What the control process must know of an agent after a restart.
@@ -152,6 +163,15 @@ pub(crate) struct NodeNote {
     /// Whether its leases have ended.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) has_ended: bool,
+}
+
+impl ClusterNotes {
+    /// The same with the proof that a control process with these tokens has written them.
+    pub(crate) fn sealed<'a>(self, tokens: impl IntoIterator<Item = &'a Token>) -> Self {
+        let open = Self { seal: String::new(), ..self };
+        let seal = Token::seal(tokens, &encoded(&open));
+        Self { seal, ..open }
+    }
 }
 
 /// A message's payload.

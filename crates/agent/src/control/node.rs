@@ -4,11 +4,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::messages::{LeaseTerms, Report};
+use super::messages::{LeaseTerms, MAX_STORES, Report};
 use super::{LEASE, SILENT};
 
 /// The most grants that are not applied. An agent has some under way at most.
 const MAX_GIVEN: usize = 64;
+
+/// The most demands of a report.
+const MAX_DEMANDS: usize = 4096;
+
+/// How long leases are reserved: a moment longer than they hold.
+const RESERVED: Duration = Duration::from_secs(LEASE.as_secs() + 1);
 
 /// Bytes per second of a store: during a lease, and after its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub(super) struct Node {
     pub(super) is_unanswered: bool,
     /// The first one is applied. Others may be.
     given: VecDeque<GivenLeases>,
+    /// Those of another agent with this name, which may still run.
+    past: VecDeque<GivenLeases>,
     pub(super) last_number: u64,
     /// What was sent last, besides leases.
     pub(super) policy: Vec<String>,
@@ -75,13 +83,15 @@ impl Node {
         self.is_unknown = false;
         // Its numbers begin again.
         (self.last_number, self.notes, self.warm) = (0, 0, 0);
-        if self.instance != instance || !leases.is_empty() {
-            // Another one has ended with what it had.
+        if self.instance != instance {
+            self.past = std::mem::take(&mut self.given);
+        }
+        if self.given.is_empty() || !leases.is_empty() {
             let leases = leases
                 .iter()
                 .map(|it| (it.store.clone(), Lease { rate: it.bytes_per_second, fallback: it.fallback }));
             self.given =
-                VecDeque::from([GivenLeases { number: 0, leases: leases.collect(), end: now + LEASE }]);
+                VecDeque::from([GivenLeases { number: 0, leases: leases.collect(), end: now + RESERVED }]);
         }
         instance.clone_into(&mut self.instance);
         self.report = Report { status: std::mem::take(&mut self.report.status), ..Report::default() };
@@ -93,6 +103,8 @@ impl Node {
         if report.number >= self.report.number {
             self.applied(report.applied, now);
             (self.report, self.reported, self.is_unanswered) = (report, now, true);
+            self.report.demands.truncate(MAX_DEMANDS);
+            self.report.status.stores.truncate(MAX_STORES);
         }
     }
 
@@ -110,7 +122,7 @@ impl Node {
     /// Notes what is sent now, in answer to the last report.
     pub(super) fn give(&mut self, leases: Leases) -> u64 {
         self.last_number += 1;
-        self.given.push_back(GivenLeases { number: self.last_number, leases, end: self.reported + LEASE });
+        self.given.push_back(GivenLeases { number: self.last_number, leases, end: self.reported + RESERVED });
         if self.given.len() > MAX_GIVEN {
             self.merge_oldest();
         }
@@ -131,6 +143,13 @@ impl Node {
     /// Whether it is connected, and not silent.
     pub(super) fn is_heard(&self, now: Duration) -> bool {
         self.connection.is_some() && now.saturating_sub(self.heard) <= SILENT
+    }
+
+    /// Whether it has reported a store, or has a lease of it.
+    pub(super) fn knows(&self, store: &str) -> bool {
+        self.report.demands.iter().any(|demand| demand.store == store)
+            || self.report.status.stores.iter().any(|known| known.name == store)
+            || self.leases(store).next().is_some()
     }
 
     /// What was given last for a store.
@@ -157,6 +176,12 @@ impl Node {
     pub(super) fn reserved(&self, store: &str, now: Duration) -> u64 {
         let later = self.most_later(store);
         if self.have_ended(now) { later } else { later.max(self.most(store)) }
+    }
+
+    /// What another agent with its name may still read of a store.
+    pub(super) fn past(&self, store: &str, now: Duration) -> u64 {
+        let there = self.past.iter().filter(|given| given.end > now);
+        there.filter_map(|given| given.leases.get(store)).map(|lease| lease.rate).max().unwrap_or(0)
     }
 
     /// Whether all of its leases have ended.

@@ -20,15 +20,18 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::cluster::OutgoingGrant;
 use super::messages::{
-    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_MESSAGE, NOTES, REFUSED, REPORT, Report, decoded,
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, Report, decoded,
     encoded,
 };
 use super::state::ControlState;
 use super::{REPORT_INTERVAL, SILENT};
 
 /// Connections before the end of the handshake, and after it.
-const MAX_STRANGERS: usize = 256;
+const MAX_STRANGERS: usize = 2048;
 const MAX_CONNECTIONS: usize = 12_000;
+
+/// How long a handshake may take. Strangers do not keep agents out for longer.
+const HANDSHAKE: Duration = Duration::from_secs(2);
 
 /// Messages to an agent that wait.
 const MAX_WAITING: usize = 64;
@@ -85,7 +88,7 @@ async fn welcome(
     let is_wanted = |purpose| purpose == Purpose::Rendezvous;
     let has_spoken = AtomicBool::new(false);
     let handshake = answer(stream, from.to_owned(), &state.identities, &offer, is_wanted, &has_spoken);
-    let (channel, peer) = within(PATIENCE, from, handshake).await?;
+    let (channel, peer) = within(HANDSHAKE, from, handshake).await?;
     let user = state.user(peer.job).ok_or_else(|| WireError::malformed("no such token"))?;
     Ok((ControlConnection::new(channel, peer.job), user))
 }
@@ -97,7 +100,7 @@ async fn serve_agent(
     state: &Arc<ControlState>,
 ) -> Result<(), WireError> {
     let malformed = |why: String| WireError::malformed(format!("{from}: {why}"));
-    let first = within(PATIENCE, from, connection.receive(MAX_MESSAGE)).await?;
+    let first = within(PATIENCE, from, connection.receive(MAX_REPORT)).await?;
     let Some((HELLO, payload)) = first else { return Err(malformed("it did not say hello".to_owned())) };
     let hello: Hello = decoded(&payload).map_err(malformed)?;
     let (mut sender, mut receiver) = connection.split();
@@ -115,7 +118,7 @@ async fn serve_agent(
     let writing = tokio::spawn(write(sender, waiting, from.to_owned()));
     let reading = async {
         loop {
-            let received = timeout(SILENT * 2, receiver.receive(MAX_MESSAGE)).await;
+            let received = timeout(SILENT * 2, receiver.receive(MAX_REPORT)).await;
             let silent = |_| WireError::new(WireErrorKind::Timeout, "the agent is silent");
             let Some((kind, payload)) = received.map_err(silent)?? else { return Ok(()) };
             match kind {
@@ -192,7 +195,10 @@ pub(super) async fn grant_regularly(state: Arc<ControlState>) {
         let begun = Instant::now();
         let (grants, notes) = state.with_cluster(|cluster, now| {
             let grants = cluster.grants(now);
-            let notes = grants.iter().any(|it| it.with_notes).then(|| encoded(cluster.notes()));
+            let notes = grants
+                .iter()
+                .any(|it| it.with_notes)
+                .then(|| encoded(&state.sealed(cluster.notes().clone())));
             (grants, notes.unwrap_or_default())
         });
         for OutgoingGrant { connection, grant, with_notes } in grants {
@@ -201,6 +207,7 @@ pub(super) async fn grant_regularly(state: Arc<ControlState>) {
             }
             state.send(connection, (GRANT, encoded(&grant)));
         }
-        sleep(begun.elapsed() * BUSY_PART).await;
+        // A slow round costs time, and not the agents.
+        sleep((begun.elapsed() * BUSY_PART).min(SILENT / 6)).await;
     }
 }

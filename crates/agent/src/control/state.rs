@@ -10,7 +10,7 @@ use foreread_connection::Identity;
 use tokio::sync::{Notify, mpsc};
 
 use super::cluster::Cluster;
-use super::messages::Hello;
+use super::messages::{ClusterNotes, Hello};
 use super::serving::Outgoing;
 use super::status::ControlChange;
 use super::tokens::ClusterToken;
@@ -78,6 +78,11 @@ impl ControlState {
         self.users.get(&job).cloned()
     }
 
+    /// Notes with the proof that this process, or one before it, has written them.
+    pub(super) fn sealed(&self, notes: ClusterNotes) -> ClusterNotes {
+        notes.sealed(self.identities.iter().map(|identity| &identity.token))
+    }
+
     /// Time since the start, which all of the cluster's times count from.
     pub(super) fn now(&self) -> Duration {
         self.begun.elapsed()
@@ -98,6 +103,9 @@ impl ControlState {
         outgoing: mpsc::Sender<Outgoing>,
     ) -> Result<(u64, String), String> {
         let number = self.next_connection.fetch_add(1, Ordering::Relaxed);
+        let mut hello = hello;
+        // Agents keep notes, and do not write them.
+        hello.notes = hello.notes.filter(|notes| *notes == self.sealed(notes.clone()));
         lock(&self.connections).insert(number, outgoing);
         let welcomed = self.with_cluster(|cluster, now| cluster.hello(number, user, hello, now));
         match welcomed {
@@ -152,7 +160,8 @@ impl ControlState {
 
     /// Has the agents fill their memory with a dataset. Returns their number.
     pub(super) fn warm(&self, target: &str, by: &str) -> usize {
-        let count = self.with_cluster(|cluster, now| cluster.warm(target, now));
+        let number = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos() as u64;
+        let count = self.with_cluster(|cluster, now| cluster.warm(target, number, now));
         self.note(&format!("warm {target}"), by);
         self.changed.notify_one();
         count

@@ -111,7 +111,8 @@ fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
             user: node.user.clone(),
             is_connected,
             silent_seconds: now.saturating_sub(node.heard).as_secs_f64(),
-            is_draining: node.is_draining,
+            // By its own account.
+            is_draining: shown.control.as_ref().is_some_and(|control| control.is_draining),
             jobs: if is_connected { shown.jobs.len() as u64 } else { 0 },
             memory: shown.memory,
             held_bytes: shown.held_bytes,
@@ -129,16 +130,16 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
     for (name, node) in cluster.nodes() {
         let present = &node.report.status;
         let shown = &if node.is_heard(now) { present.clone() } else { totals_of(present) };
-        sum.memory += shown.memory;
-        sum.held_bytes += shown.held_bytes;
-        sum.samples += shown.samples;
-        sum.reading += shown.reading;
-        sum.hits += shown.hits;
-        sum.joined += shown.joined;
-        sum.disk_reads += shown.disk_reads;
-        sum.reads += shown.reads;
-        sum.read_bytes += shown.read_bytes;
-        sum.failures += shown.failures;
+        add(&mut sum.memory, shown.memory);
+        add(&mut sum.held_bytes, shown.held_bytes);
+        add(&mut sum.samples, shown.samples);
+        add(&mut sum.reading, shown.reading);
+        add(&mut sum.hits, shown.hits);
+        add(&mut sum.joined, shown.joined);
+        add(&mut sum.disk_reads, shown.disk_reads);
+        add(&mut sum.reads, shown.reads);
+        add(&mut sum.read_bytes, shown.read_bytes);
+        add(&mut sum.failures, shown.failures);
         if let Some(disk) = &shown.disk {
             add_disk(sum.disk.get_or_insert_default(), disk);
         }
@@ -186,33 +187,38 @@ fn totals_of(status: &AgentStatus) -> AgentStatus {
     }
 }
 
+/// Adds a number of an agent, which may be anything.
+fn add(to: &mut u64, number: u64) {
+    *to = to.saturating_add(number);
+}
+
 fn add_disk(to: &mut DiskStatus, disk: &DiskStatus) {
-    to.capacity += disk.capacity;
-    to.held_bytes += disk.held_bytes;
-    to.written_bytes += disk.written_bytes;
-    to.refused += disk.refused;
-    to.refused_bytes += disk.refused_bytes;
+    add(&mut to.capacity, disk.capacity);
+    add(&mut to.held_bytes, disk.held_bytes);
+    add(&mut to.written_bytes, disk.written_bytes);
+    add(&mut to.refused, disk.refused);
+    add(&mut to.refused_bytes, disk.refused_bytes);
 }
 
 fn add_dataset(to: &mut BTreeMap<String, DatasetStatus>, dataset: &DatasetStatus) {
     let first = || DatasetStatus { url: dataset.url.clone(), ..DatasetStatus::default() };
     let sum = to.entry(dataset.url.clone()).or_insert_with(first);
     (sum.samples, sum.bytes) = (sum.samples.max(dataset.samples), sum.bytes.max(dataset.bytes));
-    sum.held_samples += dataset.held_samples;
-    sum.held_bytes += dataset.held_bytes;
-    sum.disk_samples += dataset.disk_samples;
-    sum.disk_bytes += dataset.disk_bytes;
-    sum.jobs += dataset.jobs;
-    sum.hits += dataset.hits;
-    sum.reads += dataset.reads;
-    sum.read_bytes += dataset.read_bytes;
+    add(&mut sum.held_samples, dataset.held_samples);
+    add(&mut sum.held_bytes, dataset.held_bytes);
+    add(&mut sum.disk_samples, dataset.disk_samples);
+    add(&mut sum.disk_bytes, dataset.disk_bytes);
+    add(&mut sum.jobs, dataset.jobs);
+    add(&mut sum.hits, dataset.hits);
+    add(&mut sum.reads, dataset.reads);
+    add(&mut sum.read_bytes, dataset.read_bytes);
     sum.saved_by_gb = sum.saved_by_gb.max(dataset.saved_by_gb);
 }
 
 fn add_store(to: &mut BTreeMap<String, OriginStatus>, store: &OriginStatus) {
     let sum = to.entry(store.name.clone()).or_insert_with(|| OriginStatus::named(&store.name));
-    sum.reading += store.reading;
-    sum.queued += store.queued;
-    sum.read_bytes += store.read_bytes;
+    add(&mut sum.reading, store.reading);
+    add(&mut sum.queued, store.queued);
+    add(&mut sum.read_bytes, store.read_bytes);
     sum.bytes_per_second += store.bytes_per_second;
 }

@@ -227,28 +227,32 @@ fn warm(target: &ControlTarget, dataset: String) -> Result<()> {
 
 fn drain(target: &ControlTarget, node: &str, wait: Option<f64>) -> Result<()> {
     let socket = socket_of(target.socket.as_ref());
-    let jobs = || -> Result<u64> {
+    // The jobs that are left, once the node has confirmed that it takes no new ones.
+    let jobs = || -> Result<Option<u64>> {
         let nodes = status_at(&socket)?.nodes;
         let found = nodes.iter().find(|there| there.name == node);
-        Ok(found.with_context(|| format!("no node is called {node}"))?.jobs)
+        let found = found.with_context(|| format!("no node is called {node}"))?;
+        if !found.is_connected {
+            bail!("{node} was not heard for {:.0} s, so its jobs are not known", found.silent_seconds);
+        }
+        Ok(found.is_draining.then_some(found.jobs))
     };
     jobs()?;
     set(target, &[format!("drain@{node}=true")])?;
     let begun = Instant::now();
-    // Jobs that attach at this moment are seen a report later.
-    std::thread::sleep(if wait == Some(0.0) { Duration::ZERO } else { DRAIN_POLL * 6 });
     let left = loop {
         let left = jobs()?;
         let is_over = wait.is_some_and(|wait| begun.elapsed().as_secs_f64() >= wait);
-        if left == 0 || is_over {
+        if left == Some(0) || is_over {
             break left;
         }
         std::thread::sleep(DRAIN_POLL);
     };
     let mut out = output::stdout();
     match left {
-        0 => writeln!(out, "{node} takes no new jobs, and has none; drain@{node}=none ends that")?,
-        left => writeln!(out, "{node} takes no new jobs, and {left} are still there")?,
+        Some(0) => writeln!(out, "{node} takes no new jobs, and has none; drain@{node}=none ends that")?,
+        Some(left) => writeln!(out, "{node} takes no new jobs, and {left} are still there")?,
+        None => writeln!(out, "{node} has not confirmed yet that it takes no new jobs")?,
     }
     Ok(out.flush()?)
 }

@@ -90,11 +90,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in made]
 
 
-def configure(directory: Path) -> None:
+def configure(directory: Path, more: str) -> None:
     ports = free_ports(1 + len(NODES))
     # Jobs of two clusters have different numbers, on which ports depend.
     text = CONFIGURATION.format(directory=directory, ports=ports, first=1 + secrets.randbelow(1 << 20))
-    (directory / "slurm.conf").write_text(text)
+    (directory / "slurm.conf").write_text(text + more)
     # Devices that every machine has, in the place of GPUs: Slurm counts them, and opens none.
     (directory / "gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero,/dev/full,/dev/urandom\n")
     key = directory / "munge.key"
@@ -105,10 +105,12 @@ def configure(directory: Path) -> None:
 
 
 @contextmanager
-def cluster(directory: Path) -> Iterator[dict[str, str]]:
-    """Starts a cluster in a new directory. The variables that select it, for Slurm's commands."""
+def cluster(directory: Path, more: str = "") -> Iterator[dict[str, str]]:
+    """Starts a cluster in a new directory, with more lines of its configuration. The variables that select it, for Slurm's
+    commands.
+    """
     directory.mkdir(mode=0o755)
-    configure(directory)
+    configure(directory, more)
     variables = {"SLURM_CONF": str(directory / "slurm.conf")}
     namespace = ["setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--mount-proc", "--fork", "--kill-child"]
     daemons = subprocess.Popen(

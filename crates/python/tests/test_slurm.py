@@ -1,11 +1,14 @@
-"""The batch script of examples/hpc under Slurm: signals, restarts, cancellation."""
+"""Slurm: the batch script of examples/hpc (signals, restarts, cancellation), and the scripts of packaging/slurm."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
+import shutil
 import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -191,3 +194,106 @@ def test_signalled_job_is_requeued_and_cancelled_job_is_not(
     job.wait(lambda: job.field("JobState") == "CANCELLED")
     time.sleep(2)
     assert job.field("JobState") == "CANCELLED" and job.field("Restarts") == "1", job.log()
+
+
+def test_each_job_has_agents_that_its_epilog_stops(tmp_path: Path) -> None:
+    if (why := slurm_cluster.missing()) is not None:
+        pytest.skip(why)
+    program = commands.command()
+    assert program is not None
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(50):
+        (data / f"{number}.bin").write_bytes(bytes([number]) * 1000)
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "packaging" / "slurm", site)
+    # A socket's path has at most 107 bytes.
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        tokens = tmp_path / "tokens"
+        tokens.mkdir()
+        token = tokens / "root"
+        token.write_text(subprocess.run([program, "token"], check=True, capture_output=True, text=True).stdout)
+        token.chmod(0o600)
+        control = ["control", "serve", "--tokens", str(token), "--listen", "127.0.0.1:0"]
+        socket = ["--socket", f"{short}/control/control.sock"]
+        with subprocess.Popen([program, *control, *socket]) as serving:
+            try:
+                check_job(program, data, site, f"{short}/run", tokens, socket, tmp_path)
+            finally:
+                serving.terminate()
+
+
+def check_job(
+    program: str, data: Path, site: Path, run: str, tokens: Path, socket: list[str], tmp_path: Path
+) -> None:
+    """A job of two nodes with agents, which it finds by the variable of its task prolog."""
+
+    def status() -> dict[str, object]:
+        command = [program, "control", "status", "--report", "json", *socket]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    until(lambda: status() != {})
+    settings = {
+        "FOREREAD": program,
+        "FOREREAD_MEMORY": "16MiB",
+        "FOREREAD_RUN": run,
+        "FOREREAD_CONTROL": status()["address"],
+        "FOREREAD_TOKENS": tokens,
+    }
+    (site / "settings.sh").write_text("".join(f"{name}='{value}'\n" for name, value in settings.items()))
+    more = f"Prolog={site}/prolog.sh\nTaskProlog={site}/task_prolog.sh\nEpilog={site}/epilog.sh\nPrologFlags=Alloc\n"
+    load = f"{program} load {data} --rank 0 --world-size 1 --epochs 2 --memory 1MB --report json --progress off"
+    task = f"{load} > report-$SLURM_PROCID; {program} control status --report json {' '.join(socket)} > status-$SLURM_PROCID"
+    with slurm_cluster.cluster(tmp_path / "cluster", more) as variables:
+        launched = ("RANK", "WORLD", "SLURM", "FOREREAD")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
+        job = ["sbatch", "--wait", "--nodes=2", "--ntasks-per-node=1", f"--wrap=srun sh -c '{task}'"]
+        done = subprocess.run(job, cwd=tmp_path, env=environment | variables, timeout=HANG, check=False)
+        printed = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
+        assert done.returncode == 0, printed + slurm_cluster.logs(tmp_path / "cluster")
+        for task_number in range(2):
+            report = json.loads((tmp_path / f"report-{task_number}").read_text())
+            assert report["agent"]["samples"] >= 50, report
+            assert report["agent"]["direct_samples"] == 0
+        names = {node["name"].rsplit("-", 1)[0] for node in json.loads((tmp_path / "status-0").read_text())["nodes"]}
+        assert names == set(slurm_cluster.NODES)
+        # Nothing is left, and nothing stays reserved.
+        until(lambda: status()["nodes"] == [])
+        until(lambda: list(Path(run).iterdir()) == [])
+        check_control_job(program, site, tokens / "root", f"{run}-agent/node.sock", tmp_path, environment | variables)
+
+
+def check_control_job(
+    program: str, site: Path, token: Path, socket: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    """The control process as a job, which an agent of another place finds."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "foreread").symlink_to(program)
+    environment = environment | {"PATH": f"{programs}{os.pathsep}{environment['PATH']}"}
+    address = f"127.0.0.1:{slurm_cluster.free_ports(1)[0]}"
+    script = ["sbatch", "--parsable", "--mem=0", str(site / "control.sbatch"), str(token), address]
+    job = subprocess.run(script, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+    agent = [program, "agent"]
+    options = ["--memory", "1MB", "--control", address, "--control-token", str(token), "--node", "elsewhere"]
+    subprocess.run([*agent, "start", *options, "--socket", socket], check=True)
+
+    def is_connected() -> bool:
+        command = [*agent, "status", "--report", "json", "--socket", socket]
+        status = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        return status["control"]["is_connected"]
+
+    try:
+        until(is_connected)
+    finally:
+        subprocess.run([*agent, "stop", "--socket", socket], check=True)
+        subprocess.run(["scancel", job.strip()], env=environment, check=True)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits until a condition holds."""
+    deadline = time.monotonic() + HANG
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

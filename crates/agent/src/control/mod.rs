@@ -112,7 +112,14 @@ impl Control {
         let listener = runtime.block_on(bind(&listen))?;
         let address = listener.address().to_string();
         runtime.spawn(serving::serve(listener, Arc::clone(&state)));
-        runtime.spawn(serving::grant_regularly(Arc::clone(&state)));
+        let granting = runtime.spawn(serving::grant_regularly(Arc::clone(&state)));
+        let stopping = Arc::clone(&state);
+        runtime.spawn(async move {
+            // It ends by a fault only. Then agents keep what they have, and a service manager starts
+            // another process.
+            let _ = granting.await;
+            stopping.stop();
+        });
         runtime.spawn(state::reload_regularly(Arc::clone(&state)));
         let provider = Arc::new(ControlProvider { state: Arc::clone(&state), address: address.clone() });
         let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());

@@ -244,7 +244,7 @@ impl Cluster {
         self.settle(now);
         self.divide(now);
         self.renew_notes(now);
-        let (memory, first_limits) = (self.memory_by_dataset(), self.first_limits(now));
+        let (memory, first_limits) = (self.memory_by_dataset(), self.first_limits());
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         names.iter().filter_map(|name| self.grant(name, &memory, &first_limits, now)).collect()
     }
@@ -264,8 +264,8 @@ impl Cluster {
     }
 
     /// What an agent may read of stores that it has not reported yet.
-    fn first_limits(&self, now: Duration) -> Vec<String> {
-        let agents = self.nodes.values().filter(|node| node.is_heard(now)).count();
+    fn first_limits(&self) -> Vec<String> {
+        let agents = self.nodes.len();
         let names = self.policy.names("limit").into_iter();
         let limits = names.filter_map(|name| Some((name, self.policy.find("limit", name)?)));
         limits.map(|(name, limit)| format!("limit@{name}={}", idle_rate(limit, agents))).collect()

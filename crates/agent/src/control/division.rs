@@ -55,14 +55,15 @@ pub(super) fn divide(
         if is_settled { approach(&has, &vec![part; heard.len()], budget) } else { keep(&has, budget) };
     let names = heard.iter().map(|(name, _)| (*name).clone());
     // On its way to its share, no agent stands still.
-    let least = idle_rate(limit, heard.len());
+    let least = idle_rate(limit, nodes.len());
     let lease = |(rate, fallback): (u64, u64)| Lease { rate: rate.max(least), fallback: fallback.max(least) };
     StoreDivision { leases: names.zip(rates.into_iter().zip(fallbacks).map(lease)).collect(), reserved }
 }
 
-/// What an agent may read of a store before it has reported that it does, if there are `agents`.
+/// What each of so many agents may read of a store, whatever others have. Of agents that join one
+/// after another, all together get less than two hundredths of the limit.
 pub(super) fn idle_rate(limit: u64, agents: usize) -> u64 {
-    (limit / agents.max(1) as u64 / IDLE_PART).max(1)
+    (limit / agents.max(1) as u64 / (2 * IDLE_PART)).max(1)
 }
 
 /// What each has, as far as it fits.

@@ -259,7 +259,7 @@ proptest! {
             let until = simulation.now + Duration::from_millis(*after);
             while simulation.now < until {
                 simulation.step();
-                // On its way to its share, each has a hundredth of it.
+                // On its way to its share, each has a two hundredth of it.
                 let total = simulation.total();
                 prop_assert!(total <= LIMIT / 100 * 102 + 20, "{total} at {:?}", simulation.now);
             }

@@ -16,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -90,19 +91,18 @@ def run(document: Path, images: Path, scratch: Path) -> subprocess.CompletedProc
         "TMPDIR": str(scratch / "disk"),
         "STORE": environment.get("AWS_ENDPOINT_URL", ""),
         "OMP_NUM_THREADS": "1",
-        # An agent of these commands is not that of other tests.
-        "XDG_RUNTIME_DIR": str(scratch / "run"),
     }
-    (scratch / "run").mkdir(mode=0o700)
-    return subprocess.run(
-        ["bash", "-c", script(document, str(images), str(scratch))],
-        cwd=scratch,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    # An agent of these commands is not that of other tests. Sockets have short paths.
+    with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
+        return subprocess.run(
+            ["bash", "-c", script(document, str(images), str(scratch))],
+            cwd=scratch,
+            env=environment | {"XDG_RUNTIME_DIR": runtime},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
 
 # ---- stand-ins for what a cluster has; each is a program that the blocks start ----

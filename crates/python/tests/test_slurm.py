@@ -207,7 +207,7 @@ def test_each_job_has_agents_that_its_epilog_stops(tmp_path: Path) -> None:
         (data / f"{number}.bin").write_bytes(bytes([number]) * 1000)
     site = tmp_path / "site"
     shutil.copytree(ROOT / "packaging" / "slurm", site)
-    # A socket's path has at most 107 bytes.
+    # A socket's path has at most 107 bytes, Slurm's too.
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         tokens = tmp_path / "tokens"
         tokens.mkdir()
@@ -218,13 +218,13 @@ def test_each_job_has_agents_that_its_epilog_stops(tmp_path: Path) -> None:
         socket = ["--socket", f"{short}/control/control.sock"]
         with subprocess.Popen([program, *control, *socket]) as serving:
             try:
-                check_job(program, data, site, f"{short}/run", tokens, socket, tmp_path)
+                check_job(program, data, site, Path(short), tokens, socket, tmp_path)
             finally:
                 serving.terminate()
 
 
 def check_job(
-    program: str, data: Path, site: Path, run: str, tokens: Path, socket: list[str], tmp_path: Path
+    program: str, data: Path, site: Path, short: Path, tokens: Path, socket: list[str], tmp_path: Path
 ) -> None:
     """A job of two nodes with agents, which it finds by the variable of its task prolog."""
 
@@ -237,7 +237,7 @@ def check_job(
     settings = {
         "FOREREAD": program,
         "FOREREAD_MEMORY": "16MiB",
-        "FOREREAD_RUN": run,
+        "FOREREAD_RUN": short / "run",
         "FOREREAD_CONTROL": status()["address"],
         "FOREREAD_TOKENS": tokens,
     }
@@ -245,13 +245,13 @@ def check_job(
     more = f"Prolog={site}/prolog.sh\nTaskProlog={site}/task_prolog.sh\nEpilog={site}/epilog.sh\nPrologFlags=Alloc\n"
     load = f"{program} load {data} --rank 0 --world-size 1 --epochs 2 --memory 1MB --report json --progress off"
     task = f"{load} > report-$SLURM_PROCID; {program} control status --report json {' '.join(socket)} > status-$SLURM_PROCID"
-    with slurm_cluster.cluster(tmp_path / "cluster", more) as variables:
+    with slurm_cluster.cluster(short / "cluster", more) as variables:
         launched = ("RANK", "WORLD", "SLURM", "FOREREAD")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
         job = ["sbatch", "--wait", "--nodes=2", "--ntasks-per-node=1", f"--wrap=srun sh -c '{task}'"]
         done = subprocess.run(job, cwd=tmp_path, env=environment | variables, timeout=HANG, check=False)
         printed = "".join(path.read_text() for path in tmp_path.glob("slurm-*.out"))
-        assert done.returncode == 0, printed + slurm_cluster.logs(tmp_path / "cluster")
+        assert done.returncode == 0, printed + slurm_cluster.logs(short / "cluster")
         for task_number in range(2):
             report = json.loads((tmp_path / f"report-{task_number}").read_text())
             assert report["agent"]["samples"] >= 50, report
@@ -260,8 +260,9 @@ def check_job(
         assert names == set(slurm_cluster.NODES)
         # Nothing is left, and nothing stays reserved.
         until(lambda: status()["nodes"] == [])
-        until(lambda: list(Path(run).iterdir()) == [])
-        check_control_job(program, site, tokens / "root", f"{run}-agent/node.sock", tmp_path, environment | variables)
+        until(lambda: list((short / "run").iterdir()) == [])
+        agent = str(short / "agent" / "node.sock")
+        check_control_job(program, site, tokens / "root", agent, tmp_path, environment | variables)
 
 
 def check_control_job(

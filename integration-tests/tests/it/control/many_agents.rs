@@ -15,6 +15,16 @@ use super::{ALICE, private};
 use crate::agent_node::eventually;
 use crate::support::{foreread, number, run};
 
+/// A control process, which ends with this.
+struct ControlProcess(u32);
+
+impl Drop for ControlProcess {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = Pid::from_raw(self.0 as i32).map(|process| kill_process(process, Signal::KILL));
+    }
+}
+
 /// The processor time of a process in seconds, and its resident bytes.
 fn used_by(process: u32) -> (f64, u64) {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
@@ -100,6 +110,7 @@ fn thousand_agents_cost_little_time_and_memory() {
     };
     let first = status();
     let process = number(&first, "/process") as u32;
+    let control = ControlProcess(process);
     let address: Address = first["address"].as_str().unwrap().parse().unwrap();
     let token = Arc::new(ClusterToken::read(&token).unwrap());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -119,7 +130,7 @@ fn thousand_agents_cost_little_time_and_memory() {
         .map(|node| number(node, "/leases/0/bytes_per_second"))
         .sum();
     let results: Vec<bool> = agents.into_iter().map(|agent| runtime.block_on(agent).unwrap()).collect();
-    kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
+    drop(control);
     println!("{:.1} % of a core, {:.1} MiB, {granted} of 1 GB/s", 100.0 * share, resident as f64 / 1048576.0);
     assert!(results.iter().all(|is_granted| *is_granted));
     assert!(granted <= 1_000_000_000 + AGENTS as u64, "{granted}");

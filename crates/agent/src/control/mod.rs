@@ -115,8 +115,8 @@ impl Control {
         let granting = runtime.spawn(serving::grant_regularly(Arc::clone(&state)));
         let stopping = Arc::clone(&state);
         runtime.spawn(async move {
-            // It ends by a fault only. Then agents keep what they have, and a service manager starts
-            // another process.
+            // It ends by a fault only. Then agents keep what they have, and a service manager
+            // starts another process.
             let _ = granting.await;
             stopping.stop();
         });

@@ -102,8 +102,10 @@ pub(super) const CONTROL_START: &str = help![
     "foreread control start --tokens ~/.foreread-tokens --listen 10.0.0.1:7400 --http 127.0.0.1:9465",
 ];
 #[cfg(feature = "agent")]
-pub(super) const CONTROL_SERVE: &str =
-    help!["foreread control serve --tokens /etc/foreread/tokens --policy /etc/foreread/agent.toml"];
+pub(super) const CONTROL_SERVE: &str = help![
+    "foreread control serve --tokens /etc/foreread/tokens --policy /etc/foreread/agent.toml",
+    "foreread control serve --tokens tokens --listen 127.0.0.1:7400 --socket /run/user/1000/c/control.sock",
+];
 #[cfg(feature = "agent")]
 pub(super) const CONTROL_STATUS: &str =
     help!["foreread control status", "foreread control status --report json"];
@@ -117,12 +119,16 @@ pub(super) const CONTROL_SET: &str = help![
 pub(super) const CONTROL_DRAIN: &str =
     help!["foreread control drain node7", "foreread control drain node7 --wait 0"];
 #[cfg(feature = "agent")]
-pub(super) const CONTROL_FORGET: &str = help!["foreread control forget node7"];
+pub(super) const CONTROL_FORGET: &str = help![
+    "foreread control forget node7",
+    "foreread control forget alice@node7 --socket /run/user/1000/c/control.sock",
+];
 #[cfg(feature = "agent")]
 pub(super) const CONTROL_WARM: &str =
     help!["foreread control warm s3://bucket/train", "foreread control warm /shared/train.foreread"];
 #[cfg(feature = "agent")]
-pub(super) const CONTROL_STOP: &str = help!["foreread control stop"];
+pub(super) const CONTROL_STOP: &str =
+    help!["foreread control stop", "foreread control stop --socket /run/user/1000/c/control.sock"];
 #[cfg(target_os = "linux")]
 pub(super) const RUN: &str = help![
     "foreread run --root /lustre/imagenet --disk /local/scratch=400GB -- python train.py",

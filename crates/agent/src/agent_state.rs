@@ -200,9 +200,8 @@ impl AgentState {
             self.datasets.all().into_iter().map(|dataset| dataset.origin).collect();
         for origin in origins {
             let lease = self.lease(&origin);
-            let applied = self.lock_control().applied.insert(origin.clone(), lease);
-            if applied != Some(lease) {
-                self.limit_origin(&policy.policy, &origin);
+            if self.lock_control().applied.get(&origin) != Some(&lease) {
+                self.limit_origin(&policy.policy, &origin, lease);
             }
         }
     }
@@ -213,24 +212,25 @@ impl AgentState {
         lease.map(|rate| NonZeroU64::new(rate).unwrap_or(NonZeroU64::MIN))
     }
 
-    fn limit_origin(&self, policy: &Policy, origin: &str) {
+    fn limit_origin(&self, policy: &Policy, origin: &str, lease: Option<NonZeroU64>) {
+        self.lock_control().applied.insert(origin.to_owned(), lease);
         let mut limits = policy.store(origin);
         // The control process cannot raise the agent's own limit.
-        limits.bytes_per_second = [limits.bytes_per_second, self.lease(origin)].into_iter().flatten().min();
+        limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
         self.host.set_limit(origin, limits.bytes_per_second);
         self.store.set_origin(origin, limits);
     }
 
     /// Applies the values of the control process.
     pub(crate) fn set_control_values(&self, values: &[String]) {
-        let mut told = Policy::default();
+        let mut given = Policy::default();
         for value in values {
-            if let Err(error) = told.set_text(value, PolicySource::Control) {
+            if let Err(error) = given.set_text(value, PolicySource::Control) {
                 tracing::warn!(%error, "a value of the control process is not in force");
             }
         }
         let mut there = self.lock_policy();
-        let policy = there.policy.with(told, &PolicySource::Control);
+        let policy = there.policy.with(given, &PolicySource::Control);
         match self.check(&policy) {
             Ok(()) => {
                 self.apply(&policy);
@@ -455,7 +455,7 @@ impl AgentState {
     }
 
     fn apply_to_dataset(&self, policy: &Policy, dataset: &KnownDataset) {
-        self.limit_origin(policy, &dataset.origin);
+        self.limit_origin(policy, &dataset.origin, self.lease(&dataset.origin));
         let (weight, mut bounds) = policy.dataset(&dataset.url, u64::MAX);
         if self.is_used(dataset.id) {
             // Samples of units that left would each cost a unit again.
@@ -506,12 +506,7 @@ impl AgentState {
     /// The policy in force, and what is wrong with its file.
     pub(crate) fn policy_values(&self) -> Vec<crate::status::PolicyValue> {
         let there = self.lock_policy();
-        let mut values = there.policy.values(&self.file_name);
-        if let Some(mistake) = &there.mistake {
-            let (key, value, source) = ("mistake".to_owned(), mistake.clone(), self.file_name.clone());
-            values.push(crate::status::PolicyValue { key, value, source });
-        }
-        values
+        there.policy.values(&self.file_name, there.mistake.as_deref())
     }
 }
 

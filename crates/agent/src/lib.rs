@@ -149,7 +149,7 @@ impl Agent {
         let state = Arc::clone(&provider.state);
         runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.spawn(look_regularly(Arc::clone(&state)));
-        runtime.spawn(reload_regularly(Arc::clone(&state)));
+        runtime.spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
         // Before jobs can attach.
         let link = control.map(|target| {
             let state = Arc::clone(&state);
@@ -273,11 +273,11 @@ async fn look_regularly(state: Arc<AgentState>) {
 }
 
 /// Reads the policy again when its file changes. The file's server may hang, and this task with it.
-async fn reload_regularly(state: Arc<AgentState>) {
+async fn reload_regularly<T: Send + Sync + 'static>(state: Arc<T>, reload: fn(&T)) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let looking = Arc::clone(&state);
-        if tokio::task::spawn_blocking(move || looking.reload()).await.is_err() {
+        if tokio::task::spawn_blocking(move || reload(&looking)).await.is_err() {
             return;
         }
     }

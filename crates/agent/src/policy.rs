@@ -253,8 +253,8 @@ impl Policy {
         floors.fold(0, u64::saturating_add)
     }
 
-    /// The values in force with their sources. `file` names the file.
-    pub(crate) fn values(&self, file: &str) -> Vec<PolicyValue> {
+    /// The values in force with their sources, and what is wrong with the file. `file` names it.
+    pub(crate) fn values(&self, file: &str, mistake: Option<&str>) -> Vec<PolicyValue> {
         let mut last: BTreeMap<&PolicyKey, (&PolicySource, &PolicyEntry)> = BTreeMap::new();
         // Sources come in their order.
         for ((key, source), entry) in &self.values {
@@ -270,7 +270,12 @@ impl Policy {
                 PolicySource::Control => "control".to_owned(),
             },
         });
-        values.collect()
+        let mistake = mistake.map(|mistake| PolicyValue {
+            key: "mistake".to_owned(),
+            value: mistake.to_owned(),
+            source: file.to_owned(),
+        });
+        values.chain(mistake).collect()
     }
 }
 
@@ -384,7 +389,7 @@ mod tests {
         assert_eq!(limit("s3://slow"), Some(10_000_000));
         assert_eq!(limit("gs://x"), None);
         assert_eq!((policy.job_weight("search-7").get(), policy.job_weight("other").get()), (2, 1));
-        let values = policy.values("/etc/agent.toml");
+        let values = policy.values("/etc/agent.toml", None);
         let of = |key: &str| values.iter().find(|value| value.key == key).unwrap();
         assert_eq!((&*of("weight@search-*").value, &*of("weight@search-*").source), ("2", "set"));
         assert_eq!(of("limit@s3://slow").source, "/etc/agent.toml");

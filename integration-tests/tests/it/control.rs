@@ -323,7 +323,7 @@ fn killed_control_process_is_whole_again_and_no_job_waits() {
     let read = |cluster: &Cluster| number(&cluster.agent_status("n2"), "/read_bytes");
     cluster.kill_control();
     let (begun, before) = (Instant::now(), read(&cluster));
-    eventually("the job goes on without it", || read(&cluster) > before + LIMIT / 4);
+    eventually("the job continues without it", || read(&cluster) > before + LIMIT / 4);
     println!("a quarter of a second's bytes took {:.2} s", begun.elapsed().as_secs_f64());
     assert_eq!(
         lease_of_agent(&cluster, "n2").map(|limit| limit.abs_diff(LIMIT * 3 / 4) < LIMIT / 50),

@@ -51,7 +51,7 @@ use crate::http::{HttpListeners, HttpServer};
 use crate::job_runtime::JobRuntime;
 use crate::policy::CLUSTER_WORDS;
 use crate::policy_file::PolicyFile;
-use crate::{AgentError, server_settings, socket};
+use crate::{AgentError, reload_regularly, server_settings, socket};
 
 /// How long a lease holds, since the report that it answers.
 const LEASE: Duration = Duration::from_secs(10);
@@ -120,7 +120,7 @@ impl Control {
             let _ = granting.await;
             stopping.stop();
         });
-        runtime.spawn(state::reload_regularly(Arc::clone(&state)));
+        runtime.spawn(reload_regularly(Arc::clone(&state), ControlState::reload));
         let provider = Arc::new(ControlProvider { state: Arc::clone(&state), address: address.clone() });
         let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
         let server = Server::start_at(&socket, provider, buffers, server_settings())?;

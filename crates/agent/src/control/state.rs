@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use foreread_connection::Identity;
@@ -213,16 +213,5 @@ impl ControlState {
 
     pub(super) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
-    }
-}
-
-/// Reads the policy again when its file changes. The file's server may hang, and this task with it.
-pub(super) async fn reload_regularly(state: Arc<ControlState>) {
-    loop {
-        tokio::time::sleep(crate::LOOK_INTERVAL).await;
-        let looking = Arc::clone(&state);
-        if tokio::task::spawn_blocking(move || looking.reload()).await.is_err() {
-            return;
-        }
     }
 }

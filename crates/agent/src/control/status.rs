@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::Cluster;
 use super::node::Node;
 use super::state::ControlState;
-use crate::policy::Policy;
-use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue};
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
 
 /// The status of the control process of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,17 +82,8 @@ impl ControlState {
         });
         cluster.process = std::process::id();
         cluster.uptime_seconds = self.now().as_secs_f64();
-        cluster.policy = self.policy_values(&policy);
+        cluster.policy = policy.values(&self.file_name, self.mistake().as_deref());
         ControlStatus { cluster, address: address.to_owned(), nodes, changes: self.changes() }
-    }
-
-    fn policy_values(&self, policy: &Policy) -> Vec<PolicyValue> {
-        let mut values = policy.values(&self.file_name);
-        if let Some(mistake) = self.mistake() {
-            let (key, source) = ("mistake".to_owned(), self.file_name.clone());
-            values.push(PolicyValue { key, value: mistake, source });
-        }
-        values
     }
 }
 
@@ -128,8 +118,8 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
     let mut sum = AgentStatus::default();
     let (mut datasets, mut stores) = (BTreeMap::new(), BTreeMap::new());
     for (name, node) in cluster.nodes() {
-        let present = &node.report.status;
-        let shown = &if node.is_heard(now) { present.clone() } else { totals_of(present) };
+        let totals = (!node.is_heard(now)).then(|| totals_of(&node.report.status));
+        let shown = totals.as_ref().unwrap_or(&node.report.status);
         add(&mut sum.memory, shown.memory);
         add(&mut sum.held_bytes, shown.held_bytes);
         add(&mut sum.samples, shown.samples);

@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{AGENT_VARIABLE, AgentChoice, Config, Error, ErrorKind, Memory, default_socket};
 use foreread_agent::{
     Agent as RunningAgent, AgentSettings, AgentStatus, ControlLinkStatus, ControlTarget, HttpFiles,
-    JobStatus, OriginStatus,
+    JobStatus, OriginStatus, PolicyValue,
 };
 use foreread_file_cache::{FilesStatus, HostCounts, RunStatus};
 use foreread_settings::Knobs;
@@ -29,9 +29,6 @@ use super::daemon;
 use crate::arguments::{Agent, AgentControl, AgentHttp, AgentOptions, AgentSet, AgentTarget, Settings};
 use crate::signals::Signals;
 use crate::{child, output, settings};
-
-/// How long `stop` waits until the agent is gone.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -330,11 +327,23 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     for run in status.files.iter().flat_map(|files| &files.runs) {
         writeln!(out, "program      {}", run_line(run))?;
     }
-    for value in &status.policy {
+    print_policy(&mut out, &status.policy)?;
+    print_page(&mut out, socket)?;
+    Ok(out.flush()?)
+}
+
+/// The policy in force.
+pub(super) fn print_policy(out: &mut impl Write, policy: &[PolicyValue]) -> Result<()> {
+    for value in policy {
         let [key, shown, source] =
             [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
         writeln!(out, "policy       {key}={shown} ({source})")?;
     }
+    Ok(())
+}
+
+/// Where the page of the process with this socket is.
+pub(super) fn print_page(out: &mut impl Write, socket: &Path) -> Result<()> {
     let files = HttpFiles::of(socket);
     match files.page() {
         Some(link) => writeln!(out, "page         {}", output::one_line(&link))?,
@@ -343,7 +352,7 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         }
         None => {}
     }
-    Ok(out.flush()?)
+    Ok(())
 }
 
 /// What a gigabyte more of memory would save, if that is known and worth a word.
@@ -435,12 +444,5 @@ fn stop(options: &AgentTarget) -> Result<()> {
     let client = connect(&socket)?;
     // It may end before its answer arrives.
     let _ = client.call(STOP, b"");
-    let begun = Instant::now();
-    while Client::connect(&socket.display().to_string()).is_ok() {
-        if begun.elapsed() > STOP_TIMEOUT {
-            bail!("the agent at {} does not end", socket.display());
-        }
-        std::thread::sleep(POLL);
-    }
-    Ok(())
+    daemon::wait_until_gone(&socket, "agent")
 }

@@ -12,18 +12,15 @@ use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, default_socket};
 use foreread_agent::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, Control as RunningControl, ControlAnswer, ControlRequest,
-    ControlSettings, ControlStatus, HttpFiles, NodeStatus,
+    ControlSettings, ControlStatus, NodeStatus,
 };
 use foreread_store::Client;
 
-use super::agent::{gain_text, http_address, job_line, policy_file, store_line};
+use super::agent::{gain_text, http_address, job_line, policy_file, print_page, print_policy, store_line};
 use super::daemon;
 use crate::arguments::{Control, ControlOptions, ControlTarget};
 use crate::signals::Signals;
 use crate::{output, settings};
-
-/// How long `stop` waits until the process is gone.
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -150,24 +147,13 @@ fn print(socket: &Path, status: &ControlStatus) -> Result<()> {
     for job in &cluster.jobs {
         writeln!(out, "job          {} {}", output::one_line(&job.node), job_line(job))?;
     }
-    for value in &cluster.policy {
-        let [key, shown, source] =
-            [&value.key, &value.value, &value.source].map(|text| output::one_line(text));
-        writeln!(out, "policy       {key}={shown} ({source})")?;
-    }
+    print_policy(&mut out, &cluster.policy)?;
     for change in &status.changes {
         let ago = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64() - change.time;
         let [what, by] = [&change.change, &change.by].map(|text| output::one_line(text));
         writeln!(out, "change       {ago:.0} s ago by {by}: {what}")?;
     }
-    let files = HttpFiles::of(socket);
-    match files.page() {
-        Some(link) => writeln!(out, "page         {}", output::one_line(&link))?,
-        None if files.socket().exists() => {
-            writeln!(out, "page         at the Unix socket {}", files.socket().display())?
-        }
-        None => {}
-    }
+    print_page(&mut out, socket)?;
     Ok(out.flush()?)
 }
 
@@ -263,12 +249,5 @@ fn stop(target: &ControlTarget) -> Result<()> {
     let client = connect(&socket)?;
     // It may end before its answer arrives.
     let _ = client.call(CONTROL_STOP, b"");
-    let begun = Instant::now();
-    while Client::connect(&socket.display().to_string()).is_ok() {
-        if begun.elapsed() > STOP_TIMEOUT {
-            bail!("the control process at {} does not end", socket.display());
-        }
-        std::thread::sleep(POLL);
-    }
-    Ok(())
+    daemon::wait_until_gone(&socket, "control process")
 }

@@ -9,13 +9,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use foreread_store::Client;
 
 /// How long a start waits until the process serves.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a stop waits until the process is gone.
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
 const POLL: Duration = Duration::from_millis(20);
 
-/// The command that runs this program, without its arguments from `words` on. The program may be a
+/// The command that runs this program, without its arguments from `until` on. The program may be a
 /// script, whose process is that of an interpreter.
 pub(super) fn own_command(until: &[&str]) -> std::io::Result<Command> {
     let words: Vec<OsString> = std::env::args_os().collect();
@@ -68,4 +72,16 @@ fn wait_until_serving(child: &mut Child, is_serving: impl Fn(u32) -> bool) -> Re
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Waits until nothing serves at a socket any more. `what` had served there.
+pub(super) fn wait_until_gone(socket: &Path, what: &str) -> Result<()> {
+    let begun = Instant::now();
+    while Client::connect(&socket.display().to_string()).is_ok() {
+        if begun.elapsed() > STOP_TIMEOUT {
+            bail!("the {what} at {} does not end", socket.display());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
 }

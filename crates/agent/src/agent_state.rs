@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
-use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
+use foreread_store::attach::{Attach, AttachDataset, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
 use tokio::runtime::Handle;
 
+use crate::cluster_cache::ClusterCache;
 use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
 use crate::control::HeldLeases;
 use crate::datasets::{Datasets, KnownDataset};
@@ -56,6 +58,8 @@ pub(crate) struct AgentState {
     pub(crate) rates: Mutex<RecentRates>,
     pub(crate) warmings: Warmings,
     pub(crate) files: AgentFiles,
+    /// The caches of other agents.
+    pub(crate) cluster: Arc<ClusterCache>,
     /// What the control process of the cluster says.
     pub(crate) control: Mutex<ControlWord>,
     stopped: AtomicBool,
@@ -86,6 +90,7 @@ pub(crate) struct AgentParts {
     pub(crate) runtime: Handle,
     pub(crate) memory: u64,
     pub(crate) host: DatasetHost,
+    pub(crate) cluster: Arc<ClusterCache>,
     pub(crate) policy: Policy,
     pub(crate) file: PolicyFile,
 }
@@ -96,7 +101,7 @@ impl AgentState {
     /// # Errors
     /// A mistake in the policy file.
     pub(crate) fn new(parts: AgentParts) -> Result<Self, PolicyError> {
-        let AgentParts { store, runtime, memory, host, policy, mut file } = parts;
+        let AgentParts { store, runtime, memory, host, cluster, policy, mut file } = parts;
         let policy = match file.changed().transpose()? {
             Some(values) => policy.with_file(values),
             None => policy,
@@ -120,6 +125,7 @@ impl AgentState {
             rates,
             warmings,
             files,
+            cluster,
             control,
             stopped,
         };
@@ -190,7 +196,8 @@ impl AgentState {
     }
 
     pub(crate) fn control_status(&self) -> Option<ControlLinkStatus> {
-        self.lock_control().status.clone()
+        let status = self.lock_control().status.clone();
+        status.map(|status| ControlLinkStatus { shares_with: self.cluster.nodes(), ..status })
     }
 
     /// Applies the leases of stores that have changed since the last call: they end by themselves.
@@ -300,8 +307,9 @@ impl AgentState {
         if attach.datasets.len() > MAX_DATASETS {
             return Err(invalid(&format!("a job has at most {MAX_DATASETS} datasets")));
         }
-        if self.job(connection).is_none() && self.control_status().is_some_and(|control| control.is_draining)
-        {
+        let is_remote = self.lock().get(&connection).is_some_and(|there| there.node.is_some());
+        let is_new = self.job(connection).is_none() && !is_remote;
+        if is_new && self.control_status().is_some_and(|control| control.is_draining) {
             return Err(invalid("this node takes no new jobs: it is being drained"));
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
@@ -312,7 +320,7 @@ impl AgentState {
         }
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
-            let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.host, &self.store).await;
+            let (mut id, mut answer) = self.find(wanted, catalog).await;
             let known = id.and_then(|id| self.datasets.get(id));
             shared.push(known.as_ref().and_then(|known| known.hosted.shared_catalog()));
             if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {
@@ -324,30 +332,54 @@ impl AgentState {
             answers.push(answer);
         }
         let disk_capacity = self.disk().map_or(0, |disk| disk.counts().capacity);
-        let (capacity, host) = (self.memory(), self.name.clone());
+        let own = || (self.name.clone(), self.memory(), disk_capacity);
+        // Ranks of all nodes have one cache then.
+        let (host, capacity, disk_capacity) = self.cluster.shared().unwrap_or_else(own);
         let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
+        let job = self.enter(connection, &attach, &datasets, is_remote);
+        self.note_disk_uses();
+        if let Some(job) = job.filter(|_| !is_remote) {
+            self.cluster.begin_job(job, &attach, &datasets).await;
+        }
+        Ok(answer)
+    }
+
+    async fn find(&self, wanted: &AttachDataset, catalog: Option<Bytes>) -> (Option<DatasetId>, DatasetAnswer) {
+        self.datasets.find(wanted, catalog, &self.host, (&self.store, &self.cluster)).await
+    }
+
+    /// Makes a job known to the store. `None` if it has left.
+    fn enter(
+        &self,
+        connection: ConnectionId,
+        attach: &Attach,
+        datasets: &[Option<DatasetId>],
+        is_remote: bool,
+    ) -> Option<StoreJob> {
         // Held until the job is known: a change of the policy meanwhile would miss it.
         let policy = self.lock_policy();
         let weight = scaled(policy.policy.job_weight(&attach.name));
         let mut connections = self.lock();
-        // The job may have left meanwhile.
-        if let Some(there) = connections.get_mut(&connection) {
-            let before = there.attached.take().map(|before| before.job);
-            let job = before.unwrap_or_else(|| self.store.add_job(attach.is_ordered));
-            self.store.set_weight(job, weight);
-            there.attached = Some(AttachedJob { job, attach, datasets });
-        }
+        let there = connections.get_mut(&connection)?;
+        let before = there.attached.take().map(|before| before.job);
+        let is_ordered = attach.is_ordered;
+        let job = before.unwrap_or_else(|| match is_remote {
+            true => self.store.add_remote_job(is_ordered),
+            false => self.store.add_job(is_ordered),
+        });
+        self.store.set_weight(job, weight);
+        let (attach, datasets) = (attach.clone(), datasets.to_vec());
+        there.attached = Some(AttachedJob { job, attach, datasets });
         drop(connections);
         self.keep_units(&policy.policy);
-        drop(policy);
-        self.note_disk_uses();
-        Ok(answer)
+        Some(job)
     }
 
     pub(crate) fn disconnected(&self, connection: ConnectionId) {
         let left = self.lock().remove(&connection);
         if let Some(job) = left.and_then(|left| left.attached) {
             self.store.end_job(job.job);
+            self.cluster.end_job(job.job);
             self.keep_units(&self.lock_policy().policy);
             self.note_disk_uses();
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -363,12 +395,15 @@ impl AgentState {
     ) -> Result<WarmAnswer, TierError> {
         let dataset = self.dataset(connection, request.dataset)?;
         let there = self.store.totals().datasets[dataset.id.0 as usize].clone();
-        if request.begin && there.kept_samples < dataset.samples {
-            let samples = samples_of_part(dataset.samples, request.part);
+        if request.begin && there.kept_samples < there.own_samples {
+            let is_shared = there.own_samples < dataset.samples;
+            // In a cluster, each node has a part already.
+            let part = if is_shared { (0, 1) } else { request.part };
+            let samples = samples_of_part(dataset.samples, part);
             self.warmings.begin(&self.store, &self.runtime, &dataset, samples, self.disk().cloned());
         }
         // A warming ends a moment after its last sample is there.
-        let is_active = there.kept_samples < dataset.samples && self.warmings.contains(dataset.id);
+        let is_active = there.kept_samples < there.own_samples && self.warmings.contains(dataset.id);
         let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
         Ok(WarmAnswer {
             is_active,
@@ -377,7 +412,7 @@ impl AgentState {
             held_bytes: there.held_bytes,
             disk_samples: disk.0,
             disk_bytes: disk.1,
-            samples: dataset.samples,
+            samples: there.own_samples,
         })
     }
 

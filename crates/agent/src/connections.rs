@@ -8,8 +8,9 @@ use std::num::NonZeroU32;
 use bytes::Bytes;
 use foreread_store::attach::{Attach, GroupOrderPiece, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleKey, Tick};
 
+use crate::cluster_cache::JobOrder;
 use crate::recent::StallShare;
 
 /// The most bytes of all catalogs of a job.
@@ -26,6 +27,8 @@ const MAX_USES: u64 = 1 << 31;
 pub(crate) struct JobConnection {
     /// The job, once it is attached.
     pub(crate) attached: Option<AttachedJob>,
+    /// The node of a job of another agent.
+    pub(crate) node: Option<String>,
     /// Catalogs, by dataset. The last piece makes one whole.
     catalogs: BTreeMap<u32, Vec<u8>>,
     whole: BTreeMap<u32, Bytes>,
@@ -50,15 +53,6 @@ struct PartialOrder {
     first: Tick,
     per_position: NonZeroU32,
     numbers: Vec<u8>,
-}
-
-/// An order that has arrived.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct WholeOrder {
-    pub(crate) dataset: u32,
-    pub(crate) first: Tick,
-    pub(crate) per_position: NonZeroU32,
-    pub(crate) samples: Vec<SampleId>,
 }
 
 /// All connections.
@@ -108,7 +102,7 @@ impl JobConnection {
     pub(crate) fn add_order(
         &mut self,
         order: GroupOrderPiece<'_>,
-    ) -> Result<Option<WholeOrder>, &'static str> {
+    ) -> Result<Option<JobOrder>, &'static str> {
         let GroupOrderPiece { per_position, order: OrderPiece { first, piece } } = order;
         if piece.total > MAX_USES * 4 || !piece.total.is_multiple_of(4) {
             return Err("an order is too long, or not of whole numbers");
@@ -125,10 +119,9 @@ impl JobConnection {
         }
         let whole = self.order.take().map(|partial| {
             let (numbers, _) = partial.numbers.as_chunks::<4>();
-            let sample = |number: &[u8; 4]| SampleId(u64::from(u32::from_le_bytes(*number)));
-            let samples = numbers.iter().map(sample).collect();
+            let samples = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
             let PartialOrder { dataset, first, per_position, .. } = partial;
-            WholeOrder { dataset, first, per_position, samples }
+            JobOrder { dataset, first, per_position, samples }
         });
         Ok(whole)
     }
@@ -171,9 +164,9 @@ mod tests {
             assert_eq!(whole, None);
             whole = connection.add_order(order(7, piece)).unwrap();
         }
-        let samples = (0..30_000).map(SampleId).collect();
+        let samples = (0..30_000).collect();
         let per_position = NonZeroU32::MIN;
-        assert_eq!(whole, Some(WholeOrder { dataset: 2, first: Tick(7), per_position, samples }));
+        assert_eq!(whole, Some(JobOrder { dataset: 2, first: Tick(7), per_position, samples }));
         let lost = Piece { number: 2, total: 8, at: 4, bytes: b"abcd" };
         assert!(connection.add_order(order(9, lost)).is_err());
     }

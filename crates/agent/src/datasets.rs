@@ -15,6 +15,7 @@ use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
 use foreread_types::DatasetId;
 
+use crate::cluster_cache::{ClusterCache, ClusterReader, SharedDataset};
 use crate::origin_name::origin_name;
 
 /// What makes a dataset the same for two jobs.
@@ -66,7 +67,7 @@ impl Datasets {
         wanted: &AttachDataset,
         catalog: Option<Bytes>,
         host: &DatasetHost,
-        store: &NodeStore,
+        (store, cluster): (&NodeStore, &Arc<ClusterCache>),
     ) -> (Option<DatasetId>, DatasetAnswer) {
         if wanted.environment != environment(&wanted.url) {
             let why = "its environment has other credentials than the agent's: start the agent with the same \
@@ -84,7 +85,7 @@ impl Datasets {
         if let Some(id) = known() {
             return (Some(id), DatasetAnswer::Kept);
         }
-        match open(&key, catalog, host, store).await {
+        match open(&key, catalog, host, (store, cluster)).await {
             Ok(opened) => {
                 let id = opened.id;
                 self.lock().insert(key, opened);
@@ -111,7 +112,7 @@ async fn open(
     key: &DatasetKey,
     catalog: Bytes,
     host: &DatasetHost,
-    store: &NodeStore,
+    (store, cluster): (&NodeStore, &Arc<ClusterCache>),
 ) -> Result<KnownDataset, String> {
     // Reads and copies all of it.
     let reading = tokio::task::spawn_blocking(move || {
@@ -132,8 +133,21 @@ async fn open(
             "the agent sees other data at its place: is another file system mounted there?".to_owned()
         );
     }
-    let added = store.add_dataset(hosted.sizes(), hosted.reader(), &origin);
+    let (of_blocks, has_homes) = (hosted.clone(), cluster.has_joined());
+    // It may visit each entry of the catalog.
+    let blocks = tokio::task::spawn_blocking(move || match has_homes {
+        true => of_blocks.shared_blocks(),
+        false => Ok(Vec::new()),
+    });
+    let blocks = blocks.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+    let dataset = Arc::new(SharedDataset::new(&key.identity, &key.url, hosted.catalog().clone(), blocks));
+    let (own, cluster) = (hosted.reader(), Arc::clone(cluster));
+    let reader = ClusterReader { own, dataset: Arc::clone(&dataset), cluster: Arc::clone(&cluster) };
+    let added = store.add_dataset(hosted.sizes(), Arc::new(reader), &origin);
     let id = added.map_err(|error| error.to_string())?;
+    dataset.set_id(id);
+    let sharing = tokio::task::spawn_blocking(move || cluster.add_dataset(dataset));
+    sharing.await.map_err(|error| error.to_string())?;
     let marked = store.clone();
     let listener = move |change: DiskChange<'_>| match change {
         DiskChange::All(ids) => marked.replace_on_disk(id, ids),

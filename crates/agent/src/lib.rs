@@ -18,6 +18,7 @@
 #![cfg(target_os = "linux")]
 
 mod agent_state;
+mod cluster_cache;
 mod connections;
 mod control;
 mod datasets;
@@ -52,9 +53,10 @@ use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::Builder;
 
 use crate::agent_state::{AgentParts, AgentState};
+use crate::cluster_cache::ClusterCache;
 pub use crate::control::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,
-    ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus,
+    ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus, ShareChoice,
 };
 use crate::control::{ControlLink, OwnAgent};
 pub use crate::error::AgentError;
@@ -215,10 +217,12 @@ impl AgentCore {
         if !buffers.share() {
             return Err(AgentError::Memory);
         }
-        let host = DatasetHost::new(config, file.is_some(), buffers, runtime.handle().clone());
+        let host = DatasetHost::new(config, file.is_some(), Arc::clone(&buffers), runtime.handle().clone());
         let store = NodeStore::new(memory, runtime.handle().clone());
+        let cluster = ClusterCache::new(store.clone(), buffers, runtime.handle().clone());
         let file = PolicyFile::new(file.unwrap_or_default());
-        let parts = AgentParts { store, runtime: runtime.handle().clone(), memory, host, policy, file };
+        let handle = runtime.handle().clone();
+        let parts = AgentParts { store, runtime: handle, memory, host, cluster, policy, file };
         let state = Arc::new(AgentState::new(parts)?);
         let provider = Arc::new(AgentProvider { state, runtime: runtime.handle().clone() });
         Ok(Self { runtime, arena, provider })

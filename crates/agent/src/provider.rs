@@ -11,11 +11,12 @@ use foreread_store::attach::{
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
+use foreread_types::SampleId;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use crate::agent_state::{AgentState, invalid};
-use crate::connections::WholeOrder;
+use crate::cluster_cache::JobOrder;
 
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]
@@ -92,7 +93,12 @@ impl SampleProvider for AgentProvider {
             BLOCKS => {
                 let hosted = decoded(&call).and_then(|request: ReadInBlocks| {
                     let dataset = state.dataset(connection, request.dataset)?;
-                    Ok((dataset.hosted, request.bytes))
+                    if let Some(job) = state.job(connection) {
+                        state.cluster.read_in_blocks(job.job, request.dataset);
+                    }
+                    // Those that have one home.
+                    let bytes = (!state.cluster.has_joined()).then_some(request.bytes);
+                    Ok((dataset.hosted, bytes))
                 });
                 self.runtime.spawn_blocking(move || {
                     let set = hosted.and_then(|(hosted, bytes)| {
@@ -105,6 +111,7 @@ impl SampleProvider for AgentProvider {
             RESTART => {
                 if let Some(job) = state.job(connection) {
                     state.store.restart(job.job);
+                    state.cluster.restart(job.job);
                 }
                 Ok(Bytes::new())
             }
@@ -150,7 +157,7 @@ impl AgentProvider {
         &self,
         connection: ConnectionId,
         piece: Option<GroupOrderPiece<'_>>,
-    ) -> Result<Option<WholeOrder>, &'static str> {
+    ) -> Result<Option<JobOrder>, &'static str> {
         let mut connections = self.state.lock();
         let there = connections.get_mut(&connection).filter(|there| there.attached.is_some());
         let there = there.ok_or("the job is not attached")?;
@@ -159,7 +166,7 @@ impl AgentProvider {
 
     /// Answers a piece of an order. The last one is answered when the order is known, so that
     /// orders become known one after another.
-    fn order(&self, call: WorkerCall, added: Result<Option<WholeOrder>, &'static str>) {
+    fn order(&self, call: WorkerCall, added: Result<Option<JobOrder>, &'static str>) {
         let (state, connection) = (Arc::clone(&self.state), call.connection());
         let order = match added {
             Ok(Some(order)) => order,
@@ -170,8 +177,10 @@ impl AgentProvider {
         let dataset = job.datasets.get(order.dataset as usize).copied().flatten();
         let Some(dataset) = dataset else { return call.answer(Err(invalid("no such dataset"))) };
         self.runtime.spawn_blocking(move || {
-            let WholeOrder { first, per_position, samples, .. } = order;
+            let JobOrder { first, per_position, .. } = order;
+            let samples = order.samples.iter().map(|sample| SampleId(u64::from(*sample)));
             let known = state.store.announce(job.job, dataset, first, per_position, samples);
+            state.cluster.announce(job.job, order);
             call.answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
         });
     }

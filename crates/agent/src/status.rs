@@ -29,6 +29,8 @@ pub struct AgentStatus {
     pub joined: u64,
     /// Samples that were read from the agent's disks.
     pub disk_reads: u64,
+    /// Samples that came from other nodes of the cluster.
+    pub node_reads: u64,
     /// Samples that were read from storage.
     pub reads: u64,
     /// Their bytes.
@@ -60,6 +62,8 @@ pub struct ControlLinkStatus {
     pub is_connected: bool,
     /// Whether this agent takes no new jobs.
     pub is_draining: bool,
+    /// The agents whose caches are one, itself included. 0: it shares with none.
+    pub shares_with: u64,
     /// Why it is not reached.
     pub problem: Option<String>,
 }
@@ -86,7 +90,7 @@ pub struct DiskStatus {
 pub struct JobStatus {
     /// The program that it runs.
     pub name: String,
-    /// Its node, in the status of a cluster.
+    /// Its node, in the status of a cluster, and if it is a job of another node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// Its process.
@@ -101,6 +105,8 @@ pub struct JobStatus {
     pub hits: u64,
     /// Samples that it has received from the agent's disks.
     pub disk_reads: u64,
+    /// Samples that it has received from other nodes of the cluster.
+    pub node_reads: u64,
     /// Samples for which it joined the read of another job.
     pub joined: u64,
     /// Samples that were read for it.

@@ -32,7 +32,7 @@ impl RecentRates {
         self.samples.retain(|job, _| status.jobs.contains_key(job));
         for (job, state) in &status.jobs {
             let counts = state.counts;
-            let total = counts.hits + counts.joined + counts.disk_reads + counts.reads;
+            let total = counts.hits + counts.joined + counts.disk_reads + counts.node_reads + counts.reads;
             self.samples.entry(*job).or_default().add(now, total as f64);
         }
         for origin in &status.origins {
@@ -64,6 +64,7 @@ impl AgentState {
             disk: self.disk().map(|disk| disk_status(&disk.counts())),
             files: self.files.status(),
             disk_reads: store.counts.disk_reads,
+            node_reads: store.counts.node_reads,
             hits: store.counts.hits,
             joined: store.counts.joined,
             reads: store.counts.reads,
@@ -121,13 +122,14 @@ impl AgentState {
             });
             JobStatus {
                 name: attach.name.clone(),
-                node: String::new(),
+                node: there.node.clone().unwrap_or_default(),
                 process: attach.process,
                 look_ahead: attach.look_ahead,
                 datasets: datasets.iter().map(|dataset| dataset.url.clone()).collect(),
                 weight: Self::policy_weight(state.weight),
                 hits: state.counts.hits,
                 disk_reads: state.counts.disk_reads,
+                node_reads: state.counts.node_reads,
                 joined: state.counts.joined,
                 reads: state.counts.reads,
                 read_bytes: state.counts.read_bytes,

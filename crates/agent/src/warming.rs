@@ -2,7 +2,8 @@
 //!
 //! The samples are read in the order of the catalog. The weight of these reads is the lowest, so
 //! other jobs are hardly delayed. They take free room, and that of datasets without jobs. Residents
-//! are skipped, so a later request continues where an earlier one ended. The price: the orders of
+//! are skipped, so a later request continues where an earlier one ended. So are those that another
+//! node of the cluster keeps. The price: the orders of
 //! later jobs are not known yet, so it is arbitrary which part of a large dataset is kept.
 
 use std::collections::HashSet;
@@ -112,7 +113,7 @@ impl WarmingJob {
             while in_flight < IN_FLIGHT && next < samples.end && without_room < FULL {
                 let key = SampleKey::new(id, SampleId(next));
                 next += 1;
-                if self.store.has(key) {
+                if self.store.has(key) || self.store.is_elsewhere(key) {
                     // A large dataset must not take a thread from reads for long.
                     if next.is_multiple_of(YIELD_AFTER) {
                         tokio::task::yield_now().await;

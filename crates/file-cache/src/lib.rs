@@ -57,7 +57,7 @@ pub use catch::{Catcher, Caught};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
-pub use nodes::NodeSettings;
+pub use nodes::{NodeSettings, own_addresses};
 pub use report::{OriginalReason, RunCounts, RunReport};
 pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
 pub use writes::WriteBudget;

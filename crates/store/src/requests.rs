@@ -16,6 +16,14 @@ use crate::answer_queue::{AnswerBody, AnswerQueue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub(crate) u64);
 
+impl ConnectionId {
+    /// A client that is connected by other means than the server's, by a number above all of its
+    /// own.
+    pub const fn numbered(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// The engine that a server uses.
 pub trait SampleProvider: Send + Sync + 'static {
     /// Starts to read samples. It runs on the thread that serves all clients, so it must not block.

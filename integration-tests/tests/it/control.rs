@@ -1,6 +1,7 @@
 //! `foreread control` and two agents on this machine: tokens, limits, draining, and a restart.
 
 mod many_agents;
+mod one_cache;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -113,7 +114,10 @@ impl Cluster {
 
     pub(crate) fn job(&self, node: &str, name: &str, arguments: &[&str]) -> Command {
         let mut command = at(&self.store, &["load", "s3://train", "--report", "json", "--progress", "off"]);
-        command.args(["--job-name", name, "--look-ahead", "2MB"]).args(arguments);
+        command.args(["--job-name", name]).args(arguments);
+        if !arguments.contains(&"--look-ahead") {
+            command.args(["--look-ahead", "2MB"]);
+        }
         command.arg("--agent").arg(self.socket(node));
         command
     }

@@ -8,14 +8,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::division::{StoreDivision, divide, idle_rate};
 use super::messages::{ClusterNotes, Grant, Hello, LeaseTerms, NodeNote, Report, VERSIONS, WarmPart};
 use super::node::{Lease, Leases, Node};
+use super::rosters::Rosters;
 use super::{LEASE, SETTLED, SILENT};
 use crate::policy::{CLUSTER_WORDS, Policy, PolicyError, PolicySource};
 
 /// The most agents.
 const MAX_NODES: usize = 10_000;
+
+/// The most addresses of an agent.
+const MAX_ADDRESSES: usize = 16;
 
 /// The most bytes of the name of a node, and of what an agent has of its own.
 const MAX_NAME: usize = 255;
@@ -42,6 +48,8 @@ pub(super) struct OutgoingGrant {
     pub(super) grant: Grant,
     /// Whether the agent gets the notes, too.
     pub(super) with_notes: bool,
+    /// The roster, if it has changed, as a message.
+    pub(super) roster: Option<Bytes>,
 }
 
 /// The state of the control process.
@@ -59,6 +67,7 @@ pub(super) struct Cluster {
     /// The stores that agents read.
     divisions: BTreeMap<String, StoreDivision>,
     warm: Option<WarmRequest>,
+    rosters: Rosters,
     /// Whether this process has been settled before.
     was_settled: bool,
 }
@@ -74,6 +83,7 @@ impl Cluster {
             earlier: ClusterNotes::default(),
             divisions: BTreeMap::new(),
             warm: None,
+            rosters: Rosters::default(),
             was_settled: false,
         }
     }
@@ -125,6 +135,7 @@ impl Cluster {
         }
         let node = self.nodes.entry(name.clone()).or_default();
         user.clone_into(&mut node.user);
+        node.addresses = hello.addresses.into_iter().take(MAX_ADDRESSES).collect();
         node.welcome(connection, &hello.instance, &hello.leases, now);
         Ok(name)
     }
@@ -244,6 +255,9 @@ impl Cluster {
         self.settle(now);
         self.divide(now);
         self.renew_notes(now);
+        if self.is_settled {
+            self.rosters.renew(&self.nodes, &self.policy, now);
+        }
         let (memory, first_limits) = (self.memory_by_dataset(), self.first_limits());
         let names: Vec<String> = self.nodes.keys().cloned().collect();
         names.iter().filter_map(|name| self.grant(name, &memory, &first_limits, now)).collect()
@@ -382,7 +396,8 @@ impl Cluster {
             nodes: self.notes.nodes.len() as u64,
             warm: warm.into_iter().collect(),
         };
-        Some(OutgoingGrant { connection, grant, with_notes: !has_notes })
+        let roster = if self.is_settled { self.rosters.next(node) } else { None };
+        Some(OutgoingGrant { connection, grant, with_notes: !has_notes, roster })
     }
 
     /// The part of an agent in the last request to fill the memory.

@@ -18,17 +18,18 @@ use foreread_connection::{
 };
 use foreread_store::StoreJob;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{
     APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
-    REFUSED, REPORT, Report, StoreDemand, VERSIONS, decoded, encoded,
+    REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS, decoded, encoded,
 };
 use super::warm_part::{OwnAgent, warm};
 use super::{ClusterToken, REPORT_INTERVAL, SILENT};
 use crate::AgentError;
 use crate::agent_state::AgentState;
+use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer};
 use crate::status::{AgentStatus, ControlLinkStatus};
 
 /// How often the agent looks at the requests of its jobs, and at the end of leases.
@@ -60,6 +61,20 @@ pub struct ControlTarget {
     pub tokens: PathBuf,
     /// What this agent is called. By default, its machine.
     pub node: Option<String>,
+    /// Whether its cache is one with those of the other agents of the token.
+    pub share: ShareChoice,
+}
+
+/// How the caches of a cluster's agents are shared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ShareChoice {
+    /// At a free port of the host.
+    #[default]
+    Auto,
+    /// This agent's cache is its own.
+    Off,
+    /// At this address, as `HOST:PORT`.
+    At(String),
 }
 
 /// The connection of an agent, which is there until this is dropped.
@@ -67,6 +82,7 @@ pub struct ControlTarget {
 pub(crate) struct ControlLink {
     end: Option<oneshot::Sender<()>>,
     ended: std_mpsc::Receiver<()>,
+    _serving: Option<ShareServer>,
 }
 
 impl ControlLink {
@@ -86,6 +102,9 @@ impl ControlLink {
         let token = ClusterToken::read(&target.tokens)?;
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
+        let (identity, instance) = (token.identity(), state.name().to_owned());
+        let member = ClusterMember { identity: identity.clone(), node: node.clone(), instance };
+        let serving = serve_samples(runtime, &state, &member, &target.share, &address)?;
         state.lock_control().status = Some(ControlLinkStatus {
             address: address.to_string(),
             node: node.clone(),
@@ -94,12 +113,16 @@ impl ControlLink {
         let (end, on_end) = oneshot::channel();
         let (first, granted) = std_mpsc::channel();
         let (has_ended, ended) = std_mpsc::channel();
+        let (rosters, roster) = watch::channel(Roster::default());
+        runtime.spawn(apply_rosters(Arc::clone(&state.cluster), roster));
         let dialing = DialingAgent {
             state,
             own,
             address,
-            identity: token.identity(),
+            identity,
             node,
+            addresses: serving.as_ref().map_or_else(Vec::new, |serving| serving.addresses.clone()),
+            rosters,
             notes: None,
             uses: HashMap::new(),
             waited: HashSet::new(),
@@ -120,7 +143,7 @@ impl ControlLink {
         if granted.recv_timeout(FIRST_GRANT).is_err() {
             tracing::warn!("the control process is not reached yet: until then, only own limits hold");
         }
-        Ok(Self { end: Some(end), ended })
+        Ok(Self { end: Some(end), ended, _serving: serving })
     }
 }
 
@@ -129,6 +152,39 @@ impl Drop for ControlLink {
         // Nothing is reserved for an agent that says goodbye.
         drop(self.end.take());
         let _ = self.ended.recv_timeout(GOODBYE_TIMEOUT);
+    }
+}
+
+/// Begins to serve samples to other agents, if the cache is shared.
+fn serve_samples(
+    runtime: &Handle,
+    state: &Arc<AgentState>,
+    member: &ClusterMember,
+    share: &ShareChoice,
+    control: &Address,
+) -> Result<Option<ShareServer>, AgentError> {
+    let listen = match share {
+        ShareChoice::Off => return Ok(None),
+        ShareChoice::Auto => None,
+        ShareChoice::At(address) => {
+            let wrong = || AgentError::Address { address: address.clone() };
+            Some(address.parse().map_err(|_| wrong())?)
+        }
+    };
+    let serving = ShareServer::start(runtime, state, member, listen.as_ref(), control)?;
+    state.cluster.join(member.clone());
+    Ok(Some(serving))
+}
+
+/// Applies rosters, the last one of those that arrive meanwhile.
+async fn apply_rosters(cluster: Arc<ClusterCache>, mut rosters: watch::Receiver<Roster>) {
+    while rosters.changed().await.is_ok() {
+        let roster = rosters.borrow_and_update().clone();
+        let cluster = Arc::clone(&cluster);
+        // It looks at all samples.
+        if tokio::task::spawn_blocking(move || cluster.set_roster(&roster)).await.is_err() {
+            return;
+        }
     }
 }
 
@@ -144,6 +200,8 @@ async fn apply_regularly(state: Weak<AgentState>) {
 /// What the control process shows of an agent: not its policy, and no more than a message holds.
 fn shown_status(mut status: AgentStatus) -> AgentStatus {
     status.policy.clear();
+    // Their own agents show those of other nodes.
+    status.jobs.retain(|job| job.node.is_empty());
     status.jobs.truncate(MAX_SHOWN);
     status.datasets.truncate(MAX_SHOWN);
     status.stores.truncate(MAX_STORES);
@@ -157,6 +215,8 @@ struct DialingAgent {
     address: Address,
     identity: Identity,
     node: String,
+    addresses: Vec<String>,
+    rosters: watch::Sender<Roster>,
     notes: Option<ClusterNotes>,
     /// The bytes that were read for each job from each store, at the last report.
     uses: HashMap<(String, StoreJob), u64>,
@@ -223,7 +283,8 @@ impl DialingAgent {
         let now = self.state.now();
         let leases = self.state.lock_control().leases.tell(now);
         let (node, instance) = (self.node.clone(), self.state.name().to_owned());
-        let hello = Hello { versions: VERSIONS, node, instance, leases, notes: self.notes.clone() };
+        let (notes, addresses) = (self.notes.clone(), self.addresses.clone());
+        let hello = Hello { versions: VERSIONS, node, instance, leases, notes, addresses };
         // Grants that answer it have no number of a report.
         (self.number, self.applied) = (0, 0);
         self.sent = VecDeque::from([(0, now)]);
@@ -255,6 +316,11 @@ impl DialingAgent {
                             within(SILENT, &self.address, sender.send(APPLIED, applied)).await?;
                         }
                         NOTES => self.notes = Some(decoded(&payload).map_err(WireError::malformed)?),
+                        ROSTER => {
+                            let roster = decoded(&payload).map_err(WireError::malformed)?;
+                            // Its receiver ends with the runtime.
+                            let _ = self.rosters.send(roster);
+                        }
                         REFUSED => {
                             let why = String::from_utf8_lossy(&payload).into_owned();
                             return Err(WireError::new(WireErrorKind::Refused, why));

@@ -27,6 +27,8 @@ pub(crate) const GOODBYE: u32 = 4;
 pub(crate) const GRANT: u32 = 5;
 pub(crate) const REFUSED: u32 = 6;
 pub(crate) const NOTES: u32 = 7;
+/// From the control process: a [`Roster`](crate::cluster_cache::Roster), when it changes.
+pub(crate) const ROSTER: u32 = 8;
 
 /// The versions of these messages that this program speaks.
 pub(crate) const VERSIONS: (u32, u32) = (1, 1);
@@ -52,6 +54,8 @@ pub(crate) struct Hello {
     pub(crate) leases: Vec<LeaseTerms>,
     /// As it got them last.
     pub(crate) notes: Option<ClusterNotes>,
+    /// Where it serves samples to other agents. None: it shares no cache.
+    pub(crate) addresses: Vec<String>,
 }
 
 /// What an agent may read from a store.

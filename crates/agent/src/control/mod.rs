@@ -21,6 +21,7 @@ mod link;
 mod messages;
 mod node;
 mod provider;
+mod rosters;
 mod serving;
 mod state;
 mod status;
@@ -40,7 +41,8 @@ use tokio::runtime::Builder;
 
 pub(crate) use self::held_leases::HeldLeases;
 pub(crate) use self::link::ControlLink;
-pub use self::link::ControlTarget;
+pub(crate) use self::messages::{decoded, encoded};
+pub use self::link::{ControlTarget, ShareChoice};
 use self::provider::ControlProvider;
 pub use self::provider::{CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ControlAnswer, ControlRequest};
 use self::state::ControlState;

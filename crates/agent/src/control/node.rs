@@ -41,6 +41,10 @@ pub(super) struct Node {
     /// The name of the token that it has.
     pub(super) user: String,
     pub(super) instance: String,
+    /// Where it serves samples to other agents.
+    pub(super) addresses: Vec<String>,
+    /// The roster that it has.
+    pub(super) roster: u64,
     /// Whether it may have leases that this process does not know.
     pub(super) is_unknown: bool,
     /// Its connection, if it has one.
@@ -82,7 +86,7 @@ impl Node {
         self.is_unanswered = true;
         self.is_unknown = false;
         // Its numbers begin again.
-        (self.last_number, self.notes, self.warm) = (0, 0, 0);
+        (self.last_number, self.notes, self.warm, self.roster) = (0, 0, 0, 0);
         if self.instance != instance {
             self.past = std::mem::take(&mut self.given);
         }

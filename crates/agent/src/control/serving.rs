@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::cluster::OutgoingGrant;
 use super::messages::{
-    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, Report, decoded,
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report, decoded,
     encoded,
 };
 use super::state::ControlState;
@@ -201,11 +201,14 @@ pub(super) async fn grant_regularly(state: Arc<ControlState>) {
                 .then(|| encoded(&state.sealed(cluster.notes().clone())));
             (grants, notes.unwrap_or_default())
         });
-        for OutgoingGrant { connection, grant, with_notes } in grants {
+        for OutgoingGrant { connection, grant, with_notes, roster } in grants {
             if with_notes {
                 state.send(connection, (NOTES, notes.clone()));
             }
             state.send(connection, (GRANT, encoded(&grant)));
+            if let Some(roster) = roster {
+                state.send(connection, (ROSTER, roster));
+            }
         }
         // A slow round costs time, and not the agents.
         sleep((begun.elapsed() * BUSY_PART).min(SILENT / 6)).await;

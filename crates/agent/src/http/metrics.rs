@@ -67,9 +67,10 @@ fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     gauge("held_samples", "Samples in memory", status.samples as f64);
     gauge("reading_samples", "Samples that are being read, or wait for that", status.reading as f64);
     gauge("jobs", "Connected jobs", status.jobs.len() as f64);
-    let outcomes = outcomes(status.hits, status.disk_reads, status.joined, status.reads);
-    let help = "Requests of all jobs: hit (memory), disk (the agent's disks), joined (another job's read) or \
-                read (storage)";
+    let counts = [status.hits, status.disk_reads, status.joined, status.node_reads, status.reads];
+    let outcomes = outcomes(counts);
+    let help = "Requests of all jobs: hit (memory), disk (the agent's disks), joined (another job's read), \
+                node (another node of the cluster) or read (storage)";
     metrics.family("requests_total", Counter, help, Sum, outcomes.map(|(label, value)| (vec![label], value)));
     let mut counter = |name, help, value: u64| {
         metrics.family(name, Counter, help, Sum, [(Vec::new(), value as f64)]);
@@ -121,9 +122,9 @@ fn nodes(metrics: &mut MetricsText, nodes: &[NodeStatus], stores: &[OriginStatus
 }
 
 /// The values of `requests_total`, by the label `outcome`.
-fn outcomes(hits: u64, disk: u64, joined: u64, reads: u64) -> [((&'static str, String), f64); 4] {
-    [("hit", hits), ("disk", disk), ("joined", joined), ("read", reads)]
-        .map(|(outcome, value)| (("outcome", outcome.to_owned()), value as f64))
+fn outcomes(counts: [u64; 5]) -> impl Iterator<Item = ((&'static str, String), f64)> {
+    let names = ["hit", "disk", "joined", "node", "read"];
+    names.into_iter().zip(counts).map(|(outcome, value)| (("outcome", outcome.to_owned()), value as f64))
 }
 
 fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
@@ -132,11 +133,11 @@ fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
         if job.node.is_empty() { own } else { [own, vec![("node", job.node.clone())]].concat() }
     };
     let requests = jobs.iter().flat_map(|job| {
-        outcomes(job.hits, job.disk_reads, job.joined, job.reads)
+        outcomes([job.hits, job.disk_reads, job.joined, job.node_reads, job.reads])
             .map(|(outcome, value)| ([labels(job), vec![outcome]].concat(), value))
     });
-    let help = "Requests of a job: hit (memory), disk (the agent's disks), joined (another's read) or read \
-                (storage)";
+    let help = "Requests of a job: hit (memory), disk (the agent's disks), joined (another's read), node \
+                (another node of the cluster) or read (storage)";
     metrics.family("job_requests_total", Counter, help, Sum, requests);
     let mut family = |name, kind, help, merge, value: fn(&JobStatus) -> Option<f64>| {
         let series = jobs.iter().filter_map(|job| Some((labels(job), value(job)?)));

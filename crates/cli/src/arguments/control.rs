@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use foreread_agent::ShareChoice;
 
 use super::settings::AgentStatusSet;
 use super::{AgentHttp, Settings, texts};
@@ -107,4 +108,19 @@ pub struct AgentControl {
     /// What this agent is called there [default: the name of the machine]
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+    /// Where other agents of the cluster get samples from this one, so that their caches are one;
+    /// off for a cache of its own [default: a free port]
+    #[arg(long, value_name = "HOST:PORT|off")]
+    pub share: Option<String>,
+}
+
+impl AgentControl {
+    /// How the cache is shared.
+    pub fn share_choice(&self) -> ShareChoice {
+        match self.share.as_deref() {
+            None => ShareChoice::Auto,
+            Some("off") => ShareChoice::Off,
+            Some(address) => ShareChoice::At(address.to_owned()),
+        }
+    }
 }

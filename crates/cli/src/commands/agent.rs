@@ -87,11 +87,13 @@ fn control_target(options: &AgentControl) -> Result<Option<ControlTarget>> {
             address: address.clone(),
             tokens: std::path::absolute(tokens).unwrap_or_else(|_| tokens.clone()),
             node: options.node.clone(),
+            share: options.share_choice(),
         })),
         (Some(_), None) => {
             Err(usage("--control needs --control-token FILE, with the token of the cluster").into())
         }
         (None, Some(_)) => Err(usage("--control-token is for --control HOST:PORT").into()),
+        (None, None) if options.share.is_some() => Err(usage("--share is for --control HOST:PORT").into()),
         (None, None) => Ok(None),
     }
 }
@@ -181,10 +183,13 @@ fn start(options: &AgentOptions) -> Result<()> {
     if let Some(address) = &options.http.http {
         command.arg("--http").arg(address);
     }
-    if let Some(ControlTarget { address, tokens, node }) = control {
+    if let Some(ControlTarget { address, tokens, node, .. }) = control {
         command.arg("--control").arg(address).arg("--control-token").arg(tokens);
         node.iter().for_each(|node| {
             command.arg("--node").arg(node);
+        });
+        options.control.share.iter().for_each(|share| {
+            command.arg("--share").arg(share);
         });
     }
     let is_serving = |process| status_at(&socket).is_ok_and(|status| status.process == process);
@@ -272,7 +277,7 @@ fn status(options: &AgentTarget) -> Result<()> {
 
 fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
     let mut out = output::stdout();
-    let used = status.hits + status.joined + status.disk_reads + status.reads;
+    let used = status.hits + status.joined + status.disk_reads + status.node_reads + status.reads;
     let share = |count: u64| if used == 0 { 0.0 } else { 100.0 * count as f64 / used as f64 };
     writeln!(out, "agent        process {} at {}", status.process, socket.display())?;
     writeln!(
@@ -298,10 +303,14 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         Some(_) => format!("{:.1}% from disk, ", share(status.disk_reads)),
         None => String::new(),
     };
+    let from_nodes = match status.node_reads {
+        0 => String::new(),
+        samples => format!("{:.1}% from other nodes, ", share(samples)),
+    };
     writeln!(
         out,
-        "requests     {:.1}% from memory, {:.1}% joined another job's read, {from_disk}{:.1}% read from \
-         storage",
+        "requests     {:.1}% from memory, {:.1}% joined another job's read, {from_disk}{from_nodes}{:.1}% \
+         read from storage",
         share(status.hits),
         share(status.joined),
         share(status.reads)
@@ -322,7 +331,8 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
         writeln!(out, "dataset      {samples} samples, {bytes}, {held:.0}% in memory{gain}: {url}")?;
     }
     for job in &status.jobs {
-        writeln!(out, "job          {}", job_line(job))?;
+        let of_node = if job.node.is_empty() { String::new() } else { output::one_line(&job.node) + " " };
+        writeln!(out, "job          {of_node}{}", job_line(job))?;
     }
     for run in status.files.iter().flat_map(|files| &files.runs) {
         writeln!(out, "program      {}", run_line(run))?;
@@ -364,7 +374,7 @@ pub(super) fn gain_text(saved_by_gb: f64) -> String {
 }
 
 fn control_line(control: &ControlLinkStatus) -> String {
-    let ControlLinkStatus { address, node, is_connected, is_draining, problem } = control;
+    let ControlLinkStatus { address, node, is_connected, is_draining, problem, shares_with } = control;
     let [address, node] = [address, node].map(|text| output::one_line(text));
     let state = match (is_connected, problem) {
         (true, _) if *is_draining => "connected, and being drained: no new jobs".to_owned(),
@@ -372,7 +382,11 @@ fn control_line(control: &ControlLinkStatus) -> String {
         (false, Some(problem)) => format!("not reached: {}", output::one_line(problem)),
         (false, None) => "not reached yet".to_owned(),
     };
-    format!("{address} as {node}: {state}")
+    let shared = match shares_with {
+        0 => String::new(),
+        nodes => format!("; {nodes} nodes have one cache"),
+    };
+    format!("{address} as {node}: {state}{shared}")
 }
 
 fn files_line(files: &FilesStatus) -> String {
@@ -412,6 +426,10 @@ pub(super) fn job_line(job: &JobStatus) -> String {
     if used > 0 {
         let share = 100.0 * (job.hits + job.joined + job.disk_reads) as f64 / used as f64;
         line.push_str(&format!(", {share:.0}% without a read"));
+    }
+    if job.node_reads > 0 {
+        let share = 100.0 * job.node_reads as f64 / (used + job.node_reads) as f64;
+        line.push_str(&format!(", {share:.0}% from other nodes"));
     }
     if let Some(expected) = job.expected_hit_share {
         line.push_str(&format!(" ({:.0}% expected)", 100.0 * expected));

@@ -145,8 +145,11 @@ impl HostDirectory {
 }
 
 /// The addresses of this machine that other nodes may reach: those of the interfaces that the user
-/// names, or all. Those of the loopback interface if it has no others.
-pub(super) fn own_addresses(names: Option<&str>, port: u16) -> io::Result<Vec<Address>> {
+/// names, as in [`INTERFACE`], or all. Those of the loopback interface if it has no others.
+///
+/// # Errors
+/// If no interface has any of the names, or the system does not list them.
+pub fn own_addresses(names: Option<&str>, port: u16) -> io::Result<Vec<Address>> {
     let interfaces = if_addrs::get_if_addrs()?;
     let reachable = interfaces.iter().filter(|of| !of.is_link_local());
     let all: Vec<IpAddr> = match names.map(InterfaceFilter::of) {

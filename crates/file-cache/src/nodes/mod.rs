@@ -36,7 +36,8 @@ use tokio::sync::mpsc::channel;
 
 pub(crate) use copies::CopySource;
 use fetching::{FetchOutcome, NodeLinks, request_copy, write_parts};
-use finding::{HostDirectory, HostId, own_addresses};
+pub use finding::own_addresses;
+use finding::{HostDirectory, HostId};
 use messages::CopyRequest;
 
 use crate::error::{FileCacheError, FileCacheErrorKind};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -182,21 +183,40 @@ impl HostedDataset {
     }
 
     /// Reads its shards in blocks of at most `bytes` bytes from now on, where their samples stay.
-    /// Visits every entry of the catalog, so it is not for a runtime's thread.
+    /// Without a number, in those that [`shared_blocks`](Self::shared_blocks) returns. Visits every
+    /// entry of the catalog, so it is not for a runtime's thread.
     ///
     /// # Errors
     /// A damaged entry.
-    pub fn read_in_blocks(&self, bytes: u64) -> Result<()> {
-        let bytes = bytes.min(MAX_BLOCK_BYTES);
+    pub fn read_in_blocks(&self, bytes: Option<u64>) -> Result<()> {
+        let all = MAX_BLOCK_BYTES + 1;
+        let bytes = bytes.map_or(all, |bytes| bytes.min(MAX_BLOCK_BYTES));
         let blocks = self.reader.blocks();
         if blocks.are_units || blocks.bytes == bytes || !self.catalog.format().is_packed() {
             return Ok(());
         }
-        let table = BlockTable::of_servers(&self.catalog, bytes)?;
+        let table = match bytes == all {
+            true => BlockTable::of_all(&self.catalog, MAX_BLOCK_BYTES)?,
+            false => BlockTable::of_servers(&self.catalog, bytes)?,
+        };
         tracing::debug!(url = self.catalog.base_url(), bytes, blocks = table.len(), "reads in blocks");
         let blocks = Arc::new(HostedBlocks { bytes, table, are_units: false });
         *self.reader.blocks.write().unwrap_or_else(PoisonError::into_inner) = blocks;
         Ok(())
+    }
+
+    /// The samples that are best read together, by any node: those of a stored unit, or of a part
+    /// of a shard. Equal on all nodes. Visits every entry of the catalog of shards.
+    ///
+    /// # Errors
+    /// A damaged entry.
+    pub fn shared_blocks(&self) -> Result<Vec<Range<u64>>> {
+        let blocks = self.reader.blocks();
+        match (blocks.are_units, self.catalog.format().is_packed()) {
+            (true, _) => Ok(blocks.table.ranges()),
+            (false, true) => Ok(BlockTable::of_all(&self.catalog, MAX_BLOCK_BYTES)?.ranges()),
+            (false, false) => Ok(Vec::new()),
+        }
     }
 
     /// The memory that its samples need together, in bytes, if they share stored units: each use
@@ -208,6 +228,11 @@ impl HostedDataset {
     /// The path of its catalog in memory, if that can be shared.
     pub fn shared_catalog(&self) -> Option<PathBuf> {
         self.catalog.shared_memory()
+    }
+
+    /// Its catalog.
+    pub fn catalog(&self) -> &Catalog {
+        &self.catalog
     }
 
     /// The lengths of its samples.
@@ -234,7 +259,7 @@ struct HostedReader {
     blocks: RwLock<Arc<HostedBlocks>>,
 }
 
-/// The blocks of shards, and their length. None at first, unless they are stored units.
+/// The blocks of shards, and their length, or one more than the most for those that nodes share. None at first, unless they are stored units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,

@@ -14,6 +14,12 @@ const EPOCH: usize = BUCKETS as usize;
 /// The list of residents that no known job uses again.
 const NEVER: usize = EPOCH + 1;
 
+/// The list of residents of which there is another copy at hand.
+const SPARE: usize = NEVER + 1;
+
+/// The distance of a next use that is not known. That of a sample with another copy is infinite.
+pub(crate) const UNKNOWN: f64 = f64::MAX;
+
 /// When a sample is used next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextUseTime {
@@ -23,6 +29,8 @@ pub(crate) enum NextUseTime {
     Epoch,
     /// Never, as far as orders are known.
     Never,
+    /// A hit saves nothing: another copy is at hand.
+    Spare,
 }
 
 /// A position in a calendar.
@@ -54,7 +62,7 @@ impl Calendar {
     pub(crate) fn new(span: u64, now: u64) -> Self {
         let width = (span / BUCKETS).max(1);
         let cursor = now / width;
-        let lists = vec![Vec::new(); NEVER + 1];
+        let lists = vec![Vec::new(); SPARE + 1];
         Self { width, cursor, top: cursor, checked: cursor, is_contested: false, lists }
     }
 
@@ -67,6 +75,7 @@ impl Calendar {
             }
             NextUseTime::Epoch => EPOCH,
             NextUseTime::Never => NEVER,
+            NextUseTime::Spare => SPARE,
         };
         list as u16
     }
@@ -92,8 +101,8 @@ impl Calendar {
     pub(crate) fn furthest(&mut self, now: u64, epoch_ns: f64) -> Option<(u32, u16)> {
         self.lower_top();
         let last = |list: usize| self.lists[list].last().map(|&sample| (sample, list as u16));
-        if let Some(never) = last(NEVER) {
-            return Some(never);
+        if let Some(unused) = last(SPARE).or_else(|| last(NEVER)) {
+            return Some(unused);
         }
         match (last(EPOCH), last((self.top % BUCKETS) as usize)) {
             (Some(epoch), Some(ring)) => {
@@ -104,11 +113,13 @@ impl Calendar {
         }
     }
 
-    /// Nanoseconds to the end of a list's bucket. Infinite for the list without uses.
+    /// Nanoseconds to the end of a list's bucket. [`UNKNOWN`] for the list without uses, and
+    /// infinite for that of samples with another copy.
     pub(crate) fn distance_ns(&self, list: u16, now: u64, epoch_ns: f64) -> f64 {
         match usize::from(list) {
             EPOCH => epoch_ns,
-            NEVER => f64::INFINITY,
+            NEVER => UNKNOWN,
+            SPARE => f64::INFINITY,
             _ => (self.bucket(list) + 1).saturating_mul(self.width).saturating_sub(now) as f64,
         }
     }
@@ -223,13 +234,16 @@ mod tests {
     #[test]
     fn residents_without_a_time_follow_their_rank() {
         let mut calendar = Calendar::new(BUCKETS * 10, 0);
-        for (sample, time) in [(1, NextUseTime::At(100)), (2, NextUseTime::Epoch), (3, NextUseTime::Never)] {
+        use NextUseTime::{At, Epoch, Never, Spare};
+        for (sample, time) in [(1, At(100)), (2, Epoch), (3, Never), (4, Spare)] {
             let list = calendar.list(time);
             calendar.push(list, sample);
         }
-        let (never, list) = calendar.furthest(0, 50.0).unwrap();
-        assert_eq!((never, calendar.distance_ns(list, 0, 50.0)), (3, f64::INFINITY));
-        calendar.remove(CalendarSlot { list, index: 0 });
+        for expected in [(4, f64::INFINITY), (3, UNKNOWN)] {
+            let (sample, list) = calendar.furthest(0, 50.0).unwrap();
+            assert_eq!((sample, calendar.distance_ns(list, 0, 50.0)), expected);
+            calendar.remove(CalendarSlot { list, index: 0 });
+        }
         assert_eq!(calendar.furthest(0, 50.0).map(|it| it.0), Some(1));
         assert_eq!(calendar.furthest(0, 500.0).map(|it| it.0), Some(2));
     }

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use foreread_types::{SampleId, Sizes};
 
 use crate::demand::table;
-use crate::next_use::calendar::{Calendar, CalendarSlot};
+use crate::next_use::calendar::{Calendar, CalendarSlot, UNKNOWN};
+use crate::next_use::sample_set::SampleSet;
 
 /// What a hit of a dataset's samples is worth, and what they occupy.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +65,7 @@ impl CostClass {
     /// The cost of a hit on a sample in a list of the calendar.
     pub(crate) fn cost(&self, list: u16, now: u64, epoch_ns: f64) -> f64 {
         let distance = self.calendar.distance_ns(list, now, epoch_ns);
-        if distance.is_finite() { self.slope * distance } else { distance }
+        if distance < UNKNOWN { self.slope * distance } else { distance }
     }
 }
 
@@ -94,11 +95,12 @@ pub(crate) struct DatasetResidents {
     pub(crate) bounds: CacheBounds,
     /// The time of the latest use of any sample.
     pub(crate) latest: u64,
-    /// A bit per sample: whether a disk has it. Empty if none has any.
-    on_disk: Vec<u64>,
-    /// The samples on disks, and the residents among them.
-    on_disks: u64,
+    /// The samples that a disk of the node has, and the number of residents among them.
+    on_disk: SampleSet,
     residents_on_disks: u64,
+    /// The samples that another node keeps, and the bytes that they take.
+    elsewhere: SampleSet,
+    pub(crate) bytes_elsewhere: u64,
     pub(crate) classes: Vec<CostClass>,
     /// Indices of the jobs that use it.
     pub(crate) jobs: Vec<usize>,
@@ -109,8 +111,8 @@ impl DatasetResidents {
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
-        let (bounds, on_disk, classes, jobs) = Default::default();
-        let (residents, held, latest, on_disks, residents_on_disks) = Default::default();
+        let (bounds, on_disk, elsewhere, classes, jobs) = Default::default();
+        let (residents, held, latest, residents_on_disks, bytes_elsewhere) = Default::default();
         Some(Self {
             costs,
             slots,
@@ -119,8 +121,9 @@ impl DatasetResidents {
             bounds,
             latest,
             on_disk,
-            on_disks,
             residents_on_disks,
+            elsewhere,
+            bytes_elsewhere,
             classes,
             jobs,
         })
@@ -128,25 +131,42 @@ impl DatasetResidents {
 
     /// Whether a disk has a sample, too.
     pub(crate) fn is_on_disk(&self, sample: u32) -> bool {
-        self.on_disk.get(sample as usize / 64).is_some_and(|word| word >> (sample % 64) & 1 == 1)
+        self.on_disk.contains(sample)
+    }
+
+    /// Whether another node keeps a sample.
+    pub(crate) fn is_elsewhere(&self, sample: u32) -> bool {
+        self.elsewhere.contains(sample)
+    }
+
+    /// Whether a hit on a sample saves no read of the origin.
+    pub(crate) fn has_other_copy(&self, sample: u32) -> bool {
+        self.is_on_disk(sample) || self.is_elsewhere(sample)
     }
 
     /// The samples that are resident or on a disk.
     pub(crate) fn kept(&self) -> u64 {
-        self.residents + self.on_disks - self.residents_on_disks
+        self.residents + self.on_disk.count() - self.residents_on_disks
     }
 
-    /// Notes whether a disk has a sample, which is not resident. Without memory for the table, no
-    /// disk has any.
+    /// The samples that no other node keeps.
+    pub(crate) fn own_samples(&self) -> u64 {
+        self.samples() - self.elsewhere.count()
+    }
+
+    /// Notes whether a disk has a sample, which is not resident.
     pub(crate) fn set_on_disk(&mut self, sample: u32, is_on_disk: bool) {
-        if self.on_disk.is_empty() {
-            let Some(words) = table(self.samples().div_ceil(64)) else { return };
-            self.on_disk = words;
-        }
-        let (word, bit) = (&mut self.on_disk[sample as usize / 64], 1 << (sample % 64));
-        if (*word & bit != 0) != is_on_disk {
-            *word ^= bit;
-            self.on_disks = if is_on_disk { self.on_disks + 1 } else { self.on_disks - 1 };
+        self.on_disk.set(sample, self.samples(), is_on_disk);
+    }
+
+    /// Notes whether another node keeps a sample, which is not resident.
+    pub(crate) fn set_elsewhere(&mut self, sample: u32, is_elsewhere: bool) {
+        let before = self.is_elsewhere(sample);
+        self.elsewhere.set(sample, self.samples(), is_elsewhere);
+        match (before, self.is_elsewhere(sample)) {
+            (false, true) => self.bytes_elsewhere += self.bytes(sample),
+            (true, false) => self.bytes_elsewhere -= self.bytes(sample),
+            _ => {}
         }
     }
 

@@ -87,9 +87,9 @@ impl EpochUses {
         self.first.len() as u64
     }
 
-    /// Whether the epoch uses each sample of the dataset exactly once.
-    pub(crate) fn is_permutation(&self) -> bool {
-        self.again.is_none() && self.used as usize == self.first.len()
+    /// Whether the epoch uses each sample of the dataset exactly once, or so many of its own ones.
+    pub(crate) fn is_permutation(&self, own: u64) -> bool {
+        self.again.is_none() && (self.used as usize == self.first.len() || u64::from(self.used) == own)
     }
 
     /// The first use of a sample at or after position `from`.
@@ -127,7 +127,7 @@ mod tests {
         const HOLE: SampleId = EpochUses::HOLE;
         let order = [SampleId(2), SampleId(0), HOLE, SampleId(3), SampleId(2), HOLE];
         let mut uses = EpochUses::new(4, NonZeroU32::new(2).unwrap(), order).unwrap();
-        assert!(!uses.is_permutation() && uses.length() == 3);
+        assert!(!uses.is_permutation(4) && uses.length() == 3);
         assert_eq!([0, 1, 2, 3].map(|sample| uses.position(sample, 0)), [Some(0), None, Some(0), Some(1)]);
         for passed in [false, true] {
             if passed {
@@ -136,17 +136,19 @@ mod tests {
             assert_eq!([1, 2, 3].map(|from| uses.position(2, from)), [Some(2), Some(2), None]);
         }
         let all = [SampleId(1), HOLE, SampleId(0), HOLE];
-        assert!(EpochUses::new(2, NonZeroU32::new(2).unwrap(), all).unwrap().is_permutation());
+        assert!(EpochUses::new(2, NonZeroU32::new(2).unwrap(), all).unwrap().is_permutation(2));
     }
 
     #[test]
     fn positions_are_those_of_the_order() {
         let once = uses(4, &[2, 0, 3, 1]).unwrap();
-        assert!(once.is_permutation() && once.length() == 4);
+        assert!(once.is_permutation(4) && once.length() == 4);
         assert_eq!([0, 1, 2, 3].map(|sample| once.position(sample, 1)), [Some(1), Some(3), None, Some(2)]);
 
         let mut repeated = uses(4, &[2, 0, 2, 2]).unwrap();
-        assert!(!repeated.is_permutation() && !uses(4, &[2, 0]).unwrap().is_permutation());
+        assert!(!repeated.is_permutation(4) && !uses(4, &[2, 0]).unwrap().is_permutation(4));
+        // Other nodes keep the others.
+        assert!(uses(4, &[2, 0]).unwrap().is_permutation(2));
         for passed in [false, true] {
             if passed {
                 repeated.pass(2, 1);

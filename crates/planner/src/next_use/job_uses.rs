@@ -62,9 +62,11 @@ impl JobUses {
         self.current.pass(sample, after);
     }
 
-    /// Whether the job uses each sample once per epoch, as far as its orders are known.
-    pub(crate) fn uses_permutations(&self) -> bool {
-        self.current.is_permutation() && self.following.as_ref().is_none_or(EpochUses::is_permutation)
+    /// Whether the job uses each sample once per epoch, as far as its orders are known: of the
+    /// dataset, or of the `own` ones that no other node keeps.
+    pub(crate) fn uses_permutations(&self, own: u64) -> bool {
+        let are_all = |epoch: &EpochUses| epoch.is_permutation(own);
+        are_all(&self.current) && self.following.as_ref().is_none_or(are_all)
     }
 
     /// Whether the job will use a sample again, as far as its orders are known.

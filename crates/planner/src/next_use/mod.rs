@@ -39,6 +39,7 @@ mod epoch_uses;
 mod job_uses;
 mod pace;
 mod room;
+mod sample_set;
 
 use std::num::NonZeroU32;
 
@@ -237,9 +238,10 @@ impl NextUseCache {
             self.check(DatasetId(dataset as u32), order)?;
         }
         let Some(job) = self.jobs[job.0].as_mut() else { return Ok(()) };
-        let were_permutations = job.uses_permutations();
+        let own = self.datasets[dataset].own_samples();
+        let were_permutations = job.uses_permutations(own);
         job.begin_epoch(following);
-        if job.uses_permutations() != were_permutations {
+        if job.uses_permutations(own) != were_permutations {
             self.predict_again(dataset);
         }
         Ok(())
@@ -349,19 +351,42 @@ impl NextUseCache {
     }
 
     /// Notes whether a disk of the node has a sample. A hit on such a sample saves no read of the
-    /// origin, so it is the first victim, like a sample without uses. An unknown one changes
-    /// nothing.
+    /// origin, so it is the first victim. An unknown one changes nothing.
     pub fn set_on_disk(&mut self, key: SampleKey, is_on_disk: bool) {
+        self.note_copy(key, DatasetResidents::is_on_disk, DatasetResidents::set_on_disk, is_on_disk);
+    }
+
+    /// Notes whether another node of the cluster keeps a sample for this one. Such a sample stays
+    /// in room that no other needs, and is the first victim. An unknown one changes nothing.
+    pub fn set_elsewhere(&mut self, key: SampleKey, is_elsewhere: bool) {
+        self.note_copy(key, DatasetResidents::is_elsewhere, DatasetResidents::set_elsewhere, is_elsewhere);
+    }
+
+    /// Whether another node of the cluster keeps a sample.
+    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
+        let dataset = self.datasets.get(key.dataset.0 as usize);
+        dataset.is_some_and(|dataset| dataset.is_elsewhere(key.id.0 as u32))
+    }
+
+    /// Changes whether there is another copy of a sample. Predicts its next use again if it is
+    /// resident.
+    fn note_copy(
+        &mut self,
+        key: SampleKey,
+        is_set: fn(&DatasetResidents, u32) -> bool,
+        set: fn(&mut DatasetResidents, u32, bool),
+        value: bool,
+    ) {
         let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
         let is_known = self.samples(key.dataset).is_ok_and(|samples| key.id.0 < samples);
-        if !is_known || self.datasets[dataset].is_on_disk(id) == is_on_disk {
+        if !is_known || is_set(&self.datasets[dataset], id) == value {
             return;
         }
         let is_resident = self.datasets[dataset].is_resident(id);
         if is_resident {
             self.remove(dataset, id);
         }
-        self.datasets[dataset].set_on_disk(id, is_on_disk);
+        set(&mut self.datasets[dataset], id, value);
         if is_resident {
             self.restore(key);
         }
@@ -370,6 +395,17 @@ impl NextUseCache {
     /// The samples of a dataset that are resident, or that a disk of the node has.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
+    }
+
+    /// The bytes of the samples of a dataset that no other node keeps.
+    pub fn own_bytes(&self, dataset: DatasetId) -> u64 {
+        let own = |there: &DatasetResidents| there.costs().sizes.total() - there.bytes_elsewhere;
+        self.datasets.get(dataset.0 as usize).map_or(0, own)
+    }
+
+    /// The samples of a dataset that no other node keeps.
+    pub fn own_samples(&self, dataset: DatasetId) -> u64 {
+        self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::own_samples)
     }
 
     /// Whether a disk of the node has a sample.
@@ -393,10 +429,10 @@ impl NextUseCache {
     }
 
     /// Whether a sample that is kept in free room stays until its next use: all samples of the
-    /// dataset fit without the eviction of others, or its one job never evicts.
+    /// dataset that this node keeps fit without the eviction of others, or its one job never evicts.
     pub fn keeps_unused(&self, dataset: DatasetId) -> bool {
         self.datasets.get(dataset.0 as usize).is_some_and(|there| {
-            let all = there.costs().sizes.total();
+            let all = self.own_bytes(dataset);
             let fits = all <= there.bounds.cap && self.held - there.held + all <= self.capacity;
             fits || self.only_job(there).is_some()
         })
@@ -534,8 +570,8 @@ impl NextUseCache {
 
     /// The predicted next use of a sample by any job.
     fn next_use(&self, dataset: &DatasetResidents, id: u32) -> NextUseTime {
-        if dataset.is_on_disk(id) {
-            return NextUseTime::Never;
+        if dataset.has_other_copy(id) {
+            return NextUseTime::Spare;
         }
         if let Some(job) = self.only_job(dataset) {
             return if job.has_use(id) { NextUseTime::Epoch } else { NextUseTime::Never };
@@ -548,7 +584,8 @@ impl NextUseCache {
     /// The job of a dataset, if it is the only one and uses each sample once per epoch.
     fn only_job(&self, dataset: &DatasetResidents) -> Option<&JobUses> {
         let [only] = dataset.jobs[..] else { return None };
-        self.jobs[only].as_ref().filter(|job| self.is_single && job.uses_permutations())
+        let own = dataset.own_samples();
+        self.jobs[only].as_ref().filter(|job| self.is_single && job.uses_permutations(own))
     }
 
     /// Nanoseconds of an epoch of the slowest job of a dataset.

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use foreread_types::{DatasetId, SampleId, SampleKey};
 
+use super::calendar::UNKNOWN;
 use super::{CacheBounds, NextUseCache};
 
 /// What room is made for.
@@ -49,8 +50,8 @@ impl NextUseCache {
         // Up to its floor, a dataset gets room whatever its samples cost.
         let is_due = self.datasets[dataset].held.saturating_add(bytes) <= floor;
         // The next order of a job may not be announced yet.
-        let is_wanted = !self.datasets[dataset].jobs.is_empty() && !self.datasets[dataset].is_on_disk(id);
-        let takes_unused = is_wanted && cost == f64::INFINITY && fill.is_none();
+        let is_wanted = !self.datasets[dataset].jobs.is_empty() && !self.datasets[dataset].has_other_copy(id);
+        let takes_unused = is_wanted && cost >= UNKNOWN && fill.is_none();
         let room =
             RoomFor { dataset: Some(dataset), unused_since: fill, takes_unused, ignores_floors: false };
         let due_room = RoomFor { dataset: None, takes_unused: false, ..room };
@@ -127,7 +128,7 @@ impl NextUseCache {
         room: RoomFor,
     ) -> Option<(usize, u32)> {
         // To fill, only samples without uses give room.
-        let cost = if room.unused_since.is_some() { f64::MAX } else { cost };
+        let cost = if room.unused_since.is_some() { UNKNOWN.next_down() } else { cost };
         let (mut highest, mut found): (_, Option<(usize, u32)>) = (cost, None);
         for dataset in among {
             let is_own = room.dataset == Some(dataset);
@@ -148,7 +149,7 @@ impl NextUseCache {
                 if let Some((id, list)) = class.calendar.furthest(self.now, epoch_ns) {
                     let cost = class.cost(list, self.now, epoch_ns);
                     // Of datasets without uses, the least recently used one is first.
-                    let is_first = cost == f64::INFINITY && cost == highest && is_older;
+                    let is_first = cost >= UNKNOWN && cost == highest && is_older;
                     if cost > highest || is_first {
                         (highest, found) = (cost, Some((dataset, id)));
                     }

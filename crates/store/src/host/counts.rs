@@ -19,6 +19,8 @@ pub struct StoreCounts {
     pub joined: u64,
     /// Samples that were read from a disk of this node.
     pub disk_reads: u64,
+    /// Samples that other nodes of the cluster had or have read.
+    pub node_reads: u64,
     /// Samples that were read from their stores.
     pub reads: u64,
     /// Their bytes.
@@ -67,6 +69,8 @@ pub struct JobState {
 /// The state of a dataset.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DatasetState {
+    /// Its samples that no other node of the cluster keeps.
+    pub own_samples: u64,
     /// Its samples in memory or on disks of the node.
     pub kept_samples: u64,
     /// Its samples in memory.
@@ -138,8 +142,9 @@ impl StoreState {
         let states = (0..).zip(&self.datasets).map(|(number, dataset)| {
             let (held_samples, held_bytes) = self.cache.residents(DatasetId(number));
             let kept_samples = self.cache.kept(DatasetId(number));
+            let own_samples = self.cache.own_samples(DatasetId(number));
             let (counts, saved_by_gb) = (dataset.counts, 0.0);
-            DatasetState { kept_samples, held_samples, held_bytes, counts, saved_by_gb }
+            DatasetState { own_samples, kept_samples, held_samples, held_bytes, counts, saved_by_gb }
         });
         states.collect()
     }
@@ -185,16 +190,16 @@ impl StoreState {
         orders
     }
 
-    /// The memory that all samples of a dataset take.
+    /// The memory that the samples of a dataset take which this node keeps.
     fn footprint(&self, dataset: DatasetId) -> u64 {
-        self.datasets.get(dataset.0 as usize).map_or(0, |dataset| dataset.footprints.total())
+        self.cache.own_bytes(dataset)
     }
 
-    /// The part of a dataset that is in memory.
+    /// The part of them that is in memory.
     fn held_share(&self, dataset: DatasetId) -> f64 {
         let all = self.footprint(dataset);
         let (_, held) = self.cache.residents(dataset);
-        if all == 0 { 1.0 } else { held as f64 / all as f64 }
+        if all == 0 { 1.0 } else { (held as f64 / all as f64).min(1.0) }
     }
 }
 

@@ -66,9 +66,10 @@ impl Flight {
         let (mut actions, now) = (Actions::default(), (self.inner.clock)());
         let mut state = self.inner.lock();
         let flight = state.flights.remove(&self.key).unwrap_or_default();
-        let SampleFlight { waiting, reader, is_on_disk, is_for_disk, is_in_block, has_block, .. } = flight;
+        let SampleFlight { waiting, reader, is_on_disk, is_of_node, .. } = flight;
+        let SampleFlight { is_for_disk, is_in_block, has_block, .. } = flight;
         let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
-        if is_on_disk && received.is_err() && !has_ended {
+        if (is_on_disk || is_of_node) && received.is_err() && !has_ended {
             state.queue_again(self.key, waiting, is_for_disk, now, &mut actions);
             drop(state);
             return self.inner.carry_out(actions);
@@ -97,10 +98,11 @@ impl Flight {
             }
         }
         let length = received.as_ref().ok().map(Bytes::len);
-        // Reads from a disk have no turns.
+        // Reads from disks and nodes have no turns.
         let reader = reader.or_else(|| waiting.first().map(|request| request.job));
         state.count(reader.unwrap_or(StoreJob(u64::MAX)), self.key.dataset, |counts| match length {
             Some(_) if is_on_disk => counts.disk_reads += 1,
+            Some(_) if is_of_node => counts.node_reads += 1,
             Some(length) => {
                 counts.reads += 1;
                 counts.read_bytes += length as u64;
@@ -112,7 +114,8 @@ impl Flight {
             state.end_read(self.key, now, !has_ended, &mut actions);
         }
         let dataset = state.datasets.get(self.key.dataset.0 as usize);
-        let dataset = dataset.filter(|dataset| is_for_disk && !is_on_disk && dataset.reader.has_disk());
+        let is_new = !is_on_disk && !state.cache.is_elsewhere(self.key);
+        let dataset = dataset.filter(|dataset| is_for_disk && is_new && dataset.reader.has_disk());
         let keeper = dataset.map(|dataset| Arc::clone(&dataset.reader));
         let to_disk = keeper.zip(received.as_ref().ok().cloned());
         if let Some((_, bytes)) = &to_disk {

@@ -46,7 +46,7 @@ pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCoun
 use self::flight::Flight;
 use self::job_orders::JobOrders;
 use self::state::{
-    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, StoreDataset, StoreMember, StoreState, order_convoy,
+    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, ReadPlace, StoreDataset, StoreMember, StoreState, order_convoy,
     own_convoy,
 };
 
@@ -85,6 +85,13 @@ pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
     fn read_disk(&self, id: SampleId) -> ReadFuture {
         let _ = id;
         Box::pin(async { Err(TierError::new(ErrorKind::Absent, "disk")) })
+    }
+
+    /// Reads a sample that another node of the cluster keeps, for the use of a job at `due`. After
+    /// an error, it is read from its store.
+    fn read_node(&self, id: SampleId, job: StoreJob, due: Tick) -> ReadFuture {
+        let _ = (id, job, due);
+        Box::pin(async { Err(TierError::new(ErrorKind::Absent, "cluster")) })
     }
 
     /// Takes a sample that was read, for a disk of this node. Calls `kept` if the disk then has it,
@@ -236,19 +243,27 @@ impl NodeStore {
 
     /// Adds a job. With `is_ordered` its requests wait for its first [order](Self::announce).
     pub fn add_job(&self, is_ordered: bool) -> StoreJob {
-        self.add_member(is_ordered, None)
+        self.add_member(is_ordered, false, None)
+    }
+
+    /// Adds a job of another node of the cluster. Its samples are never read from a third node, and
+    /// none that this node is reading from another one is for it: two nodes would wait for each
+    /// other.
+    pub fn add_remote_job(&self, is_ordered: bool) -> StoreJob {
+        self.add_member(is_ordered, true, None)
     }
 
     /// Adds a job that only fills the memory. Its samples stay if there is free room, or a dataset
     /// that no job uses.
     pub fn add_filling_job(&self) -> StoreJob {
-        self.add_member(false, Some((self.0.clock)()))
+        self.add_member(false, false, Some((self.0.clock)()))
     }
 
-    fn add_member(&self, is_ordered: bool, fills_since: Option<u64>) -> StoreJob {
+    fn add_member(&self, is_ordered: bool, is_remote: bool, fills_since: Option<u64>) -> StoreJob {
         let job = StoreJob(self.0.next_job.fetch_add(1, Ordering::Relaxed));
         let member = StoreMember {
             fills_since,
+            is_remote,
             orders: JobOrders::new(is_ordered),
             weight: NonZeroU32::MIN,
             counts: StoreCounts::default(),
@@ -386,6 +401,23 @@ impl NodeStore {
         }
     }
 
+    /// Notes which samples of a dataset another node of the cluster keeps: those for which
+    /// `is_elsewhere` is true. They are read from there, and stay only in room that no other needs.
+    pub fn set_elsewhere(&self, dataset: DatasetId, is_elsewhere: impl Fn(SampleId) -> bool) {
+        let Ok(samples) = self.0.lock().cache.samples(dataset) else { return };
+        for first in (0..samples).step_by(4096) {
+            let mut state = self.0.lock();
+            for id in (first..samples.min(first + 4096)).map(SampleId) {
+                state.cache.set_elsewhere(SampleKey::new(dataset, id), is_elsewhere(id));
+            }
+        }
+    }
+
+    /// Whether another node of the cluster keeps a sample.
+    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
+        self.0.lock().cache.is_elsewhere(key)
+    }
+
     /// Whether a sample is in memory, or is being read to stay there.
     pub fn contains(&self, key: SampleKey) -> bool {
         self.0.lock().cache.contains(key)
@@ -495,22 +527,24 @@ impl StoreInner {
         }
         drop(dropped);
         let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
-        for BegunRead { keys, order, reader } in reads {
+        for BegunRead { keys, place, reader } in reads {
             let flight = |key: &SampleKey| Flight { inner: Arc::clone(self), key: *key, is_open: true };
-            match (&keys[..], order) {
-                ([key], order) => {
-                    let read = match order {
-                        Some(order) => reader.read(key.id, order),
-                        None => reader.read_disk(key.id),
+            match (&keys[..], place) {
+                ([key], place) => {
+                    let read = match place {
+                        ReadPlace::Origin(order) => reader.read(key.id, order),
+                        ReadPlace::Disk => reader.read_disk(key.id),
+                        ReadPlace::Node(job, due) => reader.read_node(key.id, job, due),
                     };
                     let reading = flight::spawn(&self.runtime, flight(key), read);
                     if let Some(flight) = self.lock().flights.get_mut(key) {
                         flight.abort = Some(reading.abort_handle());
                     }
                 }
-                (keys, order) => {
+                (keys, place) => {
                     let ids = keys.iter().map(|key| key.id).collect();
-                    let reads = reader.read_block(ids, order.unwrap_or_default());
+                    let order = if let ReadPlace::Origin(order) = place { order } else { Tick::default() };
+                    let reads = reader.read_block(ids, order);
                     flight::spawn_block(&self.runtime, keys.iter().map(flight).collect(), reads);
                 }
             }

@@ -56,6 +56,8 @@ pub(super) struct StoreMember {
     pub(super) counts: StoreCounts,
     /// Since when it fills the memory, if it does only that.
     pub(super) fills_since: Option<u64>,
+    /// Whether it is a job of another node of the cluster.
+    pub(super) is_remote: bool,
     /// Requests without an answer.
     pub(super) waiting: u64,
     /// Jobs in the same order have the same one.
@@ -96,6 +98,8 @@ pub(super) struct SampleFlight {
     pub(super) has_begun: bool,
     /// Whether it is read from a disk of this node.
     pub(super) is_on_disk: bool,
+    /// Whether it is read from another node of the cluster.
+    pub(super) is_of_node: bool,
     /// Whether a disk may keep it. Some jobs announce only what their node should keep.
     pub(super) is_for_disk: bool,
     /// Whether it is read with another sample of its block, which counts for the origin.
@@ -111,9 +115,19 @@ pub(super) struct SampleFlight {
 /// A read that begins: of a sample, or of those of a block.
 pub(super) struct BegunRead {
     pub(super) keys: Vec<SampleKey>,
-    /// The place at its store. `None`: from a disk.
-    pub(super) order: Option<Tick>,
+    pub(super) place: ReadPlace,
     pub(super) reader: Arc<dyn SampleReader>,
+}
+
+/// Where a sample is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReadPlace {
+    /// At its store, with this place there.
+    Origin(Tick),
+    /// On a disk of this node.
+    Disk,
+    /// On another node of the cluster, for the use of a job.
+    Node(StoreJob, Tick),
 }
 
 /// What follows a look at the tables, without the lock.
@@ -180,11 +194,16 @@ impl StoreState {
             actions.ready.push((answer, bytes));
             return;
         }
+        let is_remote = self.jobs.get(&job).is_some_and(|member| member.is_remote);
+        if is_remote && self.flights.get(&key).is_some_and(|flight| flight.is_of_node) {
+            // That node may wait for this one.
+            actions.ready.push((Box::new(move |_| answer(Err(on_its_way(key)))), Bytes::new()));
+            return;
+        }
         if let Some(member) = self.jobs.get_mut(&job) {
             member.waiting += 1;
         }
         let origin = self.datasets[key.dataset.0 as usize].origin;
-        let is_on_disk = self.cache.is_on_disk(key);
         let has_begun = match self.flights.get_mut(&key) {
             Some(flight) => {
                 flight.waiting.push(WaitingRequest { job, due, answer });
@@ -195,16 +214,22 @@ impl StoreState {
             }
             None => {
                 let waiting = vec![WaitingRequest { job, due, answer }];
-                let has_begun = is_on_disk;
-                let flight =
-                    SampleFlight { waiting, has_begun, is_on_disk, is_for_disk, ..SampleFlight::default() };
+                let place = self.other_place(key, job, due, is_remote);
+                let flight = SampleFlight {
+                    waiting,
+                    has_begun: place.is_some(),
+                    is_on_disk: matches!(place, Some(ReadPlace::Disk)),
+                    is_of_node: matches!(place, Some(ReadPlace::Node(..))),
+                    is_for_disk,
+                    ..SampleFlight::default()
+                };
                 self.flights.insert(key, flight);
-                if is_on_disk {
-                    // Disks have no queue here: they are not what jobs compete for.
+                if let Some(place) = place {
+                    // These have no queue here: they are not what jobs compete for.
                     let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
-                    actions.reads.push(BegunRead { keys: vec![key], order: None, reader });
+                    actions.reads.push(BegunRead { keys: vec![key], place, reader });
                 }
-                is_on_disk
+                place.is_some()
             }
         };
         // A job that joins a read that waits may be served earlier than the first one.
@@ -217,8 +242,17 @@ impl StoreState {
         }
     }
 
-    /// Queues a sample again, for the requests that wait for it: it was not on the disk after all,
-    /// or did not come with its block.
+    /// Where a sample is read that is not in memory, if not at its store.
+    fn other_place(&self, key: SampleKey, job: StoreJob, due: Tick, is_remote: bool) -> Option<ReadPlace> {
+        if self.cache.is_on_disk(key) {
+            return Some(ReadPlace::Disk);
+        }
+        let is_of_node = !is_remote && self.cache.is_elsewhere(key);
+        is_of_node.then_some(ReadPlace::Node(job, due))
+    }
+
+    /// Queues a sample again, for the requests that wait for it: it was not where it was
+    /// looked for, or did not come with its block.
     pub(super) fn queue_again(
         &mut self,
         key: SampleKey,
@@ -283,7 +317,7 @@ impl StoreState {
             keys.push(key);
             keys.sort_unstable_by_key(|key| key.id);
             let reader = Arc::clone(&self.datasets[key.dataset.0 as usize].reader);
-            actions.reads.push(BegunRead { keys, order: Some(order), reader });
+            actions.reads.push(BegunRead { keys, place: ReadPlace::Origin(order), reader });
         }
     }
 
@@ -324,7 +358,8 @@ impl StoreState {
             Some(flight) => !flight.has_begun,
             None => {
                 let is_known = self.cache.contains(*other) || self.cache.is_on_disk(*other);
-                !is_known && !self.written_behind.contains_key(other)
+                let is_elsewhere = !is_unit && self.cache.is_elsewhere(*other);
+                !is_known && !is_elsewhere && !self.written_behind.contains_key(other)
             }
         };
         let others = samples.map(|id| SampleKey::new(key.dataset, SampleId(id)));
@@ -415,6 +450,11 @@ impl StoreState {
             actions.dropped.extend(self.samples.remove(&key));
         }
     }
+}
+
+fn on_its_way(key: SampleKey) -> TierError {
+    let detail = format!("{key} is on its way from another node");
+    TierError::new(ErrorKind::Absent, "store").with_detail(detail)
 }
 
 fn unknown(key: SampleKey) -> TierError {

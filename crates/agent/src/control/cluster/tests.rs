@@ -149,7 +149,7 @@ impl Simulation {
         for at in 0..self.agents.len() {
             self.dial_or_report(at);
         }
-        for OutgoingGrant { connection, grant, with_notes } in self.cluster.grants(now) {
+        for OutgoingGrant { connection, grant, with_notes, .. } in self.cluster.grants(now) {
             if let Some(at) = self.agents.iter().position(|agent| agent.connection == Some(connection)) {
                 if with_notes {
                     let notes = self.cluster.notes().clone();
@@ -216,6 +216,7 @@ impl Simulation {
                 instance: agent.node.clone(),
                 leases: agent.held.tell(now),
                 notes: agent.notes.clone(),
+                addresses: Vec::new(),
             };
             self.cluster.hello(connection, super::super::tokens::DEFAULT_NAME, hello, now).unwrap();
         }

@@ -1,0 +1,431 @@
+//! This agent's connections to another one: for messages, and for samples.
+//!
+//! Both are there as long as the other agent is in the roster. The one for messages is opened at
+//! once and again when it breaks, and says first which jobs there are. While it is not there, no
+//! sample is requested: the numbers of datasets are those of this connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_connection::connection::within;
+use foreread_connection::{
+    Address, ControlConnection, MessageReceiver, MessageSender, SystemTransport, WireError, WireErrorKind,
+    WireProtection,
+};
+use foreread_peer::{PeerClient, PeerClientFactory, PeerCounters};
+use foreread_store::StoreJob;
+use foreread_store::attach::{DatasetAnswer, Piece};
+use foreread_tier::{Object, OpenContext, ReadFuture, ReadRequest, Span, Tier};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::messages::{
+    ANSWER, BLOCKS, CATALOG, CatalogPiece, END, JOB, JobAnswer, JobBegins, JobBlocks, JobName, MAX_MESSAGE,
+    OPEN, OPENED, ORDER, Open, PING, RESTART, VERSIONS,
+};
+use super::orders::{JobOrder, OrderPiece, SharedJob, divided};
+use super::roster::RosterNode;
+use super::serving::run_of;
+use super::shared_dataset::SharedDataset;
+use super::{ClusterCache, ClusterMember, catalog_of};
+use crate::control::{decoded, encoded};
+
+/// How long a connection may take to open.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// An agent of which nothing was heard for so long is gone, and its jobs with it. It is silent while
+/// it makes tables of orders. Requests for samples end sooner.
+pub(super) const SILENT: Duration = Duration::from_secs(10);
+
+/// How often an agent gives signs of life.
+const PING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long an agent waits before it dials another one again, at least and at most.
+const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What a link needs.
+#[derive(Clone, Debug)]
+pub(super) struct LinkSettings {
+    pub(super) member: ClusterMember,
+    pub(super) node: RosterNode,
+}
+
+/// What the other agent is to know.
+pub(super) enum LinkCommand {
+    /// A job begins. The sender is dropped once the other agent knows it, or cannot be reached.
+    Begin(Arc<SharedJob>, oneshot::Sender<()>),
+    /// Its part of an order.
+    Order(u32, Arc<JobOrder>, Vec<u8>),
+    /// The orders of a job are void.
+    Restart(u32),
+    /// A job reads a dataset in blocks at first.
+    Blocks(u32, u32),
+    /// A job has ended.
+    End(Arc<SharedJob>),
+    /// Homes have changed: all orders are to be sent again.
+    Again,
+}
+
+/// The connections to another agent. Dropping it closes them.
+pub(super) struct NodeLink {
+    node: String,
+    client: Arc<PeerClient>,
+    commands: mpsc::UnboundedSender<LinkCommand>,
+    /// The numbers by which samples of a job's dataset are requested.
+    numbers: RwLock<HashMap<(StoreJob, DatasetId), u32>>,
+}
+
+impl std::fmt::Debug for NodeLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeLink").field("node", &self.node).field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl NodeLink {
+    pub(super) fn start(
+        settings: LinkSettings,
+        cluster: Weak<ClusterCache>,
+        context: &OpenContext,
+    ) -> Arc<Self> {
+        let LinkSettings { member, node } = settings;
+        let addresses: Vec<Address> = node.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+        let (run, counters) = (run_of(&node.instance), Arc::new(PeerCounters::default()));
+        let factory = PeerClientFactory::new(
+            member.identity.clone(),
+            run,
+            Arc::new(SystemTransport),
+            context,
+            counters,
+        )
+        .with_wire(wire());
+        let client = factory.remote(member.identity.rank, addresses.clone());
+        let (commands, received) = mpsc::unbounded_channel();
+        let link = Arc::new(Self { node: node.node.clone(), client, commands, numbers: RwLock::default() });
+        let task = LinkTask {
+            link: Arc::downgrade(&link),
+            cluster,
+            member,
+            instance: node.instance,
+            addresses,
+            jobs: HashMap::new(),
+        };
+        context.runtime.spawn(task.run(received));
+        link
+    }
+
+    pub(super) fn send(&self, command: LinkCommand) {
+        // The task has ended with the runtime.
+        let _ = self.commands.send(command);
+    }
+
+    /// Requests a sample for the use of a job. `None` if the other agent does not know the job.
+    pub(super) fn read(
+        &self,
+        dataset: &SharedDataset,
+        sample: SampleId,
+        job: StoreJob,
+        due: Tick,
+    ) -> Option<ReadFuture> {
+        let number = *self.lock().get(&(job, dataset.id()?))?;
+        let object = Object { path: Arc::default(), size: dataset.sizes.bytes(sample), version: None };
+        let key = SampleKey::new(DatasetId(number), sample);
+        Some(self.client.read(Arc::new(ReadRequest::new(key, object, Span::Whole, due))))
+    }
+
+    /// Sends the requests of a burst.
+    pub(super) fn submit(&self) {
+        self.client.submit();
+    }
+
+    fn lock(&self) -> std::sync::RwLockReadGuard<'_, HashMap<(StoreJob, DatasetId), u32>> {
+        self.numbers.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<(StoreJob, DatasetId), u32>)) {
+        change(&mut self.numbers.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// How samples between agents are protected. Equal on all of them.
+pub(super) fn wire() -> WireProtection {
+    let text = std::env::var(WireProtection::VARIABLE).unwrap_or_default();
+    text.parse().unwrap_or_default()
+}
+
+/// A job that the other agent was told about.
+struct ToldJob {
+    job: Arc<SharedJob>,
+    /// Who waits for the answer.
+    waiting: Option<oneshot::Sender<()>>,
+    is_known: bool,
+    /// Whether it has got the catalogs that it did not know.
+    has_catalogs: bool,
+}
+
+/// The task of a connection for messages.
+struct LinkTask {
+    link: Weak<NodeLink>,
+    cluster: Weak<ClusterCache>,
+    member: ClusterMember,
+    /// That of the other agent.
+    instance: String,
+    addresses: Vec<Address>,
+    jobs: HashMap<u32, ToldJob>,
+}
+
+impl LinkTask {
+    async fn run(mut self, mut commands: mpsc::UnboundedReceiver<LinkCommand>) {
+        let mut wait = DIAL_AGAIN.0;
+        loop {
+            let opened = Instant::now();
+            let Err(error) = self.connect(&mut commands).await else { return };
+            tracing::debug!(instance = self.instance, %error, "another agent is not reached");
+            self.jobs.clear();
+            let Some(link) = self.link.upgrade() else { return };
+            link.change(HashMap::clear);
+            drop(link);
+            wait = if opened.elapsed() > SILENT { DIAL_AGAIN.0 } else { (wait * 2).min(DIAL_AGAIN.1) };
+            let again = sleep(wait);
+            tokio::pin!(again);
+            loop {
+                tokio::select! {
+                    () = &mut again => break,
+                    // It hears of all jobs when it is reached. Those that wait for it do so no
+                    // longer.
+                    command = commands.recv() => if command.is_none() { return },
+                }
+            }
+        }
+    }
+
+    /// One connection. Returns without an error if the link was dropped.
+    async fn connect(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<LinkCommand>,
+    ) -> Result<(), WireError> {
+        let (mut sender, mut receiver) = self.open().await?;
+        for job in self.cluster.upgrade().map(|cluster| cluster.jobs()).unwrap_or_default() {
+            self.begin(&mut sender, job, None).await?;
+        }
+        let mut pings = interval(PING_INTERVAL);
+        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard = Instant::now();
+        loop {
+            let is_long = tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.command(&mut sender, command).await?,
+                    None => return Ok(()),
+                },
+                message = receiver.receive(MAX_MESSAGE) => {
+                    let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
+                    let (kind, payload) = message?.ok_or_else(closed)?;
+                    heard = Instant::now();
+                    if kind == ANSWER {
+                        let answer = decoded(&payload).map_err(WireError::malformed)?;
+                        self.answer(&mut sender, answer).await?;
+                        true
+                    } else {
+                        // A sign of life, or of a later version.
+                        false
+                    }
+                }
+                _ = pings.tick() => {
+                    if heard.elapsed() > SILENT {
+                        return Err(WireError::new(WireErrorKind::Timeout, "it is silent"));
+                    }
+                    send(&mut sender, PING, Bytes::new()).await?;
+                    false
+                }
+            };
+            if is_long {
+                // Nothing was heard meanwhile.
+                heard = Instant::now();
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<(MessageSender, MessageReceiver), WireError> {
+        let mut last = WireError::new(WireErrorKind::Disconnected, "it has no address");
+        for address in &self.addresses {
+            match self.open_at(address).await {
+                Ok(opened) => return Ok(opened),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    async fn open_at(&self, address: &Address) -> Result<(MessageSender, MessageReceiver), WireError> {
+        let ClusterMember { identity, node, instance } = &self.member;
+        let opening = ControlConnection::open(&SystemTransport, address, identity, None, CONNECT_TIMEOUT);
+        let (connection, _) = opening.await?;
+        let (mut sender, mut receiver) = connection.split();
+        let open = Open { versions: VERSIONS, node: node.clone(), instance: instance.clone() };
+        send(&mut sender, OPEN, encoded(&open)).await?;
+        let answer = within(SILENT, address, receiver.receive(MAX_MESSAGE)).await?;
+        let Some((OPENED, payload)) = answer else {
+            return Err(WireError::malformed(format!("{address}: it is no agent of this version")));
+        };
+        let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
+        // Another agent may have got the address of one that has ended.
+        if opened.instance != self.instance {
+            return Err(WireError::new(WireErrorKind::OtherRun, format!("{address}: another agent is there")));
+        }
+        Ok((sender, receiver))
+    }
+
+    /// Carries out a command. Returns whether that may have taken long.
+    async fn command(&mut self, sender: &mut MessageSender, command: LinkCommand) -> Result<bool, WireError> {
+        match command {
+            LinkCommand::Begin(job, waiting) => self.begin(sender, job, Some(waiting)).await?,
+            LinkCommand::Order(number, order, part) => {
+                // Other jobs get all of their orders when the other agent knows them.
+                if self.jobs.get(&number).is_some_and(|told| told.is_known) {
+                    send_order(sender, number, &order, &part).await?;
+                }
+            }
+            LinkCommand::Restart(job) => send(sender, RESTART, encoded(&JobName { job })).await?,
+            LinkCommand::Blocks(job, dataset) => {
+                send(sender, BLOCKS, encoded(&JobBlocks { job, dataset })).await?;
+            }
+            LinkCommand::End(job) => {
+                self.jobs.remove(&job.number);
+                if let Some(link) = self.link.upgrade() {
+                    link.change(|numbers| numbers.retain(|(known, _), _| *known != job.job));
+                }
+                send(sender, END, encoded(&JobName { job: job.number })).await?;
+            }
+            LinkCommand::Again => {
+                let known: Vec<_> = self.jobs.values().filter(|told| told.is_known).collect();
+                for job in known.iter().map(|told| &told.job) {
+                    send(sender, RESTART, encoded(&JobName { job: job.number })).await?;
+                    self.send_orders(sender, job).await?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    async fn begin(
+        &mut self,
+        sender: &mut MessageSender,
+        job: Arc<SharedJob>,
+        waiting: Option<oneshot::Sender<()>>,
+    ) -> Result<(), WireError> {
+        if let Some(told) = self.jobs.get_mut(&job.number) {
+            // The connection has said so when it was opened.
+            told.waiting = waiting.filter(|_| !told.is_known);
+            return Ok(());
+        }
+        send(sender, JOB, encoded(&JobBegins { job: job.number, attach: job.attach.clone() })).await?;
+        let number = job.number;
+        self.jobs.insert(number, ToldJob { job, waiting, is_known: false, has_catalogs: false });
+        Ok(())
+    }
+
+    /// The other agent has answered which datasets of a job it keeps.
+    async fn answer(&mut self, sender: &mut MessageSender, answer: JobAnswer) -> Result<(), WireError> {
+        let JobAnswer { job: number, datasets, first, refused } = answer;
+        let Some(told) = self.jobs.get_mut(&number) else { return Ok(()) };
+        let job = Arc::clone(&told.job);
+        let needed: Vec<usize> = (0..)
+            .zip(&datasets)
+            .filter_map(|(at, answer)| (*answer == DatasetAnswer::CatalogNeeded).then_some(at))
+            .filter(|at| job.datasets.get(*at).is_some_and(Option::is_some))
+            .collect();
+        if !needed.is_empty() && !std::mem::replace(&mut told.has_catalogs, true) {
+            for at in needed {
+                self.send_catalog(sender, &job, at).await?;
+            }
+            let begins = JobBegins { job: number, attach: job.attach.clone() };
+            return send(sender, JOB, encoded(&begins)).await;
+        }
+        if let Some(why) = refused {
+            tracing::info!(why, "another agent does not take a job");
+            told.waiting = None;
+            return Ok(());
+        }
+        told.is_known = true;
+        let (Some(link), Some(cluster)) = (self.link.upgrade(), self.cluster.upgrade()) else {
+            return Ok(());
+        };
+        for dataset in job.blocks() {
+            send(sender, BLOCKS, encoded(&JobBlocks { job: number, dataset })).await?;
+        }
+        self.send_orders(sender, &job).await?;
+        for (at, answer) in (0..).zip(&datasets) {
+            let id = job.dataset(at).and_then(|dataset| dataset.id());
+            match (id, answer) {
+                (Some(id), DatasetAnswer::Kept) => {
+                    link.change(|numbers| {
+                        numbers.insert((job.job, id), first + at);
+                    });
+                }
+                (Some(id), DatasetAnswer::Refused(why)) => {
+                    let (cluster, node, why) = (Arc::clone(&cluster), link.node.clone(), why.clone());
+                    // It looks at all samples.
+                    tokio::task::spawn_blocking(move || cluster.refused(&node, id, &why));
+                }
+                _ => {}
+            }
+        }
+        if let Some(told) = self.jobs.get_mut(&number) {
+            // The job waits no longer.
+            told.waiting = None;
+        }
+        Ok(())
+    }
+
+    async fn send_catalog(
+        &self,
+        sender: &mut MessageSender,
+        job: &Arc<SharedJob>,
+        at: usize,
+    ) -> Result<(), WireError> {
+        let dataset = job.datasets.get(at).cloned().flatten();
+        let reading = tokio::task::spawn_blocking(move || dataset.and_then(|dataset| catalog_of(&dataset)));
+        let Ok(Some(catalog)) = reading.await else { return Ok(()) };
+        for piece in Piece::all(at as u32, &catalog) {
+            let piece = CatalogPiece { job: job.number, piece };
+            send(sender, CATALOG, piece.encode().into()).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends the other agent its parts of all orders of a job that are known.
+    async fn send_orders(&self, sender: &mut MessageSender, job: &Arc<SharedJob>) -> Result<(), WireError> {
+        let Some(view) = self.cluster.upgrade().map(|cluster| cluster.view()) else { return Ok(()) };
+        let Some(own) = view.position(&self.instance) else { return Ok(()) };
+        for order in job.orders() {
+            let Some(dataset) = job.dataset(order.dataset).cloned() else { continue };
+            let (of_part, view) = (Arc::clone(&order), Arc::clone(&view));
+            let dividing = tokio::task::spawn_blocking(move || {
+                let home = |sample| view.homes.of(dataset.hash, dataset.unit(sample));
+                let mut parts = divided(&of_part, 1, |sample| (home(sample) == Some(own)).then_some(0));
+                parts.pop().unwrap_or_default()
+            });
+            let Ok(part) = dividing.await else { return Ok(()) };
+            send_order(sender, job.number, &order, &part).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn send_order(
+    sender: &mut MessageSender,
+    job: u32,
+    order: &JobOrder,
+    part: &[u8],
+) -> Result<(), WireError> {
+    for piece in OrderPiece::all(job, order, part) {
+        send(sender, ORDER, piece.encode().into()).await?;
+    }
+    Ok(())
+}
+
+async fn send(sender: &mut MessageSender, kind: u32, payload: Bytes) -> Result<(), WireError> {
+    within(SILENT, "an agent", sender.send(kind, payload)).await
+}

@@ -1,0 +1,280 @@
+//! The caches of a cluster's agents as one: each sample has a home.
+//!
+//! The control process gives all agents of one token the same [`Roster`]. From it, each agent
+//! computes the home of each sample ([`Homes`]): the node that reads it from storage and keeps it.
+//! An agent that needs a sample of another home requests it there, over the connections that ranks
+//! use between them. It announces the orders of its jobs to the homes, each its part. So a home
+//! keeps what any job of any node needs soonest.
+//!
+//! # Decisions and price
+//!
+//! * *One copy first.* Samples of other homes stay only in room that no own sample needs. The price
+//!   is a transfer between nodes for almost every use.
+//! * *A home is never asked to wait.* An agent that does not reach a home reads from storage by
+//!   itself, and so does one that gets an error. A node that leaves costs reads, and no sample.
+//! * *No chains.* A home that is requested a sample reads it from storage, and never from a third
+//!   node. While agents have different rosters, a sample may be read twice.
+//! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each
+//!   agent opens a dataset by itself, and compares its identity.
+//! * *The orders of jobs are kept for homes that come later*, 4 bytes per sample and epoch.
+
+mod link;
+mod messages;
+mod orders;
+mod reader;
+mod roster;
+mod serving;
+mod shared_dataset;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread_connection::{Identity, Token};
+use foreread_store::attach::Attach;
+use foreread_store::{NodeStore, StoreJob};
+use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, TierError};
+use foreread_types::{DatasetId, SampleId, Tick};
+use futures::future::join_all;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use self::link::{LinkCommand, LinkSettings, NodeLink};
+pub(crate) use self::orders::JobOrder;
+use self::orders::{SharedJob, divided};
+pub(crate) use self::reader::ClusterReader;
+use self::roster::ClusterView;
+pub(crate) use self::roster::{Roster, RosterNode};
+pub(crate) use self::serving::ShareServer;
+pub(crate) use self::shared_dataset::SharedDataset;
+
+/// How long a job waits, while it attaches, for the homes of its samples to know it.
+const HOMES_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Who this agent is for the others.
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterMember {
+    pub(crate) identity: Identity,
+    pub(crate) node: String,
+    pub(crate) instance: String,
+}
+
+impl ClusterMember {
+    /// What all agents of the token are called together.
+    fn cluster_name(&self) -> String {
+        format!("cluster {}", Token::seal([&self.identity.token], b"name of the cluster"))
+    }
+}
+
+/// This agent's part of the cluster's cache. Without a roster it does nothing.
+pub(crate) struct ClusterCache {
+    own: Weak<Self>,
+    store: NodeStore,
+    context: OpenContext,
+    member: Mutex<Option<ClusterMember>>,
+    state: Mutex<ClusterState>,
+    view: RwLock<Arc<ClusterView>>,
+    /// Held while a roster or a dataset is applied to the store.
+    applying: Mutex<()>,
+    next_job: AtomicU32,
+}
+
+#[derive(Default)]
+struct ClusterState {
+    datasets: Vec<Arc<SharedDataset>>,
+    jobs: HashMap<StoreJob, Arc<SharedJob>>,
+}
+
+impl std::fmt::Debug for ClusterCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClusterCache").field("view", &self.view()).finish_non_exhaustive()
+    }
+}
+
+impl ClusterCache {
+    pub(crate) fn new(store: NodeStore, buffers: Arc<dyn Buffers>, runtime: Handle) -> Arc<Self> {
+        let context = OpenContext { buffers, runtime, seed: 0 };
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            store,
+            context,
+            member: Mutex::default(),
+            state: Mutex::default(),
+            view: RwLock::default(),
+            applying: Mutex::default(),
+            next_job: AtomicU32::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ClusterState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view(&self) -> Arc<ClusterView> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes part from the next roster on.
+    pub(crate) fn join(&self, member: ClusterMember) {
+        *self.member.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
+    }
+
+    /// Whether it takes part in a cluster's cache.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// What the agents that share their caches are called together, and the bytes of memory and of
+    /// disks that they have. `None` if this agent shares with no other.
+    pub(crate) fn shared(&self) -> Option<(String, u64, u64)> {
+        let view = self.view();
+        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let (memory, disk) = view.capacity().filter(|_| view.is_shared())?;
+        Some((member.cluster_name(), memory, disk))
+    }
+
+    /// The number of agents that share their caches with this one, itself included. 0: none.
+    pub(crate) fn nodes(&self) -> u64 {
+        let view = self.view();
+        if view.is_shared() { view.nodes.len() as u64 } else { 0 }
+    }
+
+    /// Adds a dataset that the store knows.
+    pub(crate) fn add_dataset(&self, dataset: Arc<SharedDataset>) {
+        self.lock().datasets.push(Arc::clone(&dataset));
+        let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.apply_to(&dataset, &self.view());
+        drop(applying);
+    }
+
+    fn apply_to(&self, dataset: &SharedDataset, view: &ClusterView) {
+        if let Some(id) = dataset.id() {
+            self.store.set_elsewhere(id, |sample| view.is_elsewhere(dataset, sample));
+        }
+    }
+
+    /// Notes that a node does not keep a dataset: its samples are read and kept here.
+    fn refused(&self, node: &str, dataset: DatasetId, why: &str) {
+        let dataset = self.lock().datasets.iter().find(|it| it.id() == Some(dataset)).cloned();
+        let Some(dataset) = dataset.filter(|dataset| dataset.refuse(node)) else { return };
+        tracing::warn!(node, why, "another node keeps no samples of a dataset");
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.apply_to(&dataset, &self.view());
+    }
+
+    /// Applies a roster. Looks at each sample of each dataset, so it is not for a runtime's thread.
+    pub(crate) fn set_roster(&self, roster: &Roster) {
+        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(member) = member else { return };
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.view();
+        if !roster.nodes.iter().any(|node| node.instance == member.instance) {
+            // It was made before this agent has said hello.
+            return;
+        }
+        let link = |node: &RosterNode| {
+            let settings = LinkSettings { member: member.clone(), node: node.clone() };
+            NodeLink::start(settings, Weak::clone(&self.own), &self.context)
+        };
+        let view = Arc::new(ClusterView::new(roster, &member.instance, &before, link));
+        tracing::info!(nodes = view.nodes.len(), "the agents of the cluster have changed");
+        let have_moved = view.homes != before.homes;
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
+        if have_moved {
+            let datasets = self.lock().datasets.clone();
+            datasets.iter().for_each(|dataset| self.apply_to(dataset, &view));
+            view.links().for_each(|link| link.send(LinkCommand::Again));
+        }
+    }
+
+    /// Tells the homes of its samples about a job. Waits a moment until they know it.
+    pub(crate) async fn begin_job(&self, job: StoreJob, attach: &Attach, datasets: &[Option<DatasetId>]) {
+        self.end_job(job);
+        let known = self.lock().datasets.clone();
+        let find = |id: DatasetId| known.iter().find(|it| it.id() == Some(id)).cloned();
+        let datasets = datasets.iter().map(|id| id.and_then(find)).collect();
+        let number = self.next_job.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(SharedJob::new(number, job, attach.clone(), datasets));
+        self.lock().jobs.insert(job, Arc::clone(&shared));
+        let told = |link: &Arc<NodeLink>| {
+            let (done, is_known) = oneshot::channel();
+            link.send(LinkCommand::Begin(Arc::clone(&shared), done));
+            is_known
+        };
+        let waiting: Vec<_> = self.view().links().map(told).collect();
+        if timeout(HOMES_TIMEOUT, join_all(waiting)).await.is_err() {
+            tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
+        }
+    }
+
+    /// Passes an order of a job on to the homes of its samples. Looks at each of them, so it is not
+    /// for a runtime's thread.
+    pub(crate) fn announce(&self, job: StoreJob, order: JobOrder) {
+        let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
+        let view = self.view();
+        let order = job.add(order);
+        let Some(dataset) = job.dataset(order.dataset) else { return };
+        if !view.is_shared() {
+            return;
+        }
+        let parts = divided(&order, view.nodes.len(), |sample| view.homes.of(dataset.hash, dataset.unit(sample)));
+        for (node, part) in view.nodes.iter().zip(parts) {
+            if let Some(link) = &node.link {
+                link.send(LinkCommand::Order(job.number, Arc::clone(&order), part));
+            }
+        }
+    }
+
+    /// A job reads the shards of one of its datasets in blocks at first.
+    pub(crate) fn read_in_blocks(&self, job: StoreJob, dataset: u32) {
+        let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
+        job.read_in_blocks(dataset);
+        self.view().links().for_each(|link| link.send(LinkCommand::Blocks(job.number, dataset)));
+    }
+
+    /// A job will announce other orders.
+    pub(crate) fn restart(&self, job: StoreJob) {
+        if let Some(job) = self.lock().jobs.get(&job) {
+            job.restart();
+            self.view().links().for_each(|link| link.send(LinkCommand::Restart(job.number)));
+        }
+    }
+
+    /// A job has ended.
+    pub(crate) fn end_job(&self, job: StoreJob) {
+        let ended = self.lock().jobs.remove(&job);
+        if let Some(ended) = ended {
+            self.view().links().for_each(|link| link.send(LinkCommand::End(Arc::clone(&ended))));
+        }
+    }
+
+    fn jobs(&self) -> Vec<Arc<SharedJob>> {
+        self.lock().jobs.values().cloned().collect()
+    }
+
+    /// Reads a sample from its home, for the use of a job.
+    fn read(&self, dataset: &SharedDataset, sample: SampleId, job: StoreJob, due: Tick) -> ReadFuture {
+        let view = self.view();
+        let home = view.homes.of(dataset.hash, dataset.unit(sample));
+        let link = home.and_then(|home| view.nodes.get(home)?.link.clone());
+        let reading = link.and_then(|link| link.read(dataset, sample, job, due));
+        reading.unwrap_or_else(|| Box::pin(async { Err(absent()) }))
+    }
+
+    /// Ends a burst of reads.
+    fn submit(&self) {
+        self.view().links().for_each(|link| link.submit());
+    }
+}
+
+fn absent() -> TierError {
+    TierError::new(ErrorKind::Absent, "cluster").with_detail("its home is not reached")
+}
+
+/// The catalog of a dataset, for a home that does not know it.
+fn catalog_of(dataset: &SharedDataset) -> Option<Bytes> {
+    dataset.catalog.to_bytes().ok()
+}

@@ -1,0 +1,115 @@
+//! The agents that share their caches, and the homes that follow from them.
+
+use std::sync::Arc;
+
+use foreread_planner::{HomeNode, Homes};
+use foreread_types::{SampleId, mix};
+use serde::{Deserialize, Serialize};
+
+use super::link::NodeLink;
+use super::shared_dataset::SharedDataset;
+
+/// The agents of one token, as the control process knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Roster {
+    /// In the order of their names.
+    pub(crate) nodes: Vec<RosterNode>,
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RosterNode {
+    pub(crate) node: String,
+    /// What no other agent is called.
+    pub(crate) instance: String,
+    /// Where it serves samples.
+    pub(crate) addresses: Vec<String>,
+    /// Its bytes for samples in memory and on disks.
+    pub(crate) memory: u64,
+    pub(crate) disk: u64,
+    /// Whether it is being drained: it is the home of nothing.
+    pub(crate) is_leaving: bool,
+}
+
+impl RosterNode {
+    fn home(&self) -> HomeNode {
+        let bytes = if self.is_leaving { 0 } else { self.memory.saturating_add(self.disk) };
+        HomeNode { name: text_hash(&self.node), bytes }
+    }
+}
+
+/// A hash of a text that is equal on all nodes.
+pub(crate) fn text_hash(text: &str) -> u64 {
+    text.bytes().fold(text.len() as u64, |hash, byte| mix(hash ^ u64::from(byte)))
+}
+
+/// A roster in force.
+#[derive(Debug, Default)]
+pub(super) struct ClusterView {
+    pub(super) nodes: Vec<ViewedNode>,
+    /// The index of this agent.
+    own: Option<usize>,
+    pub(super) homes: Homes,
+}
+
+#[derive(Debug)]
+pub(super) struct ViewedNode {
+    pub(super) node: RosterNode,
+    /// `None` for this agent.
+    pub(super) link: Option<Arc<NodeLink>>,
+}
+
+impl ClusterView {
+    /// The view of the agent `instance`. Links of the view before stay, and others are made.
+    pub(super) fn new(
+        roster: &Roster,
+        instance: &str,
+        before: &Self,
+        link: impl Fn(&RosterNode) -> Arc<NodeLink>,
+    ) -> Self {
+        let viewed = |node: &RosterNode| {
+            let is_same = |known: &&ViewedNode| {
+                known.node.instance == node.instance && known.node.addresses == node.addresses
+            };
+            let known = || before.nodes.iter().find(is_same).and_then(|known| known.link.clone());
+            let other = node.instance != instance;
+            let link = other.then(|| known().unwrap_or_else(|| link(node)));
+            ViewedNode { node: node.clone(), link }
+        };
+        let nodes: Vec<ViewedNode> = roster.nodes.iter().map(viewed).collect();
+        let own = nodes.iter().position(|node| node.link.is_none());
+        let homes: Vec<HomeNode> = nodes.iter().map(|node| node.node.home()).collect();
+        Self { nodes, own, homes: Homes::new(&homes) }
+    }
+
+    /// Whether there are others.
+    pub(super) fn is_shared(&self) -> bool {
+        self.own.is_some() && self.nodes.len() > 1
+    }
+
+    /// The bytes of memory and of disks of all together.
+    pub(super) fn capacity(&self) -> Option<(u64, u64)> {
+        self.own?;
+        let staying = || self.nodes.iter().map(|node| &node.node).filter(|node| !node.is_leaving);
+        let memory = staying().fold(0, |sum: u64, node| sum.saturating_add(node.memory));
+        Some((memory, staying().fold(0, |sum: u64, node| sum.saturating_add(node.disk))))
+    }
+
+    /// Whether another node keeps a sample.
+    pub(super) fn is_elsewhere(&self, dataset: &SharedDataset, sample: SampleId) -> bool {
+        let home = self.homes.of(dataset.hash, dataset.unit(sample));
+        let other = home.filter(|home| Some(*home) != self.own).and_then(|home| self.nodes.get(home));
+        other.is_some_and(|other| !dataset.is_refused(&other.node.node))
+    }
+
+    /// The index of another node.
+    pub(super) fn position(&self, instance: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.node.instance == instance)
+    }
+
+    pub(super) fn links(&self) -> impl Iterator<Item = &Arc<NodeLink>> {
+        self.nodes.iter().filter_map(|node| node.link.as_ref())
+    }
+}

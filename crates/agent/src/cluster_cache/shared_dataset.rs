@@ -1,0 +1,60 @@
+//! A dataset whose samples have homes.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use foreread_dataset::Catalog;
+use foreread_types::{DatasetId, SampleId, Sizes};
+
+use super::roster::text_hash;
+
+/// A dataset of this agent.
+#[derive(Debug)]
+pub(crate) struct SharedDataset {
+    /// Set once the store knows it.
+    id: OnceLock<DatasetId>,
+    /// Equal on all nodes.
+    pub(super) hash: u64,
+    /// Consecutive samples that are read together, and so have one home.
+    blocks: Vec<Range<u64>>,
+    pub(super) sizes: Sizes,
+    pub(super) catalog: Catalog,
+    /// The nodes that do not keep it.
+    refused: Mutex<BTreeSet<String>>,
+}
+
+impl SharedDataset {
+    /// A dataset whose samples in each of these ascending `blocks` have one home.
+    pub(crate) fn new(identity: &str, url: &str, catalog: Catalog, blocks: Vec<Range<u64>>) -> Self {
+        let sizes = catalog.sizes();
+        let hash = text_hash(identity) ^ text_hash(url).rotate_left(1);
+        let (id, refused) = Default::default();
+        Self { id, hash, blocks, sizes, catalog, refused }
+    }
+
+    pub(crate) fn set_id(&self, id: DatasetId) {
+        // It is set once.
+        let _ = self.id.set(id);
+    }
+
+    pub(super) fn id(&self) -> Option<DatasetId> {
+        self.id.get().copied()
+    }
+
+    /// What has a home: the sample, or the block around it by its first one.
+    pub(super) fn unit(&self, sample: SampleId) -> u64 {
+        let at = self.blocks.partition_point(|block| block.end <= sample.0);
+        self.blocks.get(at).filter(|block| block.contains(&sample.0)).map_or(sample.0, |block| block.start)
+    }
+
+    /// Notes a node that does not keep it. Returns whether that is new.
+    pub(super) fn refuse(&self, node: &str) -> bool {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned())
+    }
+
+    pub(super) fn is_refused(&self, node: &str) -> bool {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        !refused.is_empty() && refused.contains(node)
+    }
+}

@@ -13,7 +13,9 @@ use bytes::Bytes;
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
-use foreread_store::attach::{Attach, AttachDataset, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
+use foreread_store::attach::{
+    Attach, AttachDataset, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest,
+};
 use foreread_store::{ConnectionId, NodeStore, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
@@ -340,11 +342,19 @@ impl AgentState {
         self.note_disk_uses();
         if let Some(job) = job.filter(|_| !is_remote) {
             self.cluster.begin_job(job, &attach, &datasets).await;
+            if self.job(connection).is_none() {
+                // It has left meanwhile.
+                self.cluster.end_job(job);
+            }
         }
         Ok(answer)
     }
 
-    async fn find(&self, wanted: &AttachDataset, catalog: Option<Bytes>) -> (Option<DatasetId>, DatasetAnswer) {
+    async fn find(
+        &self,
+        wanted: &AttachDataset,
+        catalog: Option<Bytes>,
+    ) -> (Option<DatasetId>, DatasetAnswer) {
         self.datasets.find(wanted, catalog, &self.host, (&self.store, &self.cluster)).await
     }
 

@@ -99,10 +99,7 @@ impl JobConnection {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn add_order(
-        &mut self,
-        order: GroupOrderPiece<'_>,
-    ) -> Result<Option<JobOrder>, &'static str> {
+    pub(crate) fn add_order(&mut self, order: GroupOrderPiece<'_>) -> Result<Option<JobOrder>, &'static str> {
         let GroupOrderPiece { per_position, order: OrderPiece { first, piece } } = order;
         if piece.total > MAX_USES * 4 || !piece.total.is_multiple_of(4) {
             return Err("an order is too long, or not of whole numbers");

@@ -71,6 +71,9 @@ pub enum AgentError {
         /// As it was given.
         address: String,
     },
+    /// A variable of the environment has a mistake.
+    #[error("{0}")]
+    Setting(String),
     /// The policy has a mistake.
     #[error(transparent)]
     Policy(#[from] PolicyError),

@@ -90,7 +90,8 @@ pub struct DiskStatus {
 pub struct JobStatus {
     /// The program that it runs.
     pub name: String,
-    /// Its node, in the status of a cluster, and if it is a job of another node.
+    /// Its node, in the status of a cluster, and of a job of another agent whose samples are kept
+    /// here.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
     /// Its process.
@@ -126,6 +127,11 @@ pub struct JobStatus {
     pub stalled_share: f64,
     /// What it waits for: `storage`, `limit` (of its store), `other jobs` or nothing.
     pub waits_for: Option<String>,
+}
+
+/// The jobs of an agent's own node.
+pub(crate) fn own_jobs(jobs: &[JobStatus]) -> impl Iterator<Item = &JobStatus> {
+    jobs.iter().filter(|job| job.node.is_empty())
 }
 
 /// A dataset.

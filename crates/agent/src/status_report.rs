@@ -12,7 +12,7 @@ use crate::agent_state::AgentState;
 use crate::connections::AttachedJob;
 use crate::datasets::KnownDataset;
 use crate::recent::Recent;
-use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
 
 /// A trainer that waits for less than this share of its time does not wait.
 const STALLED: f64 = 0.02;
@@ -166,7 +166,7 @@ impl AgentState {
             held_bytes: state.held_bytes,
             disk_samples: on_disk.0,
             disk_bytes: on_disk.1,
-            jobs: jobs.iter().filter(|job| job.datasets.contains(&dataset.url)).count() as u64,
+            jobs: own_jobs(jobs).filter(|job| job.datasets.contains(&dataset.url)).count() as u64,
             hits: state.counts.hits + state.counts.joined,
             reads: state.counts.reads,
             read_bytes: state.counts.read_bytes,

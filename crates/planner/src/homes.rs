@@ -76,10 +76,8 @@ fn winner(nodes: &[HomeNode], bucket: u64) -> u16 {
         let drawn = minus_log2(mix(mix(node.name) ^ bucket));
         // Of quotients, without a division.
         let is_better = best.is_none_or(|(least, other, _)| {
-            let (own, others) = (
-                u128::from(drawn) * u128::from(other.bytes),
-                u128::from(least) * u128::from(node.bytes),
-            );
+            let (own, others) =
+                (u128::from(drawn) * u128::from(other.bytes), u128::from(least) * u128::from(node.bytes));
             own < others || own == others && node.name < other.name
         });
         if is_better {
@@ -154,7 +152,9 @@ mod tests {
         let nodes = [node(9, 5), node(2, 5), node(6, 5)];
         let turned = [nodes[2], nodes[0], nodes[1]];
         let (one, other) = (Homes::new(&nodes), Homes::new(&turned));
-        assert!((0..5000).all(|sample| nodes[one.of(1, sample).unwrap()] == turned[other.of(1, sample).unwrap()]));
+        assert!(
+            (0..5000).all(|sample| nodes[one.of(1, sample).unwrap()] == turned[other.of(1, sample).unwrap()])
+        );
         let none = [node(1, 0); 3];
         assert_eq!(Homes::new(&none).of(0, 0), None);
     }

@@ -20,6 +20,7 @@ enum Step {
     Bounds { dataset: u32, floor: u64, cap: u64 },
     Costs { dataset: u32, weight: u32, latency: u64, rate: u64 },
     OnDisk(SampleKey, bool),
+    Elsewhere(SampleKey, bool),
     Capacity(u64),
     AddJob { dataset: u32, seed: u64 },
     EndJob(usize),
@@ -42,6 +43,7 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
         2 => (0_u32..3, 1_u32..9, any_cost(), any_cost())
             .prop_map(|(dataset, weight, latency, rate)| Step::Costs { dataset, weight, latency, rate }),
         4 => (key(), any::<bool>()).prop_map(|(key, is)| Step::OnDisk(key, is)),
+        4 => (key(), any::<bool>()).prop_map(|(key, is)| Step::Elsewhere(key, is)),
         2 => (0_u64..900).prop_map(Step::Capacity),
         2 => (0_u32..3, 0_u64..256).prop_map(|(dataset, seed)| Step::AddJob { dataset, seed }),
         1 => (0_usize..6).prop_map(Step::EndJob),
@@ -65,6 +67,7 @@ struct Model {
     bounds: [CacheBounds; 3],
     residents: BTreeSet<SampleKey>,
     on_disk: BTreeSet<SampleKey>,
+    elsewhere: BTreeSet<SampleKey>,
     jobs: Vec<(CacheJob, DatasetId)>,
     now: u64,
     evicted: Vec<SampleKey>,
@@ -82,8 +85,8 @@ impl Model {
         for table in &sizes[1..] {
             cache.add_dataset(DatasetCosts::new(Sizes::table(table))).unwrap();
         }
-        let (bounds, residents, on_disk, jobs, now, evicted) = Default::default();
-        Self { cache, capacity: 600, sizes, bounds, residents, on_disk, jobs, now, evicted }
+        let (bounds, residents, on_disk, elsewhere, jobs, now, evicted) = Default::default();
+        Self { cache, capacity: 600, sizes, bounds, residents, on_disk, elsewhere, jobs, now, evicted }
     }
 
     fn held(&self, dataset: u32) -> u64 {
@@ -137,6 +140,14 @@ impl Model {
                     self.on_disk.remove(&key);
                 }
             }
+            Step::Elsewhere(key, is_elsewhere) => {
+                self.cache.set_elsewhere(key, is_elsewhere);
+                if is_elsewhere {
+                    self.elsewhere.insert(key);
+                } else {
+                    self.elsewhere.remove(&key);
+                }
+            }
             Step::Capacity(capacity) => {
                 self.capacity = capacity;
                 self.cache.set_capacity(capacity, evicted);
@@ -181,11 +192,14 @@ impl Model {
             let kept = residents.union(&own(&self.on_disk)).count() as u64;
             assert_eq!(self.cache.residents(DatasetId(dataset)), (residents.len() as u64, bytes));
             assert_eq!(self.cache.kept(DatasetId(dataset)), kept);
+            let others = own(&self.elsewhere).len() as u64;
+            assert_eq!(self.cache.own_samples(DatasetId(dataset)), SAMPLES - others);
             assert!(bytes <= self.bounds[dataset as usize].cap, "{bytes} of {:?}", self.bounds);
             for id in (0..SAMPLES).map(SampleId) {
                 let key = SampleKey::new(DatasetId(dataset), id);
                 assert_eq!(self.cache.contains(key), residents.contains(&key));
                 assert_eq!(self.cache.is_on_disk(key), self.on_disk.contains(&key));
+                assert_eq!(self.cache.is_elsewhere(key), self.elsewhere.contains(&key));
             }
             held += bytes;
         }

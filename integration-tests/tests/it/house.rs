@@ -87,6 +87,8 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-connection",
             "foreread-dataset",
             "foreread-file-cache",
+            "foreread-launcher",
+            "foreread-peer",
             "foreread-store",
             "foreread-tier",
             "foreread",

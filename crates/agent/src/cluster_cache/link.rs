@@ -12,7 +12,6 @@ use bytes::Bytes;
 use foreread_connection::connection::within;
 use foreread_connection::{
     Address, ControlConnection, MessageReceiver, MessageSender, SystemTransport, WireError, WireErrorKind,
-    WireProtection,
 };
 use foreread_peer::{PeerClient, PeerClientFactory, PeerCounters};
 use foreread_store::StoreJob;
@@ -80,7 +79,10 @@ pub(super) struct NodeLink {
 
 impl std::fmt::Debug for NodeLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeLink").field("node", &self.node).field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("NodeLink")
+            .field("node", &self.node)
+            .field("client", &self.client)
+            .finish_non_exhaustive()
     }
 }
 
@@ -100,7 +102,7 @@ impl NodeLink {
             context,
             counters,
         )
-        .with_wire(wire());
+        .with_wire(member.wire);
         let client = factory.remote(member.identity.rank, addresses.clone());
         let (commands, received) = mpsc::unbounded_channel();
         let link = Arc::new(Self { node: node.node.clone(), client, commands, numbers: RwLock::default() });
@@ -147,12 +149,6 @@ impl NodeLink {
     fn change(&self, change: impl FnOnce(&mut HashMap<(StoreJob, DatasetId), u32>)) {
         change(&mut self.numbers.write().unwrap_or_else(PoisonError::into_inner));
     }
-}
-
-/// How samples between agents are protected. Equal on all of them.
-pub(super) fn wire() -> WireProtection {
-    let text = std::env::var(WireProtection::VARIABLE).unwrap_or_default();
-    text.parse().unwrap_or_default()
 }
 
 /// A job that the other agent was told about.
@@ -259,7 +255,7 @@ impl LinkTask {
     }
 
     async fn open_at(&self, address: &Address) -> Result<(MessageSender, MessageReceiver), WireError> {
-        let ClusterMember { identity, node, instance } = &self.member;
+        let ClusterMember { identity, node, instance, .. } = &self.member;
         let opening = ControlConnection::open(&SystemTransport, address, identity, None, CONNECT_TIMEOUT);
         let (connection, _) = opening.await?;
         let (mut sender, mut receiver) = connection.split();
@@ -272,7 +268,10 @@ impl LinkTask {
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
         // Another agent may have got the address of one that has ended.
         if opened.instance != self.instance {
-            return Err(WireError::new(WireErrorKind::OtherRun, format!("{address}: another agent is there")));
+            return Err(WireError::new(
+                WireErrorKind::OtherRun,
+                format!("{address}: another agent is there"),
+            ));
         }
         Ok((sender, receiver))
     }
@@ -356,21 +355,19 @@ impl LinkTask {
             send(sender, BLOCKS, encoded(&JobBlocks { job: number, dataset })).await?;
         }
         self.send_orders(sender, &job).await?;
-        for (at, answer) in (0..).zip(&datasets) {
-            let id = job.dataset(at).and_then(|dataset| dataset.id());
-            match (id, answer) {
-                (Some(id), DatasetAnswer::Kept) => {
-                    link.change(|numbers| {
-                        numbers.insert((job.job, id), first + at);
-                    });
-                }
-                (Some(id), DatasetAnswer::Refused(why)) => {
-                    let (cluster, node, why) = (Arc::clone(&cluster), link.node.clone(), why.clone());
-                    // It looks at all samples.
-                    tokio::task::spawn_blocking(move || cluster.refused(&node, id, &why));
-                }
-                _ => {}
+        for (at, answer) in (0..).zip(datasets) {
+            let Some(dataset) = job.dataset(at).cloned() else { continue };
+            let refused = match answer {
+                DatasetAnswer::Kept => None,
+                DatasetAnswer::Refused(why) => Some(why),
+                DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog".to_owned()),
+            };
+            if let Some(id) = dataset.id().filter(|_| refused.is_none()) {
+                link.change(|numbers| numbers.extend([((job.job, id), first + at)]));
             }
+            let (cluster, node) = (Arc::clone(&cluster), link.node.clone());
+            // It may look at all samples.
+            tokio::task::spawn_blocking(move || cluster.answered(&node, &dataset, refused.as_deref()));
         }
         if let Some(told) = self.jobs.get_mut(&number) {
             // The job waits no longer.

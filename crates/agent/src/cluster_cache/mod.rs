@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_connection::{Identity, Token};
+use foreread_connection::{Identity, Token, WireProtection};
 use foreread_store::attach::Attach;
 use foreread_store::{NodeStore, StoreJob};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, TierError};
@@ -60,6 +60,8 @@ pub(crate) struct ClusterMember {
     pub(crate) identity: Identity,
     pub(crate) node: String,
     pub(crate) instance: String,
+    /// How samples between agents are protected. Equal on all of them.
+    pub(crate) wire: WireProtection,
 }
 
 impl ClusterMember {
@@ -156,13 +158,17 @@ impl ClusterCache {
         }
     }
 
-    /// Notes that a node does not keep a dataset: its samples are read and kept here.
-    fn refused(&self, node: &str, dataset: DatasetId, why: &str) {
-        let dataset = self.lock().datasets.iter().find(|it| it.id() == Some(dataset)).cloned();
-        let Some(dataset) = dataset.filter(|dataset| dataset.refuse(node)) else { return };
-        tracing::warn!(node, why, "another node keeps no samples of a dataset");
+    /// Notes whether a node keeps a dataset. If not, its part is read and kept here.
+    fn answered(&self, node: &str, dataset: &SharedDataset, refused: Option<&str>) {
+        if !dataset.set_refused(node, refused.is_some()) {
+            return;
+        }
+        match refused {
+            Some(why) => tracing::warn!(node, why, "another node keeps no samples of a dataset"),
+            None => tracing::info!(node, "another node keeps samples of a dataset now"),
+        }
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
-        self.apply_to(&dataset, &self.view());
+        self.apply_to(dataset, &self.view());
     }
 
     /// Applies a roster. Looks at each sample of each dataset, so it is not for a runtime's thread.
@@ -220,7 +226,8 @@ impl ClusterCache {
         if !view.is_shared() {
             return;
         }
-        let parts = divided(&order, view.nodes.len(), |sample| view.homes.of(dataset.hash, dataset.unit(sample)));
+        let parts =
+            divided(&order, view.nodes.len(), |sample| view.homes.of(dataset.hash, dataset.unit(sample)));
         for (node, part) in view.nodes.iter().zip(parts) {
             if let Some(link) = &node.link {
                 link.send(LinkCommand::Order(job.number, Arc::clone(&order), part));

@@ -103,7 +103,8 @@ pub(super) fn divided(
     let mut parts = vec![(0_u32, Vec::new()); homes];
     for (at, sample) in (0_u32..).zip(&order.samples) {
         let id = SampleId(u64::from(*sample));
-        let Some((next, part)) = home(id).filter(|_| id != EpochUses::HOLE).and_then(|home| parts.get_mut(home))
+        let Some((next, part)) =
+            home(id).filter(|_| id != EpochUses::HOLE).and_then(|home| parts.get_mut(home))
         else {
             continue;
         };
@@ -162,7 +163,8 @@ impl<'a> OrderPiece<'a> {
 /// more.
 pub(super) fn expanded(part: &[u8], places: u32) -> impl Iterator<Item = SampleId> {
     let (pairs, _) = part.as_chunks::<8>();
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
+    let number =
+        |bytes: &[u8]| bytes.iter().rev().fold(0, |number: u32, byte| number << 8 | u32::from(*byte));
     let of_pair = move |pair: &[u8; 8]| {
         let (holes, sample) = pair.split_at(4);
         let holes = std::iter::repeat_n(EpochUses::HOLE, number(holes) as usize);

@@ -5,11 +5,6 @@
 //! again. Connections for samples are for this instance of the agent, so a request of an earlier
 //! one's client is refused.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use foreread_connection::connection::within;
 use foreread_connection::{
@@ -22,11 +17,16 @@ use foreread_store::{ConnectionId, StoreRequest};
 use foreread_tier::{ErrorKind, PeerReplies, PeerReply, PeerRequest, PeerService, TierError};
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 use futures::StreamExt;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::ClusterMember;
-use super::link::{SILENT, wire};
+use super::link::SILENT;
 use super::messages::{
     ANSWER, BLOCKS, CATALOG, CatalogPiece, END, JOB, JobAnswer, JobBegins, JobBlocks, JobName, MAX_MESSAGE,
     OPEN, OPENED, ORDER, Open, PING, PONG, RESTART, VERSIONS,
@@ -90,7 +90,7 @@ impl ShareServer {
             (address, _) => vec![address.clone()],
         };
         let addresses = addresses.iter().map(Address::to_string).collect();
-        let settings = Settings { wire: wire(), ..Settings::default() };
+        let settings = Settings { wire: member.wire, ..Settings::default() };
         let counters = Arc::new(PeerCounters::default());
         let server = PeerServer::start(runtime, member.identity.clone(), vec![listener], settings, counters);
         server.enter(run_of(&member.instance));
@@ -263,7 +263,9 @@ impl ShareService {
                     tokio::spawn(async move {
                         let first = number.saturating_mul(MAX_DATASETS as u32);
                         let answer = match state.attach(connection_of(number), attach).await {
-                            Ok(attached) => JobAnswer { job, datasets: attached.datasets, first, refused: None },
+                            Ok(attached) => {
+                                JobAnswer { job, datasets: attached.datasets, first, refused: None }
+                            }
                             Err(error) => {
                                 let refused = Some(error.to_string());
                                 JobAnswer { job, refused, ..JobAnswer::default() }

@@ -48,9 +48,10 @@ impl SharedDataset {
         self.blocks.get(at).filter(|block| block.contains(&sample.0)).map_or(sample.0, |block| block.start)
     }
 
-    /// Notes a node that does not keep it. Returns whether that is new.
-    pub(super) fn refuse(&self, node: &str) -> bool {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned())
+    /// Notes whether a node does not keep it. Returns whether that is new.
+    pub(super) fn set_refused(&self, node: &str, is_refused: bool) -> bool {
+        let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_refused { refused.insert(node.to_owned()) } else { refused.remove(node) }
     }
 
     pub(super) fn is_refused(&self, node: &str) -> bool {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use foreread_connection::connection::within;
 use foreread_connection::{
-    Address, ControlConnection, Identity, MessageReceiver, MessageSender, SystemTransport, WireError,
-    WireErrorKind,
+    Address, ControlConnection, Identity, MessageReceiver, MessageSender, ParseWireError, SystemTransport,
+    WireError, WireErrorKind, WireProtection,
 };
 use foreread_store::StoreJob;
 use tokio::runtime::Handle;
@@ -103,7 +103,11 @@ impl ControlLink {
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
         let (identity, instance) = (token.identity(), state.name().to_owned());
-        let member = ClusterMember { identity: identity.clone(), node: node.clone(), instance };
+        let wire = std::env::var(WireProtection::VARIABLE).ok().filter(|text| !text.is_empty());
+        let wire = wire
+            .map(|text| text.parse().map_err(|error: ParseWireError| AgentError::Setting(error.to_string())));
+        let wire = wire.transpose()?.unwrap_or_default();
+        let member = ClusterMember { identity: identity.clone(), node: node.clone(), instance, wire };
         let serving = serve_samples(runtime, &state, &member, &target.share, &address)?;
         state.lock_control().status = Some(ControlLinkStatus {
             address: address.to_string(),
@@ -200,8 +204,6 @@ async fn apply_regularly(state: Weak<AgentState>) {
 /// What the control process shows of an agent: not its policy, and no more than a message holds.
 fn shown_status(mut status: AgentStatus) -> AgentStatus {
     status.policy.clear();
-    // Their own agents show those of other nodes.
-    status.jobs.retain(|job| job.node.is_empty());
     status.jobs.truncate(MAX_SHOWN);
     status.datasets.truncate(MAX_SHOWN);
     status.stores.truncate(MAX_STORES);

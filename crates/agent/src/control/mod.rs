@@ -41,8 +41,8 @@ use tokio::runtime::Builder;
 
 pub(crate) use self::held_leases::HeldLeases;
 pub(crate) use self::link::ControlLink;
-pub(crate) use self::messages::{decoded, encoded};
 pub use self::link::{ControlTarget, ShareChoice};
+pub(crate) use self::messages::{decoded, encoded};
 use self::provider::ControlProvider;
 pub use self::provider::{CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ControlAnswer, ControlRequest};
 use self::state::ControlState;

@@ -20,8 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::cluster::OutgoingGrant;
 use super::messages::{
-    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report, decoded,
-    encoded,
+    APPLIED, Applied, GOODBYE, GRANT, HELLO, Hello, MAX_REPORT, NOTES, REFUSED, REPORT, ROSTER, Report,
+    decoded, encoded,
 };
 use super::state::ControlState;
 use super::{REPORT_INTERVAL, SILENT};

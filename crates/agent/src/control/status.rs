@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::cluster::Cluster;
 use super::node::Node;
 use super::state::ControlState;
-use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus};
+use crate::status::{AgentStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, own_jobs};
 
 /// The status of the control process of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -103,7 +103,7 @@ fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
             silent_seconds: now.saturating_sub(node.heard).as_secs_f64(),
             // By its own account.
             is_draining: shown.control.as_ref().is_some_and(|control| control.is_draining),
-            jobs: if is_connected { shown.jobs.len() as u64 } else { 0 },
+            jobs: if is_connected { own_jobs(&shown.jobs).count() as u64 } else { 0 },
             memory: shown.memory,
             held_bytes: shown.held_bytes,
             bytes_per_second: if is_connected { rate } else { 0.0 },
@@ -134,7 +134,7 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
         if let Some(disk) = &shown.disk {
             add_disk(sum.disk.get_or_insert_default(), disk);
         }
-        sum.jobs.extend(shown.jobs.iter().map(|job| JobStatus { node: name.clone(), ..job.clone() }));
+        sum.jobs.extend(own_jobs(&shown.jobs).map(|job| JobStatus { node: name.clone(), ..job.clone() }));
         shown.datasets.iter().for_each(|dataset| add_dataset(&mut datasets, dataset));
         shown.stores.iter().for_each(|store| add_store(&mut stores, store));
     }

@@ -66,7 +66,11 @@ fn agent(metrics: &mut MetricsText, status: &AgentStatus) {
     gauge("held_bytes", "Memory that samples take", status.held_bytes as f64);
     gauge("held_samples", "Samples in memory", status.samples as f64);
     gauge("reading_samples", "Samples that are being read, or wait for that", status.reading as f64);
-    gauge("jobs", "Connected jobs", status.jobs.len() as f64);
+    gauge(
+        "jobs",
+        "Connected jobs, and those of other nodes whose samples are kept here",
+        status.jobs.len() as f64,
+    );
     let counts = [status.hits, status.disk_reads, status.joined, status.node_reads, status.reads];
     let outcomes = outcomes(counts);
     let help = "Requests of all jobs: hit (memory), disk (the agent's disks), joined (another job's read), \

@@ -46,8 +46,8 @@ pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCoun
 use self::flight::Flight;
 use self::job_orders::JobOrders;
 use self::state::{
-    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, ReadPlace, StoreDataset, StoreMember, StoreState, order_convoy,
-    own_convoy,
+    Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, ReadPlace, StoreDataset, StoreMember, StoreState,
+    order_convoy, own_convoy,
 };
 
 /// How long requests of a job wait for its first order.
@@ -405,10 +405,13 @@ impl NodeStore {
     /// `is_elsewhere` is true. They are read from there, and stay only in room that no other needs.
     pub fn set_elsewhere(&self, dataset: DatasetId, is_elsewhere: impl Fn(SampleId) -> bool) {
         let Ok(samples) = self.0.lock().cache.samples(dataset) else { return };
-        for first in (0..samples).step_by(4096) {
+        for first in (0..samples).step_by(1024) {
+            let ids = || (first..samples.min(first + 1024)).map(SampleId);
+            // Looked up without the lock.
+            let are_elsewhere: Vec<bool> = ids().map(&is_elsewhere).collect();
             let mut state = self.0.lock();
-            for id in (first..samples.min(first + 4096)).map(SampleId) {
-                state.cache.set_elsewhere(SampleKey::new(dataset, id), is_elsewhere(id));
+            for (id, is_elsewhere) in ids().zip(are_elsewhere) {
+                state.cache.set_elsewhere(SampleKey::new(dataset, id), is_elsewhere);
             }
         }
     }
@@ -558,6 +561,8 @@ impl StoreInner {
 
 #[cfg(test)]
 mod disk_tests;
+#[cfg(test)]
+mod node_tests;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]

@@ -23,6 +23,10 @@ pub(super) struct TestOrigin {
     /// Samples on their way to the disk.
     pub(super) disk_writes: Mutex<Vec<DiskWrite>>,
     pub(super) has_disk: AtomicBool,
+    /// Samples that were requested from other nodes, with their positions.
+    pub(super) node_reads: Mutex<Vec<(u64, u64)>>,
+    /// Whether other nodes answer.
+    pub(super) has_nodes: AtomicBool,
 }
 
 /// A sample that was given to the disk, and the call when it is there.
@@ -39,6 +43,7 @@ impl TestOrigin {
         let gate = Arc::new(Semaphore::new(open));
         let (fails, parallelism) = (AtomicBool::new(false), AtomicUsize::new(1000));
         let (reads, block, in_units, block_reads, disk_writes, has_disk) = Default::default();
+        let (node_reads, has_nodes) = (Mutex::default(), AtomicBool::new(true));
         Arc::new(Self {
             reads,
             gate,
@@ -49,6 +54,8 @@ impl TestOrigin {
             block_reads,
             disk_writes,
             has_disk,
+            node_reads,
+            has_nodes,
         })
     }
 
@@ -99,6 +106,15 @@ impl SampleReader for TestOrigin {
 
     fn has_disk(&self) -> bool {
         self.has_disk.load(Ordering::Relaxed)
+    }
+
+    fn read_node(&self, id: SampleId, _: StoreJob, due: Tick) -> ReadFuture {
+        self.node_reads.lock().unwrap().push((id.0, due.0));
+        let (gate, answers) = (Arc::clone(&self.gate), self.has_nodes.load(Ordering::Relaxed));
+        Box::pin(async move {
+            gate.acquire().await.map_err(|_| TierError::new(ErrorKind::Closed, "test"))?.forget();
+            if answers { Ok(content(id)) } else { Err(TierError::new(ErrorKind::Transient, "test")) }
+        })
     }
 
     fn keep_on_disk(&self, id: SampleId, _: Bytes, kept: Box<dyn FnOnce() + Send>) {

@@ -165,6 +165,11 @@ const LONG: &[Long] = &[
         test: "eight_nodes_hold_one_limit_whatever_happens_to_control",
     },
     Long {
+        name: "four nodes of agents with one cache, 450,000 samples",
+        file: "integration-tests/tests/it/control/one_cache.rs",
+        test: "eight_jobs_read_what_one_cache_would",
+    },
+    Long {
         name: "a thousand agents for 40 seconds",
         file: "integration-tests/tests/it/control/many_agents.rs",
         test: "thousand_agents_cost_little_time_and_memory",

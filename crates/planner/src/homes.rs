@@ -29,7 +29,7 @@ const FRACTION: u32 = 24;
 /// A node that may be the home of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeNode {
-    /// A hash of its name. Nodes are told apart by it.
+    /// A hash of its name. Each node has another one.
     pub name: u64,
     /// The bytes that it has for samples. Without any, it is the home of none.
     pub bytes: u64,

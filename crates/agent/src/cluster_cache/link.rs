@@ -35,8 +35,8 @@ use crate::control::{decoded, encoded};
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An agent of which nothing was heard for so long is gone, and its jobs with it. It is silent while
-/// it makes tables of orders. Requests for samples end sooner.
+/// An agent of which nothing was heard for so long is gone, and its jobs with it. It is silent
+/// while it makes tables of orders. Requests for samples end sooner.
 pub(super) const SILENT: Duration = Duration::from_secs(10);
 
 /// How often an agent gives signs of life.
@@ -151,8 +151,8 @@ impl NodeLink {
     }
 }
 
-/// A job that the other agent was told about.
-struct ToldJob {
+/// A job that the other agent knows, or will know.
+struct SentJob {
     job: Arc<SharedJob>,
     /// Who waits for the answer.
     waiting: Option<oneshot::Sender<()>>,
@@ -169,7 +169,7 @@ struct LinkTask {
     /// That of the other agent.
     instance: String,
     addresses: Vec<Address>,
-    jobs: HashMap<u32, ToldJob>,
+    jobs: HashMap<u32, SentJob>,
 }
 
 impl LinkTask {
@@ -282,7 +282,7 @@ impl LinkTask {
             LinkCommand::Begin(job, waiting) => self.begin(sender, job, Some(waiting)).await?,
             LinkCommand::Order(number, order, part) => {
                 // Other jobs get all of their orders when the other agent knows them.
-                if self.jobs.get(&number).is_some_and(|told| told.is_known) {
+                if self.jobs.get(&number).is_some_and(|sent| sent.is_known) {
                     send_order(sender, number, &order, &part).await?;
                 }
             }
@@ -298,8 +298,8 @@ impl LinkTask {
                 send(sender, END, encoded(&JobName { job: job.number })).await?;
             }
             LinkCommand::Again => {
-                let known: Vec<_> = self.jobs.values().filter(|told| told.is_known).collect();
-                for job in known.iter().map(|told| &told.job) {
+                let known: Vec<_> = self.jobs.values().filter(|sent| sent.is_known).collect();
+                for job in known.iter().map(|sent| &sent.job) {
                     send(sender, RESTART, encoded(&JobName { job: job.number })).await?;
                     self.send_orders(sender, job).await?;
                 }
@@ -314,28 +314,28 @@ impl LinkTask {
         job: Arc<SharedJob>,
         waiting: Option<oneshot::Sender<()>>,
     ) -> Result<(), WireError> {
-        if let Some(told) = self.jobs.get_mut(&job.number) {
-            // The connection has said so when it was opened.
-            told.waiting = waiting.filter(|_| !told.is_known);
+        if let Some(sent) = self.jobs.get_mut(&job.number) {
+            // It was sent when the connection was opened.
+            sent.waiting = waiting.filter(|_| !sent.is_known);
             return Ok(());
         }
         send(sender, JOB, encoded(&JobBegins { job: job.number, attach: job.attach.clone() })).await?;
         let number = job.number;
-        self.jobs.insert(number, ToldJob { job, waiting, is_known: false, has_catalogs: false });
+        self.jobs.insert(number, SentJob { job, waiting, is_known: false, has_catalogs: false });
         Ok(())
     }
 
     /// The other agent has answered which datasets of a job it keeps.
     async fn answer(&mut self, sender: &mut MessageSender, answer: JobAnswer) -> Result<(), WireError> {
         let JobAnswer { job: number, datasets, first, refused } = answer;
-        let Some(told) = self.jobs.get_mut(&number) else { return Ok(()) };
-        let job = Arc::clone(&told.job);
+        let Some(sent) = self.jobs.get_mut(&number) else { return Ok(()) };
+        let job = Arc::clone(&sent.job);
         let needed: Vec<usize> = (0..)
             .zip(&datasets)
             .filter_map(|(at, answer)| (*answer == DatasetAnswer::CatalogNeeded).then_some(at))
             .filter(|at| job.datasets.get(*at).is_some_and(Option::is_some))
             .collect();
-        if !needed.is_empty() && !std::mem::replace(&mut told.has_catalogs, true) {
+        if !needed.is_empty() && !std::mem::replace(&mut sent.has_catalogs, true) {
             for at in needed {
                 self.send_catalog(sender, &job, at).await?;
             }
@@ -344,10 +344,10 @@ impl LinkTask {
         }
         if let Some(why) = refused {
             tracing::info!(why, "another agent does not take a job");
-            told.waiting = None;
+            sent.waiting = None;
             return Ok(());
         }
-        told.is_known = true;
+        sent.is_known = true;
         let (Some(link), Some(cluster)) = (self.link.upgrade(), self.cluster.upgrade()) else {
             return Ok(());
         };
@@ -369,9 +369,9 @@ impl LinkTask {
             // It may look at all samples.
             tokio::task::spawn_blocking(move || cluster.answered(&node, &dataset, refused.as_deref()));
         }
-        if let Some(told) = self.jobs.get_mut(&number) {
+        if let Some(sent) = self.jobs.get_mut(&number) {
             // The job waits no longer.
-            told.waiting = None;
+            sent.waiting = None;
         }
         Ok(())
     }

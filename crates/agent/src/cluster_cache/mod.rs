@@ -10,8 +10,8 @@
 //!
 //! * *One copy first.* Samples of other homes stay only in room that no own sample needs. The price
 //!   is a transfer between nodes for almost every use.
-//! * *A home is never asked to wait.* An agent that does not reach a home reads from storage by
-//!   itself, and so does one that gets an error. A node that leaves costs reads, and no sample.
+//! * *No sample depends on its home.* An agent that does not reach a home, or gets an error, reads
+//!   from storage by itself. A node that leaves costs reads, and no sample.
 //! * *No chains.* A home that is requested a sample reads it from storage, and never from a third
 //!   node. While agents have different rosters, a sample may be read twice.
 //! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each
@@ -178,7 +178,7 @@ impl ClusterCache {
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.view();
         if !roster.nodes.iter().any(|node| node.instance == member.instance) {
-            // It was made before this agent has said hello.
+            // It was made before this agent was connected.
             return;
         }
         let link = |node: &RosterNode| {
@@ -205,12 +205,12 @@ impl ClusterCache {
         let number = self.next_job.fetch_add(1, Ordering::Relaxed);
         let shared = Arc::new(SharedJob::new(number, job, attach.clone(), datasets));
         self.lock().jobs.insert(job, Arc::clone(&shared));
-        let told = |link: &Arc<NodeLink>| {
+        let sent = |link: &Arc<NodeLink>| {
             let (done, is_known) = oneshot::channel();
             link.send(LinkCommand::Begin(Arc::clone(&shared), done));
             is_known
         };
-        let waiting: Vec<_> = self.view().links().map(told).collect();
+        let waiting: Vec<_> = self.view().links().map(sent).collect();
         if timeout(HOMES_TIMEOUT, join_all(waiting)).await.is_err() {
             tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
         }

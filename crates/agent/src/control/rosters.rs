@@ -68,3 +68,60 @@ impl Rosters {
         is_new.then(|| current.message.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::messages::Report;
+    use crate::policy::{CLUSTER_WORDS, PolicySource};
+    use crate::status::AgentStatus;
+
+    fn node(user: &str, address: &str) -> Node {
+        let status = AgentStatus { process: 1, memory: 100, ..AgentStatus::default() };
+        let mut node = Node::unheard(BTreeMap::new(), false);
+        node.report = Report { number: 1, status, ..Report::default() };
+        (node.user, node.addresses) = (user.to_owned(), vec![address.to_owned()]);
+        node
+    }
+
+    fn names(rosters: &Rosters, node: &mut Node) -> Option<Vec<String>> {
+        let message = rosters.next(node)?;
+        let roster: Roster = serde_json::from_slice(&message).unwrap();
+        Some(roster.nodes.into_iter().map(|node| format!("{} {}", node.node, node.is_leaving)).collect())
+    }
+
+    #[test]
+    // semantics: CONTROL-10, CONTROL-11
+    fn agents_of_a_token_that_are_heard_share() {
+        let mut rosters = Rosters::default();
+        let mut policy = Policy::new(CLUSTER_WORDS);
+        let mut nodes = BTreeMap::from([
+            ("a1".to_owned(), node("alice", "h1:1")),
+            ("a2".to_owned(), node("alice", "h2:1")),
+            ("b1".to_owned(), node("bob", "h3:1")),
+            ("old".to_owned(), node("alice", "")),
+        ]);
+        nodes.get_mut("old").unwrap().addresses.clear();
+        let second = Duration::from_secs(1);
+        rosters.renew(&nodes, &policy, second);
+        let [mut one, mut bob, mut old] = ["a1", "b1", "old"].map(|name| nodes[name].clone());
+        assert_eq!(names(&rosters, &mut one).unwrap(), ["a1 false", "a2 false"]);
+        assert_eq!(names(&rosters, &mut bob).unwrap(), ["b1 false"]);
+        // Each list is sent once, and to no agent that does not share.
+        assert_eq!((names(&rosters, &mut one), names(&rosters, &mut old)), (None, None));
+        policy.set_text("drain@a2=true", PolicySource::Set).unwrap();
+        rosters.renew(&nodes, &policy, second + second / 2);
+        assert_eq!(names(&rosters, &mut one), None);
+        rosters.renew(&nodes, &policy, 2 * second);
+        assert_eq!(names(&rosters, &mut one).unwrap(), ["a1 false", "a2 true"]);
+        // One that is cut off stays until its leases have ended.
+        for (name, node) in &mut nodes {
+            node.heard = if name == "a2" { 3 * second } else { 14 * second };
+        }
+        rosters.renew(&nodes, &policy, 3 * second + LEASE);
+        assert_eq!(names(&rosters, &mut one), None);
+        rosters.renew(&nodes, &policy, 5 * second + LEASE);
+        assert_eq!(names(&rosters, &mut one).unwrap(), ["a1 false"]);
+        assert_eq!(names(&rosters, &mut bob), None);
+    }
+}

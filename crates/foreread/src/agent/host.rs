@@ -259,7 +259,8 @@ struct HostedReader {
     blocks: RwLock<Arc<HostedBlocks>>,
 }
 
-/// The blocks of shards, and their length, or one more than the most for those that nodes share. None at first, unless they are stored units.
+/// The blocks of shards, and their length, or one more than the most for those that nodes share.
+/// None at first, unless they are stored units.
 #[derive(Debug, Default)]
 struct HostedBlocks {
     bytes: u64,

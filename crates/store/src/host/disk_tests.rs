@@ -1,4 +1,4 @@
-use super::tests::Rig;
+use super::test_rig::Rig;
 use super::*;
 
 /// Guards against this fault: on a node with some of the ranks, samples that others own took the

@@ -566,4 +566,6 @@ mod node_tests;
 #[cfg(test)]
 mod stress;
 #[cfg(test)]
+mod test_rig;
+#[cfg(test)]
 mod tests;

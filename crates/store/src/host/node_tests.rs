@@ -1,6 +1,6 @@
 //! Samples that other nodes of a cluster keep.
 
-use super::tests::{Rig, content, order};
+use super::test_rig::{Rig, content, order};
 use super::*;
 
 /// Even samples are kept here, and odd ones elsewhere.

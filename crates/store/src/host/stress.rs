@@ -1,6 +1,6 @@
 //! Random operations on a store, and faults of its queues that once were.
 
-use super::tests::{LENGTH, Rig, TAKEN, TestOrigin, content, order};
+use super::test_rig::{LENGTH, Rig, TAKEN, TestOrigin, content, order};
 use super::*;
 use std::sync::mpsc;
 

@@ -50,7 +50,8 @@ async fn report_only(address: Address, token: Arc<ClusterToken>, number: usize, 
     };
     let (mut sender, mut receiver) = connection.split();
     let node = format!("node-{number:04}");
-    let hello = json!({"versions": [1, 1], "node": node, "instance": node});
+    let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];
+    let hello = json!({"versions": [1, 1], "node": node, "instance": node, "addresses": addresses});
     sender.send(1, hello.to_string().into()).await.unwrap();
     let job = |name: &str| {
         json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,
@@ -60,7 +61,7 @@ async fn report_only(address: Address, token: Arc<ClusterToken>, number: usize, 
     let mut report = json!({
         "demands": [demand("search-1"), demand("search-2")],
         "status": {
-            "memory": 1_000_000_000, "jobs": [job("search-1"), job("search-2")],
+            "process": number + 1, "memory": 1_000_000_000, "jobs": [job("search-1"), job("search-2")],
             "datasets": [{"url": "s3://bucket/train", "samples": 1_000_000, "bytes": 100_000_000_000_u64}],
             "stores": [{"name": "s3://bucket", "bytes_per_second": 1000.0}],
         },
@@ -76,8 +77,8 @@ async fn report_only(address: Address, token: Arc<ClusterToken>, number: usize, 
             }
             message = receiver.receive(1 << 20) => {
                 let (kind, payload) = message.unwrap().unwrap();
-                if kind == 7 {
-                    // Notes, which are for a control process after this one.
+                if kind == 7 || kind == 8 {
+                    // Notes, which are for a control process after this one, and who shares caches.
                     continue;
                 }
                 assert_eq!(kind, 5);

@@ -83,7 +83,7 @@ fn one_copy_for_all_nodes_and_each_sample_is_read_once() {
 
 #[test]
 // semantics: CONTROL-10
-fn agents_of_other_tokens_and_those_that_do_not_share_have_their_own() {
+fn agents_of_other_tokens_have_caches_of_their_own() {
     let mut cluster = Cluster::new("");
     cluster.start_agent("n1", "alice", 1000);
     cluster.start_agent("n2", "bob", 1000);

@@ -5,6 +5,7 @@
 //! sample is requested: the numbers of datasets are those of this connection.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
@@ -35,12 +36,13 @@ use crate::control::{decoded, encoded};
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An agent of which nothing was heard for so long is gone, and its jobs with it. It is silent
-/// while it makes tables of orders. Requests for samples end sooner.
+/// An agent of which nothing was heard for so long is gone, and its jobs with it.
 pub(super) const SILENT: Duration = Duration::from_secs(10);
 
-/// How often an agent gives signs of life.
-const PING_INTERVAL: Duration = Duration::from_secs(1);
+/// How often an agent gives signs of life. One that has not done so for some time is requested no
+/// samples, or each burst of requests would wait for its end.
+const PING_INTERVAL: Duration = Duration::from_millis(250);
+const PAUSED: Duration = Duration::from_secs(1);
 
 /// How long an agent waits before it dials another one again, at least and at most.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -75,6 +77,8 @@ pub(super) struct NodeLink {
     commands: mpsc::UnboundedSender<LinkCommand>,
     /// The numbers by which samples of a job's dataset are requested.
     numbers: RwLock<HashMap<(StoreJob, DatasetId), u32>>,
+    /// Whether the other agent gives signs of life.
+    is_alive: AtomicBool,
 }
 
 impl std::fmt::Debug for NodeLink {
@@ -105,7 +109,8 @@ impl NodeLink {
         .with_wire(member.wire);
         let client = factory.remote(member.identity.rank, addresses.clone());
         let (commands, received) = mpsc::unbounded_channel();
-        let link = Arc::new(Self { node: node.node.clone(), client, commands, numbers: RwLock::default() });
+        let (numbers, is_alive) = (RwLock::default(), AtomicBool::new(true));
+        let link = Arc::new(Self { node: node.node.clone(), client, commands, numbers, is_alive });
         let task = LinkTask {
             link: Arc::downgrade(&link),
             cluster,
@@ -131,6 +136,9 @@ impl NodeLink {
         job: StoreJob,
         due: Tick,
     ) -> Option<ReadFuture> {
+        if !self.is_alive.load(Ordering::Relaxed) {
+            return None;
+        }
         let number = *self.lock().get(&(job, dataset.id()?))?;
         let object = Object { path: Arc::default(), size: dataset.sizes.bytes(sample), version: None };
         let key = SampleKey::new(DatasetId(number), sample);
@@ -140,6 +148,10 @@ impl NodeLink {
     /// Sends the requests of a burst.
     pub(super) fn submit(&self) {
         self.client.submit();
+    }
+
+    fn set_alive(&self, is_alive: bool) {
+        self.is_alive.store(is_alive, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::RwLockReadGuard<'_, HashMap<(StoreJob, DatasetId), u32>> {
@@ -240,6 +252,8 @@ impl LinkTask {
                 // Nothing was heard meanwhile.
                 heard = Instant::now();
             }
+            let Some(link) = self.link.upgrade() else { return Ok(()) };
+            link.set_alive(heard.elapsed() < PAUSED);
         }
     }
 

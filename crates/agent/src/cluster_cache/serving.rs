@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use super::ClusterMember;
 use super::link::SILENT;
@@ -213,6 +214,22 @@ struct RemoteJob {
     number: u32,
     /// The part of an order that arrives, with its dataset and beginning.
     order: Option<(u32, Tick, Vec<u8>)>,
+    /// The last change of its orders. They are made one after another.
+    changing: Option<JoinHandle<()>>,
+}
+
+impl RemoteJob {
+    /// Changes its orders, after all changes before. It may look at all samples.
+    fn change(&mut self, change: impl FnOnce() + Send + 'static) {
+        let before = self.changing.take();
+        self.changing = Some(tokio::spawn(async move {
+            if let Some(before) = before {
+                // A panic was reported when it happened.
+                let _ = before.await;
+            }
+            let _ = tokio::task::spawn_blocking(change).await;
+        }));
+    }
 }
 
 impl Drop for RemoteJob {
@@ -286,14 +303,15 @@ impl ShareService {
                 ORDER => {
                     let piece = OrderPiece::decode(&payload).ok_or_else(|| malformed("no order".into()))?;
                     if let Some(remote) = jobs.get_mut(&piece.job) {
-                        self.add_order(remote, piece).await.map_err(malformed)?;
+                        self.add_order(remote, piece).map_err(malformed)?;
                     }
                 }
                 RESTART => {
                     let JobName { job } = decoded(&payload).map_err(malformed)?;
-                    let remote = jobs.get(&job).map(|remote| connection_of(remote.number));
-                    if let Some(job) = remote.and_then(|connection| self.state.job(connection)) {
-                        self.state.store.restart(job.job);
+                    let Some(remote) = jobs.get_mut(&job) else { continue };
+                    if let Some(job) = self.state.job(connection_of(remote.number)) {
+                        let store = self.state.store.clone();
+                        remote.change(move || store.restart(job.job));
                     }
                 }
                 BLOCKS => {
@@ -317,11 +335,11 @@ impl ShareService {
     fn new_job(&self, node: &str) -> RemoteJob {
         let number = self.next_job.fetch_add(1, Ordering::Relaxed);
         self.state.lock().entry(connection_of(number)).or_default().node = Some(node.to_owned());
-        RemoteJob { state: Arc::clone(&self.state), number, order: None }
+        RemoteJob { state: Arc::clone(&self.state), number, order: None, changing: None }
     }
 
     /// Adds a piece of an order, and announces the order if it was the last one.
-    async fn add_order(&self, remote: &mut RemoteJob, piece: OrderPiece<'_>) -> Result<(), String> {
+    fn add_order(&self, remote: &mut RemoteJob, piece: OrderPiece<'_>) -> Result<(), String> {
         let OrderPiece { first, per_position, places, piece, .. } = piece;
         let connection = connection_of(remote.number);
         let Some(job) = self.state.job(connection) else { return Ok(()) };
@@ -344,15 +362,13 @@ impl ShareService {
         }
         let Some((_, _, part)) = remote.order.take() else { return Ok(()) };
         let (store, id) = (self.state.store.clone(), known.id);
-        // It makes a table of all samples.
-        let announcing = tokio::task::spawn_blocking(move || {
-            store.announce(job.job, id, first, per_position, expanded(&part, places))
+        remote.change(move || {
+            let announced = store.announce(job.job, id, first, per_position, expanded(&part, places));
+            if let Err(error) = announced {
+                tracing::info!(%error, "an order of another agent is not known");
+            }
         });
-        match announcing.await {
-            Ok(announced) => announced.map_err(|error| error.to_string()),
-            // The runtime ends.
-            Err(_) => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -367,7 +383,7 @@ async fn write(mut sender: MessageSender, mut waiting: mpsc::UnboundedReceiver<(
 }
 
 /// A task that ends with this.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
+struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {

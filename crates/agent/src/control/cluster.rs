@@ -394,6 +394,7 @@ impl Cluster {
             policy,
             is_draining,
             nodes: self.notes.nodes.len() as u64,
+            node: name.to_owned(),
             warm: warm.into_iter().collect(),
         };
         let roster = if self.is_settled { self.rosters.next(node) } else { None };
@@ -403,7 +404,12 @@ impl Cluster {
     /// The part of an agent in the last request to fill the memory.
     fn warm_part(&self, name: &str) -> Option<WarmPart> {
         let warm = self.warm.as_ref()?;
-        let instance = &self.nodes.get(name)?.instance;
+        let node = self.nodes.get(name)?;
+        if !node.addresses.is_empty() && node.roster == 0 {
+            // It does not know yet which samples have their home there.
+            return None;
+        }
+        let instance = &node.instance;
         let part = warm.nodes.iter().position(|(node, of)| node == name && of == instance)? as u32;
         let (target, parts) = (warm.target.clone(), warm.nodes.len() as u32);
         Some(WarmPart { number: warm.number, target, part, parts })

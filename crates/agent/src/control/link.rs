@@ -249,7 +249,9 @@ impl DialingAgent {
             };
             let Err(error) = result else { return };
             let is_refused = error.kind() == WireErrorKind::Refused;
-            self.note_problem(Some(error.to_string()));
+            let is_unnamed = error.kind() == WireErrorKind::OtherJob;
+            let unnamed = || format!("{}: it has no token of this name", self.address);
+            self.note_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
             let (least, most) = DIAL_AGAIN;
             let jitter = foreread_types::mix(Instant::now().elapsed().as_nanos() as u64 ^ self.number);
             let wait = Duration::from_millis(least + jitter % (most - least));
@@ -361,6 +363,9 @@ impl DialingAgent {
             word.leases.set_first_limits(&grant.first_limits);
             if let Some(status) = &mut word.status {
                 status.is_draining = grant.is_draining;
+                if !grant.node.is_empty() {
+                    status.node.clone_from(&grant.node);
+                }
             }
             let are_new = word.values != grant.policy;
             word.values.clone_from(&grant.policy);

@@ -122,6 +122,8 @@ pub(crate) struct Grant {
     pub(crate) is_draining: bool,
     /// The agents of the cluster.
     pub(crate) nodes: u64,
+    /// What the agent is called, in case its own name was taken.
+    pub(crate) node: String,
     /// The datasets that it is to fill its memory with.
     pub(crate) warm: Vec<WarmPart>,
 }

@@ -95,7 +95,7 @@ fn node_statuses(cluster: &Cluster, now: Duration) -> Vec<NodeStatus> {
             bytes_per_second: if is_connected { node.most(store) } else { node.reserved(store, now) },
         });
         let shown = &node.report.status;
-        let rate = shown.stores.iter().map(|store| store.bytes_per_second).sum();
+        let rate = shown.stores.iter().fold(0.0, |sum, store| sum + store.bytes_per_second);
         NodeStatus {
             name: name.clone(),
             user: node.user.clone(),

@@ -194,6 +194,10 @@ fn start(options: &AgentOptions) -> Result<()> {
     }
     let is_serving = |process| status_at(&socket).is_ok_and(|status| status.process == process);
     let process = daemon::start(command, &log, is_serving)?;
+    let control = status_at(&socket).ok().and_then(|status| status.control);
+    if let Some(control) = control.filter(|control| !control.is_connected) {
+        tracing::warn!("the agent serves without its control process: {}", control_line(&control));
+    }
     let mut out = output::stdout();
     writeln!(out, "agent {process} serves {} at {}", ByteSize(memory), socket.display())?;
     Ok(out.flush()?)

@@ -202,6 +202,9 @@ fn warm(target: &ControlTarget, dataset: String) -> Result<()> {
     };
     let shown = output::one_line(&dataset).to_string();
     let answer = change(target, ControlRequest { warm: Some(dataset), ..ControlRequest::default() })?;
+    if answer.warming == 0 {
+        bail!("no agent is connected that could fill its memory with {shown}");
+    }
     let mut out = output::stdout();
     writeln!(
         out,

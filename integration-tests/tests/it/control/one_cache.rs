@@ -6,6 +6,7 @@ use std::time::Duration;
 use foreread_store::Client;
 use foreread_store::attach::STATUS;
 use foreread_tier_testing::store::NumberedObjects;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Cluster, kill};
@@ -125,6 +126,28 @@ fn killed_node_costs_reads_and_no_sample() {
     let statuses = ["n1", "n2"].map(|node| cluster.agent_status(node));
     // A third of the samples was there. Gaps in the memory cost some.
     assert!(read <= 200, "{read}: {statuses:?}");
+}
+
+/// An agent that is stopped by a signal accepts connections and answers nothing.
+#[test]
+// semantics: CONTROL-11
+fn paused_node_costs_reads_and_no_sample() {
+    let cluster = Cluster::sharing(&["n1", "n2", "n3"], 500);
+    let arguments = ["--epochs", "3", "--compute-ms", "100", "--digest", "--seed", "7"];
+    let jobs = ["n1", "n2"].map(|node| Running::start(cluster.job(node, "a", &arguments)));
+    eventually("the first epoch has begun", || uses_and_reads(&cluster.look("n1")).0 > 400);
+    let paused = Pid::from_raw(cluster.processes[3] as i32).unwrap();
+    kill_process(paused, Signal::STOP).unwrap();
+    let alone = cluster.digests(&["--epochs", "3", "--seed", "7"]);
+    for job in jobs {
+        let report = job.report();
+        assert_eq!(digests(&report), alone);
+        let stalled: f64 =
+            report["epochs"].as_array().unwrap().iter().map(|it| it["stall_seconds"].as_f64().unwrap()).sum();
+        println!("the trainer has waited for {stalled:.1} s");
+    }
+    kill_process(paused, Signal::CONT).unwrap();
+    eventually("it is there again", || number(&cluster.agent_status("n3"), "/control/shares_with") == 3);
 }
 
 #[test]

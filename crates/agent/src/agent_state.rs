@@ -340,7 +340,8 @@ impl AgentState {
         let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
         let job = self.enter(connection, &attach, &datasets, is_remote);
         self.note_disk_uses();
-        if let Some(job) = job.filter(|_| !is_remote) {
+        let is_complete = !answer.datasets.contains(&DatasetAnswer::CatalogNeeded);
+        if let Some(job) = job.filter(|_| !is_remote && is_complete) {
             self.cluster.begin_job(job, &attach, &datasets).await;
             if self.job(connection).is_none() {
                 // It has left meanwhile.

@@ -142,7 +142,7 @@ async fn open(
     let blocks = blocks.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let dataset = Arc::new(SharedDataset::new(&key.identity, &key.url, hosted.catalog().clone(), blocks));
     let (own, cluster) = (hosted.reader(), Arc::clone(cluster));
-    let reader = ClusterReader { own, dataset: Arc::clone(&dataset), cluster: Arc::clone(&cluster) };
+    let reader = ClusterReader { own, dataset: Arc::clone(&dataset), cluster: Arc::downgrade(&cluster) };
     let added = store.add_dataset(hosted.sizes(), Arc::new(reader), &origin);
     let id = added.map_err(|error| error.to_string())?;
     dataset.set_id(id);

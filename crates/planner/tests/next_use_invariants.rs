@@ -189,10 +189,12 @@ impl Model {
                 keys.iter().filter(|key| key.dataset.0 == dataset).copied().collect::<BTreeSet<_>>()
             };
             let (residents, bytes) = (own(&self.residents), self.held(dataset));
-            let kept = residents.union(&own(&self.on_disk)).count() as u64;
+            let others = own(&self.elsewhere);
+            let kept =
+                residents.union(&own(&self.on_disk)).filter(|key| !others.contains(key)).count() as u64;
             assert_eq!(self.cache.residents(DatasetId(dataset)), (residents.len() as u64, bytes));
             assert_eq!(self.cache.kept(DatasetId(dataset)), kept);
-            let others = own(&self.elsewhere).len() as u64;
+            let others = others.len() as u64;
             assert_eq!(self.cache.own_samples(DatasetId(dataset)), SAMPLES - others);
             assert!(bytes <= self.bounds[dataset as usize].cap, "{bytes} of {:?}", self.bounds);
             for id in (0..SAMPLES).map(SampleId) {

@@ -4,9 +4,9 @@
 //! once and again when it breaks, and says first which jobs there are. While it is not there, no
 //! sample is requested: the numbers of datasets are those of this connection.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use foreread_store::StoreJob;
 use foreread_store::attach::{DatasetAnswer, Piece};
 use foreread_tier::{Object, OpenContext, ReadFuture, ReadRequest, Span, Tier};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::messages::{
@@ -30,7 +30,7 @@ use super::orders::{JobOrder, OrderPiece, SharedJob, divided};
 use super::roster::RosterNode;
 use super::serving::run_of;
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, ClusterMember, catalog_of};
+use super::{ClusterCache, ClusterMember, absent, catalog_of};
 use crate::control::{decoded, encoded};
 
 /// How long a connection may take to open.
@@ -43,6 +43,13 @@ pub(super) const SILENT: Duration = Duration::from_secs(10);
 /// samples, or each burst of requests would wait for its end.
 const PING_INTERVAL: Duration = Duration::from_millis(250);
 const PAUSED: Duration = Duration::from_secs(1);
+
+/// A request to another agent may take this long, and this many times as long as reads of the own
+/// stores take. Then all requests to that agent end, and samples are read from storage for some
+/// time. One request then tries whether the agent is fast again.
+const SLOW: Duration = Duration::from_secs(3);
+const SLOWER: u32 = 4;
+const REST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(120));
 
 /// How long an agent waits before it dials another one again, at least and at most.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -66,8 +73,11 @@ pub(super) enum LinkCommand {
     Blocks(u32, u32),
     /// A job has ended.
     End(Arc<SharedJob>),
-    /// Homes have changed: all orders are to be sent again.
-    Again,
+    /// The agents or homes have changed: jobs are to be compared, and all orders sent again.
+    Again {
+        /// If not, only jobs are compared.
+        have_moved: bool,
+    },
 }
 
 /// The connections to another agent. Dropping it closes them.
@@ -76,9 +86,45 @@ pub(super) struct NodeLink {
     client: Arc<PeerClient>,
     commands: mpsc::UnboundedSender<LinkCommand>,
     /// The numbers by which samples of a job's dataset are requested.
-    numbers: RwLock<HashMap<(StoreJob, DatasetId), u32>>,
-    /// Whether the other agent gives signs of life.
+    numbers: RwLock<Numbers>,
+    /// Whether the other agent is connected, and gives signs of life.
+    is_open: AtomicBool,
     is_alive: AtomicBool,
+    pace: Mutex<LinkPace>,
+    /// Counts how often all requests were ended.
+    ended: watch::Sender<u64>,
+}
+
+/// By a job and its dataset: the job's number on the connection, and that of requests.
+type Numbers = HashMap<(StoreJob, DatasetId), (u32, u32)>;
+
+/// How fast another agent answers.
+#[derive(Debug, Default)]
+struct LinkPace {
+    /// When each request was sent that has no answer, by its number.
+    open: BTreeMap<u64, Instant>,
+    next: u64,
+    /// Until when no sample is requested, and how long that is.
+    rests: Option<(Instant, Duration)>,
+}
+
+/// A request without an answer, until it is dropped.
+struct OpenRequest {
+    link: Arc<NodeLink>,
+    number: u64,
+}
+
+impl OpenRequest {
+    /// It was answered: the other agent is not slow.
+    fn answered(self) {
+        self.link.pace().rests = None;
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.link.pace().open.remove(&self.number);
+    }
 }
 
 impl std::fmt::Debug for NodeLink {
@@ -109,8 +155,10 @@ impl NodeLink {
         .with_wire(member.wire);
         let client = factory.remote(member.identity.rank, addresses.clone());
         let (commands, received) = mpsc::unbounded_channel();
-        let (numbers, is_alive) = (RwLock::default(), AtomicBool::new(true));
-        let link = Arc::new(Self { node: node.node.clone(), client, commands, numbers, is_alive });
+        let (numbers, is_open, is_alive, pace) = Default::default();
+        let (name, ended) = (node.node.clone(), watch::Sender::new(0));
+        let link = Self { node: name, client, commands, numbers, is_open, is_alive, pace, ended };
+        let link = Arc::new(link);
         let task = LinkTask {
             link: Arc::downgrade(&link),
             cluster,
@@ -130,7 +178,7 @@ impl NodeLink {
 
     /// Requests a sample for the use of a job. `None` if the other agent does not know the job.
     pub(super) fn read(
-        &self,
+        self: &Arc<Self>,
         dataset: &SharedDataset,
         sample: SampleId,
         job: StoreJob,
@@ -139,10 +187,64 @@ impl NodeLink {
         if !self.is_alive.load(Ordering::Relaxed) {
             return None;
         }
-        let number = *self.lock().get(&(job, dataset.id()?))?;
+        let (_, number) = *self.lock().get(&(job, dataset.id()?))?;
+        let open = self.begin_request()?;
         let object = Object { path: Arc::default(), size: dataset.sizes.bytes(sample), version: None };
         let key = SampleKey::new(DatasetId(number), sample);
-        Some(self.client.read(Arc::new(ReadRequest::new(key, object, Span::Whole, due))))
+        let reading = self.client.read(Arc::new(ReadRequest::new(key, object, Span::Whole, due)));
+        let mut ended = self.ended.subscribe();
+        Some(Box::pin(async move {
+            tokio::select! {
+                received = reading => {
+                    if received.is_ok() {
+                        open.answered();
+                    }
+                    received
+                }
+                _ = ended.changed() => Err(absent()),
+            }
+        }))
+    }
+
+    /// Counts a request. `None` if the other agent rests, and this is not the one that tries.
+    fn begin_request(self: &Arc<Self>) -> Option<OpenRequest> {
+        let mut pace = self.pace();
+        let is_resting = pace.rests.is_some_and(|(until, _)| Instant::now() < until || !pace.open.is_empty());
+        if is_resting {
+            return None;
+        }
+        let number = pace.next;
+        pace.next += 1;
+        pace.open.insert(number, Instant::now());
+        Some(OpenRequest { link: Arc::clone(self), number })
+    }
+
+    fn pace(&self) -> MutexGuard<'_, LinkPace> {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends all requests if one takes too long, where reads of the own stores take `wait`.
+    fn end_slow(&self, wait: Duration) {
+        let mut pace = self.pace();
+        let oldest = pace.open.values().next().map_or(Duration::ZERO, |since| since.elapsed());
+        if oldest < SLOW + wait * SLOWER {
+            return;
+        }
+        let rest = pace.rests.map_or(REST.0, |(_, rest)| (rest * 2).min(REST.1));
+        pace.rests = Some((Instant::now() + rest, rest));
+        drop(pace);
+        tracing::info!(
+            node = self.node,
+            ?oldest,
+            ?rest,
+            "another node is slow, and its samples are read here"
+        );
+        self.ended.send_modify(|ended| *ended += 1);
+    }
+
+    /// Whether the other agent is connected.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
     }
 
     /// Sends the requests of a burst.
@@ -154,11 +256,11 @@ impl NodeLink {
         self.is_alive.store(is_alive, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> std::sync::RwLockReadGuard<'_, HashMap<(StoreJob, DatasetId), u32>> {
+    fn lock(&self) -> RwLockReadGuard<'_, Numbers> {
         self.numbers.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut HashMap<(StoreJob, DatasetId), u32>)) {
+    fn change(&self, change: impl FnOnce(&mut Numbers)) {
         change(&mut self.numbers.write().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -194,6 +296,7 @@ impl LinkTask {
             self.jobs.clear();
             let Some(link) = self.link.upgrade() else { return };
             link.change(HashMap::clear);
+            link.is_open.store(false, Ordering::Relaxed);
             drop(link);
             wait = if opened.elapsed() > SILENT { DIAL_AGAIN.0 } else { (wait * 2).min(DIAL_AGAIN.1) };
             let again = sleep(wait);
@@ -215,6 +318,9 @@ impl LinkTask {
         commands: &mut mpsc::UnboundedReceiver<LinkCommand>,
     ) -> Result<(), WireError> {
         let (mut sender, mut receiver) = self.open().await?;
+        if let Some(link) = self.link.upgrade() {
+            link.is_open.store(true, Ordering::Relaxed);
+        }
         for job in self.cluster.upgrade().map(|cluster| cluster.jobs()).unwrap_or_default() {
             self.begin(&mut sender, job, None).await?;
         }
@@ -254,6 +360,9 @@ impl LinkTask {
             }
             let Some(link) = self.link.upgrade() else { return Ok(()) };
             link.set_alive(heard.elapsed() < PAUSED);
+            if let Some(cluster) = self.cluster.upgrade() {
+                link.end_slow(cluster.store.origin_wait());
+            }
         }
     }
 
@@ -305,21 +414,42 @@ impl LinkTask {
                 send(sender, BLOCKS, encoded(&JobBlocks { job, dataset })).await?;
             }
             LinkCommand::End(job) => {
-                self.jobs.remove(&job.number);
-                if let Some(link) = self.link.upgrade() {
-                    link.change(|numbers| numbers.retain(|(known, _), _| *known != job.job));
-                }
-                send(sender, END, encoded(&JobName { job: job.number })).await?;
+                self.end(sender, job.number).await?;
             }
-            LinkCommand::Again => {
-                let known: Vec<_> = self.jobs.values().filter(|sent| sent.is_known).collect();
-                for job in known.iter().map(|sent| &sent.job) {
+            LinkCommand::Again { have_moved } => self.compare(sender, have_moved).await?,
+        }
+        Ok(true)
+    }
+
+    async fn end(&mut self, sender: &mut MessageSender, number: u32) -> Result<(), WireError> {
+        self.jobs.remove(&number);
+        if let Some(link) = self.link.upgrade() {
+            link.change(|numbers| numbers.retain(|_, (job, _)| *job != number));
+        }
+        send(sender, END, encoded(&JobName { job: number })).await
+    }
+
+    /// Begins and ends what the other agent does not know, and sends all orders again if homes have
+    /// changed.
+    async fn compare(&mut self, sender: &mut MessageSender, have_moved: bool) -> Result<(), WireError> {
+        let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
+        let jobs = cluster.jobs();
+        let is_there = |number: &&u32| jobs.iter().any(|job| job.number == **number);
+        let gone: Vec<u32> = self.jobs.keys().filter(|number| !is_there(number)).copied().collect();
+        for number in gone {
+            self.end(sender, number).await?;
+        }
+        for job in &jobs {
+            match self.jobs.get(&job.number) {
+                None => self.begin(sender, Arc::clone(job), None).await?,
+                Some(sent) if sent.is_known && have_moved => {
                     send(sender, RESTART, encoded(&JobName { job: job.number })).await?;
                     self.send_orders(sender, job).await?;
                 }
+                Some(_) => {}
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     async fn begin(
@@ -376,8 +506,9 @@ impl LinkTask {
                 DatasetAnswer::Refused(why) => Some(why),
                 DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog".to_owned()),
             };
-            if let Some(id) = dataset.id().filter(|_| refused.is_none()) {
-                link.change(|numbers| numbers.extend([((job.job, id), first + at)]));
+            let request = first.checked_add(at);
+            if let (Some(id), Some(request), None) = (dataset.id(), request, &refused) {
+                link.change(|numbers| numbers.extend([((job.job, id), (number, request))]));
             }
             let (cluster, node) = (Arc::clone(&cluster), link.node.clone());
             // It may look at all samples.

@@ -187,13 +187,14 @@ impl ClusterCache {
         };
         let view = Arc::new(ClusterView::new(roster, &member.instance, &before, link));
         tracing::info!(nodes = view.nodes.len(), "the agents of the cluster have changed");
-        let have_moved = view.homes != before.homes;
+        let have_moved = view.differs(&before);
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
         if have_moved {
             let datasets = self.lock().datasets.clone();
             datasets.iter().for_each(|dataset| self.apply_to(dataset, &view));
-            view.links().for_each(|link| link.send(LinkCommand::Again));
         }
+        // New links may have missed jobs that began or ended meanwhile.
+        view.links().for_each(|link| link.send(LinkCommand::Again { have_moved }));
     }
 
     /// Tells the homes of its samples about a job. Waits a moment until they know it.
@@ -208,9 +209,10 @@ impl ClusterCache {
         let sent = |link: &Arc<NodeLink>| {
             let (done, is_known) = oneshot::channel();
             link.send(LinkCommand::Begin(Arc::clone(&shared), done));
-            is_known
+            // The others are not reached, and nothing is to be waited for.
+            link.is_open().then_some(is_known)
         };
-        let waiting: Vec<_> = self.view().links().map(sent).collect();
+        let waiting: Vec<_> = self.view().links().filter_map(sent).collect();
         if timeout(HOMES_TIMEOUT, join_all(waiting)).await.is_err() {
             tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
         }
@@ -262,13 +264,17 @@ impl ClusterCache {
         self.lock().jobs.values().cloned().collect()
     }
 
-    /// Reads a sample from its home, for the use of a job.
-    fn read(&self, dataset: &SharedDataset, sample: SampleId, job: StoreJob, due: Tick) -> ReadFuture {
+    /// Reads a sample from its home, for the use of a job. `None` if that is not reached.
+    fn read(
+        &self,
+        dataset: &SharedDataset,
+        sample: SampleId,
+        job: StoreJob,
+        due: Tick,
+    ) -> Option<ReadFuture> {
         let view = self.view();
-        let home = view.homes.of(dataset.hash, dataset.unit(sample));
-        let link = home.and_then(|home| view.nodes.get(home)?.link.clone());
-        let reading = link.and_then(|link| link.read(dataset, sample, job, due));
-        reading.unwrap_or_else(|| Box::pin(async { Err(absent()) }))
+        let home = view.homes.of(dataset.hash, dataset.unit(sample))?;
+        view.nodes.get(home)?.link.as_ref()?.read(dataset, sample, job, due)
     }
 
     /// Ends a burst of reads.

@@ -1,6 +1,6 @@
 //! Reads the samples of a dataset, those of other homes from there.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use foreread_store::{SampleBlock, SampleReader, StoreJob};
@@ -8,15 +8,16 @@ use foreread_tier::ReadFuture;
 use foreread_types::{SampleId, Tick};
 use futures::future::BoxFuture;
 
-use super::ClusterCache;
 use super::shared_dataset::SharedDataset;
+use super::{ClusterCache, absent};
 
 /// The reader of a dataset in a store that may be a part of a cluster's cache.
 #[derive(Debug)]
 pub(crate) struct ClusterReader {
     pub(crate) own: Arc<dyn SampleReader>,
     pub(crate) dataset: Arc<SharedDataset>,
-    pub(crate) cluster: Arc<ClusterCache>,
+    /// Not kept alive by the store that it has.
+    pub(crate) cluster: Weak<ClusterCache>,
 }
 
 impl SampleReader for ClusterReader {
@@ -26,7 +27,9 @@ impl SampleReader for ClusterReader {
 
     fn submit(&self) {
         self.own.submit();
-        self.cluster.submit();
+        if let Some(cluster) = self.cluster.upgrade() {
+            cluster.submit();
+        }
     }
 
     fn block(&self, id: SampleId) -> Option<SampleBlock> {
@@ -50,7 +53,8 @@ impl SampleReader for ClusterReader {
     }
 
     fn read_node(&self, id: SampleId, job: StoreJob, due: Tick) -> ReadFuture {
-        self.cluster.read(&self.dataset, id, job, due)
+        let reading = self.cluster.upgrade().and_then(|cluster| cluster.read(&self.dataset, id, job, due));
+        reading.unwrap_or_else(|| Box::pin(async { Err(absent()) }))
     }
 
     fn keep_on_disk(&self, id: SampleId, bytes: Bytes, kept: Box<dyn FnOnce() + Send>) {

@@ -84,6 +84,14 @@ impl ClusterView {
         Self { nodes, own, homes: Homes::new(&homes) }
     }
 
+    /// Whether samples have other homes than before.
+    pub(super) fn differs(&self, before: &Self) -> bool {
+        let nodes = |view: &Self| -> Vec<(String, bool)> {
+            view.nodes.iter().map(|node| (node.node.node.clone(), node.link.is_some())).collect()
+        };
+        self.homes != before.homes || nodes(self) != nodes(before)
+    }
+
     /// Whether there are others.
     pub(super) fn is_shared(&self) -> bool {
         self.own.is_some() && self.nodes.len() > 1

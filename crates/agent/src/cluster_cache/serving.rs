@@ -17,6 +17,7 @@ use foreread_store::{ConnectionId, StoreRequest};
 use foreread_tier::{ErrorKind, PeerReplies, PeerReply, PeerRequest, PeerService, TierError};
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 use futures::StreamExt;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -44,9 +45,13 @@ const MAX_JOBS: usize = 4096;
 /// The number of a connection for the first job of another agent: far above those of own jobs.
 const FIRST_CONNECTION: u64 = 1 << 62;
 
-/// The most places of an order, by samples of its dataset, and at least.
+/// The most places of an order: for each of the samples that are sent and each node, and at least.
+/// They take 4 bytes each for a moment.
 const MAX_PLACES: u64 = 16;
-const MIN_PLACES: u64 = 1 << 16;
+const MIN_PLACES: u64 = 1 << 20;
+
+/// The most bytes of a name.
+const MAX_NAME: usize = 255;
 
 /// The run of the samples of one instance of an agent.
 pub(super) fn run_of(instance: &str) -> RunId {
@@ -216,6 +221,8 @@ struct RemoteJob {
     order: Option<(u32, Tick, Vec<u8>)>,
     /// The last change of its orders. They are made one after another.
     changing: Option<JoinHandle<()>>,
+    /// The last request to attach it.
+    attaching: Option<JoinHandle<()>>,
 }
 
 impl RemoteJob {
@@ -258,6 +265,9 @@ impl ShareService {
         let first = within(SILENT, from, receiver.receive(MAX_MESSAGE)).await?;
         let Some((OPEN, payload)) = first else { return Err(malformed("it did not say who it is".into())) };
         let opened: Open = decoded(&payload).map_err(malformed)?;
+        if opened.node.is_empty() || opened.node.len() > MAX_NAME {
+            return Err(malformed("it has no name, or a long one".into()));
+        }
         if opened.versions.0 > VERSIONS.1 || opened.versions.1 < VERSIONS.0 {
             return Err(malformed("it speaks another version".into()));
         }
@@ -267,18 +277,31 @@ impl ShareService {
         loop {
             let received = within(SILENT, from, receiver.receive(MAX_MESSAGE)).await?;
             let Some((kind, payload)) = received else { return Ok(()) };
+            if outgoing.is_closed() {
+                return Err(malformed("it takes no messages".into()));
+            }
             match kind {
                 PING => send(PONG, Bytes::new()),
                 JOB => {
-                    let JobBegins { job, attach } = decoded(&payload).map_err(malformed)?;
+                    let JobBegins { job, mut attach } = decoded(&payload).map_err(malformed)?;
+                    if attach.name.len() > MAX_NAME {
+                        attach.name.clear();
+                    }
                     if jobs.len() >= MAX_JOBS && !jobs.contains_key(&job) {
                         return Err(malformed("it has too many jobs".into()));
                     }
-                    let remote = jobs.entry(job).or_insert_with(|| self.new_job(&opened.node));
+                    if let Entry::Vacant(entry) = jobs.entry(job) {
+                        let new = self.new_job(&opened.node);
+                        entry.insert(new.ok_or_else(|| malformed("there were too many jobs".into()))?);
+                    }
+                    let Some(remote) = jobs.get_mut(&job) else { continue };
+                    if remote.attaching.as_ref().is_some_and(|attaching| !attaching.is_finished()) {
+                        return Err(malformed("it attaches a job twice at once".into()));
+                    }
                     let (state, number, outgoing) =
                         (Arc::clone(&self.state), remote.number, outgoing.clone());
-                    tokio::spawn(async move {
-                        let first = number.saturating_mul(MAX_DATASETS as u32);
+                    remote.attaching = Some(tokio::spawn(async move {
+                        let first = number * MAX_DATASETS as u32;
                         let answer = match state.attach(connection_of(number), attach).await {
                             Ok(attached) => {
                                 JobAnswer { job, datasets: attached.datasets, first, refused: None }
@@ -289,7 +312,7 @@ impl ShareService {
                             }
                         };
                         let _ = outgoing.send((ANSWER, encoded(&answer)));
-                    });
+                    }));
                 }
                 CATALOG => {
                     let piece = CatalogPiece::decode(&payload);
@@ -316,10 +339,13 @@ impl ShareService {
                 }
                 BLOCKS => {
                     let JobBlocks { job, dataset } = decoded(&payload).map_err(malformed)?;
-                    let Some(remote) = jobs.get(&job) else { continue };
+                    let Some(remote) = jobs.get_mut(&job) else { continue };
                     if let Ok(known) = self.state.dataset(connection_of(remote.number), dataset) {
-                        // It looks at all samples.
-                        tokio::task::spawn_blocking(move || known.hosted.read_in_blocks(None));
+                        remote.change(move || {
+                            if let Err(error) = known.hosted.read_in_blocks(None) {
+                                tracing::info!(%error, "samples are read one by one");
+                            }
+                        });
                     }
                 }
                 END => {
@@ -332,10 +358,16 @@ impl ShareService {
         }
     }
 
-    fn new_job(&self, node: &str) -> RemoteJob {
+    /// A new job. `None` if there are no numbers left: none is used twice.
+    fn new_job(&self, node: &str) -> Option<RemoteJob> {
         let number = self.next_job.fetch_add(1, Ordering::Relaxed);
+        if number >= u32::MAX / MAX_DATASETS as u32 {
+            self.next_job.store(number, Ordering::Relaxed);
+            return None;
+        }
         self.state.lock().entry(connection_of(number)).or_default().node = Some(node.to_owned());
-        RemoteJob { state: Arc::clone(&self.state), number, order: None, changing: None }
+        let state = Arc::clone(&self.state);
+        Some(RemoteJob { state, number, order: None, changing: None, attaching: None })
     }
 
     /// Adds a piece of an order, and announces the order if it was the last one.
@@ -345,9 +377,11 @@ impl ShareService {
         let Some(job) = self.state.job(connection) else { return Ok(()) };
         let dataset = job.datasets.get(piece.number as usize).copied().flatten();
         let Some(known) = dataset.and_then(|id| self.state.datasets.get(id)) else { return Ok(()) };
-        let most = (known.samples.saturating_mul(MAX_PLACES)).saturating_mul(u64::from(per_position.get()));
-        if u64::from(places) > most.max(MIN_PLACES) || piece.total / 8 > u64::from(places) {
-            return Err("an order is too long".to_owned());
+        let nodes = self.state.cluster.nodes().max(1);
+        let most = (piece.total / 8).saturating_mul(MAX_PLACES).saturating_mul(nodes).max(MIN_PLACES);
+        if u64::from(places) > most || piece.total / 8 > u64::from(places) {
+            tracing::info!("an order of another agent is too long, and is not known");
+            return Ok(());
         }
         if piece.at == 0 {
             remote.order = Some((piece.number, first, Vec::new()));

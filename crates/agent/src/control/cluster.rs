@@ -41,6 +41,15 @@ struct WarmRequest {
     nodes: Vec<(String, String)>,
 }
 
+/// Sums over agents.
+#[derive(Debug, Default)]
+struct Totals {
+    /// The memory of all agents that know a dataset with a quota, by its location.
+    memory: BTreeMap<String, u128>,
+    /// The names of all jobs with weights, by user.
+    jobs: BTreeMap<String, BTreeSet<String>>,
+}
+
 /// A grant for an agent.
 #[derive(Debug)]
 pub(super) struct OutgoingGrant {
@@ -135,7 +144,8 @@ impl Cluster {
         }
         let node = self.nodes.entry(name.clone()).or_default();
         user.clone_into(&mut node.user);
-        node.addresses = hello.addresses.into_iter().take(MAX_ADDRESSES).collect();
+        let addresses = hello.addresses.into_iter().filter(|address| address.len() <= MAX_NAME);
+        node.addresses = addresses.take(MAX_ADDRESSES).collect();
         node.welcome(connection, &hello.instance, &hello.leases, now);
         Ok(name)
     }
@@ -258,23 +268,25 @@ impl Cluster {
         if self.is_settled {
             self.rosters.renew(&self.nodes, &self.policy, now);
         }
-        let (memory, first_limits) = (self.memory_by_dataset(), self.first_limits());
+        let (totals, first_limits) = (self.totals(), self.first_limits());
         let names: Vec<String> = self.nodes.keys().cloned().collect();
-        names.iter().filter_map(|name| self.grant(name, &memory, &first_limits, now)).collect()
+        names.iter().filter_map(|name| self.grant(name, &totals, &first_limits, now)).collect()
     }
 
-    /// The memory of all agents that know a dataset with a quota, by its location.
-    fn memory_by_dataset(&self) -> BTreeMap<String, u128> {
-        let mut memory = BTreeMap::new();
-        if self.policy.names("quota").is_empty() {
-            return memory;
-        }
-        for status in self.nodes.values().map(|node| &node.report.status) {
-            for dataset in &status.datasets {
-                *memory.entry(dataset.url.clone()).or_default() += u128::from(status.memory);
+    /// What the policy of an agent follows from, besides its own report.
+    fn totals(&self) -> Totals {
+        let (has_quotas, has_weights) =
+            (!self.policy.names("quota").is_empty(), !self.policy.names("weight").is_empty());
+        let mut totals = Totals::default();
+        for node in self.nodes.values() {
+            let status = &node.report.status;
+            for dataset in status.datasets.iter().filter(|_| has_quotas) {
+                *totals.memory.entry(dataset.url.clone()).or_default() += u128::from(status.memory);
             }
+            let jobs = totals.jobs.entry(node.user.clone()).or_default();
+            jobs.extend(status.jobs.iter().filter(|_| has_weights).map(|job| job.name.clone()));
         }
-        memory
+        totals
     }
 
     /// What an agent may read of stores that it has not reported yet.
@@ -346,11 +358,11 @@ impl Cluster {
     fn grant(
         &mut self,
         name: &str,
-        memory: &BTreeMap<String, u128>,
+        totals: &Totals,
         first_limits: &[String],
         now: Duration,
     ) -> Option<OutgoingGrant> {
-        let policy = self.policy_of(name, memory);
+        let policy = self.policy_of(name, totals);
         let is_draining = self.policy.find("drain", name) == Some(1);
         let warm = self.warm_part(name);
         let node = self.nodes.get_mut(name)?;
@@ -416,14 +428,15 @@ impl Cluster {
     }
 
     /// What the cluster's policy says of the jobs and datasets of an agent.
-    fn policy_of(&self, name: &str, memory: &BTreeMap<String, u128>) -> Vec<String> {
+    fn policy_of(&self, name: &str, totals: &Totals) -> Vec<String> {
         let Some(node) = self.nodes.get(name) else { return Vec::new() };
         let mut values = BTreeSet::new();
-        for job in &node.report.status.jobs {
-            let weight = self.policy.find("weight", &format!("{}/{}", node.user, job.name));
+        // Its user's jobs on other nodes may read through it.
+        for job in totals.jobs.get(&node.user).into_iter().flatten() {
+            let weight = self.policy.find("weight", &format!("{}/{job}", node.user));
             // A name would be a pattern for the agent.
-            if let Some(weight) = weight.filter(|_| !job.name.contains('*')) {
-                values.insert(format!("weight@{}={weight}", job.name));
+            if let Some(weight) = weight.filter(|_| !job.contains('*')) {
+                values.insert(format!("weight@{job}={weight}"));
             }
         }
         let datasets = node.report.status.datasets.iter();
@@ -433,7 +446,7 @@ impl Cluster {
             }
             if let Some(quota) = self.policy.find("quota", &dataset.url) {
                 // Its part by the memory of those that know the dataset.
-                let all = memory.get(&dataset.url).copied().unwrap_or(0).max(1);
+                let all = totals.memory.get(&dataset.url).copied().unwrap_or(0).max(1);
                 let part = u128::from(quota) * u128::from(node.report.status.memory) / all;
                 values.insert(format!("cap@{}={}", dataset.url, part.min(u128::from(u64::MAX))));
             }

@@ -16,6 +16,9 @@ use crate::policy::Policy;
 /// An agent without requests may read this part of what all get on average, so that it can begin.
 const IDLE_PART: u64 = 100;
 
+/// The weight of a job is divided by the number of its nodes, so it is this much more.
+const WEIGHT_SCALE: u32 = 840;
+
 /// What a store's limit is divided into.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct StoreDivision {
@@ -87,6 +90,18 @@ fn approach(has: &[u64], wanted: &[u64], budget: u64) -> Vec<u64> {
     has.iter().zip(wanted).map(next).collect()
 }
 
+/// On how many nodes each job reads a store: through its agent, and the homes of its samples.
+fn parts_of_jobs(store: &str, heard: &[(&String, &Node)]) -> BTreeMap<String, u32> {
+    let mut parts = BTreeMap::new();
+    for (_, node) in heard {
+        let demands = node.report.demands.iter();
+        for demand in demands.filter(|demand| demand.store == store && !demand.is_filling) {
+            *parts.entry(format!("{}/{}", node.user, demand.job)).or_default() += 1;
+        }
+    }
+    parts
+}
+
 /// What each agent gets if nothing is in the way. Together they are the budget. Agents that have
 /// not reported since they dialled keep what they have.
 fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &Policy) -> Vec<u64> {
@@ -96,6 +111,7 @@ fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &P
     let reported = heard.iter().filter(|(_, node)| has_reported(node)).count() as u64;
     let idle = budget / heard.len().max(1) as u64 / IDLE_PART;
     let pool = budget - idle * reported;
+    let parts = parts_of_jobs(store, heard);
     let (mut owners, mut jobs, mut fillers, mut filling) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (at, (_, node)) in heard.iter().enumerate() {
         for demand in node.report.demands.iter().filter(|demand| demand.store == store) {
@@ -105,8 +121,10 @@ fn wanted_rates(store: &str, budget: u64, heard: &[(&String, &Node)], policy: &P
                 continue;
             }
             let name = format!("{}/{}", node.user, demand.job);
+            let parts = parts.get(&name).copied().unwrap_or(1);
             let weight = policy.find("weight", &name).map_or(demand.weight, |weight| weight as u32);
-            let floor = policy.find("rate-floor", &name).unwrap_or(0);
+            let weight = (weight.saturating_mul(WEIGHT_SCALE) / parts).max(1);
+            let floor = policy.find("rate-floor", &name).unwrap_or(0) / u64::from(parts);
             let wanted = demand.wanted.unwrap_or(pool);
             owners.push(at);
             jobs.push(JobDemand { user: &node.user, demand: ShareDemand { weight, floor, wanted } });

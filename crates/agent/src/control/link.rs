@@ -204,6 +204,8 @@ async fn apply_regularly(state: Weak<AgentState>) {
 /// What the control process shows of an agent: not its policy, and no more than a message holds.
 fn shown_status(mut status: AgentStatus) -> AgentStatus {
     status.policy.clear();
+    // Their own agents show those of other nodes.
+    status.jobs.retain(|job| job.node.is_empty());
     status.jobs.truncate(MAX_SHOWN);
     status.datasets.truncate(MAX_SHOWN);
     status.stores.truncate(MAX_STORES);

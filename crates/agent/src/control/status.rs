@@ -127,7 +127,7 @@ fn summed(cluster: &Cluster, now: Duration) -> AgentStatus {
         add(&mut sum.hits, shown.hits);
         add(&mut sum.joined, shown.joined);
         add(&mut sum.disk_reads, shown.disk_reads);
-        add(&mut sum.node_reads, shown.node_reads);
+        // What came from other nodes counts there.
         add(&mut sum.reads, shown.reads);
         add(&mut sum.read_bytes, shown.read_bytes);
         add(&mut sum.failures, shown.failures);

@@ -95,9 +95,10 @@ pub(crate) struct DatasetResidents {
     pub(crate) bounds: CacheBounds,
     /// The time of the latest use of any sample.
     pub(crate) latest: u64,
-    /// The samples that a disk of the node has, and the number of residents among them.
+    /// The samples that a disk of the node has.
     on_disk: SampleSet,
-    residents_on_disks: u64,
+    /// The samples that are resident or on a disk, and that no other node keeps.
+    kept: u64,
     /// The samples that another node keeps, and the bytes that they take.
     elsewhere: SampleSet,
     pub(crate) bytes_elsewhere: u64,
@@ -112,7 +113,7 @@ impl DatasetResidents {
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
         let (bounds, on_disk, elsewhere, classes, jobs) = Default::default();
-        let (residents, held, latest, residents_on_disks, bytes_elsewhere) = Default::default();
+        let (residents, held, latest, kept, bytes_elsewhere) = Default::default();
         Some(Self {
             costs,
             slots,
@@ -121,7 +122,7 @@ impl DatasetResidents {
             bounds,
             latest,
             on_disk,
-            residents_on_disks,
+            kept,
             elsewhere,
             bytes_elsewhere,
             classes,
@@ -144,9 +145,9 @@ impl DatasetResidents {
         self.is_on_disk(sample) || self.is_elsewhere(sample)
     }
 
-    /// The samples that are resident or on a disk.
+    /// The samples that are resident or on a disk, of those that no other node keeps.
     pub(crate) fn kept(&self) -> u64 {
-        self.residents + self.on_disk.count() - self.residents_on_disks
+        self.kept
     }
 
     /// The samples that no other node keeps.
@@ -156,18 +157,26 @@ impl DatasetResidents {
 
     /// Notes whether a disk has a sample, which is not resident.
     pub(crate) fn set_on_disk(&mut self, sample: u32, is_on_disk: bool) {
+        let before = u64::from(self.has_on_disk_alone(sample));
         self.on_disk.set(sample, self.samples(), is_on_disk);
+        self.kept = self.kept - before + u64::from(self.has_on_disk_alone(sample));
+    }
+
+    /// Whether a disk has a sample that no other node keeps.
+    fn has_on_disk_alone(&self, sample: u32) -> bool {
+        self.is_on_disk(sample) && !self.is_elsewhere(sample)
     }
 
     /// Notes whether another node keeps a sample, which is not resident.
     pub(crate) fn set_elsewhere(&mut self, sample: u32, is_elsewhere: bool) {
-        let before = self.is_elsewhere(sample);
+        let (before, on_disk) = (self.is_elsewhere(sample), u64::from(self.has_on_disk_alone(sample)));
         self.elsewhere.set(sample, self.samples(), is_elsewhere);
         match (before, self.is_elsewhere(sample)) {
             (false, true) => self.bytes_elsewhere += self.bytes(sample),
             (true, false) => self.bytes_elsewhere -= self.bytes(sample),
             _ => {}
         }
+        self.kept = self.kept - on_disk + u64::from(self.has_on_disk_alone(sample));
     }
 
     /// Changes what a hit saves. Returns the residents, which have to be inserted again: their
@@ -221,7 +230,7 @@ impl DatasetResidents {
     /// Makes an absent sample resident, and counts it.
     pub(crate) fn admit(&mut self, sample: u32, class: u16, list: u16) {
         self.residents += 1;
-        self.residents_on_disks += u64::from(self.is_on_disk(sample));
+        self.kept += u64::from(!self.has_other_copy(sample));
         self.held += self.bytes(sample);
         self.insert(sample, class, list);
     }
@@ -235,7 +244,7 @@ impl DatasetResidents {
     /// Removes a resident.
     pub(crate) fn remove(&mut self, sample: u32) {
         self.residents -= 1;
-        self.residents_on_disks -= u64::from(self.is_on_disk(sample));
+        self.kept -= u64::from(!self.has_other_copy(sample));
         self.held -= self.bytes(sample);
         let slot = std::mem::take(&mut self.slots[sample as usize]);
         let moved = self.classes[usize::from(slot.class)].calendar.remove(slot.calendar);

@@ -51,7 +51,8 @@ impl NextUseCache {
         }
     }
 
-    /// The samples of a dataset that are resident, or that a disk of the node has.
+    /// The samples of a dataset that are resident, or that a disk of the node has, of those that no
+    /// other node keeps.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
     }

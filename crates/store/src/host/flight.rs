@@ -67,9 +67,12 @@ impl Flight {
         let mut state = self.inner.lock();
         let flight = state.flights.remove(&self.key).unwrap_or_default();
         let SampleFlight { waiting, reader, is_on_disk, is_of_node, .. } = flight;
-        let SampleFlight { is_for_disk, is_in_block, has_block, .. } = flight;
+        let SampleFlight { is_for_disk, is_in_block, has_block, requested, .. } = flight;
         let has_ended = self.inner.has_ended.load(Ordering::Relaxed);
         if (is_on_disk || is_of_node) && received.is_err() && !has_ended {
+            if is_on_disk {
+                state.cache.set_on_disk(self.key, false);
+            }
             state.queue_again(self.key, waiting, is_for_disk, now, &mut actions);
             drop(state);
             return self.inner.carry_out(actions);
@@ -98,6 +101,11 @@ impl Flight {
             }
         }
         let length = received.as_ref().ok().map(Bytes::len);
+        if length.is_some() && !is_on_disk && !is_of_node && !is_in_block {
+            let waited = now.saturating_sub(requested);
+            // An average over about eight reads.
+            state.wait = ((state.wait.0 * 7 + waited) / 8, now);
+        }
         // Reads from disks and nodes have no turns.
         let reader = reader.or_else(|| waiting.first().map(|request| request.job));
         state.count(reader.unwrap_or(StoreJob(u64::MAX)), self.key.dataset, |counts| match length {

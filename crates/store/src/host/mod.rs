@@ -53,6 +53,9 @@ use self::state::{
 /// How long requests of a job wait for its first order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Reads of stores that ended so long ago say nothing of the present.
+const RECENT: Duration = Duration::from_secs(30);
+
 /// Where a store reads the samples of a dataset.
 pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
     /// Starts to read a sample. Reads of a lower `order` go first.
@@ -186,6 +189,7 @@ impl NodeStore {
             written_behind: KeyMap::default(),
             jobs: HashMap::new(),
             convoys: HashMap::new(),
+            wait: (0, 0),
             counts: StoreCounts::default(),
             evicted: Vec::new(),
             failed_blocks: HashSet::new(),
@@ -414,6 +418,13 @@ impl NodeStore {
                 state.cache.set_elsewhere(SampleKey::new(dataset, id), is_elsewhere);
             }
         }
+    }
+
+    /// How long reads of stores take, with their wait for a turn. Zero if there were none lately.
+    pub fn origin_wait(&self) -> Duration {
+        let (now, (wait, noted)) = ((self.0.clock)(), self.0.lock().wait);
+        let is_recent = now.saturating_sub(noted) < RECENT.as_nanos() as u64 + 4 * wait;
+        if is_recent { Duration::from_nanos(wait) } else { Duration::ZERO }
     }
 
     /// Whether another node of the cluster keeps a sample.

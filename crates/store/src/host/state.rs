@@ -32,6 +32,8 @@ pub(super) struct StoreState {
     /// Jobs that have announced the same order, by it.
     pub(super) convoys: HashMap<OrderKey, u64>,
     pub(super) counts: StoreCounts,
+    /// How long samples of stores took from their requests on, lately, and when that was noted.
+    pub(super) wait: (u64, u64),
     /// Space for residents that leave.
     pub(super) evicted: Vec<SampleKey>,
     /// The first samples of blocks that could not be read.
@@ -94,6 +96,8 @@ pub(super) struct WaitingRequest {
 #[derive(Default)]
 pub(super) struct SampleFlight {
     pub(super) waiting: Vec<WaitingRequest>,
+    /// When it was requested first.
+    pub(super) requested: u64,
     /// Whether its read has left the queue.
     pub(super) has_begun: bool,
     /// Whether it is read from a disk of this node.
@@ -217,6 +221,7 @@ impl StoreState {
                 let place = self.other_place(key, job, due, is_remote);
                 let flight = SampleFlight {
                     waiting,
+                    requested: now,
                     has_begun: place.is_some(),
                     is_on_disk: matches!(place, Some(ReadPlace::Disk)),
                     is_of_node: matches!(place, Some(ReadPlace::Node(..))),
@@ -266,13 +271,13 @@ impl StoreState {
             self.cache.forget(key);
             return;
         }
-        self.cache.set_on_disk(key, false);
         let origin = self.datasets[key.dataset.0 as usize].origin;
         for WaitingRequest { job, due, .. } in &waiting {
             self.enter_queue(*job, origin, *due);
             self.origins[origin].queue.push(*job, *due, key);
         }
-        self.flights.insert(key, SampleFlight { waiting, is_for_disk, ..SampleFlight::default() });
+        self.flights
+            .insert(key, SampleFlight { waiting, requested: now, is_for_disk, ..SampleFlight::default() });
         self.begin_reads(origin, now, actions);
     }
 

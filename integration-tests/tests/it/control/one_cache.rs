@@ -128,6 +128,42 @@ fn killed_node_costs_reads_and_no_sample() {
     assert!(read <= 200, "{read}: {statuses:?}");
 }
 
+/// A home whose storage is slow answers at once that it reads. One epoch from there would take four
+/// minutes, and a job that hangs for two fails this test.
+#[test]
+// semantics: CONTROL-11
+fn home_with_slow_storage_is_not_waited_for() {
+    let mut cluster = Cluster::new("");
+    cluster.start_agent("n1", "alice", 600);
+    run(cluster.starting("n2", "alice", 600).args(["--origin-limit", "20KB/s"])).ok();
+    cluster.processes.push(number(&cluster.agent_status("n2"), "/process") as u32);
+    cluster.await_sharing(&["n1", "n2"]);
+    let arguments = ["--epochs", "2", "--digest", "--seed", "7"];
+    let report = Running::start(cluster.job("n1", "a", &arguments)).report();
+    assert_eq!(digests(&report), cluster.digests(&["--epochs", "2", "--seed", "7"]));
+    assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
+    let read = number(&cluster.agent_status("n1"), "/reads");
+    assert!(read > 600, "{read}");
+}
+
+#[test]
+// semantics: CONTROL-10
+fn warm_on_one_node_reads_what_has_its_home_there() {
+    let cluster = Cluster::sharing(&["n1", "n2"], 1200);
+    // Second copies are not what is to be filled.
+    let job = Running::start(cluster.job("n1", "a", &["--epochs", "1", "--compute-ms", "40"]));
+    eventually("half of an epoch has passed", || uses_and_reads(&cluster.look("n1")).0 > 500);
+    drop(job);
+    let mut command = at(&cluster.store, &["warm", "s3://train", "--wait", "100%", "--agent"]);
+    let text = run(command.arg(cluster.socket("n1"))).ok();
+    let own: u64 = text.split(" of ").next().unwrap().trim().parse().unwrap_or_else(|_| panic!("{text}"));
+    assert!((450..550).contains(&own), "{text}");
+    let before = cluster.store.requests().get;
+    run(&mut cluster.job("n1", "b", &["--epochs", "1"])).json();
+    let read = cluster.store.requests().get - before;
+    assert!(read <= 300, "{read}");
+}
+
 /// An agent that is stopped by a signal accepts connections and answers nothing.
 #[test]
 // semantics: CONTROL-11

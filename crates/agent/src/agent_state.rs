@@ -419,7 +419,8 @@ impl AgentState {
         Ok(WarmAnswer {
             is_active,
             kept_samples: there.kept_samples,
-            held_samples: there.held_samples,
+            // Second copies are not what is to be filled.
+            held_samples: there.held_samples.min(there.own_samples),
             held_bytes: there.held_bytes,
             disk_samples: disk.0,
             disk_bytes: disk.1,

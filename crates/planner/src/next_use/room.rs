@@ -17,7 +17,7 @@ pub(super) struct RoomFor {
     /// The dataset whose own residents may leave at its floor, too.
     pub(super) dataset: Option<usize>,
     /// For a sample that no job has announced: only datasets that were not used since then give
-    /// room, and only samples without uses to come.
+    /// room, and only samples without uses to come. The own dataset gives second copies.
     pub(super) unused_since: Option<u64>,
     /// For a sample without a known next use. Datasets without jobs give room to it.
     pub(super) takes_unused: bool,
@@ -127,14 +127,16 @@ impl NextUseCache {
         cost: f64,
         room: RoomFor,
     ) -> Option<(usize, u32)> {
-        // To fill, only samples without uses give room.
+        // To fill, only samples without uses give room, and of the own dataset second copies.
+        let takes_copies = cost < f64::INFINITY;
         let cost = if room.unused_since.is_some() { UNKNOWN.next_down() } else { cost };
         let (mut highest, mut found): (_, Option<(usize, u32)>) = (cost, None);
         for dataset in among {
             let is_own = room.dataset == Some(dataset);
-            let is_used = |since| is_own || self.datasets[dataset].latest >= since;
+            let is_used = |since| !is_own && self.datasets[dataset].latest >= since;
+            let gives_copies = is_own && room.unused_since.is_some();
             let gives_room = is_own || room.ignores_floors || self.datasets[dataset].gives_room();
-            if !gives_room || room.unused_since.is_some_and(is_used) {
+            if !gives_room || room.unused_since.is_some_and(is_used) || gives_copies && !takes_copies {
                 continue;
             }
             let epoch_ns = self.epoch_ns(dataset);
@@ -148,6 +150,9 @@ impl NextUseCache {
                 class.calendar.contest();
                 if let Some((id, list)) = class.calendar.furthest(self.now, epoch_ns) {
                     let cost = class.cost(list, self.now, epoch_ns);
+                    if gives_copies && cost < f64::INFINITY {
+                        continue;
+                    }
                     // Of datasets without uses, the least recently used one is first.
                     let is_first = cost >= UNKNOWN && cost == highest && is_older;
                     if cost > highest || is_first {

@@ -108,3 +108,15 @@ fn filling_job_and_blocks_leave_samples_of_other_homes_alone() {
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [10, 6]);
     assert!(!rig.store.contains(key(&rig, 47)));
 }
+
+#[test]
+// semantics: CONTROL-6
+fn filling_replaces_copies_of_samples_of_other_homes() {
+    let rig = shared(100, 50, 1 << 20);
+    let job = rig.store.add_job(false);
+    rig.get(job, 0, &(0..50).map(|at| 2 * at + 1).collect::<Vec<u64>>());
+    let filling = rig.store.add_filling_job();
+    rig.get(filling, 0, &(0..50).map(|at| 2 * at).collect::<Vec<u64>>());
+    let state = rig.store.totals().datasets[0].clone();
+    assert_eq!((state.kept_samples, state.held_samples), (50, 50));
+}

@@ -57,7 +57,7 @@ pub(super) struct ClusterView {
 #[derive(Debug)]
 pub(super) struct ViewedNode {
     pub(super) node: RosterNode,
-    /// `None` for this agent.
+    /// `None` for this agent, and for one that is the home of nothing.
     pub(super) link: Option<Arc<NodeLink>>,
 }
 
@@ -74,22 +74,21 @@ impl ClusterView {
                 known.node.instance == node.instance && known.node.addresses == node.addresses
             };
             let known = || before.nodes.iter().find(is_same).and_then(|known| known.link.clone());
-            let other = node.instance != instance;
-            let link = other.then(|| known().unwrap_or_else(|| link(node)));
+            let is_home = node.instance != instance && node.home().bytes > 0;
+            let link = is_home.then(|| known().unwrap_or_else(|| link(node)));
             ViewedNode { node: node.clone(), link }
         };
         let nodes: Vec<ViewedNode> = roster.nodes.iter().map(viewed).collect();
-        let own = nodes.iter().position(|node| node.link.is_none());
+        let own = nodes.iter().position(|node| node.node.instance == instance);
         let homes: Vec<HomeNode> = nodes.iter().map(|node| node.node.home()).collect();
         Self { nodes, own, homes: Homes::new(&homes) }
     }
 
     /// Whether samples have other homes than before.
     pub(super) fn differs(&self, before: &Self) -> bool {
-        let nodes = |view: &Self| -> Vec<(String, bool)> {
-            view.nodes.iter().map(|node| (node.node.node.clone(), node.link.is_some())).collect()
-        };
-        self.homes != before.homes || nodes(self) != nodes(before)
+        let names =
+            |view: &Self| -> Vec<String> { view.nodes.iter().map(|node| node.node.node.clone()).collect() };
+        self.homes != before.homes || self.own != before.own || names(self) != names(before)
     }
 
     /// Whether there are others.

@@ -30,7 +30,7 @@ use super::orders::{JobOrder, OrderPiece, SharedJob, divided};
 use super::roster::RosterNode;
 use super::serving::run_of;
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, ClusterMember, absent, catalog_of};
+use super::{ClusterCache, ClusterMember, absent};
 use crate::control::{decoded, encoded};
 
 /// How long a connection may take to open.
@@ -72,7 +72,7 @@ pub(super) enum LinkCommand {
     /// A job reads a dataset in blocks at first.
     Blocks(u32, u32),
     /// A job has ended.
-    End(Arc<SharedJob>),
+    End(u32),
     /// The agents or homes have changed: jobs are to be compared, and all orders sent again.
     Again {
         /// If not, only jobs are compared.
@@ -413,9 +413,7 @@ impl LinkTask {
             LinkCommand::Blocks(job, dataset) => {
                 send(sender, BLOCKS, encoded(&JobBlocks { job, dataset })).await?;
             }
-            LinkCommand::End(job) => {
-                self.end(sender, job.number).await?;
-            }
+            LinkCommand::End(job) => self.end(sender, job).await?,
             LinkCommand::Again { have_moved } => self.compare(sender, have_moved).await?,
         }
         Ok(true)
@@ -528,7 +526,7 @@ impl LinkTask {
         at: usize,
     ) -> Result<(), WireError> {
         let dataset = job.datasets.get(at).cloned().flatten();
-        let reading = tokio::task::spawn_blocking(move || dataset.and_then(|dataset| catalog_of(&dataset)));
+        let reading = tokio::task::spawn_blocking(move || dataset?.catalog.to_bytes().ok());
         let Ok(Some(catalog)) = reading.await else { return Ok(()) };
         for piece in Piece::all(at as u32, &catalog) {
             let piece = CatalogPiece { job: job.number, piece };

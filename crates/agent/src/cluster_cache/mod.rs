@@ -31,7 +31,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use foreread_connection::{Identity, Token, WireProtection};
 use foreread_store::attach::Attach;
 use foreread_store::{NodeStore, StoreJob};
@@ -119,6 +118,10 @@ impl ClusterCache {
         Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    fn member(&self) -> Option<ClusterMember> {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Takes part from the next roster on.
     pub(crate) fn join(&self, member: ClusterMember) {
         *self.member.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
@@ -126,14 +129,14 @@ impl ClusterCache {
 
     /// Whether it takes part in a cluster's cache.
     pub(crate) fn has_joined(&self) -> bool {
-        self.member.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+        self.member().is_some()
     }
 
     /// What the agents that share their caches are called together, and the bytes of memory and of
     /// disks that they have. `None` if this agent shares with no other.
     pub(crate) fn shared(&self) -> Option<(String, u64, u64)> {
         let view = self.view();
-        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).clone()?;
+        let member = self.member()?;
         let (memory, disk) = view.capacity().filter(|_| view.is_shared())?;
         Some((member.cluster_name(), memory, disk))
     }
@@ -147,9 +150,8 @@ impl ClusterCache {
     /// Adds a dataset that the store knows.
     pub(crate) fn add_dataset(&self, dataset: Arc<SharedDataset>) {
         self.lock().datasets.push(Arc::clone(&dataset));
-        let applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         self.apply_to(&dataset, &self.view());
-        drop(applying);
     }
 
     fn apply_to(&self, dataset: &SharedDataset, view: &ClusterView) {
@@ -173,8 +175,7 @@ impl ClusterCache {
 
     /// Applies a roster. Looks at each sample of each dataset, so it is not for a runtime's thread.
     pub(crate) fn set_roster(&self, roster: &Roster) {
-        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(member) = member else { return };
+        let Some(member) = self.member() else { return };
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.view();
         if !roster.nodes.iter().any(|node| node.instance == member.instance) {
@@ -256,7 +257,7 @@ impl ClusterCache {
     pub(crate) fn end_job(&self, job: StoreJob) {
         let ended = self.lock().jobs.remove(&job);
         if let Some(ended) = ended {
-            self.view().links().for_each(|link| link.send(LinkCommand::End(Arc::clone(&ended))));
+            self.view().links().for_each(|link| link.send(LinkCommand::End(ended.number)));
         }
     }
 
@@ -285,9 +286,4 @@ impl ClusterCache {
 
 fn absent() -> TierError {
     TierError::new(ErrorKind::Absent, "cluster").with_detail("its home is not reached")
-}
-
-/// The catalog of a dataset, for a home that does not know it.
-fn catalog_of(dataset: &SharedDataset) -> Option<Bytes> {
-    dataset.catalog.to_bytes().ok()
 }

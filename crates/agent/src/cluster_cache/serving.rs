@@ -5,6 +5,13 @@
 //! again. Connections for samples are for this instance of the agent, so a request of an earlier
 //! one's client is refused.
 
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
 use bytes::Bytes;
 use foreread_connection::connection::within;
 use foreread_connection::{
@@ -17,12 +24,6 @@ use foreread_store::{ConnectionId, StoreRequest};
 use foreread_tier::{ErrorKind, PeerReplies, PeerReply, PeerRequest, PeerService, TierError};
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 use futures::StreamExt;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io;
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;

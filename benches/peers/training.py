@@ -1,15 +1,16 @@
 """Images to batches, and to a GPU: PyTorch's DataLoader, foreread's, the two together, and where installed SPDL and DALI.
 
-python benches/peers/training.py [--images N] [--workers N] [--batch N] [--step MILLISECONDS] [--url s3://BUCKET]
+python benches/peers/training.py [--images N] [--workers N...] [--threads N] [--batch N] [--step MILLISECONDS] [--url s3://BUCKET]
 
-Writes JPEGs of ImageNet's sizes, and prints a table of images/s without a model. With a GPU it then trains ResNet-50 and
-prints images/s and the share of time in which the trainer waited. Without one, `--step` gives the time of a step, for
-which the trainer sleeps. All files are in the page cache.
+Writes JPEGs of ImageNet's sizes, and prints a table of images/s and CPU per image without a model. With a GPU it then trains
+ResNet-50 and prints images/s and the share of time in which the trainer waited. Without one, `--step` gives the time of a
+step, for which the trainer sleeps. All files are in the page cache.
 
 With `--url` only foreread reads, from a bucket that has the same files: `--directory` writes them, and the example `store`
 of `foreread-tier-testing` serves such a directory.
 
-All contenders crop, resize, flip and normalise at random. DALI and SPDL do so by libraries of their own, so pixels differ.
+All contenders crop and flip at random, resize to 224 x 224, and normalise. DALI and SPDL do so by libraries of their own, so
+pixels differ: by a level from foreread, PyTorch and torchvision's v2 to each other, by more from DALI and SPDL.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import measuring
 import numpy
 import torch
 import torchvision
@@ -40,11 +43,16 @@ import foreread.torch
 EPOCHS = 3
 
 
+#: Sizes in ImageNet's proportions: most images have 500 pixels on the longer side.
+SIZES = ((500, 375),) * 5 + ((375, 500),) * 2 + ((500, 333), (333, 500), (400, 300), (640, 480), (256, 256))
+
+
 def write(number: int, root: Path) -> int:
-    """A smooth picture with some noise, of about 110 KB."""
+    """A smooth picture with some noise, of 110 KB in the mean."""
     random = numpy.random.default_rng(number)
-    coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), "uint8")).resize((500, 375), Image.Resampling.BICUBIC)
-    noise = random.normal(0, 17, (375, 500, 3))
+    width, height = SIZES[random.integers(len(SIZES))]
+    coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), "uint8")).resize((width, height), Image.Resampling.BICUBIC)
+    noise = random.normal(0, 20, (height, width, 3))
     pixels = numpy.clip(numpy.asarray(coarse, "float32") + noise, 0, 255).astype("uint8")
     path = root / f"{number % 10}" / f"{number:06}.jpg"
     Image.fromarray(pixels).save(path, quality=90)
@@ -98,18 +106,19 @@ def with_spdl(root: Path, options: Any) -> Iterable[Any]:
     def decoded(batch: Any) -> Any:
         frames = []
         for path, _ in batch:
-            # The size of every picture that `write` makes.
-            top, left, height, width = crop.get_params(torch.empty(3, 375, 500), list(crop.scale), list(crop.ratio))
+            packets = spdl.io.demux_image(path)
+            size = torch.empty(3, packets.codec.height, packets.codec.width)
+            top, left, height, width = crop.get_params(size, list(crop.scale), list(crop.ratio))
             flip = ",hflip" if random.random() < 0.5 else ""
             steps = f"crop={width}:{height}:{left}:{top},scale=224:224{flip},format=pix_fmts=rgb24"
-            frames.append(spdl.io.decode_packets(spdl.io.demux_image(path), filter_desc=steps))
+            frames.append(spdl.io.decode_packets(packets, filter_desc=steps))
         pixels = spdl.io.to_torch(spdl.io.convert_frames(frames))
         images = ((pixels.float() - mean) / deviation).permute(0, 3, 1, 2).contiguous()
         return images, torch.tensor([label for _, label in batch])
 
     class Epochs:
         def __iter__(self) -> Iterator[Any]:
-            threads = max(options.workers, 1)
+            threads = options.threads
             builder = PipelineBuilder().add_source(batches()).pipe(decoded, concurrency=threads).add_sink(2)
             pipeline = builder.build(num_threads=threads)
             with pipeline.auto_stop():
@@ -123,7 +132,7 @@ def with_dali(root: Path, options: Any) -> Iterable[Any]:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 
-    @pipeline_def(batch_size=options.batch, num_threads=max(options.workers, 1), device_id=None)
+    @pipeline_def(batch_size=options.batch, num_threads=options.threads, device_id=None)
     def pipeline() -> Any:
         files, labels = fn.readers.file(file_root=str(root), random_shuffle=True, name="files")
         images = fn.decoders.image_random_crop(files, device="cpu", output_type=types.RGB)
@@ -147,41 +156,62 @@ def with_dali(root: Path, options: Any) -> Iterable[Any]:
     return Epochs()
 
 
+class Tensors(ImageFolder):
+    """torchvision's v2 transforms of tensors, which its own decoder makes."""
+
+    def __init__(self, root: str) -> None:
+        from torchvision.io import ImageReadMode, decode_image
+        from torchvision.transforms import v2
+
+        normalize = v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        crop = v2.RandomResizedCrop(224, antialias=True)
+        steps = [crop, v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True), normalize]
+        super().__init__(root, v2.Compose(steps), loader=lambda path: decode_image(path, ImageReadMode.RGB))
+
+
 def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Iterable[Any]]]:
     """A function for each contender. Each call of its result is one epoch's batches."""
     torch.manual_seed(0)
+    threads = options.threads
 
-    def plain() -> Any:
+    def plain(workers: int, data: Any) -> Any:
         return DataLoader(
-            ImageFolder(str(root), transform()),
+            data(),
             options.batch,
             shuffle=True,
-            num_workers=options.workers,
-            persistent_workers=options.workers > 0,
+            num_workers=workers,
+            persistent_workers=workers > 0,
             pin_memory=pin,
             drop_last=True,
         )
 
-    def ours() -> Any:
+    def pillow() -> Any:
+        return ImageFolder(str(root), transform())
+
+    def ours(**how: Any) -> Any:
         return foreread.torch.DataLoader(
-            options.url or str(root), batch_size=options.batch, seed=0, num_workers=options.workers, transform=transform(), pin_memory=pin,
-            drop_last=True, memory=options.memory, epochs=EPOCHS,
+            options.url or str(root), batch_size=options.batch, seed=0, pin_memory=pin, drop_last=True, memory=options.memory,
+            epochs=EPOCHS, **how,
         )  # fmt: skip
 
-    workers = options.workers
+    def image() -> Any:
+        return ours(decode=foreread.image(224, train=True, mean="imagenet", threads=threads))
+
+    native = f"foreread.image, {threads} threads"
     if options.url:
-        return {f"foreread.torch.DataLoader, {workers} threads, {options.url}": ours}
-    others: dict[str, Callable[[], Iterable[Any]]] = {}
+        return {f"{native}, {options.url}": image}
+    contenders: dict[str, Callable[[], Iterable[Any]]] = {}
+    for workers in options.workers:
+        contenders[f"DataLoader, {workers} workers"] = partial(plain, workers, pillow)
+    for workers in options.workers:
+        contenders[f"DataLoader, torchvision v2 of tensors, {workers} workers"] = partial(plain, workers, partial(Tensors, str(root)))
     if has_spdl(root):
-        others[f"SPDL, {max(workers, 1)} threads"] = lambda: with_spdl(root, options)
+        contenders[f"SPDL, {threads} threads"] = lambda: with_spdl(root, options)
     if importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.dali"):
-        others[f"DALI on the CPU, {max(workers, 1)} threads"] = lambda: with_dali(root, options)
-    return {
-        f"DataLoader, {workers} workers": plain,
-        f"foreread.torch.DataLoader, {workers} threads": ours,
-        f"foreread.torch.wrap, {workers} workers": lambda: foreread.torch.wrap(plain(), memory=options.memory),
-        **others,
-    }
+        contenders[f"DALI on the CPU, {threads} threads"] = lambda: with_dali(root, options)
+    contenders[f"foreread, Pillow, {threads} threads"] = lambda: ours(transform=transform(), num_workers=threads)
+    contenders[f"foreread.wrap, {threads} workers"] = lambda: foreread.torch.wrap(plain(threads, pillow), memory=options.memory)
+    return contenders | {native: image}
 
 
 class Trainer:
@@ -220,12 +250,12 @@ class Trainer:
         return (time.perf_counter() - start) / 20
 
 
-def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None) -> Iterator[tuple[float, float]]:
-    """Images per second of each epoch, and the part of its time in which the trainer waited."""
+def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None) -> Iterator[tuple[float, float, float]]:
+    """Images per second of each epoch, the part of its time in which the trainer waited, and CPU seconds per image."""
     for epoch in range(EPOCHS):
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
-        count, waited, start = 0, 0.0, time.perf_counter()
+        count, waited, used, start = 0, 0.0, measuring.cpu(), time.perf_counter()
         batches = iter(loader)
         while True:
             asked = time.perf_counter()
@@ -237,13 +267,14 @@ def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None) -> Iterator[
             if trainer is not None:
                 trainer(*batch)
         seconds = time.perf_counter() - start
-        yield count / seconds, waited / seconds
+        yield count / seconds, waited / seconds, (measuring.cpu() - used) / count
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--images", type=int, default=8192)
-    arguments.add_argument("--workers", type=int, default=os.cpu_count())
+    arguments.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4], help="of PyTorch's DataLoader")
+    arguments.add_argument("--threads", type=int, default=os.cpu_count(), help="of the others")
     arguments.add_argument("--batch", type=int, default=256)
     arguments.add_argument("--memory", default="auto", help="foreread's memory tier")
     arguments.add_argument("--only", default="", help="contenders whose names contain this")
@@ -257,20 +288,21 @@ def main() -> None:
         root = Path(options.directory or scratch) / "images"
         size = measured(root) if root.exists() else make(root, options.images)
         print(f"{options.images} JPEGs, {size / options.images / 1000:.0f} KB each\n", flush=True)
-        print("| loader | trainer | first epoch, images/s | later epochs, images/s | waiting |\n|---|---|--:|--:|--:|", flush=True)
+        print("| loader | trainer | first epoch, images/s | later epochs, images/s | CPU per image | waiting |", flush=True)
+        print("|---|---|--:|--:|--:|--:|", flush=True)
         trainer = Trainer(options.step)
         modes: list[tuple[str, Any]] = [("none", None)]
         if trainer.model is not None or options.step:
             alone = trainer.alone(options.batch)
             name = "ResNet-50" if trainer.model is not None else "a pause"
-            print(f"| none: one batch again and again | {name}, {alone * 1000:.0f} ms | | {options.batch / alone:,.0f} | 0 % |")
+            print(f"| none: one batch again and again | {name}, {alone * 1000:.0f} ms | | {options.batch / alone:,.0f} | | 0 % |")
             modes.append((name, trainer))
         for name, mode in modes:
             contenders = loaders(root, options, pin=torch.cuda.is_available())
             for contender, loader in ((one, loader) for one, loader in contenders.items() if options.only in one):
-                (first, _), *later = epochs(loader(), mode)
-                rate, waiting = max(later)
-                print(f"| {contender} | {name} | {first:,.0f} | {rate:,.0f} | {waiting:.0%} |", flush=True)
+                (first, _, _), *later = epochs(loader(), mode)
+                rate, waiting, used = max(later)
+                print(f"| {contender} | {name} | {first:,.0f} | {rate:,.0f} | {used * 1e6:,.0f} us | {waiting:.0%} |", flush=True)
 
 
 if __name__ == "__main__":

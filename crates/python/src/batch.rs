@@ -25,8 +25,12 @@ impl PyBatch {
         Self { batch: ProcessLocal::new(batch), catalog: ProcessLocal::new(catalog) }
     }
 
-    fn batch(&self) -> &foreread::Batch {
+    pub(crate) fn batch(&self) -> &foreread::Batch {
         self.batch.peek()
+    }
+
+    pub(crate) fn catalog(&self) -> &Catalog {
+        self.catalog.peek()
     }
 
     fn sample(&self, index: usize) -> Option<PySample> {

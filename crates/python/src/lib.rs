@@ -21,6 +21,7 @@ mod catalog;
 mod command;
 mod errors;
 mod files;
+mod images;
 mod interrupt;
 mod json;
 mod loader;
@@ -39,6 +40,7 @@ mod values;
 
 pub use batch::PyBatch;
 pub use catalog::PyCatalog;
+pub use images::{PyImagePool, PyPendingImages, PyPixelBuffer};
 pub use loader::PyLoader;
 pub use page_cache::PyPageCacheReader;
 pub use planning::Compared;
@@ -65,8 +67,8 @@ mod _native {
     use super::planning::{calibrate, compare, plan_of};
     #[pymodule_export]
     use super::{
-        Compared, PyBatch, PyCatalog, PyField, PyLoader, PyPageCacheReader, PySample, PySource, ShareClient,
-        SharedSample,
+        Compared, PyBatch, PyCatalog, PyField, PyImagePool, PyLoader, PyPageCacheReader, PyPendingImages,
+        PyPixelBuffer, PySample, PySource, ShareClient, SharedSample,
     };
     use crate::{logs, run};
 

@@ -61,6 +61,12 @@ impl<T> ProcessLocal<T> {
     }
 }
 
+impl<T: Default> Default for ProcessLocal<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 impl<T> Drop for ProcessLocal<T> {
     fn drop(&mut self) {
         if self.generation == generation() {

@@ -54,8 +54,16 @@ impl PySample {
         Self { data: ProcessLocal::new(data), catalog: ProcessLocal::new(catalog), id }
     }
 
-    fn catalog(&self) -> &Catalog {
+    pub(crate) fn catalog(&self) -> &Catalog {
         self.catalog.peek()
+    }
+
+    pub(crate) fn data(&self) -> &Bytes {
+        self.data.peek()
+    }
+
+    pub(crate) fn sample_id(&self) -> SampleId {
+        self.id
     }
 
     fn part(&self, name: &str, start: u64, end: u64) -> PyResult<PyField> {

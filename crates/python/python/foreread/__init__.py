@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit as _atexit
 
 from . import _native, metrics
+from ._image import ImageDecoder, image
 from ._native import (
     Batch,
     Catalog,
@@ -54,6 +55,7 @@ __all__ = [
     "DeniedError",
     "Error",
     "Field",
+    "ImageDecoder",
     "ForkError",
     "Loader",
     "MeetingError",
@@ -69,6 +71,7 @@ __all__ = [
     "StateError",
     "Stats",
     "calibrate",
+    "image",
     "index",
     "metrics",
     "plan",

@@ -17,8 +17,11 @@ __all__ = [
     "Catalog",
     "Compared",
     "Field",
+    "ImagePool",
     "Loader",
     "PageCacheReader",
+    "PendingImages",
+    "PixelBuffer",
     "Sample",
     "ShareClient",
     "SharedSample",
@@ -275,6 +278,56 @@ class Source:
     @property
     def labels(self) -> list[str]:
         """The names of the classes, by index."""
+
+@final
+class ImagePool:
+    """Threads that decode images, and the memory of their batches."""
+
+    def __new__(
+        cls,
+        height: int,
+        width: int,
+        *,
+        scale: tuple[float, float] | None,
+        ratio: tuple[float, float],
+        flip: float,
+        resize: int | None,
+        normalize: tuple[tuple[float, float, float], tuple[float, float, float]] | None,
+        channels_last: bool,
+        max_pixels: int,
+        threads: int,
+    ) -> Self: ...
+    def begin(self, batch: Batch, seed: int, memory: Any = None) -> PendingImages:
+        """Begins to decode a batch: into `memory`, a writable buffer that is not used until the batch is finished, or else
+        into own memory."""
+    def begin_samples(self, samples: list[Any], ids: Sequence[int], seed: int, epoch: int) -> PendingImages:
+        """Begins to decode samples, or other buffers, whose bytes are copied. `ids` are their draws'."""
+    def augmentation(self, width: int, height: int, seed: int, epoch: int, sample: int) -> tuple[int, int, int, int, bool]:
+        """The first row and column, height and width of the region that is used of an image of this size, and whether it is
+        flipped."""
+    @property
+    def busy(self) -> float:
+        """The seconds that threads have spent decoding, summed over all."""
+    @property
+    def threads(self) -> int:
+        """The number of threads."""
+
+@final
+class PendingImages:
+    """A batch that is being decoded."""
+
+    def is_ready(self) -> bool:
+        """Whether it is decoded."""
+    def finish(self) -> tuple[PixelBuffer | None, list[tuple[int, str]]]:
+        """Waits for the batch. Returns its memory, unless it is the caller's, and the index and reason of each sample that could
+        not be decoded, whose pixels are undefined. Only once."""
+
+@final
+class PixelBuffer:
+    """A decoded batch: a writable buffer. Its memory is reused when the last view is gone."""
+
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
 class PageCacheReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["Stats"]
@@ -35,8 +35,9 @@ class Stats:
     hits: dict[str, float]
     """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer."""
     limiting: str
-    """The bottleneck: "trainer" (no waiting), "transform" (decoding and transforms), "origin", "origin: throttled",
-    "disk", "peers", "agent", "look-ahead", or "memory" (delivery of samples that are in memory)."""
+    """The bottleneck: "trainer" (no waiting), "decode" (foreread.image), "transform" (decoding and transforms in Python),
+    "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "peers", "agent", "look-ahead", or "memory"
+    (delivery of samples that are in memory)."""
     requests: int
     """Requests that this rank has sent to storage."""
     origin_bytes: int
@@ -50,8 +51,12 @@ class Stats:
     """Uses that were omitted or replaced, because their sample could not be read or decoded."""
     retried: int = 0
     """Requests that were repeated."""
+    waits: dict[str, float] = field(default_factory=dict)
+    """The share of time that the trainer waited since the last ``stats()``, by cause: "storage" (samples that were not yet in
+    memory), "decode", "transform", "collate" and "transfer". Only ``foreread.torch.DataLoader`` has more than storage."""
     _text: str = field(default="{}", repr=False, compare=False)
     _ranks: int = field(default=1, repr=False, compare=False)
+    _seconds: float = field(default=0.0, repr=False, compare=False)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -63,11 +68,47 @@ class Stats:
         hits = ", ".join(f"{tier} {share:.0%}" for tier, share in self.hits.items() if share > 0)
         bound = "lower bound of all ranks" if self._ranks > 1 else "lower bound"
         return (
-            f"{self.samples} samples, {self.samples_per_second:.0f}/s, stalled {self.stall_share:.0%}, "
+            f"{self.samples} samples, {self.samples_per_second:.0f}/s, stalled {self._waited()}, "
             f"limited by {self.limiting}; {hits or 'nothing delivered'}; "
             f"{self.requests} requests, {self.origin_bytes / 1e6:.1f} MB from storage "
             f"({bound} {self.floor_bytes / 1e6:.1f} MB)"
         )
+
+
+    def _waited(self) -> str:
+        """The share of time waited, with its causes if there are several."""
+        causes = {cause: share for cause, share in self.waits.items() if share >= 0.005}
+        total = f"{min(1.0, sum(self.waits.values())):.0%}"
+        if not causes or list(causes) == ["storage"]:
+            return total
+        return f"{total} ({', '.join(f'{cause} {share:.0%}' for cause, share in causes.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds that a trainer has waited for something else than storage."""
+
+    decode: float = 0.0
+    transform: float = 0.0
+    collate: float = 0.0
+    transfer: float = 0.0
+
+    def since(self, before: Waits) -> Waits:
+        """The seconds since `before`."""
+        return Waits(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+
+    def added_to(self, stats: Stats, seconds: float) -> Stats:
+        """`stats` with these waits of the last `seconds`, and the largest of all as the bottleneck."""
+        waits = {"storage": stats.stall_share * stats._seconds} | {name: getattr(self, name) for name in self.__slots__}
+        waits = {name: min(1.0, wait / seconds) if seconds > 0 else 0.0 for name, wait in waits.items()}
+        largest = max(waits, key=waits.__getitem__)
+        if sum(waits.values()) < TRAINER_BOUND_SHARE:
+            limiting = "trainer"
+        elif largest != "storage":
+            limiting = largest
+        else:
+            limiting = _storage_limit(json.loads(stats._text), stats.hits)
+        return replace(stats, waits=waits, limiting=limiting)
 
 
 @dataclass(slots=True)
@@ -114,14 +155,13 @@ class _Sums:
         return min(1.0, self.stalled / self.seconds) if self.seconds > 0 else 0.0
 
 
-def _limiting(report: dict[str, Any], lately: _Sums) -> str:
-    if lately.stall() < TRAINER_BOUND_SHARE:
-        return "trainer"
+def _storage_limit(report: dict[str, Any], tiers: dict[str, float]) -> str:
+    """What a wait for samples is for, by the samples of each tier."""
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}
-    slow = {tier: lately.tiers[tier] for tier in ("origin", "disk", "peer", "agent")}
+    slow = {tier: tiers[tier] for tier in ("origin", "disk", "peer", "agent")}
     tier = max(slow, key=slow.__getitem__)
-    if slow[tier] == 0 and lately.tiers["memory"] > 0:
+    if slow[tier] == 0 and tiers["memory"] > 0:
         return "memory"
     if slow[tier] > 0 and tier != "origin":
         return {"disk": "disk", "peer": "peers", "agent": "agent"}[tier]
@@ -139,22 +179,25 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
     epochs summed up."""
     whole = _Sums.of(report)
     lately = whole.since(_Sums.of(before))
+    hits = {tier: count / lately.samples if lately.samples else 0.0 for tier, count in lately.tiers.items()}
     return Stats(
         samples=whole.samples,
         samples_per_second=lately.rate(),
         overall_samples_per_second=whole.rate(),
         stall_share=lately.stall(),
         overall_stall_share=whole.stall(),
-        hits={tier: count / lately.samples if lately.samples else 0.0 for tier, count in lately.tiers.items()},
-        limiting=_limiting(report, lately),
+        hits=hits,
+        limiting="trainer" if lately.stall() < TRAINER_BOUND_SHARE else _storage_limit(report, hits),
         requests=report["origin_requests"],
         origin_bytes=report["origin_bytes"],
         floor_bytes=report["floor_origin_bytes"],
         look_ahead_bytes=report["adapted"]["look_ahead"]["now_bytes"],
         skipped=report["skipped"] + report["substituted"],
         retried=report["retried"],
+        waits={"storage": lately.stall()},
         _text=json.dumps(report) if text is None else text,
         _ranks=report["world_size"],
+        _seconds=lately.seconds,
     )
 
 

@@ -14,13 +14,16 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import default_collate
 
+from .._image import ImageDecoder
 from .._native import MAX_EPOCHS, Batch, Loader, Sample
 from .._outlook import Picture
-from .._stats import TRAINER_BOUND_SHARE, Stats
+from .._stats import Stats, Waits
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._epoch import Epoch
+from ._images import DecodedBatch, ImageStage
 from ._threads import Pipeline
+from ._transfer import Transfer
 
 #: Arguments of PyTorch's loader about worker processes, which have no effect without them, with its defaults.
 _WORKER_ARGUMENTS = {"persistent_workers": False, "timeout": 0, "multiprocessing_context": None, "in_order": True}
@@ -78,12 +81,14 @@ class DataLoader:
         collate_fn: as in PyTorch, a function of a list of ``(item, label)``, or of items without labels.
         decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
             ``"auto"``: tensors if the format knows type and shape (a dict of them by name if samples have several
-            fields), images if names have image extensions.
+            fields), images if names have image extensions. ``foreread.image(...)`` decodes, crops and normalises images
+            without the GIL: then batches are tensors of images, and ``transform`` gets each image's tensor.
         num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
             Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
-            between runs.
+            between runs. ``foreread.image`` has its own threads.
         prefetch_factor: batches that are decoded ahead. More if batches have fewer samples than there are threads.
         pin_memory: collate into pinned memory. Without CUDA (or another accelerator) a warning is given, as in PyTorch.
+        device: where batches go, such as "cuda": copied from pinned memory on a stream of their own, one batch ahead.
         order_group, memory, disk, agent, look_ahead, origin_limit, origin_parallelism, rank, world_size, peers: as
             ``foreread.Loader``.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
@@ -110,6 +115,7 @@ class DataLoader:
         num_workers: int = 0,
         prefetch_factor: int | None = 2,
         pin_memory: bool = False,
+        device: Any = None,
         epochs: int | None = None,
         on_error: Literal["fail", "skip", "substitute"] = "fail",
         rank: int | None = None,
@@ -126,7 +132,8 @@ class DataLoader:
             raise ConfigError("batch_size=None: samples come in batches; take them apart, or use foreread.Loader")
         if settings.pop("validate", None) is not None:
             raise ConfigError("validate: use a separate DataLoader for the validation set")
-        pin_memory = _pins(pin_memory)
+        self._transfer = None if device is None else Transfer(torch.device(device))
+        pin_memory = self._transfer.pins if self._transfer is not None else _pins(pin_memory)
         source, taken = _of_dataset(source)
         settings = taken.get("settings", {}) | settings
         decode = taken["decode"] if decode == "auto" and "decode" in taken else decode
@@ -155,13 +162,18 @@ class DataLoader:
         self._target_transform = target_transform
         self._labelled = self._native.has_labels
         self._decode = self._decoder(decode, source)
+        self._images: ImageStage | None = None
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
         self._pin = pin_memory
         self._plain = self._decode is raw and transform is None and target_transform is None
         # A batch has at most one part per thread. Several small batches keep all threads busy.
         ahead = max(prefetch_factor, _parts(num_workers * prefetch_factor, max(1, batch_size)))
-        self._pipeline: Pipeline[Batch, Any] = Pipeline(0 if self._plain else num_workers, ahead)
+        self._pipeline: Pipeline[Any, Any] = Pipeline(0 if self._plain else num_workers, ahead)
+        if isinstance(self._decode, ImageDecoder):
+            self._images = ImageStage(self._decode, seed, prefetch_factor, pin_memory)
+            #: Whether a batch is the tensor of its decoded images.
+            self._whole = transform is None and collate_fn is None
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: The next position of the engine.
@@ -175,8 +187,11 @@ class DataLoader:
         #: The number of iterations. A later one ends earlier ones.
         self._runs = 0
         self.skipped = 0
-        #: At the last stats(): the seconds waited for items, and the time.
-        self._last_stats = (0.0, time.monotonic())
+        #: Seconds spent collating, and the waits at the last stats().
+        self._collating = 0.0
+        self._last_waits = Waits()
+        #: Seconds of iterations since the last stats(), without the time between epochs.
+        self._seconds = 0.0
         #: Replaces the samples of a batch without any decodable sample.
         self._substitute: Any = _UNDECODABLE
 
@@ -234,8 +249,14 @@ class DataLoader:
         self._runs += 1
         yield from self._epoch(self._runs, epoch, consumed)
 
-    def _jump(self, epoch: int, consumed: int) -> None:
+    def _clear(self) -> None:
+        """Cancels what is decoded ahead."""
         self._pipeline.clear()
+        if self._images is not None:
+            self._images.clear()
+
+    def _jump(self, epoch: int, consumed: int) -> None:
+        self._clear()
         self._native.jump(json.dumps(self._state | {"epoch": epoch, "phase": 0, "consumed": consumed}))
         self._engine = (epoch, consumed)
 
@@ -257,14 +278,22 @@ class DataLoader:
                 self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
             return batch
 
-        pairs = self._pipeline.run(self._item, lambda: take(self._wait), lambda: take(self._native.try_next))
-        for _, items in pairs:
+        def wait() -> Batch | None:
+            return take(self._wait)
+
+        def ready() -> Batch | None:
+            return take(self._native.try_next)
+
+        collated = self._made_batches(wait, ready)
+        last = time.monotonic()
+        for batch in collated if self._transfer is None else self._transfer.ahead(collated):
+            self._seconds += (now := time.monotonic()) - last
+            last = now
             self._check(run)
             given += 1
-            collated = self._collated(items)
             self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
-            if collated is not None:
-                yield collated
+            if batch is not None:
+                yield batch
         # Marks the last batch as done before the next epoch.
         self._native.watch()
         if given < batches:
@@ -279,20 +308,64 @@ class DataLoader:
 
     # ---- items ----
 
+    def _made_batches(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> Iterator[Any]:
+        """The collated batches of an epoch. None for a batch without samples that can be decoded."""
+        if (images := self._images) is None:
+            for _, items in self._pipeline.run(self._item, wait, ready):
+                yield self._timed(self._collated, items)
+            return
+        images.clear()
+        if self._whole:
+            while (decoded := images.wait(wait, ready)) is not None:
+                yield self._timed(self._image_batch, decoded)
+            return
+        for _, items in self._pipeline.run(self._image_item, lambda: images.wait(wait, ready), lambda: images.try_next(ready)):
+            yield self._timed(self._collated, items)
+
+    def _timed(self, collate: Callable[[Any], Any], items: Any) -> Any:
+        begun = time.monotonic()
+        try:
+            return collate(items)
+        finally:
+            self._collating += time.monotonic() - begun
+
     def _item(self, batch: Batch, at: int) -> Any:
         sample = batch[at]
         try:
             item = self._decode(sample)
         except Exception as error:
-            if self._on_error == "fail":
-                why = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded: {error}"
-                raise CorruptError(why) from error
-            warnings.warn(
-                f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded and is left out: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+            self._undecodable(batch, sample, error)
             return _UNDECODABLE
+        return self._transformed(batch, sample, item)
+
+    def _image_item(self, decoded: DecodedBatch, at: int) -> Any:
+        batch = decoded.batch
+        if (why := decoded.failures.get(at)) is not None:
+            self._undecodable(batch, batch[at], why)
+            return _UNDECODABLE
+        return self._transformed(batch, batch[at], decoded.images[at])
+
+    def _image_batch(self, decoded: DecodedBatch) -> Any:
+        """The batch whose images were decoded into one tensor."""
+        batch, images = decoded.batch, decoded.images
+        if decoded.failures or (self._target_transform is not None):
+            return self._collated([self._image_item(decoded, at) for at in range(len(batch))])
+        if self._on_error == "substitute":
+            last = images[-1].clone()
+            self._substitute = (last, batch[-1].label) if self._labelled else last
+        if not self._labelled:
+            return images
+        labels = default_collate(batch.labels)
+        return images, labels.pin_memory() if self._pin else labels
+
+    def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
+        """Raises, or warns of, a sample that cannot be decoded."""
+        what = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded"
+        if self._on_error == "fail":
+            raise CorruptError(f"{what}: {why}") from (why if isinstance(why, Exception) else None)
+        warnings.warn(f"{what} and is left out: {why}", RuntimeWarning, stacklevel=3)
+
+    def _transformed(self, batch: Batch, sample: Sample, item: Any) -> Any:
         try:
             if self._transform is not None:
                 item = self._transform(item)
@@ -360,7 +433,7 @@ class DataLoader:
             raise ConfigError("not a state of a foreread.torch.DataLoader") from error
         self._native.jump(text)
         self._runs += 1
-        self._pipeline.clear()
+        self._clear()
         self._engine = self._begin = self._position = (saved["epoch"], saved["consumed"])
         self._set = None
 
@@ -369,10 +442,15 @@ class DataLoader:
     def stats(self) -> Stats:
         """Statistics: see ``foreread.Stats``."""
         stats: Stats = self._native.stats()
-        made, now = self._pipeline.waited, time.monotonic()
-        waited, self._last_stats = (made - self._last_stats[0]) / max(now - self._last_stats[1], 1e-9), (made, now)
-        limiting = "transform" if stats.limiting == "trainer" and waited > TRAINER_BOUND_SHARE else stats.limiting
-        return replace(stats, limiting=limiting, skipped=stats.skipped + self.skipped)
+        waits = Waits(
+            decode=self._images.waited if self._images is not None else 0.0,
+            transform=self._pipeline.waited,
+            collate=self._collating,
+            transfer=self._transfer.waited if self._transfer is not None else 0.0,
+        )
+        lately, self._last_waits = waits.since(self._last_waits), waits
+        seconds, self._seconds = self._seconds, 0.0
+        return lately.added_to(replace(stats, skipped=stats.skipped + self.skipped), seconds)
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
         """The run so far as a picture for notebooks, optionally also written to a file: see ``foreread.Loader.plot``."""
@@ -381,6 +459,7 @@ class DataLoader:
     def close(self) -> None:
         """Ends read-ahead and the threads. Iterating afterwards fails."""
         self._runs += 1
+        self._clear()
         self._pipeline.close()
         self._native.close()
 

@@ -29,10 +29,11 @@ import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
+from .._engine import Engine
 from .._native import Catalog, PageCacheReader, Source, catalog_of, modified
 from ..errors import ConfigError
 from ._ahead import Prediction
-from ._dataset import Dataset, Engine
+from ._dataset import Dataset
 from ._epoch import Epoch
 from ._files import Serving
 from ._loader import DataLoader

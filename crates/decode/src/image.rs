@@ -1,0 +1,106 @@
+//! The decoder of images.
+
+use crate::crop::{self, Augmentation, Region};
+use crate::decoder::Decoder;
+use crate::draw::Draw;
+use crate::error::{DecodeError, DecodeErrorKind};
+use crate::format::Opened;
+use crate::options::{Crop, ImageOptions, OptionsError};
+use crate::output::Values;
+use crate::pixels::Pixels;
+use crate::resize::Resize;
+
+/// Decodes JPEG, PNG and WebP: crops, resizes, flips and normalises as torchvision's transforms of
+/// a Pillow image.
+///
+/// The format is recognised by a sample's first bytes. Orientation in EXIF data is ignored, as by
+/// torchvision's `ImageFolder`.
+///
+/// ```
+/// use foreread_decode::{Decoder as _, ImageDecoder, ImageOptions};
+///
+/// let decoder = ImageDecoder::new(ImageOptions::training(224, 224))?;
+/// assert_eq!(decoder.output_bytes(), 3 * 224 * 224);
+/// # Ok::<_, foreread_decode::OptionsError>(())
+/// ```
+#[derive(Debug)]
+pub struct ImageDecoder {
+    options: ImageOptions,
+    values: Values,
+}
+
+/// A thread's memory for images.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    pixels: Pixels,
+    resize: Resize,
+    resized: Vec<u8>,
+}
+
+impl ImageDecoder {
+    /// A decoder with these options.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub fn new(options: ImageOptions) -> Result<Self, OptionsError> {
+        options.check()?;
+        Ok(Self { options, values: Values::new(options.pixels) })
+    }
+
+    /// The options.
+    pub fn options(&self) -> &ImageOptions {
+        &self.options
+    }
+
+    /// The region of an image of this size that `draw` selects, and whether it is flipped. With
+    /// [`Crop::Center`] the region is that of the resized image.
+    pub fn augmentation(&self, width: u32, height: u32, draw: Draw) -> Augmentation {
+        let size = (width, height);
+        match self.options.crop {
+            Crop::Random { scale, ratio, flip } => crop::random(size, scale, ratio, flip, draw),
+            Crop::Center { resize } => {
+                let output = (self.options.width, self.options.height);
+                let region = crop::center(crop::resized(size, resize), output);
+                Augmentation { region, flipped: false }
+            }
+            Crop::Whole => Augmentation { region: Region::whole(width, height), flipped: false },
+        }
+    }
+}
+
+impl Decoder for ImageDecoder {
+    type Scratch = Scratch;
+
+    fn output_bytes(&self) -> usize {
+        self.options.values() * self.values.size()
+    }
+
+    fn decode(
+        &self,
+        sample: &[u8],
+        draw: Draw,
+        scratch: &mut Scratch,
+        output: &mut [u8],
+    ) -> Result<(), DecodeError> {
+        let Scratch { pixels, resize, resized } = scratch;
+        let image = Opened::new(sample, self.options.max_pixels)?;
+        let (width, height) = image.size();
+        let Augmentation { region, flipped } = self.augmentation(width, height, draw);
+        let output_size = (self.options.width, self.options.height);
+        let whole = Region::whole(output_size.0, output_size.1);
+        let (from, to, used) = match self.options.crop {
+            Crop::Center { resize } => {
+                (Region::whole(width, height), crop::resized((width, height), resize), region)
+            }
+            Crop::Random { .. } | Crop::Whole => (region, output_size, whole),
+        };
+        if u64::from(to.0) * u64::from(to.1) > self.options.max_pixels {
+            let message = format!("{width} x {height} pixels: {} x {} after resizing is too large", to.0, to.1);
+            return Err(DecodeError::new(DecodeErrorKind::TooLarge, message));
+        }
+        image.decode(from, pixels)?;
+        resize.resize(pixels, from, to, resized)?;
+        self.values.write(&self.options, (resized, to.0), used, flipped, output);
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! JPEG by libjpeg-turbo, with the pixels of Pillow's `convert("RGB")`.
+//!
+//! Only the needed region is transformed. Huffman codes must be read from the start, so that saves
+//! a quarter of the time for half of the area. libjpeg interpolates colours between neighbours, so
+//! a region is decoded with a margin of one block, and has the pixels that it has in the whole
+//! image.
+//!
+//! A file that was cut off is an error, as in Pillow, even if the needed region lies before the cut:
+//! otherwise it would depend on the epoch whether a sample is readable.
+
+use std::any::Any;
+use std::ffi::{CStr, c_int, c_ulong};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr;
+
+use mozjpeg_sys::{
+    J_COLOR_SPACE, JDIMENSION, JPEG_LIB_VERSION, JWRN_JPEG_EOF, jpeg_CreateDecompress, jpeg_abort_decompress,
+    jpeg_common_struct, jpeg_crop_scanline, jpeg_decompress_struct, jpeg_destroy_decompress, jpeg_error_mgr,
+    jpeg_has_multiple_scans, jpeg_mem_src, jpeg_read_header, jpeg_read_scanlines, jpeg_skip_scanlines,
+    jpeg_start_decompress, jpeg_std_error,
+};
+
+use crate::crop::Region;
+use crate::error::DecodeError;
+use crate::pixels::Pixels;
+
+#[cfg(panic = "abort")]
+compile_error!("libjpeg's errors unwind: build with panic = \"unwind\"");
+
+/// The most scans of a progressive file. Each takes time for all pixels, however short it is. Encoders
+/// write about ten.
+const MAX_SCANS: usize = 500;
+
+/// How far before the end of a file its last marker is looked for. Cameras append other data.
+const TRAILER: usize = 4096;
+
+/// Rows per call of libjpeg. It gives at most four.
+const ROWS: usize = 4;
+
+/// The payload of a panic that carries an error of libjpeg.
+struct Failed(String);
+
+/// libjpeg's state, at an address that does not change, because it points to its error handler.
+struct State {
+    decompress: jpeg_decompress_struct,
+    errors: jpeg_error_mgr,
+}
+
+/// A JPEG whose header was read.
+pub(crate) struct Jpeg<'a> {
+    state: Box<State>,
+    bytes: &'a [u8],
+}
+
+/// Ends the call of libjpeg by unwinding, which its C code was compiled for.
+unsafe extern "C-unwind" fn on_error(common: &mut jpeg_common_struct) {
+    resume_unwind(Box::new(Failed(message(common))));
+}
+
+/// Damaged data is decoded as far as possible, as in Pillow. Missing data is an error.
+unsafe extern "C-unwind" fn on_message(common: &mut jpeg_common_struct, level: c_int) {
+    // SAFETY: the error handler is part of the `State` that libjpeg was called with.
+    let code = unsafe { (*common.err).msg_code };
+    if level < 0 && code == JWRN_JPEG_EOF as c_int {
+        resume_unwind(Box::new(Failed("the file is truncated".to_owned())));
+    }
+}
+
+/// libjpeg prints nothing.
+unsafe extern "C-unwind" fn on_output(_: &mut jpeg_common_struct) {}
+
+/// The text of the current error, up to its first parameter.
+fn message(common: &jpeg_common_struct) -> String {
+    // SAFETY: the error handler is part of the `State` that libjpeg was called with. Its table has
+    // `last_jpeg_message + 1` C strings that are never freed.
+    let text = unsafe {
+        let errors = &*common.err;
+        if !(0..=errors.last_jpeg_message).contains(&errors.msg_code) {
+            return format!("error {} of libjpeg", errors.msg_code);
+        }
+        let text = *errors.jpeg_message_table.add(errors.msg_code as usize);
+        CStr::from_ptr(text.cast()).to_string_lossy()
+    };
+    let plain = text.split('%').next().unwrap_or_default();
+    plain.trim_end_matches(|end: char| !end.is_alphanumeric()).to_owned()
+}
+
+/// Runs calls of libjpeg. Afterwards, on an error, its state may only be destroyed.
+fn caught<T>(work: impl FnOnce() -> T) -> Result<T, DecodeError> {
+    // The state is not used after an error but for its end, which libjpeg allows at any time.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
+        match payload.downcast::<Failed>() {
+            Ok(failed) => DecodeError::corrupt(failed.0),
+            // A fault of this file.
+            Err(other) => resume_unwind(other),
+        }
+    })
+}
+
+impl<'a> Jpeg<'a> {
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut state = Box::new(State {
+            // SAFETY: both are C structs of integers, nullable pointers and optional functions.
+            decompress: unsafe { MaybeUninit::zeroed().assume_init() },
+            errors: unsafe { MaybeUninit::zeroed().assume_init() },
+        });
+        let length = bytes.len() as c_ulong;
+        let State { decompress, errors } = &mut *state;
+        // SAFETY: `errors` lives as long as `decompress`, in one box. The version and size are
+        // those that the bindings were made for. After the call the struct is valid.
+        unsafe {
+            decompress.common.err = jpeg_std_error(errors);
+            errors.error_exit = Some(on_error);
+            errors.emit_message = Some(on_message);
+            errors.output_message = Some(on_output);
+            let created = caught(|| {
+                jpeg_CreateDecompress(decompress, JPEG_LIB_VERSION, size_of::<jpeg_decompress_struct>());
+            });
+            created?;
+        }
+        let mut this = Self { state, bytes };
+        let decompress = &mut this.state.decompress;
+        // SAFETY: `decompress` was created, and `bytes` outlive it: `Self` borrows them.
+        caught(|| unsafe {
+            jpeg_mem_src(decompress, bytes.as_ptr(), length);
+            jpeg_read_header(decompress, 1);
+        })?;
+        match decompress.num_components {
+            1 | 3 | 4 => Ok(this),
+            other => Err(DecodeError::unsupported(format!("a JPEG of {other} components"))),
+        }
+    }
+
+    pub(crate) fn size(&self) -> (u32, u32) {
+        (self.state.decompress.image_width, self.state.decompress.image_height)
+    }
+
+    /// Decodes the region with a margin.
+    pub(crate) fn decode(mut self, region: Region, pixels: &mut Pixels) -> Result<(), DecodeError> {
+        let cmyk = self.state.decompress.num_components == 4;
+        // SAFETY: reads the header, which was read.
+        if unsafe { jpeg_has_multiple_scans(&self.state.decompress) } != 0 && scans(self.bytes) > MAX_SCANS {
+            return Err(DecodeError::unsupported(format!("a JPEG of more than {MAX_SCANS} scans")));
+        }
+        let complete = has_end(self.bytes);
+        let decompress = &mut self.state.decompress;
+        caught(|| decoded(decompress, region, cmyk, complete, pixels))?;
+        if cmyk {
+            to_rgb(pixels);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Jpeg<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the struct was created, is not used afterwards, and neither call fails.
+        unsafe {
+            jpeg_abort_decompress(&mut self.state.decompress);
+            jpeg_destroy_decompress(&mut self.state.decompress);
+        }
+    }
+}
+
+/// Decodes into `pixels`: RGB, or CMYK with four bytes per pixel. Unwinds with libjpeg's errors.
+fn decoded(
+    decompress: &mut jpeg_decompress_struct,
+    region: Region,
+    cmyk: bool,
+    complete: bool,
+    pixels: &mut Pixels,
+) {
+    decompress.out_color_space = if cmyk { J_COLOR_SPACE::JCS_CMYK } else { J_COLOR_SPACE::JCS_RGB };
+    let whole = decompress.image_width;
+    // SAFETY: `decompress` was created and its header read.
+    unsafe { jpeg_start_decompress(decompress) };
+    let (mut left, mut width) = (0, whole);
+    if region.width < whole {
+        let block = decompress.max_h_samp_factor as u32 * 8;
+        left = region.left.saturating_sub(block);
+        width = (region.left + region.width + block).min(whole) - left;
+        // SAFETY: decompression has started, no row was read, and the columns lie in the image.
+        unsafe { jpeg_crop_scanline(decompress, &mut left, &mut width) };
+    }
+    let each = if cmyk { 4 } else { 3 };
+    let row = width as usize * each;
+    pixels.resize(width, region.height);
+    pixels.data.resize(row * region.height as usize, 0);
+    (pixels.top, pixels.left) = (0, region.left - left);
+    if region.top > 0 {
+        // SAFETY: decompression has started, and the image has more rows than these. The source is
+        // memory and thus never suspends.
+        unsafe { jpeg_skip_scanlines(decompress, region.top) };
+    }
+    let mut done = 0;
+    while done < region.height as usize {
+        let mut rows: [*mut u8; ROWS] = [ptr::null_mut(); ROWS];
+        let count = ROWS.min(region.height as usize - done);
+        for (at, to) in rows.iter_mut().take(count).enumerate() {
+            *to = pixels.data[(done + at) * row..][..row].as_mut_ptr();
+        }
+        // SAFETY: each of the `count` pointers has room for a row of the width that was set.
+        done += unsafe { jpeg_read_scanlines(decompress, rows.as_mut_ptr(), count as JDIMENSION) } as usize;
+    }
+    let rest = decompress.output_height - decompress.output_scanline;
+    if !complete && rest > 0 {
+        // Fails if data is missing.
+        // SAFETY: as above.
+        unsafe { jpeg_skip_scanlines(decompress, rest) };
+    }
+}
+
+/// Whether the file has its end marker. In compressed data 0xff is never followed by its code.
+fn has_end(bytes: &[u8]) -> bool {
+    bytes[bytes.len().saturating_sub(TRAILER)..].windows(2).rev().any(|two| two == [0xff, 0xd9])
+}
+
+/// The number of scans, at most. Other data may contain the marker by chance.
+fn scans(bytes: &[u8]) -> usize {
+    bytes.windows(2).filter(|two| *two == [0xff, 0xda]).count()
+}
+
+/// Converts inverted CMYK of four bytes per pixel in place, exactly as Pillow: Adobe's programs write
+/// it inverted, and Pillow expects all to.
+fn to_rgb(pixels: &mut Pixels) {
+    let count = pixels.width as usize * pixels.height as usize;
+    for at in 0..count {
+        let [cyan, magenta, yellow, key] =
+            [0, 1, 2, 3].map(|ink| 255 - u32::from(pixels.data[at * 4 + ink]));
+        let light = 255 - key;
+        for (channel, ink) in [cyan, magenta, yellow].into_iter().enumerate() {
+            let product = ink * light + 128;
+            let product = ((product >> 8) + product) >> 8;
+            pixels.data[at * 3 + channel] = light.saturating_sub(product) as u8;
+        }
+    }
+    pixels.data.truncate(count * 3);
+}

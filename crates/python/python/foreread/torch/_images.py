@@ -1,0 +1,97 @@
+"""Batches of images, decoded on native threads.
+
+Decision: the threads write into the memory of the batch's tensor, which nothing copies afterwards. It is pinned where the
+loader pins. The price: samples that cannot be decoded leave a gap, which is closed by a copy.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .._image import ImageDecoder
+from .._native import Batch, PendingImages
+
+
+class DecodedBatch:
+    """The images of a batch, and why some of them could not be decoded, by index."""
+
+    def __init__(self, batch: Batch, images: torch.Tensor, failures: dict[int, str]) -> None:
+        self.batch = batch
+        self.images = images
+        self.failures = failures
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+
+class ImageStage:
+    """Decodes batches ahead of the trainer, in their order."""
+
+    def __init__(self, decoder: ImageDecoder, seed: int, ahead: int, pin: bool) -> None:
+        self._decoder = decoder
+        self._seed = seed
+        self._ahead = ahead
+        self._pin = pin
+        self._dtype: torch.dtype = getattr(torch, decoder.dtype)
+        #: Batches, their decoding, and their memory if it is pinned.
+        self._in_flight: deque[tuple[Batch, PendingImages, torch.Tensor | None]] = deque()
+        self._failed: Exception | None = None
+        #: Seconds that requests have waited for the decoding of available samples.
+        self.waited = 0.0
+
+    def _begin(self, batch: Batch) -> None:
+        pinned = torch.empty(len(batch), *self._decoder.shape, dtype=self._dtype, pin_memory=True) if self._pin else None
+        memory = None if pinned is None else pinned.view(torch.uint8).reshape(-1).numpy()
+        self._in_flight.append((batch, self._decoder.pool.begin(batch, self._seed, memory), pinned))
+
+    def _fill(self, ready: Callable[[], Batch | None]) -> None:
+        while self._failed is None and len(self._in_flight) < self._ahead:
+            try:
+                if (batch := ready()) is None:
+                    return
+            except Exception as error:
+                # Raised after the earlier batches.
+                self._failed = error
+                return
+            self._begin(batch)
+
+    def wait(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> DecodedBatch | None:
+        """Waits for the next batch. `wait` and `ready` return the next batch of samples: see ``Pipeline.run``."""
+        self._fill(ready)
+        if not self._in_flight:
+            if self._failed is not None:
+                failed, self._failed = self._failed, None
+                raise failed
+            if (batch := wait()) is None:
+                return None
+            self._begin(batch)
+            self._fill(ready)
+        return self._finish()
+
+    def try_next(self, ready: Callable[[], Batch | None]) -> DecodedBatch | None:
+        """The next batch if it is decoded."""
+        self._fill(ready)
+        return self._finish() if self._in_flight and self._in_flight[0][1].is_ready() else None
+
+    def _finish(self) -> DecodedBatch:
+        batch, pending, images = self._in_flight.popleft()
+        begun = time.monotonic()
+        try:
+            memory, failures = pending.finish()
+        finally:
+            self.waited += time.monotonic() - begun
+        if images is None:
+            shape = (len(batch), *self._decoder.shape)
+            flat = torch.frombuffer(memory, dtype=self._dtype) if len(batch) else torch.empty(0, dtype=self._dtype)
+            images = flat.reshape(shape)
+        return DecodedBatch(batch, images, dict(failures))
+
+    def clear(self) -> None:
+        """Cancels batches in flight."""
+        self._in_flight.clear()
+        self._failed = None

@@ -1,0 +1,213 @@
+"""A tf.data.Dataset over foreread equals tf.data over the same files in foreread's order."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+np = pytest.importorskip("numpy")
+
+import foreread.tf
+
+pytestmark = pytest.mark.frameworks
+
+SAMPLES = 100
+
+
+def paths(root: Path, epochs: int, batch: int, **settings: Any) -> Iterator[list[list[Path]]]:
+    """The files of each batch of each epoch, in the order that foreread draws."""
+    with foreread.Loader(str(root), batch_size=batch, epochs=epochs, **settings) as loader:
+        drawn: list[list[list[Path]]] = [[] for _ in range(epochs)]
+        for one in loader:
+            drawn[one.epoch].append([root / sample.path for sample in one])
+        yield from drawn
+
+
+def theirs(epoch: list[list[Path]]) -> list[Any]:
+    """tf.data's own batches of these files, with their labels."""
+    return [
+        (
+            list(tf.data.Dataset.from_tensor_slices([str(path) for path in batch]).map(tf.io.read_file).as_numpy_iterator()),
+            [int(path.parent.name[-1]) for path in batch],
+        )
+        for batch in epoch
+    ]
+
+
+def ours(data: Any) -> list[Any]:
+    return [(images.numpy().tolist(), labels.numpy().tolist()) for images, labels in data]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_epochs_equal_tf_data_in_the_drawn_order(directory: Path, drop_last: bool) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3, epochs=3, drop_last=drop_last)
+    drawn = list(paths(directory, 3, 8, seed=3, drop_last=drop_last))
+    assert drawn[0] != drawn[1]
+    assert data.cardinality() == len(drawn[0]) == (12 if drop_last else 13)
+    for epoch in drawn:
+        assert ours(data) == theirs(epoch)
+    assert data.foreread.report()["origin_requests"] == 3 * (96 if drop_last else SAMPLES)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="epochs= to the number"):
+        ours(data)
+    data.foreread.close()
+
+
+def test_order_is_that_of_distributed_sampler(directory: Path) -> None:
+    torch = pytest.importorskip("torch")
+    found = []
+    for rank in range(2):
+        data = foreread.tf.dataset(str(directory), 8, sampler="torch", seed=3, rank=rank, world_size=2, peers="off")
+        sampler = torch.utils.data.DistributedSampler(range(SAMPLES), 2, rank, seed=3)
+        for epoch in range(2):
+            sampler.set_epoch(epoch)
+            files = sorted(directory.glob("*/*"))
+            assert [one for images, _ in ours(data) for one in images] == [files[number].read_bytes() for number in sampler]
+            found += list(sampler)
+        data.foreread.close()
+    assert sorted(found) == sorted(list(range(SAMPLES)) * 2)
+
+
+def test_looking_at_the_first_batch_takes_no_epoch(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3)
+    first, second = paths(directory, 2, 8, seed=3)
+    assert ours(data.take(1)) == theirs(first[:1])
+    assert ours(data.take(3)) == theirs(first[:3])
+    assert ours(data) == theirs(first)
+    # An epoch that was left later counts as done.
+    assert ours(data.take(6)) == theirs(second[:6])
+    (third,) = list(paths(directory, 3, 8, seed=3))[2:]
+    assert ours(data) == theirs(third)
+    data.foreread.close()
+
+
+def test_start_epoch_is_the_first(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3, start_epoch=2)
+    assert ours(data) == theirs(list(paths(directory, 3, 8, seed=3))[2])
+    data.foreread.close()
+    with pytest.raises(foreread.ConfigError, match="start_epoch"):
+        foreread.tf.dataset(str(directory), 8, start_epoch=-1)
+    with pytest.raises(foreread.ConfigError, match="start_epoch="):
+        foreread.tf.dataset(str(directory), 8, resume="x")
+
+
+class Pixels:
+    """A stand-in for `foreread.image`: its pixels name the seed, the epoch, the id and the sample."""
+
+    shape, dtype = (2, 3), "int64"
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def decode(self, samples: Any, *, seed: int, epoch: int, ids: Any) -> Any:
+        rows = [[[seed, epoch, number], [len(sample), sample[0], 0]] for sample, number in zip(map(bytes, samples), ids, strict=True)]
+        # TensorFlow copies memory that does not begin at a multiple of 64.
+        room = np.zeros(6 * len(rows) + 8, np.int64)
+        start = -room.ctypes.data % 64 // 8
+        made = room[start : start + 6 * len(rows)].reshape(-1, 2, 3)
+        made[:] = rows
+        self.made.append(made)
+        return self.made[-1]
+
+
+def test_pixels_of_a_batch_decoder_cross_without_a_copy(directory: Path) -> None:
+    decoder = Pixels()
+    data = foreread.tf.dataset(str(directory), 8, seed=3, decode=decoder)
+    assert data.element_spec[0].shape.as_list() == [None, 2, 3]
+    for epoch, drawn in enumerate(paths(directory, 2, 8, seed=3)):
+        for at, (pixels, labels) in enumerate(data):
+            made = decoder.made[epoch * 13 + at]
+            assert pixels.numpy().tolist() == made.tolist()
+            assert np.asarray(memoryview(pixels)).ctypes.data == made.ctypes.data
+            names = [path.read_bytes() for path in drawn[at]]
+            assert made[:, 0, 0].tolist() == [3] * len(names) and made[:, 0, 1].tolist() == [epoch] * len(names)
+            assert made[:, 1, 0].tolist() == list(map(len, names))
+            assert labels.numpy().tolist() == [int(path.parent.name[-1]) for path in drawn[at]]
+    data.foreread.close()
+
+
+def test_function_of_a_sample_makes_arrays(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3, labels=False, decode=lambda sample: np.float32([len(sample), 1]))
+    (drawn,) = paths(directory, 1, 8, seed=3)
+    assert data.element_spec == tf.TensorSpec((None, 2), tf.float32)
+    assert [batch.numpy().tolist() for batch in data] == [
+        [[float(path.stat().st_size), 1.0] for path in batch] for batch in drawn
+    ]
+    data.foreread.close()
+    with pytest.raises(foreread.ConfigError, match="decode to one shape"):
+        foreread.tf.dataset(str(directory), 8, decode=lambda sample: np.frombuffer(sample, np.uint8))
+    with pytest.raises(foreread.ConfigError, match="no batch"):
+        foreread.tf.dataset(str(directory), 8, decode="image")
+
+
+def test_arrays_keep_their_type_and_shape(tmp_path: Path) -> None:
+    np.save(tmp_path / "all.npy", np.arange(60, dtype=np.float32).reshape(10, 2, 3))
+    data = foreread.tf.dataset(str(tmp_path / "all.npy"), 4, decode="array", sampler="sequential", format="npy")
+    assert np.concatenate(list(data.as_numpy_iterator())).tolist() == np.arange(60).reshape(10, 2, 3).tolist()
+    data.foreread.close()
+
+
+def test_keras_trains_on_every_epoch_in_order(directory: Path) -> None:
+    keras = pytest.importorskip("keras")
+    decoder = Pixels()
+    data = foreread.tf.dataset(str(directory), 8, seed=3, epochs=3, decode=decoder)
+    seen: list[int] = []
+
+    def pixels(images: Any, labels: Any) -> Any:
+        tf.py_function(lambda epoch: seen.append(int(epoch)), [images[0, 0, 1]], [])
+        return tf.cast(images, tf.float32), labels
+
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(4)])
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(data.map(pixels), epochs=3, verbose=0, shuffle=False)
+    assert len(history.history["loss"]) == 3
+    # Keras looks at the first batch before it trains.
+    assert seen[-39:] == [0] * 13 + [1] * 13 + [2] * 13
+    data.foreread.close()
+
+
+def test_missing_file_is_named(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, sampler="sequential", look_ahead="1KiB")
+    (directory / "class3" / "099.bin").unlink()
+    with pytest.raises(tf.errors.OpError, match="class3/099.bin"):
+        ours(data)
+    data.foreread.close()
+
+
+def test_undecodable_sample_is_named(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, sampler="sequential", decode=lambda sample: np.ones(1) / (bytes(sample)[7:9] != b"90"))
+    with pytest.raises(tf.errors.OpError, match=r"sample 90 \(class3/090.bin\)"):
+        with np.errstate(all="ignore"):
+            ours(data)
+    data.foreread.close()
+
+
+def test_later_iteration_and_closing_end_an_iteration(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3)
+    first = iter(data)
+    next(first)
+    second = iter(data)
+    next(second)
+    # TensorFlow has fetched further batches by itself.
+    with pytest.raises(tf.errors.OpError, match="later iteration"):
+        list(first)
+    data.foreread.close()
+    with pytest.raises(tf.errors.OpError, match="closed"):
+        list(second)
+    assert not [thread for thread in threading.enumerate() if thread.name == "foreread-batches"]
+
+
+def test_dataset_without_labels_refuses_them(tmp_path: Path) -> None:
+    (tmp_path / "one.bin").write_bytes(b"one")
+    with pytest.raises(foreread.ConfigError, match="no labels"):
+        foreread.tf.dataset(str(tmp_path), 8, labels=True)
+    data = foreread.tf.dataset(str(tmp_path), 8)
+    assert list(data.as_numpy_iterator())[0].tolist() == [b"one"]
+    data.foreread.close()

@@ -293,6 +293,12 @@ pub const NEEDS: &[Need] = &[
         source: NeedSource::Module { module: "ensurepip", package: "python3-venv" },
     },
     Need {
+        name: "nasm, for JPEGs at full speed",
+        step: "python",
+        tests: None,
+        source: NeedSource::Program { program: "nasm", package: "nasm" },
+    },
+    Need {
         name: "curl for commands of documents",
         step: "python",
         tests: None,
@@ -370,6 +376,12 @@ pub const NEEDS: &[Need] = &[
         step: unchanged::STEP,
         tests: None,
         source: NeedSource::Module { module: "torchvision", package: "python3-torchvision" },
+    },
+    Need {
+        name: "nasm, for JPEGs at full speed in wheels",
+        step: dist::STEP,
+        tests: None,
+        source: NeedSource::Program { program: "nasm", package: "nasm" },
     },
     Need { name: "tools for wheels", step: dist::STEP, tests: None, source: dist::ENVIRONMENT },
     Need {

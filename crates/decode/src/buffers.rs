@@ -2,8 +2,8 @@
 //!
 //! A batch of 256 images takes 38 MB, or 154 MB as floats. Fresh memory for it costs a page fault
 //! per 4 KiB: 25 to 100 ms. So a batch's memory is mapped in large pages where the system allows
-//! that, and the next batch gets it when the trainer lets go. The price: memory for as many batches as
-//! were ever in use at once, up to [`MOST_FREE`], stays mapped.
+//! that, and the next batch gets it when the trainer lets go. The price: memory for as many batches
+//! as were ever in use at once, up to [`MOST_FREE`], stays mapped.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

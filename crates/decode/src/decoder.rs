@@ -23,9 +23,15 @@ use crate::error::DecodeError;
 ///         4
 ///     }
 ///
-///     fn decode(&self, sample: &[u8], _: Draw, (): &mut (), output: &mut [u8]) -> Result<(), DecodeError> {
-///         let header = sample.get(..4).ok_or_else(|| DecodeError::new(DecodeErrorKind::Corrupt, "too short"))?;
-///         output.copy_from_slice(header);
+///     fn decode(
+///         &self,
+///         sample: &[u8],
+///         _: Draw,
+///         (): &mut (),
+///         output: &mut [u8],
+///     ) -> Result<(), DecodeError> {
+///         let short = || DecodeError::new(DecodeErrorKind::Corrupt, "too short");
+///         output.copy_from_slice(sample.get(..4).ok_or_else(short)?);
 ///         Ok(())
 ///     }
 /// }
@@ -41,8 +47,8 @@ pub trait Decoder: Debug + Send + Sync + 'static {
     /// The bytes of each decoded sample.
     fn output_bytes(&self) -> usize;
 
-    /// Decodes `sample` into `output`, which has [`output_bytes`](Self::output_bytes) bytes with any
-    /// content. After an error its content is undefined.
+    /// Decodes `sample` into `output`, which has [`output_bytes`](Self::output_bytes) bytes with
+    /// any content. After an error its content is undefined.
     ///
     /// # Errors
     /// If the sample is damaged, not supported or too large.

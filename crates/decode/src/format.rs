@@ -53,7 +53,8 @@ impl ImageFormat {
             (None, Some(b"ftypheic")) => "HEIC",
             _ => return Err(DecodeError::corrupt("not an image: neither JPEG, PNG nor WebP")),
         };
-        let message = format!("{other} is not supported: JPEG, PNG and WebP are; a function as decode= can use Pillow");
+        let message =
+            format!("{other} is not supported: JPEG, PNG and WebP are; a function as decode= can use Pillow");
         Err(DecodeError::unsupported(message))
     }
 }
@@ -61,7 +62,7 @@ impl ImageFormat {
 /// An image whose header was read.
 pub(crate) enum Opened<'a> {
     Jpeg(Jpeg<'a>),
-    Png(Png<'a>),
+    Png(Box<Png<'a>>),
     WebP(WebP<'a>),
 }
 
@@ -70,7 +71,7 @@ impl<'a> Opened<'a> {
     pub(crate) fn new(bytes: &'a [u8], max_pixels: u64) -> Result<Self, DecodeError> {
         let opened = match ImageFormat::of(bytes)? {
             ImageFormat::Jpeg => Self::Jpeg(Jpeg::open(bytes)?),
-            ImageFormat::Png => Self::Png(Png::open(bytes)?),
+            ImageFormat::Png => Self::Png(Box::new(Png::open(bytes)?)),
             ImageFormat::WebP => Self::WebP(WebP::open(bytes)?),
         };
         let (width, height) = opened.size();

@@ -95,7 +95,8 @@ impl Decoder for ImageDecoder {
             Crop::Random { .. } | Crop::Whole => (region, output_size, whole),
         };
         if u64::from(to.0) * u64::from(to.1) > self.options.max_pixels {
-            let message = format!("{width} x {height} pixels: {} x {} after resizing is too large", to.0, to.1);
+            let message =
+                format!("{width} x {height} pixels: {} x {} after resizing is too large", to.0, to.1);
             return Err(DecodeError::new(DecodeErrorKind::TooLarge, message));
         }
         image.decode(from, pixels)?;

@@ -1,12 +1,11 @@
 //! JPEG by libjpeg-turbo, with the pixels of Pillow's `convert("RGB")`.
 //!
 //! Only the needed region is transformed. Huffman codes must be read from the start, so that saves
-//! a quarter of the time for half of the area. libjpeg interpolates colours between neighbours, so
-//! a region is decoded with a margin of one block, and has the pixels that it has in the whole
-//! image.
+//! a quarter of the time for half of the area. libjpeg interpolates colours between neighbours.
+//! So a region is decoded with a margin of one block, and has the pixels of the whole image.
 //!
-//! A file that was cut off is an error, as in Pillow, even if the needed region lies before the cut:
-//! otherwise it would depend on the epoch whether a sample is readable.
+//! A file that was cut off is an error, as in Pillow, even if the needed region lies before the
+//! cut: otherwise it would depend on the epoch whether a sample is readable.
 
 use std::any::Any;
 use std::ffi::{CStr, c_int, c_ulong};
@@ -28,8 +27,8 @@ use crate::pixels::Pixels;
 #[cfg(panic = "abort")]
 compile_error!("libjpeg's errors unwind: build with panic = \"unwind\"");
 
-/// The most scans of a progressive file. Each takes time for all pixels, however short it is. Encoders
-/// write about ten.
+/// The most scans of a progressive file. Each takes time for all pixels, however short it is.
+/// Encoders write about ten.
 const MAX_SCANS: usize = 500;
 
 /// How far before the end of a file its last marker is looked for. Cameras append other data.
@@ -101,8 +100,9 @@ fn caught<T>(work: impl FnOnce() -> T) -> Result<T, DecodeError> {
 impl<'a> Jpeg<'a> {
     pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut state = Box::new(State {
-            // SAFETY: both are C structs of integers, nullable pointers and optional functions.
+            // SAFETY: a C struct of numbers, nullable pointers, and enumerations that have 0.
             decompress: unsafe { MaybeUninit::zeroed().assume_init() },
+            // SAFETY: a C struct of numbers, nullable pointers and optional functions.
             errors: unsafe { MaybeUninit::zeroed().assume_init() },
         });
         let length = bytes.len() as c_ulong;
@@ -205,9 +205,17 @@ fn decoded(
     }
     let rest = decompress.output_height - decompress.output_scanline;
     if !complete && rest > 0 {
-        // Fails if data is missing.
-        // SAFETY: as above.
-        unsafe { jpeg_skip_scanlines(decompress, rest) };
+        // Fails if data is missing. Skipping all rows would read nothing, so the last one is
+        // decoded.
+        let mut last = vec![0; row];
+        let mut rows = [last.as_mut_ptr()];
+        // SAFETY: as above, with one row.
+        unsafe {
+            if rest > 1 {
+                jpeg_skip_scanlines(decompress, rest - 1);
+            }
+            jpeg_read_scanlines(decompress, rows.as_mut_ptr(), 1);
+        }
     }
 }
 
@@ -221,13 +229,12 @@ fn scans(bytes: &[u8]) -> usize {
     bytes.windows(2).filter(|two| *two == [0xff, 0xda]).count()
 }
 
-/// Converts inverted CMYK of four bytes per pixel in place, exactly as Pillow: Adobe's programs write
-/// it inverted, and Pillow expects all to.
+/// Converts inverted CMYK of four bytes per pixel in place, exactly as Pillow: Adobe's programs
+/// write it inverted, and Pillow expects all to.
 fn to_rgb(pixels: &mut Pixels) {
     let count = pixels.width as usize * pixels.height as usize;
     for at in 0..count {
-        let [cyan, magenta, yellow, key] =
-            [0, 1, 2, 3].map(|ink| 255 - u32::from(pixels.data[at * 4 + ink]));
+        let [cyan, magenta, yellow, key] = [0, 1, 2, 3].map(|ink| 255 - u32::from(pixels.data[at * 4 + ink]));
         let light = 255 - key;
         for (channel, ink) in [cyan, magenta, yellow].into_iter().enumerate() {
             let product = ink * light + 128;

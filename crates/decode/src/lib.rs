@@ -7,16 +7,16 @@
 //!
 //! Decision: random crops and flips are drawn from (seed, epoch, sample) and nothing else. So a
 //! sample has the same pixels in any batch, on any rank and thread, and after any resume. The price
-//! is that draws differ from those of torchvision, whose generators depend on the number of workers.
+//! is that draws differ from those of torchvision, whose generators depend on the number of
+//! workers.
 //!
 //! # Codecs
 //!
-//! | task | library | why |
-//! |---|---|---|
-//! | JPEG | libjpeg-turbo, as in `mozjpeg-sys` | the decoder of Pillow and torchvision, so pixels are equal; decodes a region only. `zune-jpeg` (Rust) took 2,020 us for a JPEG of 110 KB instead of 1,700, and differs by up to 8 in 28 % of the values |
-//! | PNG | `png` | lossless, so pixels are equal |
-//! | WebP | `image-webp` | Rust, for hostile bytes |
-//! | resizing | `fast_image_resize` | Pillow's filter with AVX2; rounding differs by at most 1 |
+//! * JPEG by libjpeg-turbo, as in `mozjpeg-sys`. It is the decoder of Pillow and torchvision, so
+//!   pixels are equal, and it can decode a region. `zune-jpeg` took 2,020 us instead of 1,700 for a
+//!   file of 110 KB, and 28 % of its values differ, by up to 8.
+//! * PNG by `png` and WebP by `image-webp`: Rust, for hostile bytes. Pixels are equal to Pillow's.
+//! * Resizing by `fast_image_resize`: Pillow's filter with AVX2. Values differ by at most 1.
 //!
 //! `mozjpeg-sys` needs a C compiler. With `nasm` at build time, decoding is two to three times as
 //! fast on x86-64.
@@ -46,5 +46,5 @@ pub use self::draw::Draw;
 pub use self::error::{DecodeError, DecodeErrorKind};
 pub use self::format::ImageFormat;
 pub use self::image::{ImageDecoder, Scratch};
-pub use self::options::{Crop, ImageOptions, Layout, OptionsError, PixelType};
-pub use self::pool::{DecodedBatch, Failure, Item, Output, Pending, Pool};
+pub use self::options::{ChannelOrder, Crop, ImageOptions, OptionsError, PixelType};
+pub use self::pool::{DecodedBatch, Failure, Item, Output, Pending, Pool, threads_of_rank};

@@ -38,7 +38,7 @@ pub enum PixelType {
 
 /// The order of output values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Layout {
+pub enum ChannelOrder {
     /// Channel, row, column: PyTorch's.
     Chw,
     /// Row, column, channel: TensorFlow's.
@@ -57,7 +57,7 @@ pub struct ImageOptions {
     /// The type of output values.
     pub pixels: PixelType,
     /// The order of output values.
-    pub layout: Layout,
+    pub order: ChannelOrder,
     /// Images of more pixels are refused, because a file of a few kilobytes can contain billions.
     pub max_pixels: u64,
 }
@@ -69,8 +69,8 @@ impl ImageOptions {
     /// Training with torchvision's defaults: `width` x `height` bytes per channel, channels first.
     pub fn training(width: u32, height: u32) -> Self {
         let crop = Crop::Random { scale: (0.08, 1.0), ratio: (3.0 / 4.0, 4.0 / 3.0), flip: 0.5 };
-        let (pixels, layout) = (PixelType::U8, Layout::Chw);
-        Self { width, height, crop, pixels, layout, max_pixels: Self::MAX_PIXELS }
+        let (pixels, order) = (PixelType::U8, ChannelOrder::Chw);
+        Self { width, height, crop, pixels, order, max_pixels: Self::MAX_PIXELS }
     }
 
     /// Validation as is usual for ImageNet: the shorter side is resized to 8/7 of the crop's.

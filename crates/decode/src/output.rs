@@ -1,7 +1,7 @@
 //! Writes resized pixels in the order and type of the batch.
 
 use crate::crop::Region;
-use crate::options::{ImageOptions, Layout, PixelType};
+use crate::options::{ChannelOrder, ImageOptions, PixelType};
 
 /// The value of each byte, for each channel: with a table, results have the bits of torchvision's
 /// two operations, at the price of one.
@@ -41,17 +41,18 @@ impl Values {
         output: &mut [u8],
     ) {
         let width = region.width as usize;
-        let rows = rgb.chunks_exact(stride as usize * 3).skip(region.top as usize).take(region.height as usize);
+        let rows =
+            rgb.chunks_exact(stride as usize * 3).skip(region.top as usize).take(region.height as usize);
         let rows = rows.map(|row| &row[region.left as usize * 3..][..width * 3]);
-        match (self, options.layout) {
-            (Self::Bytes, Layout::Hwc) => {
+        match (self, options.order) {
+            (Self::Bytes, ChannelOrder::Hwc) => {
                 for (row, to) in rows.zip(output.chunks_exact_mut(width * 3)) {
                     let (row, _) = row.as_chunks::<3>();
                     let (to, _) = to.as_chunks_mut::<3>();
                     copy(row, to, flipped, |pixel| *pixel);
                 }
             }
-            (Self::Bytes, Layout::Chw) => {
+            (Self::Bytes, ChannelOrder::Chw) => {
                 let (red, green, blue) = thirds(output);
                 let planes = red.chunks_exact_mut(width).zip(green.chunks_exact_mut(width));
                 for ((row, (red, green)), blue) in rows.zip(planes).zip(blue.chunks_exact_mut(width)) {
@@ -61,7 +62,7 @@ impl Values {
                     copy(row, blue, flipped, |pixel| pixel[2]);
                 }
             }
-            (Self::Floats(table), Layout::Hwc) => {
+            (Self::Floats(table), ChannelOrder::Hwc) => {
                 for (row, to) in rows.zip(output.chunks_exact_mut(width * 12)) {
                     let (row, _) = row.as_chunks::<3>();
                     let (to, _) = to.as_chunks_mut::<12>();
@@ -75,7 +76,7 @@ impl Values {
                     });
                 }
             }
-            (Self::Floats(table), Layout::Chw) => {
+            (Self::Floats(table), ChannelOrder::Chw) => {
                 let (red, green, blue) = thirds(output);
                 let planes = red.chunks_exact_mut(width * 4).zip(green.chunks_exact_mut(width * 4));
                 for ((row, (red, green)), blue) in rows.zip(planes).zip(blue.chunks_exact_mut(width * 4)) {

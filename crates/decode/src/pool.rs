@@ -1,7 +1,7 @@
 //! Threads that decode batches.
 //!
-//! Threads take samples one by one, of the oldest batch first, so that the batch that the trainer
-//! needs next is ready first, and a large image delays no other. Each writes its part of the
+//! Threads take samples one by one, of the oldest batch first. So the batch that the trainer needs
+//! next is ready first, and a large image delays no other. Each writes its part of the
 //! batch's memory.
 
 use std::any::Any;
@@ -42,8 +42,8 @@ pub struct Failure {
 /// Memory that a batch is written to.
 ///
 /// # Safety
-/// `start` returns the address of as many writable bytes as `length` says. They stay valid and are
-/// used by nobody else until the value is dropped, also when it is moved.
+/// `start` returns the address of as many writable bytes as `length` says. They stay valid until
+/// the value is dropped, also when it is moved, and nothing else uses them.
 pub unsafe trait Output: Send {
     /// The address of the first byte.
     fn start(&mut self) -> *mut u8;
@@ -140,6 +140,26 @@ impl<D: Decoder, O: Output> fmt::Debug for Pending<D, O> {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.debug_struct("Pending").field("samples", &self.batch.items.len()).finish_non_exhaustive()
     }
+}
+
+/// The threads for one of `ranks` processes of this machine that decode at the same time: its part of
+/// the cores. A process that is bound to its part already has all of them.
+pub fn threads_of_rank(ranks: u32) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let all = online_processors().unwrap_or(cores);
+    let ranks = (ranks as usize).max(1);
+    if cores * ranks <= all { cores } else { (cores / ranks).max(1) }
+}
+
+/// The number of processors of the machine.
+fn online_processors() -> Option<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
+    let mut count = 0;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        count += last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1;
+    }
+    Some(count)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -250,12 +270,13 @@ fn work<D: Decoder>(shared: &Shared<D>) {
     while let Some((batch, at)) = shared.take() {
         let begun = Instant::now();
         let item = &batch.items[at];
-        // SAFETY: `begin` has checked that the output has `each` bytes for each item. They are
-        // valid, because the `Pending` that has the output waits in `drop` while a sample is
-        // active, and gives it away only when all samples are done. No other thread writes them,
-        // because each index is taken once.
-        let output =
-            unsafe { std::slice::from_raw_parts_mut((batch.start as *mut u8).add(at * batch.each), batch.each) };
+        // SAFETY: `begin` has checked that the output has `each` bytes for each item. The `Pending`
+        // that has the output waits in `drop` while a sample is active. It gives the output away
+        // only when all samples are done. No other thread writes these bytes, because each index is
+        // taken once.
+        let output = unsafe {
+            std::slice::from_raw_parts_mut((batch.start as *mut u8).add(at * batch.each), batch.each)
+        };
         let decode = || shared.decoder.decode(&item.bytes, item.draw, &mut scratch, output);
         let result = catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|panic| {
             Err(DecodeError::corrupt(format!("the decoder panicked: {}", text(&*panic))))

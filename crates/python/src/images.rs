@@ -1,8 +1,8 @@
 //! Decodes batches of images without the GIL.
 //!
 //! A [`PyImagePool`] has the threads. [`PyPendingImages`] is a batch that they decode. Its pixels
-//! are written to a [`PyPixelBuffer`], or to memory of the caller: pinned memory, which only PyTorch
-//! can allocate.
+//! are written to a [`PyPixelBuffer`], or to memory of the caller: pinned memory, which only
+//! PyTorch can allocate.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use foreread::{Catalog, SampleId};
 use foreread_decode::{
-    BatchBuffer, BatchBuffers, Crop, DecodedBatch, Draw, ImageDecoder, ImageOptions, Item, Layout, Output,
-    Pending, PixelType, Pool,
+    BatchBuffer, BatchBuffers, ChannelOrder, Crop, DecodedBatch, Draw, ImageDecoder, ImageOptions, Item,
+    Output, Pending, PixelType, Pool, threads_of_rank,
 };
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
@@ -45,8 +45,8 @@ enum Memory {
 
 // SAFETY: a batch's own memory has this property. A view of a buffer keeps its memory in place, and
 // `begin` takes writable and contiguous ones only. Its caller must not use it until the batch is
-// finished, as its documentation says; a reader would see unfinished pixels, as with any buffer that
-// another thread fills.
+// finished, as its documentation says; a reader would see unfinished pixels, as with any buffer
+// that another thread fills.
 unsafe impl Output for Memory {
     fn start(&mut self) -> *mut u8 {
         match self {
@@ -68,7 +68,12 @@ impl PyImagePool {
         self.pool.get("decoder")
     }
 
-    fn begin_items(&self, py: Python<'_>, items: Vec<Item>, memory: Option<PyBuffer<u8>>) -> PyResult<PyPendingImages> {
+    fn begin_items(
+        &self,
+        py: Python<'_>,
+        items: Vec<Item>,
+        memory: Option<PyBuffer<u8>>,
+    ) -> PyResult<PyPendingImages> {
         use foreread_decode::Decoder as _;
 
         let pool = self.pool()?;
@@ -111,9 +116,11 @@ impl PyImagePool {
     ///     normalize: the means and deviations of the channels. Without them, values are bytes.
     ///     channels_last: rows, columns, channels, and not channels first.
     ///     max_pixels: larger images are refused.
-    ///     threads: 0 are as many as this process may use cores.
+    ///     threads: 0 are the cores of this process, divided by the ranks of its node.
     #[new]
-    #[pyo3(signature = (height, width, *, scale, ratio, flip, resize, normalize, channels_last, max_pixels, threads))]
+    #[pyo3(signature = (
+        height, width, *, scale, ratio, flip, resize, normalize, channels_last, max_pixels, threads
+    ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments, for one caller")]
     fn new(
         height: u32,
@@ -133,21 +140,20 @@ impl PyImagePool {
             (None, Some(resize)) => Crop::Center { resize },
             (None, None) => Crop::Whole,
         };
-        let pixels =
-            normalize.map_or(PixelType::U8, |(mean, deviation)| PixelType::F32 { mean, deviation });
-        let layout = if channels_last { Layout::Hwc } else { Layout::Chw };
-        let options = ImageOptions { width, height, crop, pixels, layout, max_pixels };
+        let pixels = normalize.map_or(PixelType::U8, |(mean, deviation)| PixelType::F32 { mean, deviation });
+        let order = if channels_last { ChannelOrder::Hwc } else { ChannelOrder::Chw };
+        let options = ImageOptions { width, height, crop, pixels, order, max_pixels };
         let decoder =
             ImageDecoder::new(options).map_err(|error| ExceptionClass::Config.with(error.to_string()))?;
-        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let pool = Pool::new(decoder, if threads == 0 { cores() } else { threads });
+        let automatic = || threads_of_rank(foreread::Config::default().ranks_on_node());
+        let pool = Pool::new(decoder, if threads == 0 { automatic() } else { threads });
         let pool =
             pool.map_err(|error| ExceptionClass::Error.with(format!("cannot start threads: {error}")))?;
         Ok(Self { pool: ProcessLocal::new(pool), buffers: ProcessLocal::default() })
     }
 
-    /// Begins to decode a batch: into `memory`, a writable buffer that is not used until the batch is
-    /// finished, or else into own memory.
+    /// Begins to decode a batch: into `memory`, a writable buffer that is not used until the batch
+    /// is finished, or else into own memory.
     #[pyo3(signature = (batch, seed, memory = None))]
     fn begin(
         &self,
@@ -219,6 +225,9 @@ impl PyImagePool {
     }
 }
 
+/// The index and reason of each sample that could not be decoded.
+type Failures = Vec<(usize, String)>;
+
 /// A batch that is being decoded.
 #[pyclass(name = "PendingImages", frozen, module = "foreread")]
 #[derive(Debug)]
@@ -237,9 +246,9 @@ impl PyPendingImages {
         })
     }
 
-    /// Waits for the batch. Returns its memory, unless it is the caller's, and the index and reason of
-    /// each sample that could not be decoded, whose pixels are undefined. Only once.
-    fn finish(&self, py: Python<'_>) -> PyResult<(Option<PyPixelBuffer>, Vec<(usize, String)>)> {
+    /// Waits for the batch. Returns its memory, unless it is the caller's, and the index and reason
+    /// of each sample that could not be decoded, whose pixels are undefined. Only once.
+    fn finish(&self, py: Python<'_>) -> PyResult<(Option<PyPixelBuffer>, Failures)> {
         let pending = self.pending.get("batch")?;
         let pending = pending.lock().map_err(|_| taken())?.take().ok_or_else(taken)?;
         while !py.detach(|| pending.wait(POLL_INTERVAL)) {

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import io
 import pickle
+import tarfile
 import weakref
 from pathlib import Path
 from typing import Any
@@ -167,6 +169,20 @@ def test_reset_begins_the_next_epoch(images: Path) -> None:
 def test_batches_without_labels_are_samples(images: Path) -> None:
     with foreread.dali.source(str(images), BATCH, labels=False, sampler="sequential") as source:
         assert [bytes(sample) for sample in source()] == [path.read_bytes() for path in sorted(images.glob("*/*"))[:BATCH]]
+
+
+def test_fields_of_web_dataset(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "one.tar", "w") as tar:
+        for name, data in (("1.cls", b"7"), ("1.jpg", b"image")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with foreread.dali.source(str(tmp_path), 1, field="jpg", labels="cls") as source:
+        samples, labels = source()
+        assert [bytes(sample) for sample in samples] == [b"image"]
+        assert (labels.tolist(), labels.dtype) == ([[7]], np.int32)
+    with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, jpg\)"):
+        foreread.dali.source(str(tmp_path), 1)
 
 
 def test_missing_file_is_named(images: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from torch_images import generators, images  # noqa: F401
 HANG = 300
 
 #: Packages of `cargo xtask soak` that the usual test environment lacks.
-OTHERS = {"accelerate", "jax", "lightning", "tensorflow"}
+OTHERS = {"accelerate", "datasets", "grain", "jax", "lightning", "nvidia", "tensorflow"}
 
 
 @pytest.fixture(scope="module")

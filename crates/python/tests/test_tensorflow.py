@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
+import tarfile
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +111,8 @@ class Pixels:
         self.made: list[Any] = []
 
     def decode(self, samples: Any, *, seed: int, epoch: int, ids: Any) -> Any:
-        rows = [[[seed, epoch, number], [len(sample), sample[0], 0]] for sample, number in zip(map(bytes, samples), ids, strict=True)]
+        pairs = zip(map(bytes, samples), ids, strict=True)
+        rows = [[[seed, epoch, number], [len(sample), sample[0], 0]] for sample, number in pairs]
         # TensorFlow copies memory that does not begin at a multiple of 64.
         room = np.zeros(6 * len(rows) + 8, np.int64)
         start = -room.ctypes.data % 64 // 8
@@ -130,6 +135,24 @@ def test_pixels_of_a_batch_decoder_cross_without_a_copy(directory: Path) -> None
             assert made[:, 0, 0].tolist() == [3] * len(names) and made[:, 0, 1].tolist() == [epoch] * len(names)
             assert made[:, 1, 0].tolist() == list(map(len, names))
             assert labels.numpy().tolist() == [int(path.parent.name[-1]) for path in drawn[at]]
+    data.foreread.close()
+
+
+def test_images_are_decoded_in_batches(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(10):
+        pixels = np.random.default_rng(number).integers(0, 255, (9, 11, 3), np.uint8)
+        image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    decoder = foreread.image((8, 10), layout="NHWC", resize="stretch")
+    data = foreread.tf.dataset(str(tmp_path), 4, sampler="sequential", decode=decoder)
+    made = list(data)
+    with foreread.Loader(str(tmp_path), batch_size=4, epochs=1, sampler="sequential") as loader:
+        assert [batch.numpy().tolist() for batch in made] == [decoder.decode(list(batch)).tolist() for batch in loader]
+    data.foreread.close()
+    (tmp_path / "3.png").write_bytes(b"no image")
+    data = foreread.tf.dataset(str(tmp_path), 4, sampler="sequential", decode=decoder)
+    with pytest.raises(tf.errors.OpError, match=r"sample 3 \(3.png\)"):
+        list(data)
     data.foreread.close()
 
 
@@ -182,10 +205,10 @@ def test_missing_file_is_named(directory: Path) -> None:
 
 
 def test_undecodable_sample_is_named(directory: Path) -> None:
-    data = foreread.tf.dataset(str(directory), 8, sampler="sequential", decode=lambda sample: np.ones(1) / (bytes(sample)[7:9] != b"90"))
+    decode = lambda sample: np.ones(1 // (bytes(sample)[7:9] != b"90"))
+    data = foreread.tf.dataset(str(directory), 8, sampler="sequential", decode=decode)
     with pytest.raises(tf.errors.OpError, match=r"sample 90 \(class3/090.bin\)"):
-        with np.errstate(all="ignore"):
-            ours(data)
+        ours(data)
     data.foreread.close()
 
 
@@ -202,6 +225,44 @@ def test_later_iteration_and_closing_end_an_iteration(directory: Path) -> None:
     with pytest.raises(tf.errors.OpError, match="closed"):
         list(second)
     assert not [thread for thread in threading.enumerate() if thread.name == "foreread-batches"]
+
+
+def test_dropped_dataset_ends_its_threads(directory: Path) -> None:
+    data = foreread.tf.dataset(str(directory), 8, seed=3)
+    mapped = data.map(lambda images, labels: labels)
+    reader = weakref.ref(data.foreread)
+    del data
+    # Datasets made of it keep it.
+    assert len(list(mapped.take(6))) == 6
+    assert len(list(mapped)) == 13
+    assert len(list(mapped.take(6))) == 6
+    del mapped
+    gc.collect()
+    assert reader() is None
+    for thread in threading.enumerate():
+        if thread.name == "foreread-batches":
+            thread.join()
+
+
+def test_fields_of_web_dataset(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "one.tar", "w") as tar:
+        for number in range(10):
+            for name, data in (("cls", str(number % 3).encode()), ("txt", b"text %d" % number)):
+                member = tarfile.TarInfo(f"{number}.{name}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    data = foreread.tf.dataset(str(tmp_path), 4, sampler="sequential", field="txt", labels="cls")
+    found = [(text, label) for texts, labels in data.as_numpy_iterator() for text, label in zip(texts, labels)]
+    assert found == [(b"text %d" % number, number % 3) for number in range(10)]
+    data.foreread.close()
+    with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, txt\)"):
+        foreread.tf.dataset(str(tmp_path), 4)
+    with pytest.raises(foreread.ConfigError, match="fields cls, txt"):
+        foreread.tf.dataset(str(tmp_path), 4, field="jpg")
+    data = foreread.tf.dataset(str(tmp_path), 4, field="cls", labels="txt")
+    with pytest.raises(tf.errors.OpError, match="no integer"):
+        list(data)
+    data.foreread.close()
 
 
 def test_dataset_without_labels_refuses_them(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from bucket import bucket
 from conftest import WHEEL
 from documents import ROOT
 from running import EXAMPLES, losses, run
-from torch_images import generators, images  # noqa: F401
+from torch_images import generators, images, jpegs  # noqa: F401
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -47,6 +47,17 @@ def test_losses_of_the_readme_equal_plain_pytorchs(interpreter: str, images: Pat
     shuffled.run(DataLoader(documents.prepared(str(images))["data"], batch_size=64, shuffle=True))
     # foreread's loader from a bucket, its saved and loaded state, and wrap() of a shuffled loader.
     assert by_block == [trainer.losses, [], shuffled.losses]
+
+
+# semantics: IMAGE-4
+def test_losses_on_decoded_images_equal_on_ranks_and_resumed(interpreter: str, jpegs: Path, tmp_path: Path) -> None:
+    script, state = Path(__file__).parent / "image_training.py", tmp_path / "state.pt"
+    one = losses(interpreter, tmp_path, 1, script, jpegs, state)
+    assert len(one) == 16 and len(set(one)) == 16, one
+    assert losses(interpreter, tmp_path, 2, script, jpegs, state) == one
+    assert losses(interpreter, tmp_path, 4, script, jpegs, state, "--stop", 11) == one
+    # Two ranks continue from the state of four, in the middle of the second epoch.
+    assert losses(interpreter, tmp_path, 2, script, jpegs, state, "--resume") == one[11:]
 
 
 @pytest.mark.skipif(WHEEL is None, reason="needs the wheel, which `cargo xtask test --all` builds")

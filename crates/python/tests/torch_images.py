@@ -31,6 +31,20 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """96 JPEGs of different sizes in three classes."""
+    from odd_images import picture, saved
+
+    root = tmp_path_factory.mktemp("jpegs")
+    for number in range(96):
+        draw = random.Random(number)
+        path = root / f"class{number % 3}" / f"{number:03}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(saved(picture(draw, draw.randrange(40, 160), draw.randrange(40, 160)), "JPEG"))
+    return root
+
+
 def to_tensor(image: Any) -> Any:
     """torchvision's ToTensor."""
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255

@@ -293,6 +293,21 @@ pub const COMMAND_KNOBS: &[Knob] = &[
 /// file, such a value would change later calls that do not expect it.
 pub const ARGUMENT_KNOBS: &[Knob] = &[
     knob("compute-ms", Value("MS"), Some("0"), Order, "How long the trainer computes on each batch"),
+    knob(
+        "decode",
+        Value("image[:SIZE]"),
+        None,
+        Report,
+        "Decode JPEG, PNG and WebP as for training, with random crops of 224 pixels or SIZE, and report the \
+         rate",
+    ),
+    knob(
+        "decode-threads",
+        Value("N"),
+        None,
+        Report,
+        "The threads that decode; the cores of this process, divided by the node's ranks, if unset",
+    ),
     knob("samples", Value("N"), None, Order, "The number of samples, without a dataset"),
     knob("sample-bytes", Value("SIZE"), None, Order, "The length of each sample"),
     knob("epoch", Value("N"), Some("0"), Order, "The epoch"),

@@ -151,7 +151,8 @@ knob_set!(
         "batch-size", "epochs", "seed", "order-group", "sampler", "drop-last", "deal", "validate",
         "compute-ms", "memory", "disk", "agent", "memory-alone", "job-name", "look-ahead", "format",
         "origin-limit", "origin-parallelism", "patience", "recall", "calibration", "on-error", "rank",
-        "world-size", "peers", "report", "report-file", "digest", "ids", "state", "plot", "progress",
+        "world-size", "peers", "report", "report-file", "digest", "ids", "decode", "decode-threads", "state",
+        "plot", "progress",
     ],
     |option| match option.get_id().as_str() {
         "plot" => option.help(

@@ -39,6 +39,7 @@ pub(super) const LOAD: &str = help![
     "foreread load /data/train --batch-size 64 --epochs 3",
     "foreread load s3://bucket/images --memory 8GiB --disk /local/scratch=200GB --state run.state",
     "foreread load train.foreread --compute-ms 210     # would a step of 210 ms wait for data?",
+    "foreread load /data/train --decode image --memory 8GiB     # how many images a second can be decoded?",
 ];
 pub(super) const PLAN: &str = help![
     "foreread plan /data/train --memory 8GiB --epochs 90",

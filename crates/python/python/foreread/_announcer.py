@@ -6,9 +6,10 @@ the framework restores needs no further call. An index that is requested a secon
 order is announced again from there. Worker processes report their indices through a socket, the first one before its
 sample is requested, later ones in groups.
 
-A long order is announced in windows, because computing it costs several microseconds per sample. The price of a
-further window: samples that were read ahead and not requested yet, at most the look-ahead, are read again unless a cache
-has them.
+A long order is announced in windows, because computing it costs several microseconds per sample. A window is computed
+on a thread, and announced when most of the previous one was requested, because an announcement drops what was read
+ahead. The price: at each window, at most 1024 samples are read again unless a cache has them, and the trainer may wait
+for one read.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ _log = logging.getLogger("foreread")
 _FIRST_WINDOW = 1 << 15
 _WINDOW = 1 << 18
 
+#: The next window is announced when this many samples of a window are left.
+_LEFT = 1024
+
 #: Threads and workers do not request the first index first. An index below this one begins at 0.
 _NEAR_START = 64
 
@@ -58,8 +62,8 @@ class Order(Protocol):
     length: int
     #: The number of indices in an epoch.
     epoch_length: int
-    #: The samples of an index. None if that differs between indices.
-    width: int | None
+    #: The number of samples of an index.
+    width: int
 
     def ids(self, indices: Sequence[int]) -> array[int]:
         """The ids of the samples of these indices, in order."""
@@ -76,16 +80,21 @@ class Announcer:
     def __init__(self, engine: Engine, order: Order) -> None:
         self._engine = engine
         self._order = order
+        self._width = max(1, order.width)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         #: The first index of the window. None before the first request.
         self._start: int | None = None
         #: Whether each index of the window was requested.
         self._seen = bytearray()
+        self._left = 0
         self._late = 0
         #: Counts announcements, so that a window computed for an earlier one is dropped.
         self._announced = 0
-        self._extending = False
+        #: The announcement whose next window is being computed, and that window.
+        self._computing = 0
+        self._next: list[array[int]] | None = None
+        self._next_length = 0
         self._server: _Server | None = None
         self._closed = False
 
@@ -116,47 +125,46 @@ class Announcer:
             return self._begin(index) if self._late > _MAX_LATE else None
         if at >= len(self._seen) or self._seen[at]:
             return self._begin(index)
+        is_nearly_used = self._left * self._width <= min(_LEFT, len(self._seen) * self._width // 8)
+        if self._next is not None and is_nearly_used:
+            # With this index, whose sample is not requested yet.
+            self._extend(self._next)
+            at = index - self._start
         self._seen[at] = 1
-        is_half_used = 2 * at >= len(self._seen) and self._start + len(self._seen) < self._order.length
-        if is_half_used and not self._extending:
-            self._extending = True
-            args = (self._announced, self._start + max(0, self._seen.find(0)))
-            threading.Thread(target=self._extend, args=args, name="foreread-order", daemon=True).start()
+        self._left -= 1
+        stop = self._start + len(self._seen)
+        if 2 * self._left <= len(self._seen) and stop < self._order.length and self._computing != self._announced:
+            self._computing = self._announced
+            args = (self._announced, self._window(stop, _WINDOW))
+            threading.Thread(target=self._compute, args=args, name="foreread-order", daemon=True).start()
         return None
 
     def _begin(self, index: int) -> None:
         """Announces the order from an index."""
         start = 0 if index < _NEAR_START else index
         indices = self._window(start, _FIRST_WINDOW)
-        self._announce(start, len(indices), [self._order.ids(part) for part in self._epochs(indices)])
+        self._announce(start, bytearray(len(indices)), [self._order.ids(part) for part in self._epochs(indices)])
         self._seen[index - start] = 1
+        self._left -= 1
 
-    def _extend(self, announced: int, start: int) -> None:
-        """Announces the next window. Requests continue while its order is computed."""
-        indices = self._window(start, _WINDOW)
-        try:
-            ids = [(part, self._order.ids(part)) for part in self._epochs(indices)]
-            with self._lock:
-                if announced != self._announced or self._start is None or self._closed:
-                    return
-                seen = self._seen[start - self._start :]
-                left = [self._unseen(part, of, start, seen) for part, of in ids]
-                self._announce(start, len(indices), left)
-                self._seen[: len(seen)] = seen
-        except Error as error:
-            _log.warning("the order is not announced further: %s; samples are read on request", error)
-        finally:
-            self._extending = False
+    def _compute(self, announced: int, indices: range) -> None:
+        """Computes the window after this announcement's. Requests continue."""
+        orders = [self._order.ids(part) for part in self._epochs(indices)]
+        with self._lock:
+            if announced == self._announced:
+                self._next, self._next_length = orders, len(indices)
 
-    def _unseen(self, part: range, ids: array[int], start: int, seen: bytearray) -> array[int]:
-        """The ids of indices that were not requested yet."""
-        if len(ids) != len(part):
-            return ids
-        known = seen[part.start - start : part.stop - start]
-        return array("q", compress(ids, (not one for one in known))) + ids[len(known) :]
+    def _extend(self, orders: list[array[int]]) -> None:
+        """Announces the next window, after the rest of this one."""
+        first = self._seen.find(0)
+        first = len(self._seen) if first < 0 else first
+        start = (self._start or 0) + first
+        rest = [start + at for at, known in enumerate(self._seen[first:]) if not known]
+        seen = self._seen[first:] + bytes(self._next_length)
+        self._announce(start, seen, [self._order.ids(rest), *orders] if rest else orders)
 
     def _window(self, start: int, samples: int) -> range:
-        return range(start, min(self._order.length, start + max(1, samples // (self._order.width or 1))))
+        return range(start, min(self._order.length, start + max(1, samples // self._width)))
 
     def _epochs(self, indices: range) -> Iterator[range]:
         """The parts of a range of indices that are in one epoch."""
@@ -166,9 +174,10 @@ class Announcer:
             yield range(start, stop)
             start = stop
 
-    def _announce(self, start: int, length: int, orders: list[array[int]]) -> None:
-        self._start, self._seen, self._late = start, bytearray(length), 0
+    def _announce(self, start: int, seen: bytearray, orders: list[array[int]]) -> None:
+        self._start, self._seen, self._left, self._late = start, seen, seen.count(0), 0
         self._announced += 1
+        self._next = None
         # Another iteration often follows, so that cached samples stay useful.
         self._engine.source.announce(orders, continues=True)
 

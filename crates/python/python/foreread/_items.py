@@ -23,7 +23,7 @@ class BatchDecoder(Protocol):
     dtype: str
 
     def decode(self, samples: Sequence[Any], *, seed: int, epoch: int, ids: Sequence[int]) -> Any:
-        """The decoded samples, of shape ``(len(samples), *shape)``."""
+        """The decoded samples, of shape ``(len(samples), *shape)``. A new array at each call."""
 
 
 #: The values of `decode=`.
@@ -72,16 +72,65 @@ class DecodeOne:
         return self._decoder.decode([sample], seed=self._seed, epoch=epoch, ids=[number])[0]
 
 
-def item_decoder(decode: Decode, catalog: Any) -> Callable[[Any], Any]:
-    """The function of a sample that `decode` names: not for batch decoders.
+class TakeField:
+    """The field of a sample."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, sample: Any) -> Any:
+        if not hasattr(sample, "field"):
+            raise ConfigError(
+                f"worker processes cannot take the field {self._name!r} of a sample: use no worker processes (worker_count=0)"
+            )
+        return sample.field(self._name)
+
+
+class Chain:
+    """A function of what another function makes of a sample."""
+
+    def __init__(self, first: Callable[[Any], Any], then: Callable[[Any], Any]) -> None:
+        self._first = first
+        self._then = then
+
+    def __call__(self, sample: Any) -> Any:
+        return self._then(self._first(sample))
+
+
+def field_of(field: str | None, catalog: Any) -> TakeField | None:
+    """The function that takes the named field of a sample. None for whole samples.
+
+    Raises:
+        ConfigError: if samples have no such field.
+    """
+    if field is None:
+        return None
+    if field not in catalog.field_types:
+        raise ConfigError(f"field={field!r}: samples have the fields {', '.join(catalog.field_types) or 'none'}")
+    return TakeField(field)
+
+
+def item_decoder(decode: Decode, catalog: Any, field: str | None = None) -> Callable[[Any], Any]:
+    """The function of a sample, or of its field, that `decode` names: not for batch decoders.
 
     Raises:
         ConfigError: if it names none, or a sample has several fields, whose bytes together are no element.
     """
+    take = field_of(field, catalog)
+    if take is None and not callable(decode) and len(catalog.field_types) > 1:
+        names = ", ".join(catalog.field_types)
+        raise ConfigError(f"samples have several fields ({names}): pass field=, or a function of a sample as decode=")
+    made = _decoder(decode, catalog, field)
+    return made if take is None else Chain(take, made)
+
+
+def _decoder(decode: Decode, catalog: Any, field: str | None) -> Callable[[Any], Any]:
     if callable(decode):
         return decode
     if decode not in (None, "bytes", "image", "array"):
-        raise ConfigError(f"invalid decode={decode!r}: expected 'bytes', 'image', 'array', foreread.image(...) or a function of a sample")
+        raise ConfigError(
+            f"invalid decode={decode!r}: expected 'bytes', 'image', 'array', foreread.image(...) or a function of a sample"
+        )
     if decode == "image":
         try:
             import PIL.Image  # noqa: F401
@@ -89,32 +138,74 @@ def item_decoder(decode: Decode, catalog: Any) -> Callable[[Any], Any]:
             raise ConfigError("decode='image' needs Pillow: pip install pillow, or pass a function of a sample") from error
         return as_image
     if decode == "array":
-        if catalog.array_type is None:
-            raise ConfigError(f"decode='array': the format {catalog.format} does not know the samples' type: pass a function of a sample")
-        return AsArray(*catalog.array_type)
+        kind = catalog.array_type if field is None else catalog.field_types[field]
+        if kind is None:
+            raise ConfigError(
+                f"decode='array': the format {catalog.format} does not know the samples' type: pass a function of a sample"
+            )
+        return AsArray(*kind)
     return as_bytes
 
 
+class FieldLabels:
+    """Labels that are the integers in a field of each sample, as in WebDataset's ``cls``."""
+
+    def __init__(self, name: str, catalog: Any) -> None:
+        self._name = name
+        take = field_of(name, catalog)
+        assert take is not None
+        self._take = take
+
+    def of(self, sample: Any, number: int) -> int:
+        """The label of a sample."""
+        text = bytes(self._take(sample))
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"labels={self._name!r}: sample {number} has {text[:20]!r}, which is no integer") from None
+
+
 class Labels:
-    """The labels of a source's samples. None in place of it: the dataset has none, or they are not wanted."""
+    """The labels that the catalog has."""
 
     def __init__(self, catalog: Any) -> None:
-        #: The classes' indices. Empty if the labels are values of a column.
-        self._targets = array("q", catalog.targets()) if catalog.labels else None
-        self._catalog = catalog if self._targets is None else None
+        #: The classes' indices, or the catalog, if the labels are values of a column.
+        self._known: array[int] | Any = array("q", catalog.targets()) if catalog.labels else catalog
 
-    def __getitem__(self, number: int) -> Any:
-        return self._catalog.label(number) if self._targets is None else self._targets[number]
+    def of(self, sample: Any, number: int) -> Any:
+        """The label of a sample."""
+        return self._known[number] if isinstance(self._known, array) else self._known.label(number)
 
 
-def labels_of(wanted: bool | None, source: Any) -> Labels | None:
-    """The labels of a source, by the value of `labels=`. By default those that there are.
+def labels_of(wanted: bool | str | None, source: Any) -> Labels | FieldLabels | None:
+    """The labels of a source, by the value of `labels=`. By default those that there are. None without labels.
 
     Raises:
         ConfigError: if they are wanted and there are none.
     """
+    if isinstance(wanted, str):
+        return FieldLabels(wanted, source.catalog)
     if wanted and not source.has_labels:
         raise ConfigError(
-            "labels=True: the dataset has no labels: use one directory per class, or name a column (foreread.index(..., label=))"
+            "labels=True: the dataset has no labels: use one directory per class, name a column (foreread.index(..., "
+            "label=)), or name a field of each sample (labels='cls')"
         )
     return Labels(source.catalog) if source.has_labels and wanted is not False else None
+
+
+def batch_labels(batch: Any, labels: Labels | FieldLabels) -> list[Any]:
+    """The labels of a batch.
+
+    Raises:
+        ConfigError: if a sample has none.
+    """
+    if isinstance(labels, FieldLabels):
+        return [labels.of(sample, sample.id) for sample in batch]
+    found: list[Any] = batch.labels
+    if None in found:
+        sample = batch[found.index(None)]
+        raise ConfigError(
+            f"sample {sample.id} ({sample.path}) has no label: pass labels=False, or a catalog without it "
+            "(foreread.index(..., exclude=...))"
+        )
+    return found

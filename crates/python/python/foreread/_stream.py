@@ -45,9 +45,14 @@ class EpochStream:
             for number in range(batches):
                 batch = next(loader, None)
                 if batch is None:
-                    raise ConfigError(f"the run has ended after batch {number} of {batches}: set epochs= to the number of epochs that are read")
+                    raise ConfigError(
+                        f"the run has ended after batch {number} of {batches}: set epochs= to the number of epochs that "
+                        "are read"
+                    )
                 if batch.phase != "train":
-                    raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): use a separate dataset for it")
+                    raise ConfigError(
+                        "a validation set is set (FOREREAD_VALIDATE, foreread.toml): use a separate dataset for it"
+                    )
                 made = make(batch)
                 del batch
                 with self._condition:

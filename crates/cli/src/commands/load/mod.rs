@@ -1,5 +1,6 @@
 //! `foreread load`: runs the loader like a trainer, and reports each epoch.
 
+mod decode;
 mod ranks;
 pub mod text;
 
@@ -15,6 +16,7 @@ use foreread::{Batch, Error, LoadErrorKind, Loader, Registry, State};
 use foreread_settings::Knobs;
 use sha2::{Digest, Sha256};
 
+use self::decode::{DecodeReport, Decoding};
 use self::text::EpochTable;
 use crate::arguments::Load;
 use crate::progress::{ProgressMode, WorkProgress};
@@ -37,6 +39,7 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     if state.as_deref().is_some_and(|path| path.file_name().is_none()) {
         return Err(knobs.refuse("state", "expected a file name").into());
     }
+    let decoding = Decoding::new(&knobs, &config)?;
     let (rank, world_size, node_ranks) = (config.rank, config.world_size, config.ranks_on_node());
     let builder = Loader::builder_with(&options.target, config.clone()).compute_per_batch(compute);
     let builder = builder.registry(registry);
@@ -79,7 +82,8 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     let state_file = StateFile::new(state, keeps)?;
     state_file.save(&loader)?;
     let work = WorkProgress::new(show, "starting", 0, "batches");
-    let mut session = TrainerSession { loader, state_file, compute, wanted, work, records: Vec::new() };
+    let records = Vec::new();
+    let mut session = TrainerSession { loader, state_file, compute, wanted, work, decoding, records };
     let mut shown = None;
     let mut ended = None;
     for batches in passes.into_iter().filter(|&batches| batches > 0) {
@@ -111,18 +115,23 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
         format!("stopped at {saved}; the state is in {}: the same command resumes there", path.display())
     });
     let (title, history) = (session.loader.catalogs()[0].base_url().to_owned(), session.loader.history());
-    let report = Report { all_ranks: all, ..session.end()? };
+    let decode = session.decoding.as_ref().map(Decoding::report);
+    let report = LoadReport { report: Report { all_ranks: all, ..session.end()? }, decode };
     let file = knobs.get("report-file").map(|(path, _)| path.replace("%r", &rank.to_string()));
     if let Some(path) = &file {
         write_report(path, &report)?;
     }
     if !json && first {
-        text::total(&mut out, &report)?;
+        text::total(&mut out, &report.report)?;
+        if let Some(decode) = &report.decode {
+            writeln!(out, "{}", decode.text())?;
+        }
     } else if json && file.is_none() {
         serde_json::to_writer(&mut out, &report)?;
         writeln!(out)?;
     }
     out.flush()?;
+    let report = report.report;
     // After the report, which a plot that cannot be written must not cost.
     if let Some(path) = plot {
         plots::run(&path, &title, &report, &history)?;
@@ -142,6 +151,15 @@ pub fn run(options: &Load, registry: Registry) -> Result<ExitCode> {
     Ok(ended.unwrap_or(ExitCode::SUCCESS))
 }
 
+/// The report of a run, and of its decoding.
+#[derive(serde::Serialize)]
+struct LoadReport {
+    #[serde(flatten)]
+    report: Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decode: Option<DecodeReport>,
+}
+
 /// The computation time of the simulated trainer, per batch.
 pub fn compute(knobs: &Knobs) -> Result<Duration> {
     let milliseconds: f64 = knobs.parse("compute-ms")?.unwrap_or(0.0);
@@ -150,7 +168,7 @@ pub fn compute(knobs: &Knobs) -> Result<Duration> {
 }
 
 /// Writes a report to a file: long reports of several ranks would mix in one pipe.
-fn write_report(path: &str, report: &Report) -> Result<()> {
+fn write_report(path: &str, report: &LoadReport) -> Result<()> {
     let mut text = serde_json::to_vec(report)?;
     text.push(b'\n');
     std::fs::write(path, text).with_context(|| format!("the report cannot be written to {path}"))
@@ -183,6 +201,7 @@ struct TrainerSession {
     compute: Duration,
     wanted: RecordOptions,
     work: WorkProgress,
+    decoding: Option<Decoding>,
     records: Vec<PassRecord>,
 }
 
@@ -210,11 +229,20 @@ impl TrainerSession {
             if let Some(record) = self.records.last_mut() {
                 record.add(&batch);
             }
-            drop(batch);
+            match &mut self.decoding {
+                Some(decoding) => {
+                    let catalog = self.loader.catalog(&batch).clone();
+                    decoding.add(batch, catalog)?;
+                }
+                None => drop(batch),
+            }
             if !self.compute.is_zero() {
                 std::thread::sleep(self.compute);
             }
             self.loader.step_done();
+        }
+        if let Some(decoding) = &mut self.decoding {
+            decoding.wait_for(0)?;
         }
         Ok(None)
     }

@@ -14,6 +14,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
+from .._image import ImageDecoder
 from .._native import hidden_file
 from ..errors import ConfigError
 
@@ -103,11 +104,11 @@ def _is_number(kind: tuple[str, list[int | None]] | None) -> bool:
 
 def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     """The function that `decode` names, for the samples of a Loader or Source of `target`."""
-    if callable(decode):
+    if callable(decode) and not isinstance(decode, ImageDecoder):
         return decode
     if decode in ("bytes", None):
         return raw
-    if decode not in ("image", "auto"):
+    if decode not in ("image", "auto") and not isinstance(decode, ImageDecoder):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
     if decode == "auto" and _is_number(kind := samples.catalog.array_type):
         return Tensors(*kind)
@@ -116,7 +117,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw
-    made = _image()
+    made = decode if isinstance(decode, ImageDecoder) else _image()
     if samples.catalog.format not in ("files", "tar", "tfrecord", "zip"):
         # The classes are not directories, so ImageFolder has no say in them.
         return made

@@ -29,7 +29,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
-from .._engine import Engine
+from .._engine import Engine, EngineDataset
 from .._native import Catalog, PageCacheReader, Source, catalog_of, modified
 from ..errors import ConfigError
 from ._ahead import Prediction
@@ -455,7 +455,7 @@ def _without_shared_files(numbers: array[int], catalog: Catalog, where: str) -> 
 class _ForereadParts(NamedTuple):
     """A dataset composed of foreread's datasets: for each index, its dataset and the id there."""
 
-    datasets: list[Dataset]
+    datasets: list[Dataset | EngineDataset]
     of: array[int]
     numbers: array[int]
 
@@ -470,6 +470,8 @@ class _ForereadParts(NamedTuple):
 
 def _foreread_parts(dataset: Any) -> _ForereadParts | None:
     """The foreread datasets of which a dataset is composed. None if there are none."""
+    if isinstance(dataset, EngineDataset):
+        return _ForereadParts([dataset], array("q", bytes(8 * len(dataset.numbers))), dataset.numbers)
     if isinstance(dataset, Dataset):
         count = len(dataset)
         return _ForereadParts([dataset], array("q", bytes(8 * count)), array("q", range(count)))
@@ -495,7 +497,7 @@ def _foreread_parts(dataset: Any) -> _ForereadParts | None:
     return None
 
 
-def _index_of(datasets: list[Dataset], one: Dataset) -> int:
+def _index_of(datasets: list[Dataset | EngineDataset], one: Dataset | EngineDataset) -> int:
     """The index of a dataset in a list, appended if missing."""
     for at, other in enumerate(datasets):
         if other is one:

@@ -40,8 +40,6 @@ from torchvision.datasets import ImageFolder
 import foreread
 import foreread.torch
 
-EPOCHS = 3
-
 
 #: Sizes in ImageNet's proportions: most images have 500 pixels on the longer side.
 SIZES = ((500, 375),) * 5 + ((375, 500),) * 2 + ((500, 333), (333, 500), (400, 300), (640, 480), (256, 256))
@@ -52,7 +50,7 @@ def write(number: int, root: Path) -> int:
     random = numpy.random.default_rng(number)
     width, height = SIZES[random.integers(len(SIZES))]
     coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), "uint8")).resize((width, height), Image.Resampling.BICUBIC)
-    noise = random.normal(0, 20, (height, width, 3))
+    noise = random.normal(0, 25, (height, width, 3))
     pixels = numpy.clip(numpy.asarray(coarse, "float32") + noise, 0, 255).astype("uint8")
     path = root / f"{number % 10}" / f"{number:06}.jpg"
     Image.fromarray(pixels).save(path, quality=90)
@@ -191,7 +189,7 @@ def loaders(root: Path, options: Any, pin: bool) -> dict[str, Callable[[], Itera
     def ours(**how: Any) -> Any:
         return foreread.torch.DataLoader(
             options.url or str(root), batch_size=options.batch, seed=0, pin_memory=pin, drop_last=True, memory=options.memory,
-            epochs=EPOCHS, **how,
+            epochs=options.epochs, **how,
         )  # fmt: skip
 
     def image() -> Any:
@@ -250,9 +248,9 @@ class Trainer:
         return (time.perf_counter() - start) / 20
 
 
-def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None) -> Iterator[tuple[float, float, float]]:
+def epochs(loader: Any, trainer: Callable[[Any, Any], None] | None, count_of_epochs: int) -> Iterator[tuple[float, float, float]]:
     """Images per second of each epoch, the part of its time in which the trainer waited, and CPU seconds per image."""
-    for epoch in range(EPOCHS):
+    for epoch in range(count_of_epochs):
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         count, waited, used, start = 0, 0.0, measuring.cpu(), time.perf_counter()
@@ -276,6 +274,7 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, nargs="+", default=[0, 2, 4], help="of PyTorch's DataLoader")
     arguments.add_argument("--threads", type=int, default=os.cpu_count(), help="of the others")
     arguments.add_argument("--batch", type=int, default=256)
+    arguments.add_argument("--epochs", type=int, default=3)
     arguments.add_argument("--memory", default="auto", help="foreread's memory tier")
     arguments.add_argument("--only", default="", help="contenders whose names contain this")
     arguments.add_argument("--step", type=float, help="milliseconds of a step, without a GPU")
@@ -300,7 +299,7 @@ def main() -> None:
         for name, mode in modes:
             contenders = loaders(root, options, pin=torch.cuda.is_available())
             for contender, loader in ((one, loader) for one, loader in contenders.items() if options.only in one):
-                (first, _, _), *later = epochs(loader(), mode)
+                (first, _, _), *later = epochs(loader(), mode, options.epochs)
                 rate, waiting, used = max(later)
                 print(f"| {contender} | {name} | {first:,.0f} | {rate:,.0f} | {used * 1e6:,.0f} us | {waiting:.0%} |", flush=True)
 

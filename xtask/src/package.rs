@@ -30,6 +30,9 @@ pub const FRAMEWORKS: NeedSource = NeedSource::Environment {
         "lightning==2.6.6",
         "jax==0.10.2",
         "tensorflow-cpu==2.21.0",
+        "grain==0.2.18",
+        "nvidia-dali-cuda120==2.4.0",
+        "datasets==5.2.0",
         "pytest==9.2.0",
     ],
 };
@@ -71,8 +74,13 @@ pub const SOAKS: &[Soak] = &[
         wheels: "wheels",
         long: false,
         tests: &[
+            "tests/test_dali.py",
             "tests/test_documents.py",
             "tests/test_frameworks.py",
+            "tests/test_grain.py",
+            "tests/test_huggingface.py",
+            "tests/test_images.py",
+            "tests/test_tensorflow.py",
             "tests/test_torch_loader.py",
             "tests/test_torch_training.py",
             "tests/test_torch_workers.py",

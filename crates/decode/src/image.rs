@@ -29,6 +29,10 @@ pub struct ImageDecoder {
     values: Values,
 }
 
+/// The bytes of an image whose memory a thread keeps for the next one: 22 million pixels. A single
+/// larger image must not cost memory for the rest of the run.
+const MOST_KEPT: usize = 64 << 20;
+
 /// A thread's memory for images.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -102,6 +106,11 @@ impl Decoder for ImageDecoder {
         image.decode(from, pixels)?;
         resize.resize(pixels, from, to, resized)?;
         self.values.write(&self.options, (resized, to.0), used, flipped, output);
+        for kept in [&mut pixels.data, resized] {
+            if kept.capacity() > MOST_KEPT {
+                *kept = Vec::new();
+            }
+        }
         Ok(())
     }
 }

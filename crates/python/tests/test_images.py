@@ -292,6 +292,23 @@ def test_transforms_follow_and_targets_change(jpegs: Path) -> None:
             assert torch.equal(images, expected.float() / 255) and torch.equal(labels, -numbers)
 
 
+@pytest.mark.parametrize("transform", [None, lambda image: image])
+def test_batches_are_moved_to_a_device(jpegs: Path, transform: Any) -> None:
+    settings: dict[str, Any] = {"decode": foreread.image(16), "epochs": 1, "transform": transform}
+    # This device has no memory, so only kind and shape tell.
+    with DataLoader(jpegs, 6, device="meta", **settings) as loader:
+        found = [(images.device.type, labels.device.type, tuple(images.shape)) for images, labels in loader]
+        assert found == [("meta", "meta", (6, 3, 16, 16))] * 16 and loader.stats().waits["transfer"] > 0
+    with DataLoader(jpegs, 6, shuffle=False, device="cpu", **settings) as ours, DataLoader(jpegs, 6, shuffle=False, **settings) as plain:
+        assert all(torch.equal(one[0], other[0]) for one, other in zip(ours, plain, strict=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU: cuda_image.py tests it")
+def test_missing_gpus_are_named(jpegs: Path) -> None:
+    with pytest.raises(foreread.ConfigError, match="finds no GPU"):
+        DataLoader(jpegs, 6, device="cuda")
+
+
 def test_memory_of_a_batch_is_reused_only_when_the_batch_is_gone(jpegs: Path) -> None:
     with DataLoader(jpegs, 6, seed=3, decode=foreread.image(32, train=True), epochs=3) as loader:
         kept = [pair for _ in range(3) for pair in loader]
@@ -316,6 +333,7 @@ def test_waits_are_split_by_their_cause(jpegs: Path) -> None:
     assert set(stats.waits) == {"storage", "decode", "transform", "collate", "transfer"}
     assert stats.waits["decode"] > 0.2 > stats.waits["storage"], stats.waits
     assert stats.limiting == "decode" and "decode" in str(stats), str(stats)
+    assert stats.report["waits"] == stats.waits
 
 
 def test_decoder_in_datasets_and_processes(jpegs: Path) -> None:

@@ -106,8 +106,11 @@ class ImageDecoder:
         pixels, failures = self.pool.begin_samples(list(samples), numbers, seed, epoch).finish()
         if failures:
             at, why = failures[0]
-            raise CorruptError(f"sample {numbers[at]} cannot be decoded: {why}")
-        return numpy.frombuffer(pixels, self.dtype).reshape(len(samples), *self.shape)
+            error = CorruptError(f"sample {numbers[at]} cannot be decoded: {why}")
+            error.sample_id = numbers[at]
+            raise error
+        flat: numpy.ndarray[Any, Any] = numpy.frombuffer(pixels, self.dtype)
+        return flat.reshape(len(samples), *self.shape)
 
     def augmentation(self, width: int, height: int, *, seed: int = 0, epoch: int = 0, sample: int = 0) -> tuple[int, int, int, int, bool]:
         """The region that is used of an image of this size: first row and column, height and width; and whether it is flipped.

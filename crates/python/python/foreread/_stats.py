@@ -60,8 +60,8 @@ class Stats:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The full report as printed by ``foreread load --report json``, a new copy each time."""
-        report: dict[str, Any] = json.loads(self._text)
+        """The full report as printed by ``foreread load --report json``, and ``waits``: a new copy each time."""
+        report: dict[str, Any] = json.loads(self._text) | {"waits": dict(self.waits)}
         return report
 
     def __str__(self) -> str:

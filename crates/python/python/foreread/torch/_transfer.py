@@ -12,12 +12,16 @@ from typing import Any
 
 import torch
 
+from ..errors import ConfigError
+
 
 class Transfer:
     """Copies batches to `device`."""
 
     def __init__(self, device: torch.device) -> None:
-        if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError(f"device={str(device)!r}: PyTorch finds no GPU; leave out device=, or install PyTorch with CUDA")
+        if device.type == "cuda" and device.index is None:
             # Streams belong to one device, also when the current one changes.
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device

@@ -10,6 +10,7 @@ mod arguments;
 #[cfg(target_os = "linux")]
 mod child;
 mod commands;
+mod images;
 mod output;
 mod plots;
 mod progress;
@@ -27,6 +28,7 @@ use foreread::Registry;
 use tracing_subscriber::EnvFilter;
 
 use crate::arguments::{Arguments, Command};
+pub use crate::images::image_of;
 
 /// Runs the command line, and returns the exit code.
 pub fn run() -> ExitCode {

@@ -58,6 +58,9 @@ impl ImageDecoder {
 
     /// The region of an image of this size that `draw` selects, and whether it is flipped. With
     /// [`Crop::Center`] the region is that of the resized image.
+    ///
+    /// # Panics
+    /// If a side is 0.
     pub fn augmentation(&self, width: u32, height: u32, draw: Draw) -> Augmentation {
         let size = (width, height);
         match self.options.crop {
@@ -99,8 +102,10 @@ impl Decoder for ImageDecoder {
             Crop::Random { .. } | Crop::Whole => (region, output_size, whole),
         };
         if u64::from(to.0) * u64::from(to.1) > self.options.max_pixels {
-            let message =
-                format!("{width} x {height} pixels: {} x {} after resizing is too large", to.0, to.1);
+            let message = format!(
+                "{width} x {height} pixels: {} x {} after resizing is too large; stretch or omit such images",
+                to.0, to.1
+            );
             return Err(DecodeError::new(DecodeErrorKind::TooLarge, message));
         }
         image.decode(from, pixels)?;

@@ -29,7 +29,7 @@ compile_error!("libjpeg's errors unwind: build with panic = \"unwind\"");
 
 /// The most scans of a progressive file. Each takes time for all pixels, however short it is.
 /// Encoders write about ten.
-const MAX_SCANS: usize = 500;
+const MAX_SCANS: usize = 100;
 
 /// How far before the end of a file its last marker is looked for. Cameras append other data.
 const TRAILER: usize = 4096;
@@ -69,20 +69,35 @@ unsafe extern "C-unwind" fn on_message(common: &mut jpeg_common_struct, level: c
 /// libjpeg prints nothing.
 unsafe extern "C-unwind" fn on_output(_: &mut jpeg_common_struct) {}
 
-/// The text of the current error, up to its first parameter.
+/// The text of the current error.
 fn message(common: &jpeg_common_struct) -> String {
     // SAFETY: the error handler is part of the `State` that libjpeg was called with. Its table has
     // `last_jpeg_message + 1` C strings that are never freed.
-    let text = unsafe {
+    let (text, parameters) = unsafe {
         let errors = &*common.err;
         if !(0..=errors.last_jpeg_message).contains(&errors.msg_code) {
             return format!("error {} of libjpeg", errors.msg_code);
         }
         let text = *errors.jpeg_message_table.add(errors.msg_code as usize);
-        CStr::from_ptr(text.cast()).to_string_lossy()
+        (CStr::from_ptr(text.cast()).to_string_lossy(), errors.msg_parm._bindgen_data_)
     };
-    let plain = text.split('%').next().unwrap_or_default();
-    plain.trim_end_matches(|end: char| !end.is_alphanumeric()).to_owned()
+    filled(&text, &parameters)
+}
+
+/// A format of C, with numbers in place of its parameters.
+fn filled(format: &str, parameters: &[u32]) -> String {
+    let mut parts = format.split('%');
+    let mut made = parts.next().unwrap_or_default().to_owned();
+    for (part, number) in parts.zip(parameters) {
+        let end = part.find(|end: char| end.is_ascii_alphabetic() && end != 'l').map_or(0, |at| at + 1);
+        let (kind, rest) = part.split_at(end);
+        match kind.ends_with('x') {
+            true => made.push_str(&format!("{number:02x}")),
+            false => made.push_str(&number.to_string()),
+        }
+        made.push_str(rest);
+    }
+    made
 }
 
 /// Runs calls of libjpeg. Afterwards, on an error, its state may only be destroyed.
@@ -145,7 +160,16 @@ impl<'a> Jpeg<'a> {
         }
         let complete = has_end(self.bytes);
         let decompress = &mut self.state.decompress;
-        caught(|| decoded(decompress, region, cmyk, complete, pixels))?;
+        // SAFETY: reads the header, which was read.
+        let several = unsafe { jpeg_has_multiple_scans(decompress) } != 0;
+        // Where scans are missing, libjpeg smooths over more than a margin: then a region would have
+        // other pixels than in the whole image.
+        let whole = Region::whole(decompress.image_width, decompress.image_height);
+        let used = if several { whole } else { region };
+        caught(|| decoded(decompress, used, cmyk, complete, pixels))?;
+        if several {
+            pixels.begin_at(region);
+        }
         if cmyk {
             to_rgb(pixels);
         }
@@ -243,4 +267,25 @@ fn to_rgb(pixels: &mut Pixels) {
         }
     }
     pixels.data.truncate(count * 3);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_their_numbers() {
+        let text = filled("Unsupported marker type 0x%02x in %ld bytes", &[0xc3, 12, 7]);
+        assert_eq!(text, "Unsupported marker type 0xc3 in 12 bytes");
+        assert_eq!(filled("no parameter", &[1]), "no parameter");
+    }
+
+    #[test]
+    fn too_large_sides_are_named() {
+        let mut header = b"\xff\xd8\xff\xc0\0\x0b\x08".to_vec();
+        header.extend([0xff, 0xff, 0xff, 0xff, 1, 1, 0x11, 0]);
+        header.extend(b"\xff\xda\0\x08\x01\x01\0\0\x3f\0");
+        let error = Jpeg::open(&header).err().unwrap();
+        assert_eq!(error.to_string(), "Maximum supported image dimension is 65500 pixels");
+    }
 }

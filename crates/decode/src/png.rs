@@ -51,10 +51,13 @@ impl<'a> Png<'a> {
         let mut raw = vec![0; bytes];
         self.0.next_frame(&mut raw).map_err(failed)?;
         let wide = depth == BitDepth::Sixteen;
+        let grey = self.0.info().color_type == ColorType::Grayscale;
         let to = pixels.data.chunks_exact_mut(3);
         match (color, wide) {
-            (ColorType::Grayscale, true) => {
-                let values = raw.chunks_exact(2).map(|two| if two[0] > 0 { 255 } else { two[1] });
+            // With transparency of one level, which became a channel.
+            (ColorType::Grayscale, true) | (ColorType::GrayscaleAlpha, true) if grey => {
+                let values =
+                    raw.chunks_exact(2 * color.samples()).map(|two| if two[0] > 0 { 255 } else { two[1] });
                 to.zip(values).for_each(|(to, grey)| to.fill(grey));
             }
             (ColorType::Grayscale | ColorType::GrayscaleAlpha, _) => {

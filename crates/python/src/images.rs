@@ -7,8 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::Mutex;
 
-use bytes::Bytes;
-use foreread::{Catalog, SampleId};
+use foreread_cli::image_of;
 use foreread_decode::{
     BatchBuffer, BatchBuffers, ChannelOrder, Crop, DecodedBatch, Draw, ImageDecoder, ImageOptions, Item,
     Output, Pending, PixelType, Pool, threads_of_rank,
@@ -23,9 +22,6 @@ use crate::errors::ExceptionClass;
 use crate::interrupt::POLL_INTERVAL;
 use crate::process_local::{self, ProcessLocal};
 use crate::sample::PySample;
-
-/// The ends of names that image members of packed samples have.
-const IMAGE_FIELDS: &[&str] = &["jpg", "jpeg", "png", "webp", "image"];
 
 /// Threads that decode images, and the memory of their batches.
 #[pyclass(name = "ImagePool", frozen, module = "foreread")]
@@ -69,14 +65,15 @@ impl PyImagePool {
     }
 
     fn begin_items(
-        &self,
+        slf: &Bound<'_, Self>,
         py: Python<'_>,
         items: Vec<Item>,
         memory: Option<PyBuffer<u8>>,
     ) -> PyResult<PyPendingImages> {
         use foreread_decode::Decoder as _;
 
-        let pool = self.pool()?;
+        let this = slf.get();
+        let pool = this.pool()?;
         let length = items.len() * pool.decoder().output_bytes();
         let memory = match memory {
             Some(view) if view.readonly() || !view.is_c_contiguous() || view.len_bytes() != length => {
@@ -85,7 +82,7 @@ impl PyImagePool {
             }
             Some(view) => Memory::Given(view),
             None => {
-                let buffer = self.buffers.get("decoder")?.take(length);
+                let buffer = this.buffers.get("decoder")?.take(length);
                 Memory::Own(buffer.map_err(|error| {
                     ExceptionClass::Error.with(format!("no memory for a batch of {length} bytes: {error}"))
                 })?)
@@ -93,18 +90,9 @@ impl PyImagePool {
         };
         // A waiting thread may hold the queue's lock for a moment.
         let pending = py.detach(|| pool.begin(items, memory));
-        Ok(PyPendingImages { pending: ProcessLocal::new(Mutex::new(Some(pending))) })
+        let pending = ProcessLocal::new(Mutex::new(Some(pending)));
+        Ok(PyPendingImages { pending, _pool: slf.clone().unbind() })
     }
-}
-
-/// The bytes of a sample's image: the member with an image's name, or all of them.
-fn image_of(catalog: &Catalog, id: SampleId, bytes: &Bytes) -> Bytes {
-    let field = IMAGE_FIELDS.iter().find_map(|name| catalog.field(id, name));
-    let range = field.and_then(|field| {
-        let range = usize::try_from(field.start).ok()?..usize::try_from(field.end).ok()?;
-        (range.start <= range.end && range.end <= bytes.len()).then_some(range)
-    });
-    range.map_or_else(|| bytes.clone(), |range| bytes.slice(range))
 }
 
 #[pymethods]
@@ -156,7 +144,7 @@ impl PyImagePool {
     /// is finished, or else into own memory.
     #[pyo3(signature = (batch, seed, memory = None))]
     fn begin(
-        &self,
+        slf: &Bound<'_, Self>,
         py: Python<'_>,
         batch: &PyBatch,
         seed: u64,
@@ -168,12 +156,12 @@ impl PyImagePool {
             bytes: image_of(catalog, sample.id(), &sample.bytes()),
             draw: Draw { seed, epoch, sample: sample.id().0 },
         });
-        self.begin_items(py, items.collect(), memory)
+        Self::begin_items(slf, py, items.collect(), memory)
     }
 
     /// Begins to decode samples, or other buffers, whose bytes are copied. `ids` are their draws'.
     fn begin_samples(
-        &self,
+        slf: &Bound<'_, Self>,
         py: Python<'_>,
         samples: Vec<Bound<'_, PyAny>>,
         ids: Vec<u64>,
@@ -194,7 +182,7 @@ impl PyImagePool {
             };
             items.push(Item { bytes, draw: Draw { seed, epoch, sample: id } });
         }
-        self.begin_items(py, items, None)
+        Self::begin_items(slf, py, items, None)
     }
 
     /// The first row and column, height and width of the region that is used of an image of this
@@ -233,6 +221,8 @@ type Failures = Vec<(usize, String)>;
 #[derive(Debug)]
 pub struct PyPendingImages {
     pending: ProcessLocal<Mutex<Option<Pending<ImageDecoder, Memory>>>>,
+    /// Its threads end with it, and no other batch would ever be done.
+    _pool: Py<PyImagePool>,
 }
 
 #[pymethods]

@@ -281,9 +281,48 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
 
 def test_failed_element_names_its_sample(directory: Path) -> None:
     with foreread.grain.source(str(directory), decode=lambda sample: 1 // 0) as source:
-        with pytest.raises(ZeroDivisionError) as caught:
+        with pytest.raises(foreread.CorruptError, match=r"sample 30 \(class1/030.bin\).*: ZeroDivisionError") as caught:
             source[30]
-    assert "sample 30 (class1/030.bin)" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_undecodable_image_has_its_path_in_the_message(directory: Path, workers: int) -> None:
+    with foreread.grain.source(str(directory), decode=foreread.image(8)) as source:
+        order = source.announce(sampler(shuffle=False))
+        data = grain.DataLoader(data_source=source, sampler=order, worker_count=workers)
+        with pytest.raises(Exception, match=r"sample 0 \(class0/000.bin\) of .* cannot be decoded") as caught:
+            next(iter(data))
+        assert str(caught.value).count("cannot be decoded") == 1
+
+
+ORDERS = {
+    "batched": lambda data: data.seed(1).shuffle().repeat(2).batch(4),
+    "sliced": lambda data: data.seed(1).shuffle().repeat(2)[1::2],
+    "sliced before": lambda data: data[1::2].repeat(2).batch(4),
+    "shuffled": lambda data: data.repeat(2).seed(3).shuffle().map(lambda element: element),
+    "endless": lambda data: data.seed(1).shuffle().repeat().batch(4)[:50],
+}
+
+
+@pytest.mark.parametrize("pipeline", ORDERS)
+def test_crops_are_of_their_epoch_in_any_order(directory: Path, pipeline: str) -> None:
+    with foreread.grain.source(str(directory), decode=Doubled(), labels=False) as source:
+        plain = ORDERS[pipeline](grain.MapDataset.range(SAMPLES))
+        ours = source.announce(ORDERS[pipeline](grain.MapDataset.source(source))).to_iter_dataset()
+        found: list[tuple[int, int]] = []
+        iterator = iter(ours)
+        for at in range(len(plain)):
+            if at == len(plain) - 5:
+                # A restored checkpoint continues with the right epoch.
+                state, iterator = iterator.get_state(), iter(ours)
+                iterator.set_state(state)
+            found += [(int(row[1]), int(row[2])) for row in next(iterator).reshape(-1, 4)]
+    ids = [int(number) for at in range(len(plain)) for number in np.ravel(plain[at])]
+    assert [number for _, number in found] == ids
+    # Each sample is of each epoch once.
+    assert len(set(found)) == len(found)
+    assert {epoch for epoch, _ in found} == {0, 1}
 
 
 def test_orders_that_are_unknown_are_refused(plain: Plain, source: Any) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import io
 import pickle
 import random
+import shutil
 import struct
+import tarfile
+import warnings
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ Image = pytest.importorskip("PIL.Image")
 
 import foreread
 from foreread.torch import DataLoader
-from odd_images import odd, picture, saved
+from odd_images import odd, picture, png, saved
 from torch_images import jpegs  # noqa: F401
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
@@ -160,7 +164,7 @@ def test_long_images_do_not_become_bombs_by_resizing() -> None:
 def test_a_jpeg_of_many_scans_is_refused() -> None:
     data = saved(picture(random.Random(0), 64, 64), "JPEG", progressive=True)
     scan = data.index(b"\xff\xda")
-    with pytest.raises(foreread.CorruptError, match="more than 500 scans"):
+    with pytest.raises(foreread.CorruptError, match="more than 100 scans"):
         foreread.image(224, train=True).decode([data[:scan] + data[scan:-2] * 100 + data[-2:]])
 
 
@@ -206,6 +210,69 @@ def test_damaged_images_are_named_or_omitted_or_replaced(damaged: Path) -> None:
             found, skipped = read("substitute", **more)
         assert found[0] == [(0, 0), (0, 0), (2, 0), (3, 0)] and found[1][2:] == [(6, 1), (7, 1)] and skipped == 3
         assert found[1][:2] == [(6, 1), (6, 1)]
+
+
+def test_batches_without_readable_samples_are_omitted(jpegs: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(jpegs, tmp_path / "own"))
+    with DataLoader(root, 1, shuffle=False, decode=foreread.image(8), on_error="skip", epochs=1, look_ahead=1, memory=0) as loader:
+        next(iter(loader))
+    paths = sorted(root.rglob("*.jpg"))
+    with DataLoader(root, 1, shuffle=False, decode=foreread.image(8), on_error="skip", epochs=1, look_ahead=1, memory=0) as loader:
+        paths[50].unlink()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert len(list(loader)) == 95
+
+
+# semantics: IMAGE-2
+def test_epoch_of_damaged_images_alone_is_an_error(jpegs: Path) -> None:
+    with DataLoader(jpegs, 8, decode=foreread.image(8, max_pixels=9), on_error="skip", epochs=1) as loader:
+        with pytest.raises(foreread.CorruptError, match="no sample of epoch 0 can be decoded"), pytest.warns(RuntimeWarning):
+            list(loader)
+
+
+def test_later_iteration_loses_no_batch_to_an_earlier_one(jpegs: Path) -> None:
+    for transform in (None, lambda image: image):
+        for workers in (0, 2):
+            how: dict[str, Any] = {"decode": foreread.image(8), "transform": transform, "num_workers": workers}
+            with DataLoader(jpegs, 8, shuffle=False, epochs=3, **how) as loader:
+                first, expected = iter(loader), 12
+                next(first)
+                second = iter(loader)
+                found = 1 + bool(next(second))
+                with pytest.raises(foreread.ClosedError):
+                    next(first)
+                assert found + len(list(second)) == expected + 1
+
+
+def test_threads_that_decode_live_as_long_as_their_batch() -> None:
+    _, data = odd(0)
+    decoder = foreread.image(300, threads=1)
+    pending = decoder.pool.begin_samples([data] * 50, list(range(50)), 0, 0)
+    del decoder
+    assert pending.finish()[1] == []
+    # Threads of Python that come first at once share the decoder's threads.
+    decoder = pickle.loads(pickle.dumps(foreread.image(16, threads=64)))
+    with ThreadPoolExecutor(4) as many:
+        assert len({id(pool) for pool in many.map(lambda _: decoder.pool, range(8))}) == 1
+
+
+def test_members_and_labels_of_packed_samples(tmp_path: Path) -> None:
+    """WebDataset: the label is a member, and comes first."""
+    with tarfile.open(tmp_path / "shard-0.tar", "w") as shard:
+        for number in range(9):
+            image = saved(Image.new("RGB", (9, 9), (20 * number,) * 3), "PNG")
+            for name, content in (("cls", str(number % 4).encode()), ("png", image)):
+                entry = tarfile.TarInfo(f"{number:04}.{name}")
+                entry.size = len(content)
+                shard.addfile(entry, io.BytesIO(content))
+    for transform in (None, lambda image: image):
+        with DataLoader(
+            tmp_path, 4, shuffle=False, decode=foreread.image(8), labels="cls", transform=transform, epochs=1
+        ) as loader:  # fmt: skip
+            assert sum(levels(loader), []) == [(number, number % 4) for number in range(9)]
+    with pytest.raises(foreread.ConfigError, match="fields"):
+        DataLoader(tmp_path, 4, decode=foreread.image(8), labels="txt")
 
 
 def test_batch_without_good_images_gets_an_earlier_image(damaged: Path) -> None:
@@ -270,6 +337,31 @@ def test_pixels_after_a_resume_are_those_of_the_whole_run(jpegs: Path) -> None:
     for step, expected in enumerate(whole[7:]):
         together = torch.stack([share[step][0] for share in shares], 1).flatten(0, 1)
         assert torch.equal(together, expected[0]), step
+
+
+# semantics: IMAGE-1
+def test_regions_of_incomplete_progressive_images_are_equal() -> None:
+    """Where scans are missing, libjpeg smooths over neighbours, also over those outside of a region."""
+    data = saved(picture(random.Random(3), 160, 120), "JPEG", progressive=True, quality=50)
+    scans = [at for at in range(len(data)) if data[at : at + 2] == b"\xff\xda"]
+    data = data[: scans[3]] + b"\xff\xd9"
+    image = theirs(data)
+    decoder = foreread.image((40, 40), train=True, layout="NHWC")
+    for number in range(50):
+        top, left, height, width, flipped = decoder.augmentation(*image.size, sample=number)
+        crop = F.resized_crop(image, top, left, height, width, [40, 40], InterpolationMode.BILINEAR)
+        expected = np.asarray(F.hflip(crop) if flipped else crop).astype("int16")
+        assert np.abs(decoder.decode([data], ids=[number])[0] - expected).max() <= 1, number
+
+
+# semantics: IMAGE-1
+def test_grey_of_16_bits_with_transparency_has_pillows_pixels() -> None:
+    values = np.array([[10, 200, 300, 40000]], "u2")
+    plain = png(values, 16, 0)
+    chunk = b"tRNS" + struct.pack(">H", 200)
+    at = plain.index(b"IDAT") - 4
+    data = plain[:at] + struct.pack(">I", 2) + chunk + struct.pack(">I", zlib.crc32(chunk)) + plain[at:]
+    assert ours(data, 1, 4)[0, :, 0].tolist() == np.asarray(theirs(data))[0, :, 0].tolist() == [10, 200, 255, 255]
 
 
 def test_other_seeds_and_epochs_have_other_crops() -> None:
@@ -363,9 +455,27 @@ def test_decoder_in_datasets_and_processes(jpegs: Path) -> None:
         ({"size": 8, "mean": (0.5, 0.5, 0.5)}, "mean and std belong together"),
         ({"size": 8, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.0, 0.5)}, "each std above 0"),
         ({"size": 8, "mean": "imagenet", "dtype": "uint8"}, "float32"),
+        ({"size": 8, "mean": (123.0, 116.0, 103.0), "std": (58.0, 57.0, 57.0)}, "not to 255"),
+        ({"size": 8, "flip": 0.5}, "only random crops"),
+        ({"size": 8, "threads": 0}, "threads=0"),
+        ({"size": 8, "max_pixels": -1}, "max_pixels=-1"),
         ({"size": 8, "layout": "CHWN"}, "NCHW"),
     ],
 )
-def test_meaningless_options_are_refused(arguments: dict[str, Any], why: str) -> None:
+def test_invalid_options_are_refused(arguments: dict[str, Any], why: str) -> None:
     with pytest.raises(foreread.ConfigError, match=why):
         foreread.image(**arguments)
+
+
+@pytest.mark.parametrize("size", ["224", 2.5, (1, 2, 3), None])
+def test_sizes_of_wrong_types_are_named(size: Any) -> None:
+    with pytest.raises(TypeError, match="size must be a number of pixels"):
+        foreread.image(size)
+    assert foreread.image(np.int64(8)).shape == (3, 8, 8)
+
+
+def test_decoder_that_was_not_made_is_named(jpegs: Path) -> None:
+    with pytest.raises(foreread.ConfigError, match=r"call it, such as foreread.image\(224\)"):
+        DataLoader(jpegs, 8, decode=foreread.image)
+    with pytest.raises(foreread.ConfigError, match="width=0: at least 1"):
+        foreread.image(8).augmentation(0, 8)

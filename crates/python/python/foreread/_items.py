@@ -11,7 +11,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, Union, runtime_checkable
 
-from .errors import ConfigError
+from ._image import ImageDecoder
+from ._image import image as make_image_decoder
+from ._native import Batch
+from .errors import ConfigError, CorruptError
 
 
 @runtime_checkable
@@ -60,6 +63,41 @@ class AsArray:
         return numpy.frombuffer(sample, self._dtype).reshape(self._shape).copy()
 
 
+def decode_batch(
+    decoder: BatchDecoder, samples: Any, ids: Sequence[int], seed: int, epoch: int
+) -> tuple[Any, dict[int, str]]:
+    """The decoded samples as an array, and why some could not be decoded, by index. Their pixels are undefined.
+
+    Args:
+        samples: a batch, or a list of buffers.
+    """
+    import numpy
+
+    if isinstance(decoder, ImageDecoder):
+        # A batch is decoded where it is. Other buffers are copied.
+        is_batch = isinstance(samples, Batch)
+        pool = decoder.pool
+        pending = pool.begin(samples, seed) if is_batch else pool.begin_samples(list(samples), list(ids), seed, epoch)
+        pixels, failures = pending.finish()
+        flat = numpy.frombuffer(pixels if pixels is not None else b"", decoder.dtype)
+        return flat.reshape(len(samples), *decoder.shape), dict(failures)
+    samples = list(samples)
+    try:
+        return decoder.decode(samples, seed=seed, epoch=epoch, ids=ids), {}
+    except Exception:
+        made = numpy.zeros((len(samples), *decoder.shape), decoder.dtype)
+        reasons: dict[int, str] = {}
+        for at, (sample, number) in enumerate(zip(samples, ids)):
+            try:
+                made[at] = decoder.decode([sample], seed=seed, epoch=epoch, ids=[number])[0]
+            except Exception as error:
+                reasons[at] = f"{type(error).__name__}: {error}"
+        if not reasons:
+            # The decoder failed at the batch, and not at a sample.
+            raise
+        return made, reasons
+
+
 class DecodeOne:
     """Decodes single samples with a batch's decoder."""
 
@@ -68,8 +106,15 @@ class DecodeOne:
         self._seed = seed
 
     def __call__(self, sample: Any, epoch: int, number: int) -> Any:
-        """A decoded sample. Its random numbers are those of its epoch and id."""
-        return self._decoder.decode([sample], seed=self._seed, epoch=epoch, ids=[number])[0]
+        """A decoded sample. Its random numbers are those of its epoch and id.
+
+        Raises:
+            CorruptError: with the reason, if it cannot be decoded.
+        """
+        made, failures = decode_batch(self._decoder, [sample], [number], self._seed, epoch)
+        if failures:
+            raise CorruptError(failures[0])
+        return made[0]
 
 
 class TakeField:
@@ -125,6 +170,8 @@ def item_decoder(decode: Decode, catalog: Any, field: str | None = None) -> Call
 
 
 def _decoder(decode: Decode, catalog: Any, field: str | None) -> Callable[[Any], Any]:
+    if decode is make_image_decoder:
+        raise ConfigError("decode=foreread.image is the function that makes a decoder: call it, such as foreread.image(224)")
     if callable(decode):
         return decode
     if decode not in (None, "bytes", "image", "array"):

@@ -53,7 +53,7 @@ class Stats:
     """Requests that were repeated."""
     waits: dict[str, float] = field(default_factory=dict)
     """The share of time that the trainer waited since the last ``stats()``, by cause: "storage" (samples that were not yet in
-    memory), "decode", "transform", "collate" and "transfer". Only ``foreread.torch.DataLoader`` has more than storage."""
+    memory), "decode", "transform", "collate" and "transfer". ``foreread.Loader`` and ``Source`` know storage only."""
     _text: str = field(default="{}", repr=False, compare=False)
     _ranks: int = field(default=1, repr=False, compare=False)
     _seconds: float = field(default=0.0, repr=False, compare=False)
@@ -86,8 +86,9 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Seconds that a trainer has waited for something else than storage."""
+    """Seconds that a trainer has waited, by cause. They do not overlap."""
 
+    storage: float = 0.0
     decode: float = 0.0
     transform: float = 0.0
     collate: float = 0.0
@@ -99,8 +100,7 @@ class Waits:
 
     def added_to(self, stats: Stats, seconds: float) -> Stats:
         """`stats` with these waits of the last `seconds`, and the largest of all as the bottleneck."""
-        waits = {"storage": stats.stall_share * stats._seconds} | {name: getattr(self, name) for name in self.__slots__}
-        waits = {name: min(1.0, wait / seconds) if seconds > 0 else 0.0 for name, wait in waits.items()}
+        waits = {name: min(1.0, getattr(self, name) / seconds) if seconds > 0 else 0.0 for name in self.__slots__}
         largest = max(waits, key=waits.__getitem__)
         if sum(waits.values()) < TRAINER_BOUND_SHARE:
             limiting = "trainer"
@@ -108,7 +108,9 @@ class Waits:
             limiting = largest
         else:
             limiting = _storage_limit(json.loads(stats._text), stats.hits)
-        return replace(stats, waits=waits, limiting=limiting)
+        # Samples are counted when the engine hands them over, which may be ahead of the trainer.
+        rate = stats.samples_per_second * stats._seconds / seconds if seconds > 0 else 0.0
+        return replace(stats, samples_per_second=rate, waits=waits, limiting=limiting)
 
 
 @dataclass(slots=True)

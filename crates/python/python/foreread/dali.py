@@ -19,8 +19,8 @@ from typing import Any
 import numpy
 
 from ._items import FieldLabels, Labels, batch_labels, field_of, item_decoder, labels_of
-from ._native import Batch, Loader
-from ._stream import Reader, epochs_of
+from ._native import Batch
+from ._stream import Reader, loader_of
 from .errors import ConfigError
 
 __all__ = ["Source", "source"]
@@ -47,7 +47,7 @@ class Source:
             raise
 
     def __len__(self) -> int:
-        """The batches of an epoch on this rank."""
+        """The batches of an epoch on this rank. With ``on_error="skip"`` an epoch may have fewer."""
         return self._reader.batches
 
     def reset(self) -> None:
@@ -81,13 +81,15 @@ class Source:
 
 
 class _Arrays:
-    """Makes arrays of a batch's samples, without a copy, and of its labels."""
+    """Makes arrays of a batch's samples, without a copy, and of its labels. None of a batch whose samples were skipped."""
 
     def __init__(self, labels: Labels | FieldLabels | None, take: Callable[[Any], Any] | None) -> None:
         self._labels = labels
         self._take = take
 
     def __call__(self, batch: Batch) -> Any:
+        if len(batch) == 0:
+            return None
         parts = batch if self._take is None else map(self._take, batch)
         samples = [numpy.frombuffer(part, numpy.uint8) for part in parts]
         return samples if self._labels is None else (samples, self._array(batch_labels(batch, self._labels)))
@@ -110,6 +112,7 @@ def source(
     field: str | None = None,
     labels: bool | str | None = None,
     epochs: int | None = None,
+    shuffle: bool = True,
     seed: int = 0,
     start_epoch: int = 0,
     drop_last: bool = False,
@@ -127,7 +130,8 @@ def source(
         labels: whether batches have labels. By default they have if the dataset has labels. A text is the field of each
             sample whose integer is its label.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
-        seed: of the order.
+        shuffle: False is the catalog's order, which is that of ``fn.readers.file``.
+        seed: of the order: foreread's ``shuffle``. ``sampler="torch"`` is PyTorch's order.
         start_epoch: the epoch of the first batch.
         drop_last: drops samples that do not fill a batch on every rank.
         settings: sampler, rank, world_size, memory, disk, agent, look_ahead, origin_limit, on_error and others: as
@@ -138,7 +142,8 @@ def source(
     """
     if settings.pop("resume", None) is not None:
         raise ConfigError("resume: a pipeline begins with a whole epoch: pass start_epoch=")
-    loader = Loader(target, batch_size=batch_size, epochs=epochs_of(epochs), seed=seed, drop_last=drop_last, **settings)
+    order: dict[str, Any] = {"shuffle": shuffle, "epochs": epochs, "seed": seed, "drop_last": drop_last}
+    loader = loader_of(target, batch_size=batch_size, settings=settings, **order)
     try:
         take = field_of(field, loader.catalog)
         if take is None:

@@ -13,6 +13,10 @@ Its shuffle takes 9 us per sample, so the first window of the order (32768 sampl
 ``MapDataset`` transformations that choose samples (shuffle, repeat, slice, batch, mix, concatenate, zip) are run on the
 samples' ids. Those that only change elements (map, filter) are left out. A transformation after ``announce`` must not
 reorder.
+
+A sample's epoch, which draws its crop, is known where Grain reads the source: its datasets number the elements on
+through the epochs. So it is right in any order of transformations, and after a restored checkpoint. A repeat with
+``reseed_each_epoch=False`` repeats the crops too, as it repeats Grain's own random numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ import copy
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grain
@@ -30,7 +33,7 @@ from ._announcer import Announcer
 from ._engine import Engine
 from ._items import BatchDecoder, Decode, DecodeOne, field_of, item_decoder, labels_of
 from ._native import Source as NativeSource
-from .errors import ConfigError, Error
+from .errors import ConfigError, CorruptError, Error
 
 __all__ = ["Source", "source"]
 
@@ -53,7 +56,7 @@ _CHANGING = {"FilterMapDataset", "MapMapDataset", "MapWithIndexMapDataset", "Ran
 #: Indices at which a sampler's fast order is compared with the sampler itself.
 _COMPARED = 64
 
-#: The epoch of the request that this thread makes.
+#: The epoch of the request that this thread makes with a sampler.
 _request = threading.local()
 
 
@@ -103,14 +106,21 @@ class Source:
         return self._repr
 
     def __getitem__(self, record_key: Any) -> Any:
-        number = self._number(record_key)
-        return self._item(number, self._engine.get(number), getattr(_request, "epoch", 0))
+        return self.item(record_key, getattr(_request, "epoch", 0))
 
     def _getitems(self, record_keys: Sequence[Any]) -> list[Any]:
         """Several elements, read concurrently: Grain calls it where it knows a batch."""
+        return self.items(record_keys, [getattr(_request, "epoch", 0)] * len(record_keys))
+
+    def item(self, record_key: Any, epoch: int) -> Any:
+        """An element as it is in an epoch."""
+        number = self._number(record_key)
+        return self._item(number, self._engine.get(number), epoch)
+
+    def items(self, record_keys: Sequence[Any], epochs: Sequence[int]) -> list[Any]:
+        """Several elements, each as it is in its epoch."""
         numbers = [self._number(key) for key in record_keys]
-        epoch = getattr(_request, "epoch", 0)
-        return [self._item(number, sample, epoch) for number, sample in zip(numbers, self._engine.get_many(numbers))]
+        return list(map(self._item, numbers, self._engine.get_many(numbers), epochs))
 
     def _number(self, record_key: Any) -> int:
         number: int = record_key.__index__()
@@ -123,11 +133,23 @@ class Source:
             item = sample if self._decode is None else self._decode(sample)
             if self._decode_one is not None:
                 item = self._decode_one(item, epoch, number)
+        except ConfigError:
+            raise
+        except Exception as error:
+            why = str(error) if isinstance(error, CorruptError) else f"{type(error).__name__}: {error}"
+            # In the message, because Grain's worker processes send no notes.
+            raise CorruptError(f"{self._named(number)} cannot be decoded: {why}") from error
+        try:
             return item if self._labels is None else (item, self._labels.of(sample, number))
         except Exception as error:
-            with suppress(Error):
-                error.add_note(f"foreread: sample {number} ({self._engine.path(number)}) of {self._target}")
+            error.add_note(f"foreread: {self._named(number)}")
             raise
+
+    def _named(self, number: int) -> str:
+        try:
+            return f"sample {number} ({self._engine.path(number)}) of {self._target}"
+        except (Error, OSError):
+            return f"sample {number} of {self._target}"
 
     def announce(self, order: Any, *, shard_options: grain.sharding.ShardOptions | None = None) -> Any:
         """Returns a sampler or ``MapDataset`` like `order`, from whose order the source reads ahead.
@@ -142,7 +164,7 @@ class Source:
         """
         if isinstance(order, grain.MapDataset):
             announcer = self._announcer(_DatasetOrder(order, self))
-            return _AnnouncedDataset(order, announcer)
+            return _AnnouncedDataset(_of_epochs(order, self), announcer)
         if isinstance(order, grain.DataLoader) or not hasattr(order, "__getitem__"):
             raise TypeError(
                 f"announce() expects a Grain sampler or MapDataset, not a {type(order).__name__}: announce the sampler before "
@@ -256,15 +278,10 @@ class _AnnouncedDataset(grain.MapDataset[Any]):
         if isinstance(index, slice):
             return self.slice(index)
         self._announcer.note(index)
-        _request.epoch = index // self._announcer.epoch_length
         return self._parent[index]
 
     def _getitems(self, indices: Sequence[int]) -> Sequence[Any]:
         self._announcer.note_many(indices)
-        epochs = {index // self._announcer.epoch_length for index in indices}
-        if len(epochs) > 1:
-            return [self._parent[index] for index in indices]
-        _request.epoch = epochs.pop() if epochs else 0
         elements: Sequence[Any] = self._parent._getitems(indices)
         return elements
 
@@ -295,6 +312,59 @@ class _Ids(grain.MapDataset[Any]):
         return [index % length for index in indices] if self._own else [None] * len(indices)
 
 
+class _Elements(grain.MapDataset[Any]):
+    """The elements of a source. Grain numbers them on through the epochs, and its own dataset drops the epoch."""
+
+    def __init__(self, plain: Any) -> None:
+        super().__init__()
+        #: Grain's dataset of the source.
+        self._plain = plain
+        self._length = len(plain)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __str__(self) -> str:
+        return str(self._plain)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.slice(index)
+        epoch, number = divmod(index, self._length)
+        return self._stats.record_output_spec(self._plain._source.item(number, epoch))
+
+    def _getitems(self, indices: Sequence[int]) -> list[Any]:
+        parts = [divmod(index, self._length) for index in indices]
+        elements = self._plain._source.items([number for _, number in parts], [epoch for epoch, _ in parts])
+        recorded: list[Any] = self._stats.record_output_spec_for_batch(elements)
+        return recorded
+
+    @property
+    def _element_spec(self) -> Any:
+        return grain.experimental.get_element_spec(self._plain)
+
+
+def _of_epochs(dataset: Any, given: Source) -> Any:
+    """A copy of a dataset whose order is known, that asks the source for each element as it is in its epoch."""
+    if type(dataset).__name__ == "SourceMapDataset":
+        if dataset._source is given:
+            return _Elements(dataset)
+        return _of_epochs(dataset._source, given) if isinstance(dataset._source, grain.MapDataset) else dataset
+    if not dataset.parents:
+        return dataset
+    made = _copied(dataset)
+    made._parents = tuple(_of_epochs(parent, given) for parent in dataset.parents)
+    return made
+
+
+def _copied(dataset: Any) -> Any:
+    """A copy without what the dataset has computed of its parents, such as its statistics."""
+    made = copy.copy(dataset)
+    for cached in ("_stats", "_get_parent_items_fn"):
+        vars(made).pop(cached, None)
+    return made
+
+
 def _on_ids(dataset: Any, given: Source | None) -> tuple[Any, bool]:
     """A copy of a dataset whose elements are the ids of a source's samples, and whether it reads that source. Without a
     source, its ranges are the ids."""
@@ -310,11 +380,8 @@ def _on_ids(dataset: Any, given: Source | None) -> tuple[Any, bool]:
             return _on_ids(inner, given)
         return _Ids(len(dataset), inner is given), inner is given
     if name in _CHOOSING and _is_grains(dataset):
-        # Without what it has computed, such as its statistics, which hold the original's parents.
-        made = copy.copy(dataset)
+        made = _copied(dataset)
         parents = [_on_ids(parent, given) for parent in dataset.parents]
-        for cached in ("_stats", "_get_parent_items_fn"):
-            vars(made).pop(cached, None)
         made._parents = tuple(parent for parent, _ in parents)
         if name == "BatchMapDataset":
             made._batch_fn = list
@@ -338,14 +405,14 @@ def _flat(elements: Any) -> Iterator[int]:
 
 
 def _epoch_length(dataset: Any) -> int:
-    """The length of an epoch of a dataset, which a repeated dataset does not reveal."""
-    while len(dataset.parents) == 1 and type(dataset).__name__ != "RepeatMapDataset":
-        if type(dataset).__name__ not in _CHANGING and not isinstance(dataset, _AnnouncedDataset):
+    """The length of an epoch of a dataset, which a repeated dataset does not reveal. Batches and slices divide it."""
+    repeat = dataset
+    while type(repeat).__name__ != "RepeatMapDataset":
+        if len(repeat.parents) != 1:
             return len(dataset)
-        dataset = dataset.parents[0]
-    if type(dataset).__name__ == "RepeatMapDataset":
-        return len(dataset.parents[0])
-    return len(dataset)
+        repeat = repeat.parents[0]
+    # Rounded, because the length of an endless repeat is no multiple.
+    return (len(dataset) * len(repeat.parents[0]) + len(repeat) // 2) // max(1, len(repeat))
 
 
 class _DatasetOrder:

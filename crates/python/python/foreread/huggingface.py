@@ -52,16 +52,39 @@ class Dataset(EngineDataset):
         if isinstance(key, str):
             return self._dataset[key]
         if isinstance(key, slice):
-            return self._made(key, range(*key.indices(len(self))))[:]
+            return self._taken(key, range(*key.indices(len(self))), slice(None))
         if isinstance(key, Iterable):
             indices = [int(one) for one in key]
-            return self._made(indices, indices)[:] if indices else self._dataset[indices]
-        return self._made(int(key), [int(key)])[0]
+            return self._taken(indices, indices, slice(None)) if indices else self._dataset[indices]
+        return self._taken(int(key), [int(key)], 0)
 
     def __getitems__(self, keys: Sequence[Any]) -> Any:
         """The items of a batch, whose samples are read concurrently."""
         indices = [int(key) for key in keys]
-        return self._made(indices, indices).__getitems__(list(range(len(indices))))
+        return self._taken(indices, indices, list(range(len(indices))))
+
+    def _taken(self, key: Any, indices: Sequence[int], wanted: Any) -> Any:
+        """Items of these rows: one, a slice, or a list of items as ``__getitems__`` gives it."""
+        part = self._made(key, indices)
+        try:
+            return part.__getitems__(wanted) if isinstance(wanted, list) else part[wanted]
+        except Exception as error:
+            if (named := self._undecodable(part, indices)) is not None:
+                error.add_note(f"foreread: {named} cannot be decoded")
+            raise
+
+    def _undecodable(self, part: Any, indices: Sequence[int]) -> str | None:
+        """The first row that cannot be decoded, without the dataset's transform."""
+        plain = part.with_format(None).select_columns([self._column])
+        for at, index in enumerate(indices):
+            try:
+                plain[at]
+            except Exception:
+                row = index % len(self)
+                number = self.numbers[row]
+                path = self.engine.path(number) if number >= 0 else part._data.column(self._column)[at]["path"].as_py()
+                return f"row {row} ({path})"
+        return None
 
     def _made(self, key: Any, indices: Sequence[int]) -> Any:
         """A dataset of these rows alone, with their bytes."""
@@ -73,7 +96,9 @@ class Dataset(EngineDataset):
         paths = paths if isinstance(paths, pyarrow.Array) else pyarrow.concat_arrays(paths.chunks)
         parts = {"bytes": encoded, "path": paths}
         names = [kind.type.field(number).name for number in range(kind.type.num_fields)]
-        whole = pyarrow.StructArray.from_arrays([parts[name] for name in names], names)
+        # A row without an image is null, and not an image without bytes.
+        nulls = pyarrow.array(rows.column(at).is_null().to_pylist(), pyarrow.bool_())
+        whole = pyarrow.StructArray.from_arrays([parts[name] for name in names], names, mask=nulls)
         part = copy.copy(self._dataset)
         part._data = datasets.table.InMemoryTable(rows.set_column(at, kind, whole))
         part._indices = None

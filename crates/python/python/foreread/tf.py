@@ -17,15 +17,26 @@ it. (Measured on two cores with TensorFlow 2.21.) The price: a string is copied 
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, Union
 
 import tensorflow as tf
 
-from ._items import BatchDecoder, Decode, FieldLabels, Labels, batch_labels, field_of, item_decoder, labels_of
-from ._native import Batch, Loader, Sample
-from ._stream import Reader, epochs_of
+from ._items import (
+    BatchDecoder,
+    Decode,
+    FieldLabels,
+    Labels,
+    batch_labels,
+    decode_batch,
+    field_of,
+    item_decoder,
+    labels_of,
+)
+from ._native import Batch, Loader
+from ._stream import Reader, loader_of
 from .errors import ClosedError, ConfigError, CorruptError
 
 __all__ = ["dataset"]
@@ -44,6 +55,7 @@ def dataset(
     field: str | None = None,
     labels: bool | str | None = None,
     epochs: int | None = None,
+    shuffle: bool = True,
     seed: int = 0,
     start_epoch: int = 0,
     drop_last: bool = False,
@@ -52,7 +64,8 @@ def dataset(
     """A dataset of batches of a directory, a bucket or shards, in the order that the seed draws.
 
     Each iteration is the next epoch, as ``fit`` of Keras expects, and the cardinality is that of an epoch. An iteration
-    that is left after at most four batches does not count. The dataset's ``foreread`` has ``stats()``, ``report()`` and
+    that is left after at most four batches does not count, unless these are all. One that has failed does not count
+    either. With ``on_error="skip"`` batches without samples are omitted, and the cardinality is unknown. The dataset's ``foreread`` has ``stats()``, ``report()`` and
     ``close()``.
 
     Args:
@@ -66,7 +79,9 @@ def dataset(
             the classes' indices, as ImageFolder numbers them, or the values of a column. A text is the field of each
             sample whose integer is its label.
         epochs: the number of epochs, if known. Nothing is then read ahead after the last one.
-        seed: of the order, and of the random numbers of ``foreread.image(..., train=True)``.
+        shuffle: False is the catalog's order.
+        seed: of the order, and of the random numbers of ``foreread.image(..., train=True)``. The order is foreread's
+            ``shuffle``. ``sampler="torch"`` is PyTorch's.
         start_epoch: the epoch of the first iteration.
         drop_last: drops samples that do not fill a batch on every rank.
         settings: sampler, rank, world_size, memory, disk, agent, look_ahead, origin_limit, on_error and others: as
@@ -79,37 +94,77 @@ def dataset(
     """
     if settings.pop("resume", None) is not None:
         raise ConfigError("resume: a tf.data.Dataset begins with a whole epoch: pass start_epoch=")
-    loader = Loader(target, batch_size=batch_size, epochs=epochs_of(epochs), seed=seed, drop_last=drop_last, **settings)
+    order: dict[str, Any] = {"shuffle": shuffle, "epochs": epochs, "seed": seed, "drop_last": drop_last}
+    loader = loader_of(target, batch_size=batch_size, settings=settings, **order)
+    on_error = settings.get("on_error") or "fail"
     try:
         known = labels_of(labels, loader)
         make = _maker(decode, field, loader, seed, known)
+        make.on_error = on_error
         reader = Reader(loader, make, batch_size, drop_last, start_epoch)
-        return _dataset(reader, make, _label_type(loader, known), batch_size if drop_last else None)
+        return _dataset(reader, make, _label_type(loader, known), batch_size if drop_last else None, on_error != "skip")
     except Exception:
         loader.close()
         raise
 
 
 class _Samples:
-    """Makes a vector of bytes of a batch, and its labels."""
+    """Makes a vector of bytes of a batch, and its labels. None of a batch without samples."""
 
     shape: tuple[int, ...] | None = ()
     dtype: Any = tf.string
+    #: The effect of a sample that cannot be decoded.
+    on_error = "fail"
+    #: Samples that were omitted or replaced, because they could not be decoded.
+    skipped = 0
 
     def __init__(self, labels: AnyLabels, take: Callable[[Any], Any] | None) -> None:
         self._labels = labels
         self._take = take
 
-    def __call__(self, batch: Batch) -> tuple[Any, Any]:
-        return self.samples(batch), None if self._labels is None else _array(batch_labels(batch, self._labels))
+    def __call__(self, batch: Batch) -> tuple[Any, Any] | None:
+        if len(batch) == 0:
+            return None
+        samples, used = self.samples(batch)
+        if len(used) == 0:
+            return None
+        if self._labels is None:
+            return samples, None
+        labels = batch_labels(batch, self._labels)
+        return samples, _array([labels[at] for at in used])
 
     def parts(self, batch: Batch) -> list[Any]:
         """The samples of a batch, or their fields."""
         return list(batch) if self._take is None else list(map(self._take, batch))
 
-    def samples(self, batch: Batch) -> Any:
-        """What a batch is in TensorFlow."""
-        return list(map(bytes, self.parts(batch)))
+    def samples(self, batch: Batch) -> tuple[Any, Sequence[int]]:
+        """What a batch is in TensorFlow, and the indices of its samples there."""
+        return list(map(bytes, self.parts(batch))), range(len(batch))
+
+    def used(self, batch: Batch, failures: dict[int, str]) -> Sequence[int]:
+        """The indices of the samples that are used of a batch: as ``foreread.torch.DataLoader`` uses them.
+
+        Raises:
+            CorruptError: if `on_error` does not permit these failures.
+        """
+        if not failures:
+            return range(len(batch))
+        for at, why in failures.items():
+            what = f"sample {batch[at].id} ({batch[at].path}) of epoch {batch.epoch} cannot be decoded"
+            if self.on_error == "fail":
+                raise CorruptError(f"{what}: {why}")
+            then = "left out" if self.on_error == "skip" else "replaced"
+            warnings.warn(f"{what} and is {then}: {why}", RuntimeWarning, stacklevel=2)
+        self.skipped += len(failures)
+        good = [at for at in range(len(batch)) if at not in failures]
+        if self.on_error == "skip":
+            return good
+        if not good:
+            raise CorruptError(
+                f"none of the {len(batch)} samples of a batch of epoch {batch.epoch} can be decoded, so that none can "
+                'replace them; the warnings name them; on_error="skip" omits them'
+            )
+        return [min(good, key=lambda other: abs(other - at)) for at in range(len(batch))]
 
 
 class _Decoded(_Samples):
@@ -123,18 +178,14 @@ class _Decoded(_Samples):
         self._seed = seed
         self.shape, self.dtype = tuple(decoder.shape), tf.as_dtype(decoder.dtype)
 
-    def samples(self, batch: Batch) -> Any:
-        settings: dict[str, Any] = {"seed": self._seed, "epoch": batch.epoch}
-        parts = self.parts(batch)
-        try:
-            return self._decoder.decode(parts, ids=batch.ids, **settings)
-        except Exception:
-            for sample, part in zip(batch, parts):
-                try:
-                    self._decoder.decode([part], ids=[sample.id], **settings)
-                except Exception as error:
-                    raise _undecodable(sample, batch.epoch, error) from error
-            raise
+    def samples(self, batch: Batch) -> tuple[Any, Sequence[int]]:
+        parts = batch if self._take is None else self.parts(batch)
+        pixels, failures = decode_batch(self._decoder, parts, batch.ids, self._seed, batch.epoch)
+        used = self.used(batch, failures)
+        if not failures or not used:
+            return pixels, used
+        room = _room((len(used), *pixels.shape[1:]), pixels.dtype)
+        return pixels.take(used, 0, out=room, mode="clip"), used
 
 
 class _Stacked(_Samples):
@@ -146,26 +197,28 @@ class _Stacked(_Samples):
         super().__init__(labels, None)
         self._decode = decode
 
-    def samples(self, batch: Batch) -> Any:
+    def samples(self, batch: Batch) -> tuple[Any, Sequence[int]]:
         import numpy
 
-        arrays = []
-        for sample in batch:
+        arrays: dict[int, Any] = {}
+        failures: dict[int, str] = {}
+        for at, sample in enumerate(batch):
             try:
-                arrays.append(numpy.asarray(self._decode(sample)))
+                arrays[at] = numpy.asarray(self._decode(sample))
             except Exception as error:
-                raise _undecodable(sample, batch.epoch, error) from error
-            if arrays[-1].shape != arrays[0].shape:
+                failures[at] = f"{type(error).__name__}: {error}"
+        used = self.used(batch, failures)
+        if not used:
+            return [], used
+        first = arrays[used[0]]
+        for at, array in arrays.items():
+            if array.shape != first.shape:
+                sample = batch[at]
                 raise ConfigError(
-                    f"sample {sample.id} ({sample.path}) has shape {arrays[-1].shape}, and others of its batch "
-                    f"{arrays[0].shape}: decode to one shape"
+                    f"sample {sample.id} ({sample.path}) has shape {array.shape}, and others of its batch {first.shape}: "
+                    "decode to one shape"
                 )
-        return numpy.stack(arrays, out=_room((len(arrays), *arrays[0].shape), arrays[0].dtype))
-
-
-def _undecodable(sample: Sample, epoch: int, error: Exception) -> CorruptError:
-    where = f"sample {sample.id} ({sample.path}) of epoch {epoch}"
-    return CorruptError(f"{where} cannot be decoded: {type(error).__name__}: {error}")
+        return numpy.stack([arrays[at] for at in used], out=_room((len(used), *first.shape), first.dtype)), used
 
 
 def _maker(decode: Decode, field: str | None, loader: Loader, seed: int, labels: AnyLabels) -> _Samples:
@@ -200,10 +253,12 @@ def _label_type(loader: Loader, labels: AnyLabels) -> tf.TensorSpec | None:
     return tf.TensorSpec((None, *array.shape), tf.as_dtype(array.dtype))
 
 
-def _dataset(reader: Reader, make: _Samples, label_type: tf.TensorSpec | None, size: int | None) -> tf.data.Dataset:
+def _dataset(reader: Reader, make: _Samples, label_type: tf.TensorSpec | None, size: int | None, whole: bool) -> tf.data.Dataset:
+    """The dataset of a reader. `whole` says whether batches have all of their samples."""
+    size = size if whole else None
     if make.shape is None:
         # The reader keeps the batch for the first iteration.
-        first, _ = next(reader.iterate())
+        first, _ = reader.first()
         make.shape, make.dtype = first.shape[1:], tf.as_dtype(first.dtype)
     types = [tf.TensorSpec((size, *make.shape), make.dtype)]
     if label_type is not None:
@@ -219,7 +274,8 @@ def _dataset(reader: Reader, make: _Samples, label_type: tf.TensorSpec | None, s
             yield (samples, labels) if len(types) > 1 else samples
 
     made = tf.data.Dataset.from_generator(batches, output_signature=tuple(types) if len(types) > 1 else types[0])
-    made = made.apply(tf.data.experimental.assert_cardinality(reader.batches))
+    if whole:
+        made = made.apply(tf.data.experimental.assert_cardinality(reader.batches))
     made.foreread = reader
     return made
 

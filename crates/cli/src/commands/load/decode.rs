@@ -16,6 +16,8 @@ use foreread_decode::{
 use foreread_settings::Knobs;
 use serde::Serialize;
 
+use crate::images::image_of;
+
 /// Batches that are decoded while the trainer works on one: as in the Python package.
 const AHEAD: usize = 2;
 
@@ -82,9 +84,12 @@ impl Decoding {
         if self.report.images == 0 && self.in_flight.is_empty() {
             self.began = Instant::now();
         }
-        let draw = |sample| Draw { seed: self.seed, epoch: batch.epoch(), sample };
-        let items: Vec<_> =
-            batch.samples().map(|one| Item { bytes: one.bytes(), draw: draw(one.id().0) }).collect();
+        let (seed, epoch) = (self.seed, batch.epoch());
+        let items = batch.samples().map(|one| Item {
+            bytes: image_of(&catalog, one.id(), &one.bytes()),
+            draw: Draw { seed, epoch, sample: one.id().0 },
+        });
+        let items: Vec<_> = items.collect();
         let memory = self.buffers.take(items.len() * self.pool.decoder().output_bytes());
         let pending = self.pool.begin(items, memory.context("no memory for a decoded batch")?);
         self.in_flight.push_back((batch, catalog, pending));

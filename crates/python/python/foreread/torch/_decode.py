@@ -15,6 +15,7 @@ from math import prod
 from typing import Any
 
 from .._image import ImageDecoder
+from .._image import image as make_image_decoder
 from .._native import hidden_file
 from ..errors import ConfigError
 
@@ -104,6 +105,8 @@ def _is_number(kind: tuple[str, list[int | None]] | None) -> bool:
 
 def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     """The function that `decode` names, for the samples of a Loader or Source of `target`."""
+    if decode is make_image_decoder:
+        raise ConfigError("decode=foreread.image is the function that makes a decoder: call it, such as foreread.image(224)")
     if callable(decode) and not isinstance(decode, ImageDecoder):
         return decode
     if decode in ("bytes", None):
@@ -118,13 +121,13 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return raw
     made = decode if isinstance(decode, ImageDecoder) else _image()
-    if samples.catalog.format not in ("files", "tar", "tfrecord", "zip"):
+    if samples.catalog.format not in ("files", "tar", "tfrecord", "zip") or samples.catalog.field_types:
         # The classes are not directories, so ImageFolder has no say in them.
         return made
     if (path := samples.catalog.first_without(IMAGES)) is not None:
         raise ConfigError(
             f"{path} is not an image, and ImageFolder would omit it; for ImageFolder's order, use a catalog of images only "
-            "(foreread.index(..., exclude=...)), or set decode='bytes' or a function"
+            f"(foreread.index(..., exclude=['**/*{os.path.splitext(path)[1]}'])), or set decode='bytes' or a function"
         )
     if samples.catalog.labels and (number := _without_class(samples)) is not None:
         raise ConfigError(

@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import default_collate
 
 from .._image import ImageDecoder
+from .._items import FieldLabels
 from .._native import MAX_EPOCHS, Batch, Loader, Sample
 from .._outlook import Picture
 from .._stats import Stats, Waits
@@ -22,7 +23,7 @@ from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._epoch import Epoch
 from ._images import DecodedBatch, ImageStage
-from ._threads import Pipeline
+from ._threads import Pipeline, one_operator_thread
 from ._transfer import Transfer
 
 #: Arguments of PyTorch's loader about worker processes, which have no effect without them, with its defaults.
@@ -83,6 +84,8 @@ class DataLoader:
             ``"auto"``: tensors if the format knows type and shape (a dict of them by name if samples have several
             fields), images if names have image extensions. ``foreread.image(...)`` decodes, crops and normalises images
             without the GIL: then batches are tensors of images, and ``transform`` gets each image's tensor.
+        labels: the field of each sample whose integer is its label, such as WebDataset's ``"cls"``. By default labels are
+            the classes' directories, or the format's column of labels.
         num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
             Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
             between runs. ``foreread.image`` has its own threads.
@@ -112,6 +115,7 @@ class DataLoader:
         target_transform: Callable[[Any], Any] | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         decode: str | Decode | None = "auto",
+        labels: str | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = 2,
         pin_memory: bool = False,
@@ -160,7 +164,8 @@ class DataLoader:
         self.dataset = _DatasetInfo(self._native)
         self._transform = transform
         self._target_transform = target_transform
-        self._labelled = self._native.has_labels
+        self._field_labels = self._labels_in(labels)
+        self._labelled = labels is not None or self._native.has_labels
         self._decode = self._decoder(decode, source)
         self._images: ImageStage | None = None
         self._on_error = on_error
@@ -187,13 +192,20 @@ class DataLoader:
         #: The number of iterations. A later one ends earlier ones.
         self._runs = 0
         self.skipped = 0
-        #: Seconds spent collating, and the waits at the last stats().
-        self._collating = 0.0
+        #: Seconds spent waiting for samples and collating, and the waits at the last stats().
+        self._reading = self._collating = 0.0
         self._last_waits = Waits()
         #: Seconds of iterations since the last stats(), without the time between epochs.
         self._seconds = 0.0
         #: Replaces the samples of a batch without any decodable sample.
         self._substitute: Any = _UNDECODABLE
+
+    def _labels_in(self, field: str | None) -> FieldLabels | None:
+        try:
+            return None if field is None else FieldLabels(field, self._native.catalog)
+        except Exception:
+            self._native.close()
+            raise
 
     def _decoder(self, decode: str | Decode | None, source: Any) -> Decode:
         try:
@@ -264,6 +276,7 @@ class DataLoader:
         batches = self._batches(consumed)
         step = self.batch_size * self._native.world_size
         taken = given = 0
+        delivered = False
 
         def take(next_batch: Callable[[], Batch | None]) -> Batch | None:
             nonlocal taken
@@ -293,7 +306,12 @@ class DataLoader:
             given += 1
             self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
             if batch is not None:
+                delivered = True
                 yield batch
+                # Before anything is taken that a later iteration has begun.
+                self._check(run)
+        if consumed == 0 < batches == given and not delivered:
+            raise CorruptError(f"no sample of epoch {epoch} can be decoded, and all were skipped; the warnings name them")
         # Marks the last batch as done before the next epoch.
         self._native.watch()
         if given < batches:
@@ -304,7 +322,11 @@ class DataLoader:
             raise ClosedError("a later iteration over this loader has ended this one: only one epoch is read at a time")
 
     def _wait(self) -> Batch | None:
-        return next(self._native, None)
+        begun = time.monotonic()
+        try:
+            return next(self._native, None)
+        finally:
+            self._reading += time.monotonic() - begun
 
     # ---- items ----
 
@@ -325,7 +347,11 @@ class DataLoader:
     def _timed(self, collate: Callable[[Any], Any], items: Any) -> Any:
         begun = time.monotonic()
         try:
-            return collate(items)
+            if self._images is None:
+                return collate(items)
+            # Threads of PyTorch's operators would compete with those that decode: that takes up to three times as long.
+            with one_operator_thread():
+                return collate(items)
         finally:
             self._collating += time.monotonic() - begun
 
@@ -348,22 +374,25 @@ class DataLoader:
     def _image_batch(self, decoded: DecodedBatch) -> Any:
         """The batch whose images were decoded into one tensor."""
         batch, images = decoded.batch, decoded.images
+        if not len(batch):
+            return None
         if decoded.failures or (self._target_transform is not None):
             return self._collated([self._image_item(decoded, at) for at in range(len(batch))])
         if self._on_error == "substitute":
             last = images[-1].clone()
-            self._substitute = (last, batch[-1].label) if self._labelled else last
+            self._substitute = (last, self._label(batch[-1])) if self._labelled else last
         if not self._labelled:
             return images
-        labels = default_collate(batch.labels)
-        return images, labels.pin_memory() if self._pin else labels
+        labels = default_collate([self._label(sample) for sample in batch] if self._field_labels else batch.labels)
+        return images, self._pinned(labels)
 
     def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
         """Raises, or warns of, a sample that cannot be decoded."""
         what = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded"
         if self._on_error == "fail":
             raise CorruptError(f"{what}: {why}") from (why if isinstance(why, Exception) else None)
-        warnings.warn(f"{what} and is left out: {why}", RuntimeWarning, stacklevel=3)
+        then = "left out" if self._on_error == "skip" else "replaced"
+        warnings.warn(f"{what} and is {then}: {why}", RuntimeWarning, stacklevel=3)
 
     def _transformed(self, batch: Batch, sample: Sample, item: Any) -> Any:
         try:
@@ -371,7 +400,7 @@ class DataLoader:
                 item = self._transform(item)
             if not self._labelled:
                 return item
-            label: Any = sample.label
+            label = self._label(sample)
             if self._target_transform is not None:
                 label = self._target_transform(label)
         except Exception as error:
@@ -400,11 +429,17 @@ class DataLoader:
         if self._on_error == "substitute":
             self._substitute = items[-1]
         batch = self._made([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
-        if self._pin:
-            from torch.utils.data._utils.pin_memory import pin_memory
+        return self._pinned(batch)
 
-            return pin_memory(batch)
-        return batch
+    def _pinned(self, batch: Any) -> Any:
+        if not self._pin:
+            return batch
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return pin_memory(batch)
+
+    def _label(self, sample: Sample) -> Any:
+        return sample.label if self._field_labels is None else self._field_labels.of(sample, sample.id)
 
     def _made(self, items: list[Any]) -> Any:
         """The batch of `items`. PyTorch's collate function knows no images, and its error does not say what to do."""
@@ -443,6 +478,7 @@ class DataLoader:
         """Statistics: see ``foreread.Stats``."""
         stats: Stats = self._native.stats()
         waits = Waits(
+            storage=self._reading,
             decode=self._images.waited if self._images is not None else 0.0,
             transform=self._pipeline.waited,
             collate=self._collating,

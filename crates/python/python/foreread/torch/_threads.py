@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -71,6 +72,17 @@ class _Pool:
         begun.wait()
         # The number is each thread's own, and that of threads to come: those are not the loader's.
         torch.set_num_threads(operators)
+
+
+@contextmanager
+def one_operator_thread() -> Iterator[None]:
+    """Lets PyTorch's operators use one thread of the caller, until the end."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _work(jobs: _Jobs, begun: threading.Event) -> None:

@@ -41,7 +41,16 @@ class Transfer:
                 yield self._copied(batch)
             return
         before: tuple[Any, Any] | None = None
-        for batch in batches:
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except Exception:
+                # Raised after the earlier batches.
+                if before is not None:
+                    yield self._ready(*before)
+                raise
             begun = self._begun(batch)
             if before is not None:
                 yield self._ready(*before)

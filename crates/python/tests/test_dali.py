@@ -195,6 +195,38 @@ def test_missing_file_is_named(images: Path, tmp_path: Path) -> None:
                 source()
 
 
+def test_failed_epoch_is_read_anew(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"{number:02}.bin").write_bytes(bytes([number]))
+    catalog = foreread.index(str(tmp_path))
+    (tmp_path / "03.bin").rename(tmp_path / "away")
+    with foreread.dali.source(catalog, 2, shuffle=False) as source:
+        for _ in range(2):
+            source()
+            with pytest.raises(foreread.NotFoundError, match="03.bin"):
+                source()
+        (tmp_path / "away").rename(tmp_path / "03.bin")
+        assert [sample[0] for _ in range(10) for sample in source()] == list(range(20))
+        with pytest.raises(StopIteration):
+            source()
+
+
+@pytest.mark.parametrize("labels", [False, None])
+def test_batches_without_samples_are_omitted(tmp_path: Path, labels: bool | None) -> None:
+    for number in range(6):
+        (tmp_path / f"class{number}").mkdir()
+        (tmp_path / f"class{number}" / "one.bin").write_bytes(bytes([number]))
+    catalog = foreread.index(str(tmp_path))
+    (tmp_path / "class3" / "one.bin").unlink()
+    with foreread.dali.source(catalog, 1, shuffle=False, labels=labels, on_error="skip") as source:
+        for _ in range(2):
+            batches = [source() for _ in range(5)]
+            samples = batches if labels is False else [samples for samples, _ in batches]
+            assert [bytes(sample) for (sample,) in samples] == [bytes([number]) for number in (0, 1, 2, 4, 5)]
+            with pytest.raises(StopIteration):
+                source()
+
+
 def test_mistakes_are_named(images: Path) -> None:
     with foreread.dali.source(str(images), BATCH) as source:
         with pytest.raises(foreread.ConfigError, match="parallel=True"):

@@ -183,6 +183,25 @@ def test_audio_gets_its_bytes(tmp_path: Path) -> None:
     assert rows == [{"bytes": b"sound 2", "path": str(paths[2])}, {"bytes": b"sound 0", "path": str(paths[0])}]
 
 
+def test_rows_without_an_image_are_none(files: Any) -> None:
+    paths = [row["path"] for row in files.cast_column("image", datasets.Image(decode=False))["image"]]
+    rows = {"image": [paths[0], None, paths[2]], "number": [0, 1, 2]}
+    plain = datasets.Dataset.from_dict(rows).cast_column("image", datasets.Image())
+    with foreread.huggingface.wrap(plain) as ours:
+        assert ours[1] == plain[1] == {"image": None, "number": 1}
+        assert [image is None for image in ours[:]["image"]] == [False, True, False]
+        assert [item["image"] is None for item in ours.__getitems__([1, 2])] == [True, False]
+
+
+def test_undecodable_image_names_its_path(files: Any, tmp_path: Path) -> None:
+    (tmp_path / "class1" / "04.png").write_bytes(b"no image")
+    with foreread.huggingface.wrap(files) as ours:
+        for take in (lambda: ours[4], lambda: ours[2:6], lambda: ours[[3, 4]], lambda: ours.__getitems__([3, 4])):
+            with pytest.raises(Exception) as caught:
+                take()
+            assert "row 4 (class1/04.png) cannot be decoded" in caught.value.__notes__[0]
+
+
 def test_unknown_locations_are_named(files: Any, shards: Any, tmp_path: Path) -> None:
     def refused(data: Any, match: str, **arguments: Any) -> None:
         with pytest.raises(foreread.ConfigError, match=match):

@@ -20,7 +20,7 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, Union
+from typing import Any, Literal, TypeAlias, Union
 
 import tensorflow as tf
 
@@ -59,6 +59,7 @@ def dataset(
     seed: int = 0,
     start_epoch: int = 0,
     drop_last: bool = False,
+    on_error: Literal["fail", "skip", "substitute"] = "fail",
     **settings: Any,
 ) -> tf.data.Dataset:
     """A dataset of batches of a directory, a bucket or shards, in the order that the seed draws.
@@ -84,7 +85,9 @@ def dataset(
             ``shuffle``. ``sampler="torch"`` is PyTorch's.
         start_epoch: the epoch of the first iteration.
         drop_last: drops samples that do not fill a batch on every rank.
-        settings: sampler, rank, world_size, memory, disk, agent, look_ahead, origin_limit, on_error and others: as
+        on_error: the effect of a sample that cannot be read or decoded: ``"fail"``, ``"skip"`` or ``"substitute"`` (by a
+            good one, of the same batch if it cannot be decoded). The last two warn of each one that cannot be decoded.
+        settings: sampler, rank, world_size, memory, disk, agent, look_ahead, origin_limit and others: as
             ``foreread.Loader``. Without ``rank``, rank and world size come from the launcher.
 
     Raises:
@@ -94,9 +97,10 @@ def dataset(
     """
     if settings.pop("resume", None) is not None:
         raise ConfigError("resume: a tf.data.Dataset begins with a whole epoch: pass start_epoch=")
+    # Always given, because a setting of the environment would not be known here.
+    settings["on_error"] = on_error
     order: dict[str, Any] = {"shuffle": shuffle, "epochs": epochs, "seed": seed, "drop_last": drop_last}
     loader = loader_of(target, batch_size=batch_size, settings=settings, **order)
-    on_error = settings.get("on_error") or "fail"
     try:
         known = labels_of(labels, loader)
         make = _maker(decode, field, loader, seed, known)

@@ -162,8 +162,8 @@ impl<'a> Jpeg<'a> {
         let decompress = &mut self.state.decompress;
         // SAFETY: reads the header, which was read.
         let several = unsafe { jpeg_has_multiple_scans(decompress) } != 0;
-        // Where scans are missing, libjpeg smooths over more than a margin: then a region would have
-        // other pixels than in the whole image.
+        // Where scans are missing, libjpeg smooths over more than a margin: then a region would
+        // have other pixels than in the whole image.
         let whole = Region::whole(decompress.image_width, decompress.image_height);
         let used = if several { whole } else { region };
         caught(|| decoded(decompress, used, cmyk, complete, pixels))?;

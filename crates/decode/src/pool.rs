@@ -142,8 +142,8 @@ impl<D: Decoder, O: Output> fmt::Debug for Pending<D, O> {
     }
 }
 
-/// The threads for one of `ranks` processes of this machine that decode at the same time: its part of
-/// the cores. A process that is bound to its part already has all of them.
+/// The threads for one of `ranks` processes of this machine that decode at the same time: its part
+/// of the cores. A process that is bound to its part already has all of them.
 pub fn threads_of_rank(ranks: u32) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let all = online_processors().unwrap_or(cores);

@@ -388,11 +388,12 @@ class DataLoader:
 
     def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
         """Raises, or warns of, a sample that cannot be decoded."""
-        what = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch} cannot be decoded"
+        what = f"sample {sample.id} ({sample.path}) of epoch {batch.epoch}"
         if self._on_error == "fail":
-            raise CorruptError(f"{what}: {why}") from (why if isinstance(why, Exception) else None)
-        then = "left out" if self._on_error == "skip" else "replaced"
-        warnings.warn(f"{what} and is {then}: {why}", RuntimeWarning, stacklevel=3)
+            raise CorruptError(f"{what} cannot be decoded: {why}") from (why if isinstance(why, Exception) else None)
+        skips = self._on_error == "skip"
+        effect = "cannot be decoded and is left out" if skips else "cannot be decoded and is replaced"
+        warnings.warn(f"{what} {effect}: {why}", RuntimeWarning, stacklevel=3)
 
     def _transformed(self, batch: Batch, sample: Sample, item: Any) -> Any:
         try:

@@ -38,6 +38,9 @@ class Engine:
             until then its own process gets samples without a copy.
     """
 
+    #: This process. Kept here, because iterators that are dropped at exit find the module's own names gone.
+    _process = staticmethod(os.getpid)
+
     def __init__(self, source: Source, *, shared: bool = True) -> None:
         self._local: _LocalSource | None = _LocalSource(source)
         self._client: ShareClient | None = None
@@ -55,7 +58,7 @@ class Engine:
     @property
     def is_local(self) -> bool:
         """Whether this process created the engine."""
-        return self._local is not None and self._local.pid == os.getpid()
+        return self._local is not None and self._local.pid == self._process()
 
     def _own(self) -> _LocalSource:
         if self._local is None or not self.is_local:
@@ -68,12 +71,12 @@ class Engine:
         return self._own().source
 
     def _access(self) -> Source | ShareClient:
-        if self._local is not None and self._local.pid == os.getpid():
+        if self._local is not None and self._local.pid == self._process():
             return self._local.source
-        if self._client is None or self._client_pid != os.getpid():
+        if self._client is None or self._client_pid != self._process():
             if not self._address:
                 raise RuntimeError("the engine was not shared before this process was forked: start workers with spawn")
-            self._client, self._client_pid = ShareClient(self._address), os.getpid()
+            self._client, self._client_pid = ShareClient(self._address), self._process()
         return self._client
 
     @property

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+#: Tests of frameworks that this environment lacks: `cargo xtask soak --only frameworks` has them.
+_FRAMEWORKS = {"test_dali.py": "nvidia", "test_grain.py": "grain", "test_huggingface.py": "datasets", "test_tensorflow.py": "tensorflow"}
+collect_ignore = [file for file, package in _FRAMEWORKS.items() if find_spec(package) is None]
 
 #: The wheel that `cargo xtask` has built, if any.
 WHEEL = os.environ.get("FOREREAD_TEST_WHEEL")

@@ -283,3 +283,30 @@ fn closed_output_ends_the_run_with_141() {
     drop(output);
     assert_eq!(child.wait().unwrap().code(), Some(141));
 }
+
+/// A PNG of one pixel.
+const PNG: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x02\0\0\0\x90wS\xde\0\0\0\x0cIDATx\x9cc\x10\
+    P0\0\0\0\xa4\0a4f}r\0\0\0\0IEND\xaeB`\x82";
+
+#[test]
+// semantics: IMAGE-2
+fn decoding_counts_images_and_names_damaged_ones() {
+    let samples = Samples::new();
+    for number in 0..20 {
+        samples.add(&format!("class{}/{number:02}.png", number % 2), PNG);
+    }
+    let options = ["--decode", "image:8", "--decode-threads", "2", "--batch-size", "3"];
+    let report = load(&samples, &options);
+    assert_eq!(number(&report, "/decode/images"), 40);
+    assert_eq!((number(&report, "/decode/failed"), number(&report, "/decode/threads")), (0, 2));
+    samples.add("class1/21.png", &PNG[..40]);
+    let path = samples.path().to_str().unwrap();
+    let run_with = |more: &[&str]| run(&mut foreread(["load", path].iter().chain(&options).chain(more)));
+    let failed = run_with(&[]).fails(1);
+    assert!(failed.contains("(class1/21.png) of epoch 0 cannot be decoded: "), "{failed}");
+    let text = run_with(&["--on-error", "skip", "--epochs", "1"]).ok();
+    assert!(text.contains("20 images decoded: ") && text.contains("; 1 could not be decoded"), "{text}");
+    let refused = run(&mut foreread(["load", path, "--decode", "sound"])).fails(2);
+    assert!(refused.contains("expected image, or image:SIZE"), "{refused}");
+}

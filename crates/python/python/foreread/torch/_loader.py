@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch.utils.data import default_collate
@@ -39,6 +39,8 @@ _REFUSED = {
 
 #: The worker arguments that a warning has named.
 _IGNORED: set[str] = set()
+
+T = TypeVar("T")
 
 #: Marks a sample that could not be decoded.
 _UNDECODABLE = object()
@@ -164,9 +166,9 @@ class DataLoader:
         self.dataset = _DatasetInfo(self._native)
         self._transform = transform
         self._target_transform = target_transform
-        self._field_labels = self._labels_in(labels)
+        self._field_labels = None if labels is None else self._checked(lambda: FieldLabels(labels, self._native.catalog))
         self._labelled = labels is not None or self._native.has_labels
-        self._decode = self._decoder(decode, source)
+        self._decode = self._checked(lambda: decoder(decode, self._native, source))
         self._images: ImageStage | None = None
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
@@ -200,16 +202,10 @@ class DataLoader:
         #: Replaces the samples of a batch without any decodable sample.
         self._substitute: Any = _UNDECODABLE
 
-    def _labels_in(self, field: str | None) -> FieldLabels | None:
+    def _checked(self, make: Callable[[], T]) -> T:
+        """What `make` returns. The run is closed if it raises, because no caller gets this loader."""
         try:
-            return None if field is None else FieldLabels(field, self._native.catalog)
-        except Exception:
-            self._native.close()
-            raise
-
-    def _decoder(self, decode: str | Decode | None, source: Any) -> Decode:
-        try:
-            return decoder(decode, self._native, source)
+            return make()
         except Exception:
             self._native.close()
             raise

@@ -4,6 +4,9 @@
 //! yet. The price: a test that prints such a line would be counted. Cargo hides the output of
 //! passing tests, so only the counts of a failed run can be affected.
 
+/// The lines of a failed test's output that are kept. The panic's message comes first.
+const KEPT_LINES: usize = 12;
+
 /// Summed results of the test binaries of one run.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Results {
@@ -11,10 +14,26 @@ pub struct Results {
     pub passed: u64,
     /// Tests that failed.
     pub failed: u64,
+    /// The failed tests, in order.
+    pub failed_tests: Vec<FailedTest>,
     /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
     pub ignored: Vec<String>,
     /// Skipped Python tests, with their reasons.
     pub skipped: Vec<String>,
+    /// Whether the next line belongs to the output of the failed tests of a binary.
+    in_output: bool,
+}
+
+/// The line before and after the output of the failed tests of a binary.
+const FAILURES: &str = "failures:";
+
+/// A test that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedTest {
+    /// Its path; of a Python test with the error.
+    pub name: String,
+    /// The first lines of its output, without blank lines.
+    pub output: Vec<String>,
 }
 
 impl Results {
@@ -23,8 +42,12 @@ impl Results {
         let line = without_colours(line);
         let line = line.trim_end();
         if let Some(summary) = line.strip_prefix("test result: ") {
+            self.in_output = false;
             self.passed += number_before(summary, " passed");
             self.failed += number_before(summary, " failed");
+        } else if self.in_output {
+            self.in_output = line != FAILURES;
+            self.read_output(line);
         } else if let Some(sums) = pytest_sums(line) {
             self.passed += number_before(sums, " passed");
             // An error in setup or teardown counts as a failure.
@@ -34,6 +57,23 @@ impl Results {
         } else if let Some((name, reason)) = ignored_test(line) {
             let reason = if reason.is_empty() { "no reason given" } else { reason };
             self.ignored.push(format!("{name}: {reason}"));
+        } else if line == FAILURES {
+            self.in_output = true;
+        } else if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
+            self.failed_tests.push(FailedTest { name: test.to_owned(), output: Vec::new() });
+        }
+    }
+
+    /// Parses a line between the two headings `failures:` of Rust's harness.
+    fn read_output(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
+            self.failed_tests.push(FailedTest { name: name.to_owned(), output: Vec::new() });
+        } else if let Some(test) = self.failed_tests.last_mut()
+            && self.in_output
+            && !line.is_empty()
+            && test.output.len() < KEPT_LINES
+        {
+            test.output.push(line.to_owned());
         }
     }
 }
@@ -114,6 +154,26 @@ mod tests {
     }
 
     #[test]
+    fn failed_tests_keep_their_output() {
+        let results = read(
+            "test a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\nthread 'a::b' panicked at x.rs:3:5:\n\
+             left: 1\n\n---- c stdout ----\nError: gone\n\n\nfailures:\n    a::b\n    c\n\n\
+             test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n",
+        );
+        assert_eq!((results.passed, results.failed), (10, 2));
+        let [first, second] = &results.failed_tests[..] else { panic!("{results:?}") };
+        assert_eq!(first.name, "a::b");
+        assert_eq!(first.output, ["thread 'a::b' panicked at x.rs:3:5:", "left: 1"]);
+        assert_eq!((second.name.as_str(), &second.output[..]), ("c", &["Error: gone".to_owned()][..]));
+    }
+
+    #[test]
+    fn long_output_of_a_failed_test_is_cut() {
+        let long = format!("failures:\n---- a stdout ----\n{}failures:\n", "line\n".repeat(50));
+        assert_eq!(read(&long).failed_tests[0].output.len(), KEPT_LINES);
+    }
+
+    #[test]
     fn pythons_tests_are_summed_too() {
         let results = read(
             "......s.F                                             [100%]\n\
@@ -124,6 +184,8 @@ mod tests {
         );
         assert_eq!((results.passed, results.failed), (96, 3));
         assert_eq!(results.skipped, ["tests/test_x.py:20: no disk"]);
+        let [failed] = &results.failed_tests[..] else { panic!("{results:?}") };
+        assert_eq!(failed.name, "tests/test_x.py::test_y - AssertionError: 3 passed in it");
         assert_eq!(read("compiled 3 crates in 2.00s\n"), read("89 passed in a row\n"));
     }
 

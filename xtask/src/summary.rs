@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::background::EndedStep;
-use crate::results::Results;
+use crate::results::{FailedTest, Results};
 use crate::seed::Seed;
 
 /// How a step ended.
@@ -24,6 +24,7 @@ pub struct Summary {
     passed: u64,
     failures: u64,
     failed_steps: Vec<String>,
+    failed_tests: Vec<FailedTest>,
     skipped: Vec<String>,
 }
 
@@ -71,6 +72,7 @@ impl Summary {
     fn add(&mut self, results: Results) {
         self.passed += results.passed;
         self.failures += results.failed;
+        self.failed_tests.extend(results.failed_tests);
         results.skipped.into_iter().for_each(|test| self.skip(test));
         for test in results.ignored {
             self.skip(format!("{test}; run it with `cargo test -- --ignored`"));
@@ -92,9 +94,15 @@ impl Summary {
         self.skipped.len()
     }
 
-    /// The end of the output: failed steps, the seed, skipped things, and the line with the sums.
+    /// The end of the output: failed tests and steps, the seed, skipped things, and the line with the sums.
     pub fn summary(&self, seed: Seed) -> String {
         let mut text = String::new();
+        for test in &self.failed_tests {
+            let _ = writeln!(text, "failed test: {}", test.name);
+            for line in &test.output {
+                let _ = writeln!(text, "    {line}");
+            }
+        }
         for step in &self.failed_steps {
             let _ = writeln!(text, "failed: {step}");
         }
@@ -118,22 +126,20 @@ mod tests {
         summary.step("fmt", |_| Ok(StepOutcome::Ran(true)));
         summary.step("clippy", |_| Ok(StepOutcome::Skipped("needs clippy".into())));
         summary.step("test", |results| {
-            *results = Results {
-                passed: 5,
-                failed: 2,
-                ignored: vec!["slow: takes a day".into()],
-                ..Results::default()
-            };
+            results.passed = 5;
+            results.failed = 2;
+            results.failed_tests = vec![FailedTest { name: "a::b".into(), output: vec!["left: 1".into()] }];
+            results.ignored = vec!["slow: takes a day".into()];
             Ok(StepOutcome::Ran(false))
         });
         summary.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));
         assert!(!summary.succeeded());
         let summary = summary.summary(Seed::choose().unwrap());
         let lines: Vec<_> = summary.lines().collect();
-        assert_eq!(lines[..2], ["failed: test", "failed: doc"]);
-        assert!(lines[2].starts_with("seed "));
-        assert_eq!(lines[3], "skipped: clippy: needs clippy");
-        assert!(lines[4].starts_with("skipped: slow: takes a day"));
-        assert_eq!(lines[5..], ["6 passed, 4 failed, 2 skipped"]);
+        assert_eq!(lines[..4], ["failed test: a::b", "    left: 1", "failed: test", "failed: doc"]);
+        assert!(lines[4].starts_with("seed "));
+        assert_eq!(lines[5], "skipped: clippy: needs clippy");
+        assert!(lines[6].starts_with("skipped: slow: takes a day"));
+        assert_eq!(lines[7..], ["6 passed, 4 failed, 2 skipped"]);
     }
 }

@@ -1,7 +1,7 @@
 //! The cost of a sample on its way to a worker process, in microseconds of processor time at either
 //! end.
 //!
-//! `cargo run --release -p foreread-store --example cost [bytes] [samples at once]`
+//! `cargo run --release -p foreread-store --example worker_cost [bytes] [samples at once]`
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {

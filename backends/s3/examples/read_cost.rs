@@ -2,7 +2,7 @@
 //! per sample, in alternation.
 //!
 //! ```text
-//! cargo run --release -p foreread-s3 --example cost [ROUNDS]
+//! cargo run --release -p foreread-s3 --example read_cost [ROUNDS]
 //! ```
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! The cost of the layers per sample without waits: `cargo run --release -p foreread-layers
-//! --example cost`.
+//! The cost of the layers per sample without waits:
+//! `cargo run --release -p foreread-layers --example stack_cost`.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -20,6 +20,7 @@ mod pictures;
 mod python;
 mod recording;
 mod results;
+mod second_attempt;
 mod seed;
 mod service;
 mod soak;

@@ -15,6 +15,7 @@ use crate::background::StepCommand;
 use crate::cargo::{run, run_tests};
 use crate::needs::{self, Need, NeedSource};
 use crate::results::Results;
+use crate::second_attempt;
 use crate::steps::TestRun;
 use crate::summary::StepOutcome;
 use crate::workspace::Workspace;
@@ -69,7 +70,14 @@ pub fn run_step(of: &TestRun<'_>, results: &mut Results) -> Result<StepOutcome> 
     tests.args(["-m", "not frameworks", "tests"]).env("FOREREAD_TEST_WHEEL", &wheel);
     // Most of a test's time is spent waiting for processes that import PyTorch.
     tests.args(["--dist", "load", "--tx"]).arg(workers(of.workspace));
-    Ok(StepOutcome::Ran(run_tests(&mut tests, results, &mut std::io::stdout().lock())?))
+    let out = &mut std::io::stdout().lock();
+    let alone = |paths: &[&str]| {
+        let mut alone = self::tests(of, DIRECTORY);
+        alone.args(paths).env("FOREREAD_TEST_WHEEL", &wheel);
+        alone
+    };
+    let passed = run_tests(&mut tests, results, out)? || second_attempt::run(results, alone, out)?;
+    Ok(StepOutcome::Ran(passed))
 }
 
 /// The command that builds the wheel: what it compiles, the whole step has then compiled already.
@@ -119,7 +127,7 @@ fn program(workspace: &Workspace, environment: &str, name: &str) -> PathBuf {
 /// The package's tests in an environment. The caller selects them.
 pub fn tests(of: &TestRun<'_>, environment: &str) -> Command {
     let mut tests = python(of.workspace, environment);
-    tests.args(STRICT).args(["-m", "pytest", "-rs", "-p", "no:cacheprovider", "--quiet"]);
+    tests.args(STRICT).args(["-m", "pytest", "-rfEs", "-p", "no:cacheprovider", "--quiet"]);
     of.seed.export(&mut tests);
     tests.arg("--config-file=../../pyproject.toml").current_dir(of.workspace.root.join(PACKAGE));
     tests

@@ -16,12 +16,16 @@ pub struct Results {
     pub failed: u64,
     /// The failed tests, in order.
     pub failed_tests: Vec<FailedTest>,
+    /// Failed tests that passed in a second attempt, with the output of the first one.
+    pub unstable_tests: Vec<FailedTest>,
+    /// Test binaries that have begun and not ended.
+    pub unfinished: u64,
     /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
     pub ignored: Vec<String>,
     /// Skipped Python tests, with their reasons.
     pub skipped: Vec<String>,
     /// Whether the next line belongs to the output of the failed tests of a binary.
-    in_output: bool,
+    pub in_output: bool,
 }
 
 /// The line before and after the output of the failed tests of a binary.
@@ -36,6 +40,13 @@ pub struct FailedTest {
     pub output: Vec<String>,
 }
 
+impl FailedTest {
+    /// The name by which the test can be run.
+    pub fn path(&self) -> &str {
+        self.name.split_once(" - ").map_or(&*self.name, |(path, _)| path)
+    }
+}
+
 impl Results {
     /// Parses one line of output. Most lines have no result.
     pub fn read_line(&mut self, line: &str) {
@@ -43,6 +54,7 @@ impl Results {
         let line = line.trim_end();
         if let Some(summary) = line.strip_prefix("test result: ") {
             self.in_output = false;
+            self.unfinished = self.unfinished.saturating_sub(1);
             self.passed += number_before(summary, " passed");
             self.failed += number_before(summary, " failed");
         } else if self.in_output {
@@ -57,6 +69,8 @@ impl Results {
         } else if let Some((name, reason)) = ignored_test(line) {
             let reason = if reason.is_empty() { "no reason given" } else { reason };
             self.ignored.push(format!("{name}: {reason}"));
+        } else if is_begin(line) {
+            self.unfinished += 1;
         } else if line == FAILURES {
             self.in_output = true;
         } else if let Some(test) = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR ")) {
@@ -76,6 +90,12 @@ impl Results {
             test.output.push(line.to_owned());
         }
     }
+}
+
+/// Whether a test binary begins: `running 3 tests`.
+fn is_begin(line: &str) -> bool {
+    let count = line.strip_prefix("running ").and_then(|line| line.split_once(" test"));
+    count.is_some_and(|(count, rest)| count.parse::<u64>().is_ok() && ["", "s"].contains(&rest))
 }
 
 /// The sums in pytest's last line, `1 failed, 89 passed in 20.39s`, with or without a rule around
@@ -186,7 +206,16 @@ mod tests {
         assert_eq!(results.skipped, ["tests/test_x.py:20: no disk"]);
         let [failed] = &results.failed_tests[..] else { panic!("{results:?}") };
         assert_eq!(failed.name, "tests/test_x.py::test_y - AssertionError: 3 passed in it");
+        assert_eq!(failed.path(), "tests/test_x.py::test_y");
         assert_eq!(read("compiled 3 crates in 2.00s\n"), read("89 passed in a row\n"));
+    }
+
+    #[test]
+    fn crashed_binary_is_unfinished() {
+        let ended = "test result: ok. 2 passed; 0 failed\n";
+        let results = read(&format!("running 2 tests\n{ended}running 1 test\nrunning 2 tests\n{ended}"));
+        assert_eq!((results.passed, results.unfinished), (4, 1));
+        assert_eq!(read("running tests\nrunning 3 testers\n").unfinished, 0);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::cargo::{cargo, run, run_tests};
 use crate::needs::{self, Need, Tests};
 use crate::python;
 use crate::results::Results;
+use crate::second_attempt;
 use crate::seed::Seed;
 use crate::service::TestServer;
 use crate::summary::StepOutcome;
@@ -119,7 +120,9 @@ impl TestStep {
             TestStep::Test => {
                 let (mut command, _prepared) = suites(of)?;
                 let out = &mut std::io::stdout().lock();
-                Ok(StepOutcome::Ran(run_tests(&mut command, results, out)?))
+                let passed = run_tests(&mut command, results, out)?
+                    || second_attempt::run(results, |names| alone(of, &command, names), out)?;
+                Ok(StepOutcome::Ran(passed))
             }
             TestStep::Python => python::run_step(of, results),
             step => match step.command(of) {
@@ -182,10 +185,7 @@ pub fn suites(of: &TestRun<'_>) -> Result<(Command, PreparedTests)> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         command.env(THREADS, (2 * cores).to_string());
     }
-    match of.packages {
-        [] => command.arg("--workspace"),
-        packages => command.args(packages.iter().flat_map(|package| ["--package", package])),
-    };
+    select_packages(of, &mut command);
     let prepared = prepare(of, &mut command, |_| true)?;
     if !prepared.missing.is_empty() {
         let left_out = prepared.missing.iter();
@@ -193,6 +193,27 @@ pub fn suites(of: &TestRun<'_>) -> Result<(Command, PreparedTests)> {
         command.args(left_out.flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
     }
     Ok((command, prepared))
+}
+
+fn select_packages(of: &TestRun<'_>, command: &mut Command) {
+    match of.packages {
+        [] => command.arg("--workspace"),
+        packages => command.args(packages.iter().flat_map(|package| ["--package", package])),
+    };
+}
+
+/// The command that runs these tests of the suites, one at a time.
+fn alone(of: &TestRun<'_>, suites: &Command, names: &[&str]) -> Command {
+    let mut command = cargo(of.workspace, ["test", "--no-fail-fast", "--tests"]);
+    select_packages(of, &mut command);
+    for (name, value) in suites.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.args(["--", "--test-threads=1", "--exact"]).args(names);
+    command
 }
 
 /// Sets the seed for a command that runs tests, and the tools and servers of the `wanted` tests.
@@ -265,6 +286,17 @@ mod tests {
         let shown = crate::cargo::shown(&some);
         let begins = "cargo test --no-fail-fast --package foreread-tier --package foreread-layers -- --skip ";
         assert!(shown.starts_with(begins), "{shown}");
+    }
+
+    #[test]
+    fn tests_run_alone_in_the_environment_of_all() {
+        let workspace = workspace();
+        let of = TestRun { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
+        let (suites, _prepared) = suites(&of).unwrap();
+        let command = alone(&of, &suites, &["a::b", "c"]);
+        let expected = "cargo test --no-fail-fast --tests --workspace -- --test-threads=1 --exact a::b c";
+        assert_eq!(shown(&command), expected);
+        assert!(suites.get_envs().eq(command.get_envs()));
     }
 
     #[test]

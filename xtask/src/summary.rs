@@ -25,6 +25,7 @@ pub struct Summary {
     failures: u64,
     failed_steps: Vec<String>,
     failed_tests: Vec<FailedTest>,
+    unstable_tests: Vec<FailedTest>,
     skipped: Vec<String>,
 }
 
@@ -73,6 +74,7 @@ impl Summary {
         self.passed += results.passed;
         self.failures += results.failed;
         self.failed_tests.extend(results.failed_tests);
+        self.unstable_tests.extend(results.unstable_tests);
         results.skipped.into_iter().for_each(|test| self.skip(test));
         for test in results.ignored {
             self.skip(format!("{test}; run it with `cargo test -- --ignored`"));
@@ -94,11 +96,13 @@ impl Summary {
         self.skipped.len()
     }
 
-    /// The end of the output: failed tests and steps, the seed, skipped things, and the line with the sums.
+    /// The end of the output: unstable and failed tests, failed steps, the seed, skipped things, and
+    /// the line with the sums.
     pub fn summary(&self, seed: Seed) -> String {
         let mut text = String::new();
-        for test in &self.failed_tests {
-            let _ = writeln!(text, "failed test: {}", test.name);
+        let unstable = self.unstable_tests.iter().map(|test| ("unstable test", test));
+        for (kind, test) in unstable.chain(self.failed_tests.iter().map(|test| ("failed test", test))) {
+            let _ = writeln!(text, "{kind}: {}", test.name);
             for line in &test.output {
                 let _ = writeln!(text, "    {line}");
             }
@@ -129,6 +133,7 @@ mod tests {
             results.passed = 5;
             results.failed = 2;
             results.failed_tests = vec![FailedTest { name: "a::b".into(), output: vec!["left: 1".into()] }];
+            results.unstable_tests = vec![FailedTest { name: "c".into(), output: vec![] }];
             results.ignored = vec!["slow: takes a day".into()];
             Ok(StepOutcome::Ran(false))
         });
@@ -136,10 +141,11 @@ mod tests {
         assert!(!summary.succeeded());
         let summary = summary.summary(Seed::choose().unwrap());
         let lines: Vec<_> = summary.lines().collect();
-        assert_eq!(lines[..4], ["failed test: a::b", "    left: 1", "failed: test", "failed: doc"]);
-        assert!(lines[4].starts_with("seed "));
-        assert_eq!(lines[5], "skipped: clippy: needs clippy");
-        assert!(lines[6].starts_with("skipped: slow: takes a day"));
-        assert_eq!(lines[7..], ["6 passed, 4 failed, 2 skipped"]);
+        assert_eq!(lines[..3], ["unstable test: c", "failed test: a::b", "    left: 1"]);
+        assert_eq!(lines[3..5], ["failed: test", "failed: doc"]);
+        assert!(lines[5].starts_with("seed "));
+        assert_eq!(lines[6], "skipped: clippy: needs clippy");
+        assert!(lines[7].starts_with("skipped: slow: takes a day"));
+        assert_eq!(lines[8..], ["6 passed, 4 failed, 2 skipped"]);
     }
 }

@@ -43,8 +43,12 @@ def batches(directory: Path, **settings: Any) -> tuple[list[list[tuple[int, byte
 def test_loader_reads_through_the_agent(directory: Path, agent: Path) -> None:
     expected, _ = batches(directory, agent="off")
     for _ in range(2):
-        found, stats = batches(directory, agent=agent)
-        assert found == expected
+        for _ in range(10):
+            found, stats = batches(directory, agent=agent)
+            assert found == expected
+            # An agent that is silent for long, on a busy machine, is read around.
+            if stats.report["agent"]["direct_samples"] == 0:
+                break
         assert "agent" in str(stats) and stats.origin_bytes == 0
     # The second loader found all samples in the agent's memory.
     report = status(agent)

@@ -69,7 +69,7 @@ def test_argument_that_is_no_text_is_wrong_usage(directory: Path, tmp_path: Path
 
 
 def test_closed_pipe_ends_the_command_with_141(directory: Path) -> None:
-    with start("load", str(directory), "--epochs", "50", "--compute-ms", "10") as child:
+    with start("load", str(directory), "--epochs", "5000", "--compute-ms", "10") as child:
         assert child.stdout is not None
         assert len(child.stdout.read(20)) == 20
         child.stdout.close()
@@ -86,7 +86,9 @@ def test_signal_saves_the_state_and_the_run_resumes(directory: Path, tmp_path: P
     whole = ids(out)
     seen, codes, delay = list[int](), list[int](), 0.3
     while codes[-1:] != [0]:
-        child = start(*run, "--compute-ms=20", "--state", str(state))
+        # Slow until a run was interrupted.
+        compute = "--compute-ms=20" if 128 + sent in codes else "--compute-ms=300"
+        child = start(*run, compute, "--state", str(state))
         # Longer each time, so that a slow machine gets to its first batch and to the end.
         time.sleep(delay)
         delay *= 1.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +66,22 @@ def test_simulation_prints_what_the_guide_shows(name: str) -> None:
     assert done.stdout.startswith(shown)
 
 
+#: Runs a script that gets SIGTERM after its third line.
+STOPPED = """
+import builtins, os, runpy, signal, sys
+lines, plain = 0, print
+def counted(*values, **options):
+    global lines
+    plain(*values, **options)
+    lines += 1
+    if lines == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+builtins.print = counted
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 def test_resume_example_continues_after_sigterm(interpreter: str, images: Path, tmp_path: Path) -> None:
     options = ["--classes", "5", "--batch-size", "8", "--workers", "2"]
 
@@ -74,13 +89,10 @@ def test_resume_example_continues_after_sigterm(interpreter: str, images: Path, 
         return re.findall(r"^(epoch \d+ step \d+ loss .*)$", text, re.MULTILINE)
 
     whole = losses(run(interpreter, tmp_path, EXAMPLES / "resume.py", images, "--checkpoint", "whole.pt", *options))
-    command = [interpreter, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", *options]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as stopped:
-        assert stopped.stdout is not None
-        first = "".join(stopped.stdout.readline() for _ in range(3))
-        stopped.send_signal(signal.SIGTERM)
-        first += stopped.stdout.read()
-    assert stopped.returncode == 143
+    command = [interpreter, "-c", STOPPED, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", *options]
+    stopped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert stopped.returncode == 143, stopped.stderr
+    first = stopped.stdout
     rest = losses(run(interpreter, tmp_path, EXAMPLES / "resume.py", images, "--checkpoint", "run.pt", *options))
     assert losses(first) + rest == whole
     assert 3 <= len(losses(first)) < len(whole) == 2 * 13

@@ -68,7 +68,7 @@ class Job:
             "DISK": f"{directory / 'scratch'}=100MB",
             "FOREREAD_INTERFACE": "lo",
             "FOREREAD_TEST_DELIVERED": str(directory / "delivered"),
-            "FOREREAD_TEST_STEP": "0.25",
+            "FOREREAD_TEST_STEP": "0.5",
             "OMP_NUM_THREADS": "1",
         }
         script = "examples/hpc/train.sbatch"
@@ -134,7 +134,7 @@ def test_requeued_job_delivers_each_sample_once(
     options = ["--classes", 5, "--epochs", EPOCHS, "--batch-size", BATCH, "--memory", 0]
     (tmp_path / "job").mkdir()
     job = Job(tmp_path / "job", variables, python, samples, *options)
-    job.wait(lambda: "epoch 0 step 4 " in job.log())
+    job.wait(lambda: "epoch 0 step 2 " in job.log())
     job.run("scancel", "--signal=TERM", "--batch", job.id)
     job.start_again()
     first = job.delivered()

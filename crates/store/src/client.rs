@@ -168,6 +168,12 @@ impl Client {
         RequestStream { caller: CallerGuard::new(&self.connection) }
     }
 
+    /// Whether the server's process is known to run. False also where it cannot be observed, such
+    /// as from another container.
+    pub fn is_server_running(&self) -> bool {
+        self.connection.is_server_running()
+    }
+
     /// Whether this process made the connection, so is not a forked child.
     pub fn is_own(&self) -> bool {
         self.connection.is_own()

@@ -49,6 +49,11 @@ impl PeerProcess {
         matches!(self, Self::Pid(_))
     }
 
+    /// Whether the process is known to run.
+    pub(crate) fn is_running(&self) -> bool {
+        !matches!(self, Self::Unknown) && !self.has_exited()
+    }
+
     /// Whether the process is known to have ended.
     pub(crate) fn has_exited(&self) -> bool {
         match self {
@@ -73,7 +78,7 @@ mod tests {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
         let processes = [PeerProcess::of(pid), PeerProcess::Pid(Pid::from_raw(pid).unwrap())];
-        assert!(processes.iter().all(|process| !process.has_exited()));
+        assert!(processes.iter().all(|process| process.is_running() && !process.has_exited()));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(processes.iter().all(PeerProcess::has_exited));
@@ -82,6 +87,7 @@ mod tests {
 
     #[test]
     fn unobservable_process_counts_as_alive() {
-        assert!(!PeerProcess::of(0).has_exited());
+        let process = PeerProcess::of(0);
+        assert!(!process.has_exited() && !process.is_running());
     }
 }

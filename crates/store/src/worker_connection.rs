@@ -206,6 +206,11 @@ impl WorkerConnection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the server's process is known to run.
+    pub(crate) fn is_server_running(&self) -> bool {
+        self.server.is_running()
+    }
+
     /// Whether this process made the connection.
     pub(crate) fn is_own(&self) -> bool {
         self.own_pid == std::process::id()

@@ -195,9 +195,10 @@ fn datasets_that_come_under_load_share_the_disk() {
     }
     let status = node.status();
     let (reads, requests) = (number(&status, "/reads"), node.store.requests().get);
-    // Those that read by themselves have caches of their own. A late read is hedged.
+    // Those that read by themselves have caches of their own. A late read is hedged by each of
+    // seven processes.
     let hedged = requests - reads - (2 * 1000 + 4 * 100 + direct);
-    assert!(hedged <= 20, "{hedged}: {status}");
+    assert!(hedged <= 7 * 16 + requests * 3 / 100, "{hedged}: {status}");
     assert!(number(&status, "/disk_reads") > 0);
 }
 

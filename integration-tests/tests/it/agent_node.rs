@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use foreread_store::Client;
+use foreread_store::attach::STATUS;
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -71,6 +73,11 @@ impl Node {
         run(&mut self.agent(&["status", "--report", "json"])).json()
     }
 
+    /// The status without a process for it, which may take long to start.
+    pub(crate) fn look(&self) -> Value {
+        look(&self.socket())
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.process as i32).unwrap(), signal).unwrap();
     }
@@ -103,6 +110,12 @@ impl Drop for Node {
             let _ = kill_process(process, Signal::KILL);
         }
     }
+}
+
+/// The status of the agent at a socket, without a process for it.
+pub(crate) fn look(socket: &Path) -> Value {
+    let client = Client::connect(&socket.display().to_string()).unwrap();
+    serde_json::from_slice(&client.call(STATUS, b"").unwrap()).unwrap()
 }
 
 /// A job that runs.

@@ -35,11 +35,12 @@ fn read_bytes(status: &Value) -> (u64, Vec<(String, u64)>) {
 
 /// Bytes per second in the next seconds: of all, and of each job.
 fn rates(node: &Node, seconds: f64) -> (f64, Vec<f64>) {
-    let look = || (Instant::now(), read_bytes(&node.status()));
-    let (begun, (before, jobs_before)) = look();
+    let begun = Instant::now();
+    let (before, jobs_before) = read_bytes(&node.look());
     std::thread::sleep(Duration::from_secs_f64(seconds));
-    let (ended, (after, jobs)) = look();
-    let took = (ended - begun).as_secs_f64();
+    let (after, jobs) = read_bytes(&node.look());
+    // Both looks are within this time, so that a limit never seems exceeded.
+    let took = begun.elapsed().as_secs_f64();
     let of = |((name, before), (same, after)): (&(String, u64), &(String, u64))| {
         assert_eq!(name, same);
         (after - before) as f64 / took

@@ -213,7 +213,7 @@ fn damaged_files_during_a_run_cost_reads_only() {
             let cache = Cache::filled();
             let (began, when) = (Instant::now(), Duration::from_millis(30 + draw.below(150)));
             let mut done = false;
-            let arguments = ["--epochs=20", "--batch-size=10", "--compute-ms=2"];
+            let arguments = ["--epochs=20", "--batch-size=10", "--compute-ms=8"];
             cache.load_while(&arguments, || {
                 if !done && began.elapsed() > when {
                     damage(&cache);
@@ -270,7 +270,7 @@ fn two_runs_on_one_directory_share_it() {
     let own = disk(directory.path(), room);
     let run_of = |epochs: &str| {
         let mut command = foreread(["load", target, "--look-ahead=100KB", "--digest", "--report=json"]);
-        command.args([epochs, "--compute-ms=10", &own]);
+        command.args([epochs, "--compute-ms=30", &own]);
         command
     };
     let out = tempfile::NamedTempFile::new().unwrap();

@@ -89,7 +89,7 @@ fn disk_filled_by_others_costs_reads_only() {
     let Some(place) = place() else { return };
     let reports = place.reports(
         "mount -t tmpfs -o size=40m tmpfs mounted
-         load --epochs=4 --compute-ms=20 &
+         load --epochs=4 --compute-ms=150 &
          until [ \"$(du -sk mounted | cut -f1)\" -gt 1000 ]; do sleep 0.01; done
          head -c 40m /dev/zero >mounted/others 2>/dev/null || true
          wait $!

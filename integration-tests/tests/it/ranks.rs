@@ -526,7 +526,9 @@ fn run_resumes_with_another_number_of_ranks() {
         let job = RankJob::new(world_size, &samples, &arguments);
         let ranks = job.all();
         if stops {
-            std::thread::sleep(Duration::from_millis(900 + draw.below(300)));
+            // Before it, a signal ends a rank at once.
+            ranks.iter().for_each(Rank::wait_for_first_batch);
+            std::thread::sleep(Duration::from_millis(draw.below(300)));
             ranks.iter().for_each(|rank| rank.signal("-TERM"));
         }
         let mut of_ranks = Vec::new();
@@ -597,9 +599,13 @@ fn unauthenticated_connections_are_refused() {
             job.start_as(&mut command)
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(500));
     let mut draw = TestRandom::new();
     let mut held = Vec::new();
+    let begun = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < DEADLINE, "rank 0 does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     for _ in 0..300 {
         if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
             let noise: Vec<u8> = (0..draw.below(200)).map(|_| draw.below(256) as u8).collect();

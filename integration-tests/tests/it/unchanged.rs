@@ -283,7 +283,7 @@ fn second_dataset_is_served_by_a_cache_in_use() {
         let mut host = one.command(
             ALL,
             &[],
-            &["sh", "-c", "for i in 1 2 3 4 5 6 7; do cat data/c*/* > /dev/null; sleep .5; done"],
+            &["sh", "-c", "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .5; done"],
         );
         let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(500));
@@ -307,7 +307,9 @@ fn second_dataset_is_served_by_a_cache_in_use() {
             fs::remove_file(&link).unwrap();
             std::os::unix::fs::symlink(other.root(), &link).unwrap();
         }
+        fs::write(one.at("end"), b"").unwrap();
         host.wait().unwrap();
+        fs::remove_file(one.at("end")).unwrap();
     }
 }
 
@@ -519,7 +521,7 @@ fn copies_are_private_and_programs_cannot_write_them() {
 // semantics: FILES-2
 fn copies_in_memory_end_with_the_last_run() {
     let dataset = Dataset::new(30, 5000);
-    let script = "for i in 1 2 3; do cat data/c*/* | sha256sum; sleep .3; done";
+    let script = "for i in 1 2 3 4 5 6 7; do cat data/c*/* | sha256sum; sleep .3; done";
     let mut command = foreread(["run", "--report", "json", "--memory", "20MB", "--root"]);
     command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
     let finished = run(&mut command);
@@ -542,8 +544,7 @@ fn copies_in_memory_end_with_the_last_run() {
             command.current_dir(dataset.directory.path()).spawn().unwrap()
         };
         let runs = [start(), start(), start(), start()];
-        std::thread::sleep(Duration::from_millis(700));
-        assert!(left() > 0);
+        crate::agent_node::eventually("files are copied", || left() > 0);
         fs::write(dataset.at("end"), b"").unwrap();
         for mut run in runs {
             run.wait().unwrap();

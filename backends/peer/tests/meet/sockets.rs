@@ -314,7 +314,7 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
     let progress = move |waiting: &_| drop(sender.send(format!("{waiting}")));
     let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
     let settings = Settings {
-        deadline: Duration::from_secs(6),
+        deadline: Duration::from_secs(10),
         progress: Box::new(progress),
         ..settings(launched, None)
     };

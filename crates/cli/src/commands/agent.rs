@@ -466,5 +466,5 @@ fn stop(options: &AgentTarget) -> Result<()> {
     let client = connect(&socket)?;
     // It may end before its answer arrives.
     let _ = client.call(STOP, b"");
-    daemon::wait_until_gone(&socket, "agent")
+    daemon::wait_until_gone(&client, &socket, "agent")
 }

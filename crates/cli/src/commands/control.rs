@@ -252,5 +252,5 @@ fn stop(target: &ControlTarget) -> Result<()> {
     let client = connect(&socket)?;
     // It may end before its answer arrives.
     let _ = client.call(CONTROL_STOP, b"");
-    daemon::wait_until_gone(&socket, "control process")
+    daemon::wait_until_gone(&client, &socket, "control process")
 }

@@ -74,10 +74,11 @@ fn wait_until_serving(child: &mut Child, is_serving: impl Fn(u32) -> bool) -> Re
     }
 }
 
-/// Waits until nothing serves at a socket any more. `what` had served there.
-pub(super) fn wait_until_gone(socket: &Path, what: &str) -> Result<()> {
+/// Waits until nothing serves at a socket any more, and until the process of this connection has
+/// ended. Only then are its directories and ports free. `what` had served there.
+pub(super) fn wait_until_gone(client: &Client, socket: &Path, what: &str) -> Result<()> {
     let begun = Instant::now();
-    while Client::connect(&socket.display().to_string()).is_ok() {
+    while client.is_server_running() || Client::connect(&socket.display().to_string()).is_ok() {
         if begun.elapsed() > STOP_TIMEOUT {
             bail!("the {what} at {} does not end", socket.display());
         }

@@ -112,6 +112,14 @@ pub struct OriginUse {
     pub read_bytes: u64,
 }
 
+/// Samples of a dataset with room in memory that are still being read.
+#[derive(Clone, Copy, Debug, Default)]
+struct ArrivingSamples {
+    residents: u64,
+    /// Those of them that no disk of the node has.
+    not_on_disk: u64,
+}
+
 impl StoreState {
     pub(super) fn origin_uses(&self) -> Vec<OriginUse> {
         let uses = self.origins.iter().flat_map(|origin| {
@@ -139,9 +147,21 @@ impl StoreState {
     }
 
     fn dataset_states(&self) -> Vec<DatasetState> {
-        let states = (0..).zip(&self.datasets).map(|(number, dataset)| {
-            let (held_samples, held_bytes) = self.cache.residents(DatasetId(number));
-            let kept_samples = self.cache.kept(DatasetId(number));
+        // A sample has its room from its request on, and is there when its read has ended.
+        let mut arriving = vec![ArrivingSamples::default(); self.datasets.len()];
+        for (key, flight) in &self.flights {
+            if let Some(of) = arriving.get_mut(key.dataset.0 as usize)
+                && self.cache.contains(*key)
+            {
+                of.residents += 1;
+                of.not_on_disk += u64::from(!flight.is_on_disk);
+            }
+        }
+        let states = (0..).zip(&self.datasets).zip(arriving).map(|((number, dataset), arriving)| {
+            let (residents, held_bytes) = self.cache.residents(DatasetId(number));
+            let held_samples = residents.saturating_sub(arriving.residents);
+            let kept = self.cache.kept(DatasetId(number));
+            let kept_samples = kept.saturating_sub(arriving.not_on_disk);
             let own_samples = self.cache.own_samples(DatasetId(number));
             let (counts, saved_by_gb) = (dataset.counts, 0.0);
             DatasetState { own_samples, kept_samples, held_samples, held_bytes, counts, saved_by_gb }

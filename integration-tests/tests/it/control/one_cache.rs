@@ -3,8 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use foreread_store::Client;
-use foreread_store::attach::STATUS;
 use foreread_tier_testing::store::NumberedObjects;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -36,8 +34,7 @@ impl Cluster {
 
     /// The status of an agent, without a process for it.
     fn look(&self, node: &str) -> Value {
-        let client = Client::connect(&self.socket(node).display().to_string()).unwrap();
-        serde_json::from_slice(&client.call(STATUS, b"").unwrap()).unwrap()
+        crate::agent_node::look(&self.socket(node))
     }
 }
 

@@ -104,16 +104,18 @@ impl Machines {
         serde_json::from_slice(&answer).ok()
     }
 
-    /// The bytes that each agent and each of its two jobs have read, with the time.
-    fn look(&self) -> Vec<(Instant, u64, [u64; 2])> {
+    /// The bytes that each agent and each of its two jobs have read, with the times before and
+    /// after.
+    fn look(&self) -> Vec<([Instant; 2], u64, [u64; 2])> {
         let look = |node| {
+            let before = Instant::now();
             let status = self.agent(node).unwrap();
             let of = |name: &str| {
                 let jobs = status["jobs"].as_array().unwrap().iter();
                 let named = jobs.filter(|job| job["name"].as_str().unwrap().starts_with(name));
                 named.map(|job| number(job, "/read_bytes")).sum()
             };
-            (Instant::now(), number(&status, "/read_bytes"), ["light", "heavy"].map(of))
+            ([before, Instant::now()], number(&status, "/read_bytes"), ["light", "heavy"].map(of))
         };
         (0..NODES).map(look).collect()
     }
@@ -124,7 +126,8 @@ impl Machines {
         std::thread::sleep(time);
         let mut total = 0.0;
         let mut jobs = Vec::new();
-        for ((begun, all, each), (ended, all_now, each_now)) in before.iter().zip(self.look()) {
+        for (([begun, _], all, each), ([_, ended], all_now, each_now)) in before.iter().zip(self.look()) {
+            // Both looks are within this time, so that a limit never seems exceeded.
             let took = (ended - *begun).as_secs_f64() * self.limit;
             total += (all_now - all) as f64 / took;
             jobs.push([0, 1].map(|at| (each_now[at] - each[at]) as f64 / took));

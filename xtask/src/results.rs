@@ -176,8 +176,9 @@ mod tests {
     #[test]
     fn failed_tests_keep_their_output() {
         let results = read(
-            "test a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\nthread 'a::b' panicked at x.rs:3:5:\n\
-             left: 1\n\n---- c stdout ----\nError: gone\n\n\nfailures:\n    a::b\n    c\n\n\
+            "test a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\n\n\
+             thread 'a::b' panicked at x.rs:3:5:\nleft: 1\n\n---- c stdout ----\nError: gone\n\n\n\
+             failures:\n    a::b\n    c\n\n\
              test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n",
         );
         assert_eq!((results.passed, results.failed), (10, 2));

@@ -96,8 +96,8 @@ impl Summary {
         self.skipped.len()
     }
 
-    /// The end of the output: unstable and failed tests, failed steps, the seed, skipped things, and
-    /// the line with the sums.
+    /// The end of the output: unstable and failed tests, failed steps, the seed, skipped things and
+    /// the sums.
     pub fn summary(&self, seed: Seed) -> String {
         let mut text = String::new();
         let unstable = self.unstable_tests.iter().map(|test| ("unstable test", test));

@@ -78,6 +78,7 @@ def counted(*values, **options):
         os.kill(os.getpid(), signal.SIGTERM)
 builtins.print = counted
 sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(sys.argv[0])
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 

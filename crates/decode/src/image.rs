@@ -31,7 +31,7 @@ pub struct ImageDecoder {
 
 /// The bytes of an image whose memory a thread keeps for the next one: 22 million pixels. A single
 /// larger image must not cost memory for the rest of the run.
-const MOST_KEPT: usize = 64 << 20;
+pub(crate) const MOST_KEPT: usize = 64 << 20;
 
 /// A thread's memory for images.
 #[derive(Debug, Default)]
@@ -73,6 +73,24 @@ impl ImageDecoder {
             Crop::Whole => Augmentation { region: Region::whole(width, height), flipped: false },
         }
     }
+
+    /// Refuses to resize where it would take much more memory than the image.
+    fn check_resizing(&self, from: Region, to: (u32, u32)) -> Result<(), String> {
+        let is_allowed =
+            |width: u32, height: u32| u64::from(width) * u64::from(height) <= self.options.max_pixels;
+        if !is_allowed(to.0, to.1) {
+            let (width, height) = to;
+            return Err(format!(
+                "{width} x {height} after resizing is too large; stretch or omit such images"
+            ));
+        }
+        // The first pass makes rows of the source's width for each row of the result. Coefficients
+        // have a part for each row and column of the source.
+        if !is_allowed(from.width, to.1) || !is_allowed(from.height, to.0) {
+            return Err(format!("a side is too long to be resized to {} x {}; omit such images", to.0, to.1));
+        }
+        Ok(())
+    }
 }
 
 impl Decoder for ImageDecoder {
@@ -101,13 +119,10 @@ impl Decoder for ImageDecoder {
             }
             Crop::Random { .. } | Crop::Whole => (region, output_size, whole),
         };
-        if u64::from(to.0) * u64::from(to.1) > self.options.max_pixels {
-            let message = format!(
-                "{width} x {height} pixels: {} x {} after resizing is too large; stretch or omit such images",
-                to.0, to.1
-            );
-            return Err(DecodeError::new(DecodeErrorKind::TooLarge, message));
-        }
+        self.check_resizing(from, to).map_err(|why| {
+            let message = format!("{width} x {height} pixels: {why}");
+            DecodeError::new(DecodeErrorKind::TooLarge, message)
+        })?;
         image.decode(from, pixels)?;
         resize.resize(pixels, from, to, resized)?;
         self.values.write(&self.options, (resized, to.0), used, flipped, output);

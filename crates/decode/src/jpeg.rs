@@ -16,8 +16,8 @@ use std::ptr;
 use mozjpeg_sys::{
     J_COLOR_SPACE, JDIMENSION, JPEG_LIB_VERSION, JWRN_JPEG_EOF, jpeg_CreateDecompress, jpeg_abort_decompress,
     jpeg_common_struct, jpeg_crop_scanline, jpeg_decompress_struct, jpeg_destroy_decompress, jpeg_error_mgr,
-    jpeg_has_multiple_scans, jpeg_mem_src, jpeg_read_header, jpeg_read_scanlines, jpeg_skip_scanlines,
-    jpeg_start_decompress, jpeg_std_error,
+    jpeg_has_multiple_scans, jpeg_mem_src, jpeg_progress_mgr, jpeg_read_header, jpeg_read_scanlines,
+    jpeg_skip_scanlines, jpeg_start_decompress, jpeg_std_error,
 };
 
 use crate::crop::Region;
@@ -29,7 +29,7 @@ compile_error!("libjpeg's errors unwind: build with panic = \"unwind\"");
 
 /// The most scans of a progressive file. Each takes time for all pixels, however short it is.
 /// Encoders write about ten.
-const MAX_SCANS: usize = 100;
+const MAX_SCANS: c_int = 100;
 
 /// How far before the end of a file its last marker is looked for. Cameras append other data.
 const TRAILER: usize = 4096;
@@ -37,24 +37,24 @@ const TRAILER: usize = 4096;
 /// Rows per call of libjpeg. It gives at most four.
 const ROWS: usize = 4;
 
-/// The payload of a panic that carries an error of libjpeg.
-struct Failed(String);
-
-/// libjpeg's state, at an address that does not change, because it points to its error handler.
+/// libjpeg's state, at an address that does not change, because it points to its handlers.
 struct State {
     decompress: jpeg_decompress_struct,
     errors: jpeg_error_mgr,
+    progress: jpeg_progress_mgr,
 }
 
 /// A JPEG whose header was read.
 pub(crate) struct Jpeg<'a> {
     state: Box<State>,
     bytes: &'a [u8],
+    /// Where the data of the first scan begins.
+    scan: usize,
 }
 
 /// Ends the call of libjpeg by unwinding, which its C code was compiled for.
 unsafe extern "C-unwind" fn on_error(common: &mut jpeg_common_struct) {
-    resume_unwind(Box::new(Failed(message(common))));
+    resume_unwind(Box::new(DecodeError::corrupt(message(common))));
 }
 
 /// Damaged data is decoded as far as possible, as in Pillow. Missing data is an error.
@@ -62,7 +62,17 @@ unsafe extern "C-unwind" fn on_message(common: &mut jpeg_common_struct, level: c
     // SAFETY: the error handler is part of the `State` that libjpeg was called with.
     let code = unsafe { (*common.err).msg_code };
     if level < 0 && code == JWRN_JPEG_EOF as c_int {
-        resume_unwind(Box::new(Failed("the file is truncated".to_owned())));
+        resume_unwind(Box::new(DecodeError::corrupt("the file is truncated")));
+    }
+}
+
+/// Called for each row of blocks that is read. Ends an image of too many scans.
+unsafe extern "C-unwind" fn on_progress(common: &mut jpeg_common_struct) {
+    let decompress: *const jpeg_decompress_struct = common.client_data.cast();
+    // SAFETY: `open` has set the pointer to the whole struct, which lives as long as the call.
+    let scan = unsafe { (&raw const (*decompress).input_scan_number).read() };
+    if scan > MAX_SCANS {
+        resume_unwind(Box::new(DecodeError::unsupported(format!("a JPEG of more than {MAX_SCANS} scans"))));
     }
 }
 
@@ -104,8 +114,8 @@ fn filled(format: &str, parameters: &[u32]) -> String {
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, DecodeError> {
     // The state is not used after an error but for its end, which libjpeg allows at any time.
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
-        match payload.downcast::<Failed>() {
-            Ok(failed) => DecodeError::corrupt(failed.0),
+        match payload.downcast::<DecodeError>() {
+            Ok(error) => *error,
             // A fault of this file.
             Err(other) => resume_unwind(other),
         }
@@ -119,9 +129,16 @@ impl<'a> Jpeg<'a> {
             decompress: unsafe { MaybeUninit::zeroed().assume_init() },
             // SAFETY: a C struct of numbers, nullable pointers and optional functions.
             errors: unsafe { MaybeUninit::zeroed().assume_init() },
+            progress: jpeg_progress_mgr {
+                progress_monitor: Some(on_progress),
+                pass_counter: 0,
+                pass_limit: 0,
+                completed_passes: 0,
+                total_passes: 0,
+            },
         });
         let length = bytes.len() as c_ulong;
-        let State { decompress, errors } = &mut *state;
+        let State { decompress, errors, progress } = &mut *state;
         // SAFETY: `errors` lives as long as `decompress`, in one box. The version and size are
         // those that the bindings were made for. After the call the struct is valid.
         unsafe {
@@ -134,13 +151,19 @@ impl<'a> Jpeg<'a> {
             });
             created?;
         }
-        let mut this = Self { state, bytes };
+        decompress.common.progress = progress;
+        let whole: *mut jpeg_decompress_struct = decompress;
+        decompress.common.client_data = whole.cast();
+        let mut this = Self { state, bytes, scan: 0 };
         let decompress = &mut this.state.decompress;
         // SAFETY: `decompress` was created, and `bytes` outlive it: `Self` borrows them.
         caught(|| unsafe {
             jpeg_mem_src(decompress, bytes.as_ptr(), length);
             jpeg_read_header(decompress, 1);
         })?;
+        // SAFETY: `jpeg_mem_src` has set the source, which lives as long as `decompress`.
+        let unread = unsafe { (*decompress.src).bytes_in_buffer };
+        this.scan = bytes.len().saturating_sub(unread);
         match decompress.num_components {
             1 | 3 | 4 => Ok(this),
             other => Err(DecodeError::unsupported(format!("a JPEG of {other} components"))),
@@ -154,11 +177,8 @@ impl<'a> Jpeg<'a> {
     /// Decodes the region with a margin.
     pub(crate) fn decode(mut self, region: Region, pixels: &mut Pixels) -> Result<(), DecodeError> {
         let cmyk = self.state.decompress.num_components == 4;
-        // SAFETY: reads the header, which was read.
-        if unsafe { jpeg_has_multiple_scans(&self.state.decompress) } != 0 && scans(self.bytes) > MAX_SCANS {
-            return Err(DecodeError::unsupported(format!("a JPEG of more than {MAX_SCANS} scans")));
-        }
-        let complete = has_end(self.bytes);
+        // A thumbnail in the header has an end of its own.
+        let complete = has_end(&self.bytes[self.scan..]);
         let decompress = &mut self.state.decompress;
         // SAFETY: reads the header, which was read.
         let several = unsafe { jpeg_has_multiple_scans(decompress) } != 0;
@@ -246,11 +266,6 @@ fn decoded(
 /// Whether the file has its end marker. In compressed data 0xff is never followed by its code.
 fn has_end(bytes: &[u8]) -> bool {
     bytes[bytes.len().saturating_sub(TRAILER)..].windows(2).rev().any(|two| two == [0xff, 0xd9])
-}
-
-/// The number of scans, at most. Other data may contain the marker by chance.
-fn scans(bytes: &[u8]) -> usize {
-    bytes.windows(2).filter(|two| *two == [0xff, 0xda]).count()
 }
 
 /// Converts inverted CMYK of four bytes per pixel in place, exactly as Pillow: Adobe's programs

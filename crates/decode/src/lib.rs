@@ -16,7 +16,7 @@
 //!   pixels are equal, and it can decode a region. `zune-jpeg` took 2,020 us instead of 1,700 for a
 //!   file of 110 KB, and 28 % of its values differ, by up to 8.
 //! * PNG by `png` and WebP by `image-webp`: Rust, for hostile bytes. Pixels are equal to Pillow's.
-//! * Resizing by `fast_image_resize`: Pillow's filter with AVX2. Values differ by at most 1.
+//! * Resizing by `fast_image_resize`: Pillow's filter with AVX2. Values differ by 1, rarely 2.
 //!
 //! `mozjpeg-sys` needs a C compiler. With `nasm` at build time, decoding is two to three times as
 //! fast on x86-64.

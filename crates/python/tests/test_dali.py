@@ -181,6 +181,16 @@ def test_fields_of_web_dataset(tmp_path: Path) -> None:
         samples, labels = source()
         assert [bytes(sample) for sample in samples] == [b"image"]
         assert (labels.tolist(), labels.dtype) == ([[7]], np.int32)
+    with tarfile.open(tmp_path / "one.tar", "w") as tar:
+        for name, data in (("1.cls", str(2**31).encode()), ("1.jpg", b"image")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    with (
+        foreread.dali.source(str(tmp_path), 1, field="jpg", labels="cls") as source,
+        pytest.raises(foreread.ConfigError, match="label 2147483648 does not fit 32 bits"),
+    ):
+        source()
     with pytest.raises(foreread.ConfigError, match=r"several fields \(cls, jpg\)"):
         foreread.dali.source(str(tmp_path), 1)
 

@@ -160,6 +160,32 @@ def test_long_images_do_not_become_bombs_by_resizing() -> None:
     assert foreread.image(224, train=True).decode([line]).shape == (1, 3, 224, 224)
 
 
+@pytest.mark.parametrize("size", [(1_500_000, 1), (1, 1_500_000)])
+# semantics: IMAGE-3
+def test_long_sides_do_not_become_bombs_by_stretching(size: tuple[int, int]) -> None:
+    with pytest.raises(foreread.CorruptError, match="a side is too long to be resized to 224 x 224"):
+        foreread.image(224, resize="stretch").decode([saved(Image.new("RGB", size), "PNG")])
+
+
+# semantics: IMAGE-2
+def test_end_of_a_thumbnail_is_not_the_end_of_a_file() -> None:
+    thumbnail = saved(picture(random.Random(1), 32, 32), "JPEG")
+    data = saved(picture(random.Random(0), 500, 375), "JPEG")
+    header = b"\xff\xe1" + struct.pack(">H", 8 + len(thumbnail)) + b"Exif\0\0" + thumbnail
+    data = data[:2] + header + data[2:]
+    cut = data[: data.index(b"\xff\xda", len(header)) + 2000]
+    decoder = foreread.image(64, train=True, threads=1)
+    for epoch in range(300):
+        with pytest.raises(foreread.CorruptError, match="truncated"):
+            decoder.decode([cut], epoch=epoch)
+    assert decoder.decode([data]).shape == (1, 3, 64, 64)
+
+
+def test_data_after_a_progressive_jpeg_are_not_scans() -> None:
+    data = saved(picture(random.Random(0), 64, 64), "JPEG", progressive=True)
+    assert np.array_equal(ours(data + b"\xff\xda" * 1000, 64, 64), np.asarray(theirs(data)))
+
+
 # semantics: IMAGE-3
 def test_a_jpeg_of_many_scans_is_refused() -> None:
     data = saved(picture(random.Random(0), 64, 64), "JPEG", progressive=True)
@@ -392,6 +418,9 @@ def test_batches_are_moved_to_a_device(jpegs: Path, transform: Any) -> None:
     with DataLoader(jpegs, 6, device="meta", **settings) as loader:
         found = [(images.device.type, labels.device.type, tuple(images.shape)) for images, labels in loader]
         assert found == [("meta", "meta", (6, 3, 16, 16))] * 16 and loader.stats().waits["transfer"] > 0
+    # As batches of PyTorch's own collation are.
+    with DataLoader(jpegs, 6, **settings) as loader:
+        assert {type(batch) for batch in loader} == {list}
     with DataLoader(jpegs, 6, shuffle=False, device="cpu", **settings) as ours, DataLoader(jpegs, 6, shuffle=False, **settings) as plain:
         assert all(torch.equal(one[0], other[0]) for one, other in zip(ours, plain, strict=True))
 

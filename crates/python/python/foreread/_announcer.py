@@ -21,6 +21,7 @@ import selectors
 import socket
 import struct
 import threading
+import time
 import weakref
 from array import array
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,6 @@ from itertools import compress
 from typing import Protocol
 
 from ._engine import Engine
-from .errors import Error
 
 _log = logging.getLogger("foreread")
 
@@ -298,31 +298,45 @@ class _Server:
         weakref.finalize(announcer, self.close)
 
     def _serve(self) -> None:
+        workers: set[socket.socket] = set()
+        try:
+            self._serve_until_closed(workers)
+        finally:
+            # Workers that wait for an answer would wait forever.
+            for connection in [*workers, self._listener, self._awake]:
+                connection.close()
+
+    def _serve_until_closed(self, workers: set[socket.socket]) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._awake, selectors.EVENT_READ)
-            workers: set[socket.socket] = set()
             while True:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._awake in ready:
                     break
-                if self._listener in ready:
-                    worker, _ = self._listener.accept()
-                    _, user, _ = struct.unpack("3i", worker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                    if user == os.getuid():
-                        workers.add(worker)
-                        selector.register(worker, selectors.EVENT_READ)
-                    else:
-                        worker.close()
+                if self._listener in ready and (worker := self._accepted()) is not None:
+                    workers.add(worker)
+                    selector.register(worker, selectors.EVENT_READ)
                 for worker in workers & ready:
                     if not self._receive(worker):
                         selector.unregister(worker)
                         workers.remove(worker)
                         worker.close()
-            for worker in workers:
-                worker.close()
-        self._listener.close()
-        self._awake.close()
+
+    def _accepted(self) -> socket.socket | None:
+        """A new connection of this user. None if it has none, or descriptors are used up."""
+        try:
+            worker, _ = self._listener.accept()
+        except OSError as error:
+            _log.warning("a worker process cannot announce its order: %s", error)
+            # Until descriptors are free again.
+            time.sleep(0.1)
+            return None
+        _, user, _ = struct.unpack("3i", worker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if user == os.getuid():
+            return worker
+        worker.close()
+        return None
 
     def _receive(self, worker: socket.socket) -> bool:
         """Handles a message. False at the connection's end."""
@@ -333,7 +347,7 @@ class _Server:
                 return False
             try:
                 announcer.note_many(message[1:])
-            except Error as error:
+            except Exception as error:  # also of the user's own sampler
                 _log.warning("the order is not announced: %s; samples are read on request", error)
             if message[0] == _BEGIN:
                 worker.send(b"\1")

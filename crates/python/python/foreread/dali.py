@@ -101,7 +101,12 @@ class _Arrays:
                 f"labels of type {type(labels[0]).__name__} are no numbers, and DALI takes only numbers: pass labels=False"
             )
         if array.dtype == numpy.int64:
-            array = array.astype(numpy.int32)
+            narrow = array.astype(numpy.int32)
+            if (wrong := numpy.flatnonzero(narrow != array)).size:
+                raise ConfigError(
+                    f"label {array.flat[wrong[0]]} does not fit 32 bits, which is what is given to DALI: pass labels=False"
+                )
+            array = narrow
         return array.reshape(len(labels), -1)
 
 

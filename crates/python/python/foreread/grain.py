@@ -60,6 +60,12 @@ _COMPARED = 64
 _request = threading.local()
 
 
+def _requested_epoch() -> int:
+    """The epoch of the present request, which ends with it: the next one may be of another source."""
+    epoch: int = vars(_request).pop("epoch", 0)
+    return epoch
+
+
 class Source:
     """A Grain ``RandomAccessDataSource`` of a directory's, bucket's or shards' samples. ``source`` creates it.
 
@@ -106,11 +112,11 @@ class Source:
         return self._repr
 
     def __getitem__(self, record_key: Any) -> Any:
-        return self.item(record_key, getattr(_request, "epoch", 0))
+        return self.item(record_key, _requested_epoch())
 
     def _getitems(self, record_keys: Sequence[Any]) -> list[Any]:
         """Several elements, read concurrently: Grain calls it where it knows a batch."""
-        return self.items(record_keys, [getattr(_request, "epoch", 0)] * len(record_keys))
+        return self.items(record_keys, [_requested_epoch()] * len(record_keys))
 
     def item(self, record_key: Any, epoch: int) -> Any:
         """An element as it is in an epoch."""

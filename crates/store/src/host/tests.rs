@@ -142,6 +142,7 @@ fn requests_wait_for_the_first_order() {
 
 /// A warming had ended when its last samples had room, and not when they were there.
 #[test]
+// semantics: AGENT-12
 fn samples_that_are_being_read_are_not_held() {
     let rig = Rig::new(100, 100, 0);
     let job = rig.store.add_filling_job();

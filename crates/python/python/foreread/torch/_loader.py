@@ -380,7 +380,8 @@ class DataLoader:
         if not self._labelled:
             return images
         labels = default_collate([self._label(sample) for sample in batch] if self._field_labels else batch.labels)
-        return images, self._pinned(labels)
+        # A list, as of `default_collate`, which makes the batches of damaged images.
+        return [images, self._pinned(labels)]
 
     def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
         """Raises, or warns of, a sample that cannot be decoded."""

@@ -42,6 +42,18 @@ impl Rank {
         self.wait_until_printed("first batch");
     }
 
+    /// Waits until it has its first batch, or has ended: it resumes at the end of the run.
+    #[track_caller]
+    pub fn wait_for_first_batch_or_end(&mut self) {
+        let began = Instant::now();
+        while self.process.try_wait().unwrap().is_none()
+            && !fs::read_to_string(self.err.path()).unwrap().contains("first batch")
+        {
+            assert!(began.elapsed() < DEADLINE, "a rank has no first batch");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits until it has written this to standard error.
     #[track_caller]
     pub fn wait_until_printed(&self, text: &str) {
@@ -518,18 +530,22 @@ fn run_resumes_with_another_number_of_ranks() {
         "--memory",
         "0",
         "--compute-ms",
-        "3",
+        "6",
     ];
     let mut seen: Vec<Vec<u64>> = vec![Vec::new(); 3];
     let mut origin = 0;
     for (world_size, stops) in [(4, true), (2, true), (3, true), (1, false)] {
         let job = RankJob::new(world_size, &samples, &arguments);
-        let ranks = job.all();
+        let mut ranks = job.all();
         if stops {
             // Before it, a signal ends a rank at once.
-            ranks.iter().for_each(Rank::wait_for_first_batch);
+            ranks.iter_mut().for_each(Rank::wait_for_first_batch_or_end);
             std::thread::sleep(Duration::from_millis(draw.below(300)));
-            ranks.iter().for_each(|rank| rank.signal("-TERM"));
+            for rank in &mut ranks {
+                if rank.process.try_wait().unwrap().is_none() {
+                    rank.signal("-TERM");
+                }
+            }
         }
         let mut of_ranks = Vec::new();
         for rank in ranks {

@@ -14,7 +14,7 @@ const FIELDS: &[&str] = &["jpg", "jpeg", "png", "webp", "image"];
 /// # std::fs::write(directory.path().join("a.jpg"), "...")?;
 /// # let path = directory.path().to_str().expect("a path of ASCII");
 /// let loader = foreread::Loader::builder(path).batch_size(1).epochs(1).start()?;
-/// let batch = loader.next()?.expect("one batch");
+/// let batch = loader.batches().next().expect("one batch")?;
 /// let sample = batch.samples().next().expect("one sample");
 /// let image = foreread_cli::image_of(loader.catalog(&batch), sample.id(), &sample.bytes());
 /// assert_eq!(image, "...");

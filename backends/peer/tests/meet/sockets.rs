@@ -324,7 +324,7 @@ async fn reason_of_an_earlier_attempt_is_not_reported_later() {
     fs::remove_file(path.join("rank0")).unwrap();
     let error = joining.await.unwrap().unwrap_err().to_string();
     assert!(
-        error.contains("within 6 s; check whether it was started, and whether it uses the same"),
+        error.contains("within 10 s; check whether it was started, and whether it uses the same"),
         "{error}"
     );
 }

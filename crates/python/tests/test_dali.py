@@ -172,20 +172,19 @@ def test_batches_without_labels_are_samples(images: Path) -> None:
 
 
 def test_fields_of_web_dataset(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "one.tar", "w") as tar:
-        for name, data in (("1.cls", b"7"), ("1.jpg", b"image")):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    def write(label: bytes) -> None:
+        with tarfile.open(tmp_path / "one.tar", "w") as tar:
+            for name, data in (("1.cls", label), ("1.jpg", b"image")):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+
+    write(b"7")
     with foreread.dali.source(str(tmp_path), 1, field="jpg", labels="cls") as source:
         samples, labels = source()
         assert [bytes(sample) for sample in samples] == [b"image"]
         assert (labels.tolist(), labels.dtype) == ([[7]], np.int32)
-    with tarfile.open(tmp_path / "one.tar", "w") as tar:
-        for name, data in (("1.cls", str(2**31).encode()), ("1.jpg", b"image")):
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+    write(b"2147483648")
     with (
         foreread.dali.source(str(tmp_path), 1, field="jpg", labels="cls") as source,
         pytest.raises(foreread.ConfigError, match="label 2147483648 does not fit 32 bits"),

@@ -18,7 +18,7 @@ pub struct Results {
     pub failed_tests: Vec<FailedTest>,
     /// Failed tests that passed in a second attempt, with the output of the first one.
     pub unstable_tests: Vec<FailedTest>,
-    /// Test binaries that have begun and not ended.
+    /// Test binaries that have begun and not ended, and workers of pytest that have crashed.
     pub unfinished: u64,
     /// Names of the tests that are marked `#[ignore]`, with the reason where one is given.
     pub ignored: Vec<String>,
@@ -69,7 +69,7 @@ impl Results {
         } else if let Some((name, reason)) = ignored_test(line) {
             let reason = if reason.is_empty() { "no reason given" } else { reason };
             self.ignored.push(format!("{name}: {reason}"));
-        } else if is_begin(line) {
+        } else if is_begin(line) || line.contains("] node down: ") {
             self.unfinished += 1;
         } else if line == FAILURES {
             self.in_output = true;
@@ -217,6 +217,16 @@ mod tests {
         let results = read(&format!("running 2 tests\n{ended}running 1 test\nrunning 2 tests\n{ended}"));
         assert_eq!((results.passed, results.unfinished), (4, 1));
         assert_eq!(read("running tests\nrunning 3 testers\n").unfinished, 0);
+    }
+
+    #[test]
+    fn crashed_worker_of_pytest_is_unfinished() {
+        let results = read(
+            ".[gw1] node down: Not properly terminated\n\
+             FAILED test_x.py::test_a - worker 'gw1' crashed while running 'test_x.py::tes...\n\
+             1 failed, 1 passed in 4.73s\n",
+        );
+        assert_eq!((results.failed, results.failed_tests.len(), results.unfinished), (1, 1, 1));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub fn run(
     out: &mut impl Write,
 ) -> Result<bool> {
     let failed = results.failed_tests.len();
-    // A test binary that crashed has no names of failed tests.
+    // A crash is no delay, and a test binary that crashed has no names of failed tests.
     let has_all_names = failed as u64 == results.failed && results.unfinished == 0;
     if failed == 0 || failed > MOST || !has_all_names {
         return Ok(false);

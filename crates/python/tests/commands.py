@@ -13,12 +13,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import tomllib
 from pathlib import Path
+
+from slurm_cluster import free_ports
 
 ROOT = Path(__file__).parents[3]
 
@@ -154,9 +155,7 @@ def torchrun(words: list[str]) -> int:
     at = words.index("--nproc_per_node")
     words[at + 1] = str(min(int(words[at + 1]), RANKS))
     # Several documents are run at a time, so each job has a port of its own.
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_ports(1)[0])
     if "--master_port" in words:
         words[words.index("--master_port") + 1] = port
     else:

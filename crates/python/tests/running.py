@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from pathlib import Path
 
 from conftest import WHEEL
 from documents import ROOT
+from slurm_cluster import free_ports
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 
@@ -35,11 +35,8 @@ def run(interpreter: str, directory: Path, *command: object, **variables: str) -
 
 def losses(interpreter: str, directory: Path, ranks: int, *command: object) -> list[str]:
     # PyTorch 1.13's torchrun on Python 3.11 fails without redirections, so each stream gets one.
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     # Several tests run at a time, so each has a port of its own.
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", ranks, "--master_port", port]
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", ranks, "--master_port", free_ports(1)[0]]
     torchrun += ["--redirects", "2", "--tee", "1"]
     output = run(interpreter, directory, *(torchrun if ranks > 1 else []), *command)
     return [line.removeprefix("[default0]:") for line in output.splitlines() if "epoch " in line]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -17,6 +16,7 @@ import torch.distributed as distributed
 
 import foreread
 from foreread import _token
+from slurm_cluster import free_ports
 
 TOKENS = [f"{rank:x}7e1c95a03f64d2893ab5c17e0d68f4{rank:x}" for rank in range(5)]
 
@@ -148,17 +148,10 @@ SCRIPT = """
 """
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize("given", [None, TOKENS[0]])
 # semantics: RANK-33
 def test_ranks_at_a_host_use_torchs_or_the_users_token(directory: Path, given: str | None) -> None:
-    torch_port, port = free_port(), free_port()
+    torch_port, port = free_ports(2)
     environment = {"WORLD_SIZE": "2", "FOREREAD_MEET": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1"}
     if given is not None:
         environment["FOREREAD_TOKEN"] = given

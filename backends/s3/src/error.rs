@@ -282,7 +282,10 @@ impl BucketContext {
         };
         match self.tier {
             "azure" => format!("{refused}: it takes {needs}"),
-            _ => format!("{refused}: the credentials need {needs}"),
+            "gcs" => format!("{refused}: the credentials need {needs}"),
+            _ => format!(
+                "{refused}: the credentials need {needs}, and AWS_REQUEST_PAYER=requester where the requester pays"
+            ),
         }
     }
 }
@@ -447,6 +450,7 @@ mod tests {
         let denied =
             place().of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.starts_with("s3: s3://train: ") && denied.contains("s3:ListBucket"), "{denied}");
+        assert!(denied.contains("AWS_REQUEST_PAYER=requester"), "{denied}");
         let public = BucketContext { signed: false, ..place() };
         let denied = public.of_refusal(StoreOperation::List, None, &refused(403, "AccessDenied")).to_string();
         assert!(denied.contains("AWS_SKIP_SIGNATURE"), "{denied}");

@@ -345,8 +345,8 @@ impl OrderedListing {
 
     fn unordered(&self) -> TierError {
         let why = "the store does not list keys in the order of their bytes, or they changed meanwhile; the \
-                   listing starts again, in one sequence, and is held_objects in memory; one that is \
-                   interrupted cannot resume";
+                   listing starts again, in one sequence, and is held in memory; an interrupted one \
+                   cannot resume";
         self.listing.place.error(ErrorKind::Unordered, None, why)
     }
 

@@ -16,7 +16,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::{made, part_column, servers, values};
+use crate::{SampleChecksum, made, part_column, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -266,7 +266,8 @@ impl ColumnSet {
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
         let etag = !packed && next("etag", text).is_some();
         let has_fields = packed && next("fields", is_fields).is_some();
-        let crc32c = packed && next("crc32c", is_narrow).is_some();
+        let is_crc32c = packed && next(SampleChecksum::CRC32C, is_narrow).is_some();
+        let crc32c = is_crc32c || packed && next(SampleChecksum::CRC32, is_narrow).is_some();
         let server = next(servers::COLUMN, is_narrow).is_some();
         let [stored, decoded, slice, recipe] = made::COLUMNS;
         let made = packed && next(stored, is_length).is_some();

@@ -29,7 +29,7 @@ use crate::names::{SplitName, compare, refuse};
 use crate::servers;
 use crate::value_columns::StoredValue;
 use crate::values::{ArrayTypes, SampleValue};
-use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, replace_file, shared_file};
+use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, replace_file, shared_file};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -385,9 +385,14 @@ impl Catalog {
         self.0.image.fields(id.0)?.find(|field| field.0 == name).map(|(_, range)| range)
     }
 
-    /// The CRC-32C of a sample's bytes, if its format has one (TFRecord).
-    pub fn crc32c(&self, id: SampleId) -> Option<u32> {
-        self.0.image.crc32c(id.0)
+    /// The checksum of a sample's bytes, if its format has one (TFRecord, zip). Catalogs of earlier
+    /// versions have none of zip archives.
+    pub fn checksum(&self, id: SampleId) -> Option<SampleChecksum> {
+        let sum = self.0.image.crc32c(id.0)?;
+        Some(match self.format() {
+            Format::Zip => SampleChecksum::Crc32(sum),
+            _ => SampleChecksum::Crc32c(sum),
+        })
     }
 
     /// The storage server that holds a sample's first byte, if the storage has several and the

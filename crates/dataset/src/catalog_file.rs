@@ -46,6 +46,8 @@ pub(crate) const VERSION_VALUES: &str = "3";
 /// Packed samples of which some are decoded, or have several parts. Files of version 3 may have
 /// decoded samples too.
 pub(crate) const VERSION_DECODED: &str = "4";
+/// Members of zip archives with their checksums.
+pub(crate) const VERSION_CHECKED: &str = "5";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
@@ -555,10 +557,10 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
-        Some(VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED) => {}
+        Some(VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_DECODED}"
+                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_CHECKED}"
             );
             return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
         }

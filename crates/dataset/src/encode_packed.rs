@@ -12,13 +12,14 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::{VERSION_DECODED, VERSION_PACKED, VERSION_VALUES};
+use crate::catalog_file::{VERSION_CHECKED, VERSION_DECODED, VERSION_PACKED, VERSION_VALUES};
 use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::made::{self, RecipeTable};
 use crate::packed::{IndexedShard, SampleRows};
 use crate::servers::{self, Layouts};
 use crate::shard_columns::{ShardColumns, strings};
 use crate::values::{self, ValueTable};
+use crate::{Format, SampleChecksum};
 
 /// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
 /// fields, checksum and values of each sample.
@@ -82,6 +83,7 @@ pub(crate) fn encode(
         has(|rows| rows.fields(0).is_some()),
         has(|rows| rows.crc32c(0).is_some()),
     );
+    let is_zip = format == Format::Zip.name();
     let shared = ShardColumns::of(shards)?;
     let [time, tag] = shared.version_fields();
     let item = Arc::new(Field::new_struct("item", field_columns(), false));
@@ -95,15 +97,22 @@ pub(crate) fn encode(
         time,
         tag,
         fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
-        sums.then(|| Field::new("crc32c", DataType::UInt32, true)),
+        sums.then(|| {
+            Field::new(
+                if is_zip { SampleChecksum::CRC32 } else { SampleChecksum::CRC32C },
+                DataType::UInt32,
+                true,
+            )
+        }),
         (!layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
     ];
     let made_fields = made.iter().flat_map(|made| made.fields());
     let columns = columns.into_iter().flatten().chain(made_fields);
     let columns = columns.chain(values.iter().map(|table| table.field())).collect();
     // Versions of foreread that know no values refuse a catalog that has some, and those that know
-    // no decoders refuse one with decoded samples.
+    // no decoders refuse one with decoded samples. So it is with the checksums of zip archives.
     let version = match made {
+        _ if sums && is_zip => VERSION_CHECKED,
         Some(_) => VERSION_DECODED,
         None if head.extra.is_empty() && labels.is_empty() && values.is_empty() => VERSION_PACKED,
         None => VERSION_VALUES,

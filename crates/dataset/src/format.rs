@@ -144,7 +144,7 @@ fn is_numbered(path: &str) -> bool {
 }
 
 /// The text before `-00000-of-01024`.
-fn numbered(path: &str) -> Option<&str> {
+pub(crate) fn numbered(path: &str) -> Option<&str> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (rest, of) = path.rsplit_once("-of-")?;
     let (name, number) = rest.rsplit_once('-')?;

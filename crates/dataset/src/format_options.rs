@@ -10,9 +10,11 @@ use crate::Format;
 pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
     /// (`image.bytes`), whose rows are the samples. Of several datasets, a sample has a row of
-    /// each. `data` or `record` of RecordIO files: a packed image, or all of a record.
+    /// each. The beginning of the keys of LMDB files whose values are samples. `data` or `record`
+    /// of RecordIO files: a packed image, or all of a record.
     pub fields: Vec<String>,
-    /// The dataset, column or part that has the labels. One with a usual name if it is `None`.
+    /// The dataset, column or part that has the labels, or the beginning of the keys of labels in
+    /// LMDB files. One with a usual name if it is `None`.
     pub label: Option<String>,
     /// The named database of an LMDB file.
     pub key: Option<String>,
@@ -48,9 +50,9 @@ impl FormatOptions {
     pub(crate) fn misplaced(&self, format: Format) -> Option<&'static str> {
         use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, RecordIo, Tokens};
         let choices: [(&str, bool, &[Format]); 13] = [
-            ("field", !self.fields.is_empty(), &[Hdf5, Parquet, Arrow, RecordIo]),
+            ("field", !self.fields.is_empty(), &[Lmdb, Hdf5, Parquet, Arrow, RecordIo]),
             ("a second field", self.fields.len() > 1, &[Hdf5]),
-            ("label", self.label.is_some(), &[Hdf5, Parquet, Arrow, Mds, LitData]),
+            ("label", self.label.is_some(), &[Lmdb, Hdf5, Parquet, Arrow, Mds, LitData]),
             ("key", self.key.is_some(), &[Lmdb]),
             ("whole", self.whole, &[Hdf5]),
             ("window", self.window.is_some(), &[Tokens, LitData]),

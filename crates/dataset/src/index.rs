@@ -476,7 +476,8 @@ async fn pack(
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
     let is_selected =
         !(options.include.is_empty() && options.exclude.is_empty() && options.objects.is_empty());
-    let chosen = FormatChoice { format, options: choices, is_selected };
+    let is_named = !options.objects.is_empty();
+    let chosen = FormatChoice { format, options: choices, is_selected, is_named };
     let shards = packed::index(origin, base_url, chosen, objects, before, |cost| {
         so_far = IndexProgress {
             samples: cost.samples,
@@ -496,15 +497,10 @@ async fn pack(
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
     if so_far.samples == 0 {
-        let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
-        if format == Format::Tokens && count > 0 {
-            let message = format!("{base_url}: no file is as long as the window; set a shorter --window");
-            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
-        }
-        let message = format!(
-            "{base_url}: there are no samples in {count} {} shards ({skipped} members that are none)",
-            format.name()
-        );
+        let why = packed::why_empty(format, &shards);
+        let (name, plural) = (format.name(), if shards.len() == 1 { "" } else { "s" });
+        let message =
+            format!("{base_url}: there are no samples in {} {name} shard{plural}: {why}", shards.len());
         return Err(DatasetError::new(DatasetErrorKind::Empty, message));
     }
     Catalog::from_shards(base_url, options.name.as_deref(), format, shards, &layouts)

@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod checksum;
 mod columns;
 mod directory_markers;
 mod encode;
@@ -63,6 +64,7 @@ mod tests;
 
 pub use braces::expand;
 pub use catalog::{Catalog, CatalogEntry, SampleField};
+pub use checksum::SampleChecksum;
 pub use error::{DatasetError, DatasetErrorKind};
 pub use foreread_formats::ArrayType;
 pub use format::Format;

@@ -1,5 +1,6 @@
 //! Paths: validation, the order of samples, and labels.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use foreread_tier::check_path;
@@ -15,6 +16,26 @@ pub(crate) fn refuse(path: &str) -> Option<&'static str> {
         return Some("the path is longer than 16,384 bytes");
     }
     check_path(path).err()
+}
+
+/// The text of a name in an archive. Bytes that are not UTF-8 are percent escapes (`%E9`), so that
+/// one old name does not refuse the archive.
+pub(crate) fn lenient(name: Cow<'_, [u8]>) -> Cow<'_, str> {
+    let bytes = match name {
+        Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => return Cow::Borrowed(text),
+            Err(_) => bytes.to_vec(),
+        },
+        Cow::Owned(bytes) => bytes,
+    };
+    let escaped = |bytes: &[u8]| {
+        let parts = bytes.utf8_chunks().map(|part| {
+            let invalid: String = part.invalid().iter().map(|byte| format!("%{byte:02X}")).collect();
+            part.valid().to_owned() + &invalid
+        });
+        parts.collect()
+    };
+    Cow::Owned(String::from_utf8(bytes).unwrap_or_else(|error| escaped(error.as_bytes())))
 }
 
 /// A path split into the parts that samples are sorted by.

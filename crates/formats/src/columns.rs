@@ -29,6 +29,11 @@ pub(crate) fn label_rank(name: &str, chosen: Option<&str>) -> Option<usize> {
     }
 }
 
+/// The column with the samples, for the comparison of files.
+pub(crate) fn described(path: &str, is_bytes: bool) -> String {
+    format!("column {path} of {}", if is_bytes { "bytes" } else { "text" })
+}
+
 /// The error text for a chosen column without labels.
 pub(crate) fn no_label(chosen: &str) -> String {
     format!("there is no column {chosen:?} of numbers or texts next to the samples")

@@ -51,6 +51,13 @@ impl DecodeError {
     }
 }
 
+/// The CRC-32 of bytes, as zip, gzip and PNG have it.
+pub fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
 /// Decodes the stored bytes.
 ///
 /// # Errors

@@ -321,6 +321,17 @@ pub struct FieldExtent {
     pub length: u64,
 }
 
+/// Which parts of a file were taken, where its format has several. All files of a dataset have the
+/// same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChosenParts {
+    /// The part with the samples and its type: `column image.bytes of bytes`.
+    pub samples: String,
+    /// The part with the labels, if there is one: `label`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+}
+
 /// The samples of one file, in the order in which the format numbers them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FoundSamples {
@@ -338,6 +349,8 @@ pub struct FoundSamples {
     pub array: Option<ArrayType>,
     /// The types of fields, by name, as far as the format knows them.
     pub field_arrays: Vec<(Arc<str>, ArrayType)>,
+    /// Which parts were taken, where the format leaves a choice.
+    pub chosen: Option<ChosenParts>,
     /// Entries that are not samples: counters, metadata, a last short window.
     pub skipped: u64,
     /// What a user should know, one line each: labels that cannot be read.
@@ -358,10 +371,18 @@ impl FoundSamples {
             columns: Vec::new(),
             array: None,
             field_arrays: Vec::new(),
+            chosen: None,
             skipped: 0,
             notes: Vec::new(),
             summary: one_line(summary.into()),
         }
+    }
+
+    /// Sets which parts were taken.
+    #[must_use]
+    pub fn with_chosen(self, samples: impl Into<String>, label: Option<&str>) -> Self {
+        let samples = one_line(samples.into());
+        Self { chosen: Some(ChosenParts { samples, label: label.map(str::to_owned) }), ..self }
     }
 
     /// The number of samples.

@@ -32,7 +32,7 @@ pub mod tokens;
 
 pub use error::{FormatError, FormatErrorKind};
 pub use found::{
-    ArrayType, ColumnValues, Extents, FieldExtent, FoundSamples, MadeRow, MadeRows, MorePart, Run,
-    ValueColumn,
+    ArrayType, ChosenParts, ColumnValues, Extents, FieldExtent, FoundSamples, MadeRow, MadeRows, MorePart,
+    Run, ValueColumn,
 };
 pub use source::{BlockReader, FileSource, ReadError};

@@ -26,7 +26,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Cases that the recipe writes at least.
-const LEAST_CASES: usize = 640;
+const LEAST_CASES: usize = 639;
 
 /// Mutations of each file.
 const MUTATIONS: usize = 300;
@@ -289,6 +289,22 @@ fn samples_are_the_values_that_h5py_reads() {
     }
     let cases = expected.index.len() + expected.chunks.len();
     assert!(cases >= LEAST_CASES, "{cases}");
+}
+
+#[test]
+// semantics: FORMAT-2
+fn unusable_labels_are_a_note() {
+    let notes = |group: &str| {
+        let mut options = Hdf5Options::default();
+        options.dataset = Some(format!("{group}/images"));
+        let found = block_on(hdf5::index(&file("labels_odd.h5"), &options)).unwrap();
+        (found.columns.len(), found.notes.join(" "))
+    };
+    assert_eq!(notes("small"), (1, String::new()));
+    let (count, note) = notes("short");
+    assert!(count == 0 && note.contains("/short/labels (5 <i4)") && note.contains("6 x 2"), "{note}");
+    let (count, note) = notes("wide");
+    assert!(count == 0 && note.contains("exceeds 64-bit signed integers"), "{note}");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use bytes::Bytes;
 use counting::Counted;
 use foreread_formats::lmdb::{LmdbOptions, index, is_lmdb};
-use foreread_formats::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ReadError};
+use foreread_formats::{
+    ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ReadError,
+};
 use futures::executor::block_on;
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -133,6 +135,36 @@ fn only_database_is_taken_and_several_are_listed() {
         assert!(alone.contains("leave out --key"), "{alone}");
         assert_eq!(find(&file, None).unwrap().skipped, 7);
     }
+}
+
+/// A database of words has `length` and `metadata` as keys.
+#[test]
+// semantics: FORMAT-10
+fn keys_of_counters_are_named_and_can_be_kept() {
+    let file = file("main_database-0.9.mdb");
+    let found = find(&file, None).unwrap();
+    let [note] = &found.notes[..] else { panic!("{:?}", found.notes) };
+    assert!(note.starts_with("7 values are not samples") && note.contains("--field ''"), "{note}");
+    assert!(note.contains("__keys__, __len__, deleted_ids, length, metadata"), "{note}");
+    let mut options = LmdbOptions::default();
+    options.prefix = Some(String::new());
+    let all = block_on(index(&file, &options)).unwrap();
+    assert_eq!((all.len(), all.skipped), (found.len() + 7, 0));
+    assert!(all.notes.is_empty(), "{:?}", all.notes);
+}
+
+/// Data sets for text recognition have `image-000000001` and `label-000000001`.
+#[test]
+// semantics: FORMAT-2
+fn labels_under_other_keys_belong_to_their_samples() {
+    let mut options = LmdbOptions::default();
+    (options.prefix, options.labels) = (Some("image-".to_owned()), Some("label-".to_owned()));
+    let found = block_on(index(&file("pairs-0.9.mdb"), &options)).unwrap();
+    let lengths: Vec<u64> = rows(&found).iter().map(|row| row.1).collect();
+    assert_eq!((lengths, found.skipped), (vec![41, 42, 43, 44, 45], 1));
+    let text = |number: u32| Some(format!("text \u{e4} {}", number % 2).into());
+    let labels = vec![text(1), text(2), None, text(4), text(5)];
+    assert_eq!(found.columns[0].values, ColumnValues::Texts(labels));
 }
 
 #[test]

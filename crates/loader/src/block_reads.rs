@@ -86,7 +86,7 @@ impl Driver {
     pub(crate) fn pending(&self, due: Tick, key: SampleKey, charge: Charge) -> PendingRead {
         let catalog = &self.datasets[key.dataset.0 as usize].catalog;
         let read = PendingRead::new(due, key, self.bytes(key), charge);
-        let read = read.checked(catalog.crc32c(key.id)).with_server(catalog.server(key.id));
+        let read = read.checked(catalog.checksum(key.id)).with_server(catalog.server(key.id));
         read.with_lifetime(self.lifetime(key))
     }
 

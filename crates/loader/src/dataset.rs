@@ -69,8 +69,8 @@ impl Dataset {
             return Err(TierError::new(ErrorKind::Changed, self.origin.name())
                 .with_detail(format!("{} bytes instead of {expected}", bytes.len())));
         }
-        if let Some(crc32c) = self.catalog.crc32c(key.id) {
-            Checksum { crc32c, at: 0 }.passed(self.origin.name(), &bytes)?;
+        if let Some(sum) = self.catalog.checksum(key.id) {
+            Checksum { sum, at: 0 }.passed(self.origin.name(), &bytes)?;
         }
         Ok(bytes)
     }

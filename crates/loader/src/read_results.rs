@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use foreread_dataset::SampleChecksum;
 use foreread_tier::{
     Charge, ErrorKind, Lifetime, Object, ReadBlock, ReadFuture, ReadRequest, Sample, Span, StorageServer,
     Tier, TierError,
@@ -50,8 +51,8 @@ impl PendingRead {
     }
 
     /// Adds the expected checksum.
-    pub(crate) fn checked(self, crc32c: Option<u32>) -> Self {
-        Self { check: crc32c.map(|crc32c| Checksum { crc32c, at: 0 }), ..self }
+    pub(crate) fn checked(self, checksum: Option<SampleChecksum>) -> Self {
+        Self { check: checksum.map(|sum| Checksum { sum, at: 0 }), ..self }
     }
 
     /// Sets the storage server of the sample.
@@ -127,25 +128,25 @@ pub(crate) fn locate_by_key(
     })
 }
 
-/// The CRC-32C of a sample's bytes, and their offset in the object.
+/// The checksum of a sample's bytes, and their offset in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Checksum {
-    pub(crate) crc32c: u32,
+    pub(crate) sum: SampleChecksum,
     pub(crate) at: u64,
 }
 
 impl Checksum {
-    /// Compares the checksum of `data`. The price is small against a network read: 5 us for 110 KB.
+    /// Compares the checksum of `data`.
     pub(crate) fn passed(self, tier: &str, data: &[u8]) -> Result<(), TierError> {
-        let found = crc32c::crc32c(data);
-        if found == self.crc32c {
+        let found = self.sum.of(data);
+        if found == self.sum.expected() {
             return Ok(());
         }
         let why = format!(
             "the checksum of its {} bytes from byte {} on is {found:08x}, expected {:08x} as in its shard",
             data.len(),
             self.at,
-            self.crc32c
+            self.sum.expected()
         );
         Err(TierError::new(ErrorKind::Corrupt, tier).with_detail(why))
     }
@@ -298,7 +299,8 @@ mod tests {
             block: None,
             bytes: 2,
             charge: budget.charge(2),
-            check: (tick == 11).then_some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 5 }),
+            check: (tick == 11)
+                .then_some(Checksum { sum: SampleChecksum::Crc32c(crc32c::crc32c(b"ab")), at: 5 }),
             server: None,
             lifetime: Lifetime::Passing,
             is_last_try: false,
@@ -325,7 +327,7 @@ mod tests {
     fn checksum_mismatch_is_read_once_more_then_corrupt() {
         let budget = Budget::new(100);
         for is_last_try in [false, true] {
-            let check = Some(Checksum { crc32c: crc32c::crc32c(b"ab"), at: 0 });
+            let check = Some(Checksum { sum: SampleChecksum::Crc32c(crc32c::crc32c(b"ab")), at: 0 });
             let pending = PendingRead {
                 tick: Tick(1),
                 key: SampleKey::default(),

@@ -11,8 +11,12 @@ pub fn check_path(path: &str) -> Result<(), &'static str> {
     }
     match path.split('/').find(|part| matches!(*part, "" | "." | "..")) {
         None => Ok(()),
-        Some("") => Err("the path is empty, starts or ends with `/`, or contains `//`"),
-        Some(_) => Err("the path contains a `.` or `..` component"),
+        Some("") if path.is_empty() => Err("the path is empty"),
+        Some("") if path.starts_with('/') => Err("the path starts with `/`"),
+        Some("") if path.contains("//") => Err("the path contains `//`"),
+        Some("") => Err("the path ends with `/`"),
+        Some(".") => Err("the path contains a `.` component"),
+        Some(_) => Err("the path contains a `..` component"),
     }
 }
 

@@ -185,11 +185,12 @@ pub struct Index {
 pub struct FormatArguments {
     /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
     /// whose rows are the samples [default: the only candidate]. Repeated for HDF5: each sample has
-    /// a row of each dataset. RecordIO: 'data' (the packed images) or 'record'
+    /// a row of each dataset. LMDB: the beginning of the keys of samples ('image-', or '' for all).
+    /// RecordIO: 'data' (the packed images) or 'record'
     #[arg(long, value_name = "NAME")]
     field: Vec<String>,
     /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such
-    /// as label]
+    /// as label]. LMDB: the beginning of their keys ('label-')
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
     /// The named database of an LMDB file [default: the only one]

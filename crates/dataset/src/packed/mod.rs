@@ -13,13 +13,16 @@
 //! [`recordio`] and [`zip`] parse their formats. All other formats have their parsers in
 //! `foreread-formats`, and [`parsers`] chooses among them.
 
+mod chosen;
 mod compressed;
+mod empty;
 mod parsers;
 mod pax;
 mod reader;
 mod recordio;
 mod rows;
 mod samples;
+mod saved;
 mod scan;
 mod shard_error;
 mod source;
@@ -32,6 +35,8 @@ use std::future::poll_fn;
 use foreread_tier::{Object, OriginTier};
 use futures::StreamExt;
 
+use self::chosen::CommonParts;
+pub(crate) use self::empty::why as why_empty;
 use self::parsers::Parsers;
 use self::reader::ShardStore;
 pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
@@ -69,6 +74,8 @@ pub(crate) struct FormatChoice<'a> {
     pub(crate) options: &'a FormatOptions,
     /// Whether only some objects are to be indexed.
     pub(crate) is_selected: bool,
+    /// Whether each object was named by the user.
+    pub(crate) is_named: bool,
 }
 
 /// Whether an `index.json` is next to the first of these chunks.
@@ -88,7 +95,14 @@ pub(crate) async fn index(
     mut progress: impl FnMut(IndexCost),
 ) -> Result<Vec<IndexedShard>, DatasetError> {
     let store = ShardStore::new(origin);
+    let objects = match choice.format {
+        Format::Arrow if !choice.is_named => {
+            saved::only_data(origin, &store, base_url, choice.is_selected, objects).await?
+        }
+        _ => objects,
+    };
     let parsers = Parsers::new(origin, &store, choice);
+    let mut common = CommonParts::default();
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;
@@ -116,6 +130,7 @@ pub(crate) async fn index(
             }
             Some(Err((object, trouble))) => return Err(trouble.into_dataset_error(base_url, &object.path)),
             Some(Ok(shard)) => {
+                common.add(base_url, choice.format, &shard)?;
                 cost.samples += shard.rows.len();
                 cost.bytes = cost.bytes.saturating_add(shard.rows.bytes());
                 cost.skipped += shard.skipped;

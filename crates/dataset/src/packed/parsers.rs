@@ -52,7 +52,7 @@ impl<'a> Parsers<'a> {
         store: &'a ShardStore<'a>,
         choice: FormatChoice<'a>,
     ) -> Self {
-        let FormatChoice { format, options, is_selected } = choice;
+        let FormatChoice { format, options, is_selected, .. } = choice;
         let (indexes, decompressing) = (Mutex::default(), Mutex::default());
         Self { origin, store, format, options, is_selected, indexes, decompressing }
     }
@@ -149,7 +149,7 @@ impl<'a> Parsers<'a> {
             }
             _ => self.parse(object).await,
         };
-        let found = found.map_err(with_remedy)?;
+        let found = found?;
         for note in &found.notes {
             tracing::warn!("{}: {note}", object.path);
         }
@@ -171,7 +171,7 @@ impl<'a> Parsers<'a> {
         Ok(match self.format {
             Format::Lmdb => {
                 let mut options = lmdb::LmdbOptions::default();
-                options.database = key;
+                (options.database, options.prefix, options.labels) = (key, field, label);
                 lmdb::index(source, &options).await?
             }
             Format::Hdf5 => {
@@ -309,19 +309,5 @@ pub(crate) fn index_path(path: &str) -> String {
     match path.rsplit_once('/') {
         None | Some(("", _)) => INDEX.to_owned(),
         Some((directory, _)) => format!("{directory}/{INDEX}"),
-    }
-}
-
-/// The error of a parser, with the ways to choose otherwise.
-fn with_remedy(error: ShardError) -> ShardError {
-    match error {
-        ShardError::Unsupported { at, why } => ShardError::unsupported(
-            at,
-            format!(
-                "{why}. `foreread index --help` has the choices, and --format files takes each file as one \
-                 sample"
-            ),
-        ),
-        other => other,
     }
 }

@@ -7,8 +7,9 @@
 //!
 //! Records of images begin with a header (`IRHeader`): `flag: u32, label: f32, id: u64, id2: u64`,
 //! then `flag` labels. Nothing in the file tells whether records have it. So it is taken for one if
-//! an image follows it in the first record. Then the samples are the images, and the labels are in
-//! the catalog. The price is a choice (`record`, `data`) for files where this is wrong.
+//! an image follows it in the first record that has more. Then the samples are the images, and the
+//! labels are in the catalog. Records with a header alone, as InsightFace writes for its identities,
+//! are left out. The price is a choice (`record`, `data`) for files where this is wrong.
 
 use std::borrow::Cow;
 
@@ -93,8 +94,15 @@ fn beginning(bytes: &[u8], count: usize) -> Result<Vec<u8>, u64> {
 #[derive(Clone, Debug, PartialEq)]
 struct ImageHead {
     labels: RecordLabels,
-    /// Whether an image follows.
-    is_image: bool,
+    content: RecordContent,
+}
+
+/// What follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordContent {
+    Nothing,
+    Image,
+    Other,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -124,7 +132,12 @@ impl ImageHead {
             0 => RecordLabels::One(f32::from_le_bytes([e, f, g, h])),
             _ => RecordLabels::Several(floats.collect()),
         };
-        Ok(Some(Self { labels, is_image: is_image(image) }))
+        let content = match image {
+            [] => RecordContent::Nothing,
+            image if is_image(image) => RecordContent::Image,
+            _ => RecordContent::Other,
+        };
+        Ok(Some(Self { labels, content }))
     }
 
     /// The bytes of the header with its labels.
@@ -216,9 +229,12 @@ impl ShardParser for RecordIo {
 pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Result<FoundSamples, ShardError> {
     let parts: Vec<(u64, u64, &RecordPart)> =
         scan.places.iter().zip(&scan.notes).map(|(place, note)| (place.0, place.1, note)).collect();
-    let is_packed = |part: &RecordPart| part.image.as_ref().is_some_and(|image| image.is_image);
+    let content = |part: &RecordPart| part.image.as_ref().map(|image| image.content);
+    let is_empty = |part: &RecordPart| content(part) == Some(RecordContent::Nothing);
+    let mut records = parts.iter().map(|(.., part)| *part).filter(|part| part.kind.begins());
+    let first = records.find(|part| !is_empty(part));
     let are_images = match field {
-        None => parts.first().is_some_and(|(.., part)| is_packed(part)),
+        None => first.and_then(content) == Some(RecordContent::Image),
         Some("data") => true,
         Some("record") => false,
         Some(other) => {
@@ -228,12 +244,17 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
     };
     let (mut made, mut extents) = (MadeRows::default(), Vec::new());
     let mut labels = Labels::default();
+    let mut without_image = 0;
     for record in parts.chunk_by(|before, _| !before.2.kind.ends()) {
         let (start, _, first) = record[0];
         let at = start - HEAD as u64;
         if record.len() > MOST_PARTS / 2 {
             let why = format!("a record of {} parts: at most {} are read", record.len(), MOST_PARTS / 2);
             return Err(ShardError::unsupported(at, why));
+        }
+        if are_images && field.is_none() && is_empty(first) {
+            without_image += 1;
+            continue;
         }
         let mut left_out = 0;
         if are_images {
@@ -259,16 +280,18 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
     let what = if are_images { "images in records" } else { "records" };
     let mut summary = format!("RecordIO: {} {what}", extents.len());
     let (column, note) = labels.finish();
-    if let Some(note) = &note {
-        summary.push_str(&format!(", {note}"));
-    }
+    let headers = "records have a header and no image, and are left out: --field data keeps them";
+    let headers = (without_image > 0).then(|| format!("{without_image} {headers}"));
+    let notes: Vec<String> = note.into_iter().chain(headers).collect();
+    summary.extend(notes.iter().flat_map(|note| [", ", note]));
     Ok(FoundSamples {
         made: Some(made).filter(|made| !made.more.is_empty()),
         columns: column.into_iter().collect(),
-        notes: note.into_iter().collect(),
-        skipped: scan.skipped,
+        notes,
+        skipped: scan.skipped + without_image,
         ..FoundSamples::at(Extents::Rows(extents), summary)
-    })
+    }
+    .with_chosen(what, None))
 }
 
 /// The labels of records, as long as all have as many.

@@ -3,7 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use foreread_formats::{ArrayType, Extents, FoundSamples, MadeRow, MadeRows, MorePart, Run, ValueColumn};
+use foreread_formats::{
+    ArrayType, ChosenParts, Extents, FoundSamples, MadeRow, MadeRows, MorePart, Run, ValueColumn,
+};
 use foreread_tier::Object;
 use foreread_types::Decoder;
 use serde::{Deserialize, Serialize};
@@ -41,7 +43,7 @@ impl TextList {
 pub(crate) struct FormatColumns {
     /// Names of samples.
     pub(crate) keys: bool,
-    /// Checksums of samples.
+    /// Checksums of samples: CRC-32C, or CRC-32 in zip archives.
     pub(crate) crc32c: bool,
     /// Fields of samples.
     pub(crate) fields: bool,
@@ -50,7 +52,7 @@ pub(crate) struct FormatColumns {
 impl FormatColumns {
     pub(crate) const TAR: Self = Self { keys: true, crc32c: false, fields: true };
     pub(crate) const TFRECORD: Self = Self { keys: false, crc32c: true, fields: false };
-    pub(crate) const ZIP: Self = Self { keys: true, crc32c: false, fields: false };
+    pub(crate) const ZIP: Self = Self { keys: true, crc32c: true, fields: false };
 }
 
 /// The samples of one shard, in the order of their offsets.
@@ -88,6 +90,9 @@ pub(crate) struct ShardExtra {
     /// The types of fields, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) field_arrays: Vec<(Arc<str>, ArrayType)>,
+    /// Which parts of the shard were taken, where its format leaves a choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) chosen: Option<ChosenParts>,
     /// What was found, for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) summary: String,
@@ -146,6 +151,7 @@ impl SampleRows {
             values: found.columns,
             array: found.array,
             field_arrays: found.field_arrays,
+            chosen: found.chosen,
             summary: found.summary,
         };
         match found.extents {

@@ -75,11 +75,18 @@ pub(crate) fn compression(start: &[u8]) -> Option<&'static str> {
 
 /// The error of a shard that is compressed as a whole.
 pub(crate) fn compressed(how: &str) -> ShardError {
+    // These are read as a whole where their names say so.
+    let ending = match how {
+        "gzip" => ", or let its name end in .gz",
+        "zlib" => ", or let its name end in .zlib",
+        "zstd" => ", or let its name end in .zst",
+        _ => "",
+    };
     ShardError::unsupported(
         0,
         format!(
             "it is compressed ({how}), so its samples cannot be read individually; write it without \
-             compression, or decompress it and index the result"
+             compression, or decompress it and index the result{ending}"
         ),
     )
 }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use super::pax::Pax;
 use super::scan::{ParseStep, ShardMember, ShardParser};
 use super::shard_error::{ShardError, compressed, compression};
-use crate::names::MAX_TEXT;
+use crate::names::{MAX_TEXT, lenient};
 
 const BLOCK: u64 = 512;
 /// The longest pax header or long name. Real ones have a few hundred bytes.
@@ -100,17 +100,11 @@ fn number(field: &[u8]) -> Option<u64> {
 }
 
 fn text(at: u64, name: Cow<'_, [u8]>) -> Result<Cow<'_, str>, ShardError> {
-    let not = |bytes: &[u8]| {
-        let name = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-        ShardError::damaged(at, format!("the name {name:?} is not UTF-8"))
-    };
+    let name = lenient(name);
     if name.len() > MAX_TEXT {
         return Err(ShardError::damaged(at, "a name is longer than 16,384 bytes"));
     }
-    match name {
-        Cow::Borrowed(bytes) => std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| not(bytes)),
-        Cow::Owned(bytes) => String::from_utf8(bytes).map(Cow::Owned).map_err(|error| not(error.as_bytes())),
-    }
+    Ok(name)
 }
 
 impl Tar {
@@ -161,7 +155,14 @@ impl ShardParser for Tar {
         if at == size {
             return Err(ShardError::damaged(at, "the archive has no end mark: it was cut short"));
         }
-        let Some(block) = bytes.first_chunk() else { return Ok(ParseStep::Needs(BLOCK)) };
+        let Some(block) = bytes.first_chunk() else {
+            let left = size - at;
+            return match compression(bytes) {
+                _ if left >= BLOCK || (bytes.len() as u64) < left => Ok(ParseStep::Needs(BLOCK.min(left))),
+                Some(how) if at == 0 => Err(compressed(how)),
+                _ => Err(ShardError::cut_short(at, size)),
+            };
+        };
         if block.iter().all(|&byte| byte == 0) {
             return self.zero(at, size);
         }

@@ -4,8 +4,10 @@
 //! local header, which may be longer than the directory's entry. So indexing reads the directory
 //! and 30 bytes per member. `rawzip` parses both from the buffered bytes. Missing bytes are
 //! fetched, and it parses again. The directory is in memory while its members are read (about the
-//! size of their rows in the catalog).
+//! size of their rows in the catalog). Its CRC-32 of each member goes into the catalog, so that
+//! every read from an origin is checked against it.
 
+use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +25,7 @@ use rawzip::{
 use super::reader::{ShardReader, ShardStore};
 use super::rows::{FormatColumns, SampleRows, ShardExtra, TextList};
 use super::shard_error::ShardError;
-use crate::names::MAX_TEXT;
+use crate::names::{MAX_TEXT, lenient};
 
 /// The bytes of the first read, at the end: the longest comment and the records before it.
 const TAIL: u64 = 66 << 10;
@@ -84,6 +86,8 @@ struct ZipEntry {
     entries: Vec<(u64, ZipArchiveEntryWayfinder, usize)>,
     /// The length of each member without compression, if it is compressed.
     deflated: Vec<Option<u64>>,
+    /// The CRC-32 of each member's bytes.
+    sums: Vec<u32>,
     skipped: u64,
 }
 
@@ -129,7 +133,7 @@ pub(crate) async fn rows(
             let why = format!("the member {name:?} cannot have {length} bytes: its entry is damaged");
             return Err(ShardError::damaged(header, why));
         }
-        rows.push(name, start, length, 0);
+        rows.push(name, start, length, listed.sums[number]);
         free = end;
     }
     let extra = match made.recipes.is_empty() {
@@ -200,10 +204,7 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
         seen += 1;
         let at = entry.local_header_offset();
         let path = entry.file_path();
-        let name = std::str::from_utf8(path.as_ref()).map_err(|_| {
-            let name = String::from_utf8_lossy(path.as_ref()).into_owned();
-            ShardError::damaged(at, format!("the name {name:?} is not UTF-8"))
-        })?;
+        let name = &*lenient(Cow::Borrowed(path.as_ref()));
         if entry.is_dir() || is_hidden(name) {
             listed.skipped += 1;
             continue;
@@ -232,6 +233,7 @@ fn list(archive: &ZipArchive<EndRecords>) -> Result<ZipEntry, ShardError> {
         listed.entries.push((at, entry.wayfinder(), listed.names.len()));
         listed.names.push(name);
         listed.deflated.push(deflated);
+        listed.sums.push(entry.crc32());
     }
     if seen != archive.entries_hint() {
         let why = format!("its directory has {seen} members and should have {}", archive.entries_hint());

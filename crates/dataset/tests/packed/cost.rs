@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_dataset::{Catalog, IndexOptions};
+use foreread_dataset::{Catalog, IndexOptions, SampleChecksum};
 use foreread_tier::Span;
 use foreread_types::SampleId;
 use tokio::time::Instant;
@@ -122,5 +122,5 @@ async fn records_are_scanned_in_parallel() {
         assert_eq!(catalog.entry(SampleId(id as u64)).unwrap().span, Span::Range(place));
     }
     let sum = |number: u32| number.wrapping_sub(0xa282_ead8).rotate_left(15);
-    assert_eq!(catalog.crc32c(SampleId(9_999)), Some(sum(9_999)));
+    assert_eq!(catalog.checksum(SampleId(9_999)), Some(SampleChecksum::Crc32c(sum(9_999))));
 }

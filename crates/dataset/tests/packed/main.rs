@@ -5,6 +5,7 @@
     reason = "a test that cannot set itself up fails by panicking"
 )]
 
+mod choices;
 mod cost;
 mod hostile;
 mod origin;

@@ -84,6 +84,29 @@ async fn records_without_a_header_of_images_are_refused() {
     assert_eq!(Held::new([("a.rec", both)]).index(&options(None)).await.unwrap().len(), 54);
 }
 
+/// InsightFace writes a header alone first, and one per identity at the end.
+#[tokio::test]
+// semantics: FORMAT-2
+async fn records_with_a_header_alone_are_left_out() {
+    let record = |flag: u32, label: f32, rest: &[u8]| {
+        let head = [&flag.to_le_bytes()[..], &label.to_le_bytes(), &[0; 16], rest].concat();
+        let mut bytes = [0xced7_230a_u32, head.len() as u32].map(u32::to_le_bytes).concat();
+        bytes.extend(head);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    };
+    let identity = |ends: [f32; 2]| record(2, 0.0, ends.map(f32::to_le_bytes).as_flattened());
+    let image = |label, rest: &[u8]| record(0, label, &[b"\xff\xd8\xff", rest].concat());
+    let records = [identity([3.0, 4.0]), image(7.0, b"one"), image(8.0, b"two"), identity([1.0, 2.0])];
+    let origin = Held::new([("train.rec", records.concat())]);
+    let catalog = origin.index(&options(None)).await.unwrap();
+    let samples: Vec<_> = (0..catalog.len()).map(|id| origin.sample(&catalog, id)).collect();
+    assert_eq!(samples, [b"\xff\xd8\xffone", b"\xff\xd8\xfftwo"]);
+    assert_eq!([0, 1].map(|id| label(&catalog, id)), [json!(7.0), json!(8.0)]);
+    assert!(catalog.summary().unwrap().contains("2 records have a header and no image"));
+    assert_eq!(origin.index(&options(Some("record"))).await.unwrap().len(), 4);
+}
+
 #[tokio::test(start_paused = true)]
 // semantics: SHARD-9
 async fn large_file_of_records_is_scanned_in_parallel() {

@@ -275,6 +275,7 @@ impl<'a> Collected<'a> {
             (None, Some(label)) => summary += &format!(", labels of column {}", label.path),
             (None, None) => {}
         }
+        let chosen = columns::described(&self.samples.path, !self.samples.storage.is_text());
         let columns = self.labels.map(|values| ValueColumn { name: "label".to_owned(), values });
         FoundSamples {
             columns: columns.into_iter().collect(),
@@ -282,5 +283,6 @@ impl<'a> Collected<'a> {
             notes: self.note.into_iter().collect(),
             ..FoundSamples::at(self.extents, summary)
         }
+        .with_chosen(chosen, self.label.map(|label| &*label.path))
     }
 }

@@ -38,6 +38,13 @@ pub(super) enum Storage {
     Other,
 }
 
+impl Storage {
+    /// Whether the values are text.
+    pub(super) fn is_text(self) -> bool {
+        matches!(self, Self::Offsets { is_text: true, .. } | Self::Views { is_text: true })
+    }
+}
+
 /// The position of a field's node and buffers in a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
@@ -133,11 +140,8 @@ pub(super) fn choose(
         matches!(column.storage, Offsets { .. } | Fixed { .. } | Views { .. } | Dictionary)
     };
     let usable: Vec<usize> = (0..columns.len()).filter(|&at| is_usable(&columns[at])).collect();
-    let candidate = |&at: &usize| {
-        use Storage::{Offsets, Views};
-        let is_text = matches!(columns[at].storage, Offsets { is_text: true, .. } | Views { is_text: true });
-        Candidate { path: &columns[at].path, is_bytes: !is_text }
-    };
+    let candidate =
+        |&at: &usize| Candidate { path: &columns[at].path, is_bytes: !columns[at].storage.is_text() };
     let candidates: Vec<_> = usable.iter().map(candidate).collect();
     let chosen = if options.only {
         only(&columns, options.label.as_deref())

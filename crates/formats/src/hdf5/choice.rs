@@ -21,6 +21,8 @@ pub(super) enum Choice {
         dataset: Box<Dataset>,
         /// Datasets with its labels.
         labels: Vec<Dataset>,
+        /// Why datasets that have names of labels are none.
+        notes: Vec<String>,
     },
     /// The datasets of a group.
     Group(Group),
@@ -30,7 +32,11 @@ pub(super) enum Choice {
 pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Choice, FormatError> {
     let (mut choice, candidates) = match &options.dataset {
         Some(path) => by_path(file, path.trim_matches('/')).await?,
-        None => only_one(tree::walk(file).await?, options)?,
+        None => {
+            let groups = tree::walk(file).await?;
+            let missing = tree::missing(file, &groups).await?;
+            only_one(groups, missing.as_deref(), options)?
+        }
     };
     match (&mut choice, &options.labels) {
         (Choice::Group(group), Some(_)) => {
@@ -42,7 +48,7 @@ pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Cho
             return Err(FormatError::unsupported(0, why));
         }
         (Choice::Group(_), None) => {}
-        (Choice::Rows { dataset, labels }, Some(path)) => {
+        (Choice::Rows { dataset, labels, .. }, Some(path)) => {
             let header = tree::find(file, path).await?;
             if !Dataset::is(&header) {
                 let why = format!("HDF5 path {path}: not a dataset of labels");
@@ -58,17 +64,33 @@ pub(super) async fn choose(file: &File<'_>, options: &Hdf5Options) -> Result<Cho
             }
             labels.push(found);
         }
-        (Choice::Rows { dataset, labels }, None) => {
-            let is_label = |other: &Dataset| {
+        (Choice::Rows { dataset, labels, notes }, None) => {
+            let is_named = |other: &Dataset| {
                 other.at != dataset.at
                     && parent(&other.path) == parent(&dataset.path)
                     && labels::is_name(&other.path)
-                    && labels::fits(other, samples(dataset, options))
             };
-            labels.extend(candidates.into_iter().filter(is_label));
+            let is_label = |other: &Dataset| labels::fits(other, samples(dataset, options));
+            let (found, others): (Vec<_>, Vec<_>) =
+                candidates.into_iter().filter(is_named).partition(is_label);
+            if found.is_empty() {
+                notes.extend(others.iter().take(1).map(|other| not_labels(other, dataset)));
+            }
+            labels.extend(found);
         }
     }
     Ok(choice)
+}
+
+/// The note about a dataset that has the name of labels.
+fn not_labels(other: &Dataset, samples: &Dataset) -> String {
+    format!(
+        "no labels: dataset /{} ({}) does not have one for each row of /{} ({})",
+        other.path,
+        other.described(),
+        samples.path,
+        samples.described()
+    )
 }
 
 /// The path of the group of a dataset.
@@ -97,7 +119,7 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
                 }
             }
         }
-        return Ok((Choice::Rows { dataset: Box::new(dataset), labels: Vec::new() }, candidates));
+        return Ok((rows(dataset), candidates));
     }
     if !group::is_group(&header) {
         let why = format!("HDF5 path {path}: neither a dataset nor a group");
@@ -118,8 +140,18 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
     }
 }
 
-/// The only candidate of a file, and all datasets.
-fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Dataset>), FormatError> {
+/// The rows of a dataset, without labels so far.
+fn rows(dataset: Dataset) -> Choice {
+    Choice::Rows { dataset: Box::new(dataset), labels: Vec::new(), notes: Vec::new() }
+}
+
+/// The only candidate of a file, and all datasets. `missing` is a link whose dataset is not in the
+/// file, and which may be that of the samples.
+fn only_one(
+    groups: Vec<Group>,
+    missing: Option<&str>,
+    options: &Hdf5Options,
+) -> Result<(Choice, Vec<Dataset>), FormatError> {
     let all: Vec<&Dataset> = groups.iter().flat_map(|group| &group.datasets).collect();
     let chosen_labels = options.labels.as_deref().map(|path| path.trim_matches('/'));
     let is_label = |dataset: &Dataset| match chosen_labels {
@@ -140,9 +172,12 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
         ([], [one]) if all.len() == 1 => Some(*one),
         _ => None,
     };
+    if let (Some(_), Some(missing)) = (chosen, missing) {
+        let why = format!("the HDF5 file has several datasets, and {missing}: choose one by `--field NAME`");
+        return Err(FormatError::unsupported(0, why));
+    }
     if let Some(dataset) = chosen {
-        let choice = Choice::Rows { dataset: Box::new(dataset.clone()), labels: Vec::new() };
-        return Ok((choice, all.into_iter().cloned().collect()));
+        return Ok((rows(dataset.clone()), all.into_iter().cloned().collect()));
     }
     let named = |datasets: &[&Dataset]| {
         let named = datasets.iter().take(MOST_NAMED);
@@ -153,10 +188,8 @@ fn only_one(groups: Vec<Group>, options: &Hdf5Options) -> Result<(Choice, Vec<Da
         named.join(", ") + &more
     };
     let why = if all.is_empty() {
-        match groups.iter().find_map(|group| group.external.as_ref()) {
-            Some(name) => format!("the HDF5 file has no datasets, and {name} is a link to another file"),
-            None => "the HDF5 file has no datasets".into(),
-        }
+        let missing = missing.map(|missing| format!(", and {missing}")).unwrap_or_default();
+        format!("the HDF5 file has no datasets{missing}")
     } else if images.is_empty() {
         format!("the HDF5 file has no dataset of rows of numbers or bytes: {}", named(&all))
     } else {

@@ -66,7 +66,11 @@ pub(super) async fn read(
             let shape = dataset.shape.iter().skip(skipped).chain(&dataset.datatype.inner);
             let shape: Vec<u64> = shape.copied().collect();
             let scalar = shape.is_empty() || samples.is_none() && product(&shape) == Some(1);
-            Ok(scalar.then(|| scalars(number, &bytes)).flatten().unwrap_or_else(|| {
+            let scalars = scalar.then(|| scalars(number, &bytes)).flatten();
+            if scalar && scalars.is_none() && number.width == 8 && number.sort == Sort::Unsigned {
+                return Err(dataset.refused("a label exceeds 64-bit signed integers"));
+            }
+            Ok(scalars.unwrap_or_else(|| {
                 let width = product(&shape).unwrap_or(0) as usize * number.width;
                 let shape = shape.iter().copied().map(Some).collect();
                 let array = ArrayType { dtype: number.dtype(), shape };

@@ -97,7 +97,7 @@ pub struct Chunk {
 pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<FoundSamples, FormatError> {
     let file = File::open(source).await?;
     match choice::choose(&file, options).await? {
-        Choice::Rows { dataset, labels } if !options.joined.is_empty() => {
+        Choice::Rows { dataset, labels, .. } if !options.joined.is_empty() => {
             let mut datasets = vec![*dataset];
             for path in &options.joined {
                 datasets.push(joined::dataset(&file, path).await?);
@@ -106,28 +106,31 @@ pub async fn index(source: &dyn FileSource, options: &Hdf5Options) -> Result<Fou
             let labels: Vec<Dataset> = labels.into_iter().filter(|label| !is_field(label)).collect();
             let mut found = joined::index(&file, &datasets, options.whole).await?;
             let samples = if options.whole { None } else { datasets[0].shape.first().copied() };
+            let paths: Vec<String> = datasets.iter().map(|dataset| format!("/{}", dataset.path)).collect();
             add_labels(&file, options, &labels, samples, &mut found).await?;
-            Ok(found)
+            Ok(found.with_chosen(format!("datasets {}", paths.join(" and ")), path(&labels)))
         }
         Choice::Group(group) if !options.joined.is_empty() => {
             let why = format!("HDF5 group /{}: a field of a sample is a dataset, not a group", group.path);
             Err(FormatError::unsupported(0, why))
         }
-        Choice::Rows { dataset, labels } if options.whole => {
+        Choice::Rows { dataset, labels, notes } if options.whole => {
             let parts = rows::whole(&file, &dataset).await?;
             let mut found = at(samples([parts]), summary("whole dataset", &dataset));
             found.array = rows::array_type(&dataset, true);
+            found.notes = notes;
             add_labels(&file, options, &labels, None, &mut found).await?;
-            Ok(found)
+            Ok(found.with_chosen(chosen(&dataset), path(&labels)))
         }
-        Choice::Rows { dataset, labels } => {
+        Choice::Rows { dataset, labels, notes } => {
             let mut found = match rows::extents(&file, &dataset).await? {
                 Rows::Stored(extents) => FoundSamples::at(extents, summary("dataset", &dataset)),
                 Rows::Made(samples) => at(samples, summary("dataset", &dataset)),
             };
             found.array = rows::array_type(&dataset, false);
+            found.notes = notes;
             add_labels(&file, options, &labels, dataset.shape.first().copied(), &mut found).await?;
-            Ok(found)
+            Ok(found.with_chosen(chosen(&dataset), path(&labels)))
         }
         Choice::Group(group) => of_group(&file, &group).await,
     }
@@ -167,6 +170,16 @@ pub async fn chunks(source: &dyn FileSource, path: &str) -> Result<Vec<Chunk>, F
         filter_mask: chunk.mask,
     };
     Ok(stored.iter().map(chunk).collect())
+}
+
+/// A dataset of samples, for the comparison of files.
+fn chosen(dataset: &Dataset) -> String {
+    format!("dataset /{} of {}", dataset.path, dataset.datatype.name())
+}
+
+/// The path of the dataset whose values are the label.
+fn path(labels: &[Dataset]) -> Option<&str> {
+    labels.iter().min_by_key(|dataset| labels::rank(&dataset.path)).map(|dataset| &*dataset.path)
 }
 
 fn summary(what: &str, dataset: &Dataset) -> String {
@@ -230,6 +243,7 @@ async fn add_labels(
     samples: Option<u64>,
     found: &mut FoundSamples,
 ) -> Result<(), FormatError> {
+    found.summary.extend(found.notes.iter().flat_map(|note| [", ", note]));
     // The usual name comes first, and its values are the label.
     let first = labels.iter().min_by_key(|dataset| labels::rank(&dataset.path)).map(|dataset| dataset.at);
     for dataset in labels {
@@ -262,7 +276,7 @@ async fn of_group(file: &File<'_>, group: &tree::Group) -> Result<FoundSamples, 
     found.keys = Some(group.datasets.iter().map(name).collect());
     found.array = common_type(&group.datasets);
     found.skipped = group.skipped;
-    Ok(found)
+    Ok(found.with_chosen(format!("group /{}", group.path), None))
 }
 
 /// The type of all datasets, if they differ in the first dimension at most.

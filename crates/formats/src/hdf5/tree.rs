@@ -8,7 +8,7 @@ use super::file::File;
 use super::group;
 use super::header::{self, Header};
 use super::link::{Link, LinkTarget};
-use crate::FormatError;
+use crate::{FormatError, FormatErrorKind};
 
 /// The most levels of groups, and the most soft links of a path.
 const MOST_LEVELS: usize = 32;
@@ -24,8 +24,32 @@ pub(super) struct Group {
     pub(super) groups: u64,
     /// Soft links, which are not followed, and named types.
     pub(super) skipped: u64,
+    /// The names of soft links.
+    pub(super) soft: Vec<String>,
     /// The name of a link to another file, if there is one.
     pub(super) external: Option<String>,
+}
+
+/// Soft links that are followed to see whether their objects exist.
+const MOST_FOLLOWED: usize = 64;
+
+/// A link whose object is not in the file, for people. `None` if there is none.
+pub(super) async fn missing(file: &File<'_>, groups: &[Group]) -> Result<Option<String>, FormatError> {
+    let external = |group: &Group| Some(joined(&group.path, group.external.as_ref()?));
+    if let Some(path) = groups.iter().find_map(external) {
+        return Ok(Some(format!("/{path} is a link to another file")));
+    }
+    let soft = groups.iter().flat_map(|group| group.soft.iter().map(|name| joined(&group.path, name)));
+    let soft: Vec<String> = soft.take(MOST_FOLLOWED).collect();
+    for path in soft {
+        match find(file, &path).await {
+            Err(error) if error.kind() == FormatErrorKind::Unsupported => {
+                return Ok(Some(format!("the link /{path} refers to an object that is missing")));
+            }
+            other => drop(other?),
+        }
+    }
+    Ok(None)
 }
 
 /// Headers that are read together, and then the chunk trees of their datasets. So few that the
@@ -59,14 +83,18 @@ pub(super) async fn list(
     path: String,
     header: &Header,
 ) -> Result<(Group, Vec<(String, Header)>), FormatError> {
-    let mut group = Group { path, datasets: Vec::new(), groups: 0, skipped: 0, external: None };
+    let mut group =
+        Group { path, datasets: Vec::new(), groups: 0, skipped: 0, soft: Vec::new(), external: None };
     let mut objects = Vec::new();
     for Link { name, target } in group::links(file, header).await? {
         // Paths of deep groups have the names of all groups above.
         file.spend(group.path.len() as u64)?;
         match target {
             LinkTarget::Object(at) => objects.push((joined(&group.path, &name), at)),
-            LinkTarget::Soft(_) => group.skipped += 1,
+            LinkTarget::Soft(_) => {
+                group.skipped += 1;
+                group.soft.push(name);
+            }
             LinkTarget::External => group.external = Some(name),
         }
     }

@@ -17,12 +17,26 @@ mod meta;
 mod page;
 mod walk;
 
-use crate::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples};
+use std::collections::HashMap;
+
+use crate::columns::SharedTexts;
+use crate::parts::{listed, shown};
+use crate::{
+    BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ValueColumn,
+};
 use meta::{Db, Snapshot};
 use walk::{Found, Tree};
 
 /// The most names of databases in an error.
 const NAMED: usize = 20;
+
+/// The most bytes of a label.
+const MOST_TEXT: u64 = 16 << 10;
+
+/// The size of blocks of labels, the most bytes of a request, and labels in memory at once.
+const BLOCK: u64 = 64 << 10;
+const REQUEST: u64 = 1 << 20;
+const AT_ONCE: usize = 4096;
 
 /// What is read of an LMDB file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +45,12 @@ pub struct LmdbOptions {
     /// The name of the sub-database. Without it, the main database is read if it has values, and
     /// its only sub-database otherwise.
     pub database: Option<String>,
+    /// The beginning of the keys whose values are samples. Without it all values are, except those
+    /// of keys that data sets use for their own counters. The empty text takes those as well.
+    pub prefix: Option<String>,
+    /// The beginning of the keys whose values are labels: the text under `label-7` belongs to the
+    /// sample `image-7`, if `image-` is the prefix of samples.
+    pub labels: Option<String>,
 }
 
 /// Whether a file with these first 32 bytes is an LMDB database, readable or not.
@@ -42,7 +62,7 @@ pub fn is_lmdb(head: &[u8]) -> bool {
 ///
 /// Keys that are not printable UTF-8, and all keys of `INTEGERKEY` databases, are written as hex
 /// digits after `0x`. The keys that data sets use for their own counters, such as `__len__`, are
-/// skipped.
+/// skipped with a note, unless [`LmdbOptions::prefix`] selects keys.
 ///
 /// # Errors
 /// [`Damaged`](FormatErrorKind::Damaged) if the file is not a valid database or is being written.
@@ -73,7 +93,7 @@ async fn samples(
     snapshot: &Snapshot,
     options: &LmdbOptions,
 ) -> Result<FoundSamples, FormatError> {
-    let tree = Tree::new(source, snapshot);
+    let tree = Tree::new(source, snapshot, options);
     let (at, main) = snapshot.main();
     refuse_duplicates(at, main, "the main database")?;
     let found = tree.walk(at, main).await?;
@@ -99,11 +119,12 @@ async fn samples(
     };
     let version = snapshot.format().version();
     let Some((name, at, db)) = selected else {
-        return Ok(found.into_samples(&format!("LMDB {version}")));
+        return found.into_samples(source, options, &format!("LMDB {version}"), "the main database").await;
     };
     refuse_duplicates(at, &db, &format!("database '{name}'"))?;
     let found = tree.walk(at, &db).await?;
-    Ok(found.into_samples(&format!("LMDB {version} database {name}")))
+    let what = format!("LMDB {version} database {name}");
+    found.into_samples(source, options, &what, &format!("database {name}")).await
 }
 
 fn named(at: u64, found: &Found, name: &str) -> Result<(String, u64, Db), FormatError> {
@@ -148,12 +169,66 @@ fn refuse_duplicates(at: u64, db: &Db, name: &str) -> Result<(), FormatError> {
 }
 
 impl Found {
-    fn into_samples(self, what: &str) -> FoundSamples {
+    /// The samples of the database `chosen`, with their labels.
+    async fn into_samples(
+        self,
+        source: &dyn FileSource,
+        options: &LmdbOptions,
+        what: &str,
+        chosen: &str,
+    ) -> Result<FoundSamples, FormatError> {
         let skipped = self.skipped + self.databases.len() as u64;
         let mut summary = format!("{what}: {} values", self.rows.len());
         if skipped > 0 {
             summary.push_str(&format!(", {skipped} skipped"));
         }
-        FoundSamples { keys: Some(self.keys), skipped, ..FoundSamples::at(Extents::Rows(self.rows), summary) }
+        let mut notes = Vec::new();
+        if !self.conventional.is_empty() {
+            let keys = listed(self.conventional.iter().map(String::as_str));
+            notes.push(format!(
+                "{} values are not samples by the names of their keys ({keys}), which data sets use for \
+                 counters: --field '' takes all keys, and --field PREFIX those that begin with it",
+                self.conventional.len()
+            ));
+        }
+        let mut columns = Vec::new();
+        if options.labels.is_some() {
+            let prefix = options.prefix.as_deref().unwrap_or_default();
+            let values = labels(source, &self, prefix).await?;
+            summary.push_str(&format!(", {} labels", self.labels.len()));
+            columns.push(ValueColumn { name: "label".to_owned(), values });
+        }
+        let found = FoundSamples {
+            keys: Some(self.keys),
+            columns,
+            skipped,
+            notes,
+            ..FoundSamples::at(Extents::Rows(self.rows), summary)
+        };
+        Ok(found.with_chosen(chosen, options.labels.as_deref()))
     }
+}
+
+/// The text of each sample's label. Samples without one have none.
+async fn labels(source: &dyn FileSource, found: &Found, prefix: &str) -> Result<ColumnValues, FormatError> {
+    if let Some((name, (at, _))) = found.labels.iter().find(|(_, (_, length))| *length > MOST_TEXT) {
+        let why = format!("the label of '{}' is longer than 16 KiB: leave out --label", shown(name));
+        return Err(FormatError::unsupported(*at, why));
+    }
+    let reader = BlockReader::new(source, BLOCK);
+    let places: Vec<(u64, u64)> = found.labels.iter().map(|(_, place)| *place).collect();
+    let mut texts = SharedTexts::default();
+    let mut by_name = HashMap::with_capacity(found.labels.len());
+    for (labels, places) in found.labels.chunks(AT_ONCE).zip(places.chunks(AT_ONCE)) {
+        let read = reader.read_all(places, REQUEST).await?;
+        for ((name, (at, _)), bytes) in labels.iter().zip(read) {
+            let text = std::str::from_utf8(&bytes).map_err(|_| {
+                let why = format!("the label of '{}' is not UTF-8: leave out --label", shown(name));
+                FormatError::unsupported(*at, why)
+            })?;
+            by_name.insert(name.as_str(), texts.share(text));
+        }
+    }
+    let label = |key: &String| by_name.get(key.strip_prefix(prefix)?).cloned();
+    Ok(ColumnValues::Texts(found.keys.iter().map(label).collect()))
 }

@@ -9,6 +9,7 @@
 //! with keys of 40 bytes. Where most values lie in leaves, requests also read the pages between
 //! them.
 
+use super::LmdbOptions;
 use super::meta::{Db, Format, Snapshot};
 use super::page::{Kind, Page, Value};
 use crate::{BlockReader, FileSource, FormatError};
@@ -26,7 +27,7 @@ const GROUP: u64 = 32 << 20;
 const FAR: u64 = 4 << 10;
 const NEAR: u64 = 64 << 10;
 
-/// Keys under which data sets store something else than a sample.
+/// Keys under which data sets store something else than a sample, unless keys are chosen.
 const NO_SAMPLES: [&[u8]; 7] =
     [b"__len__", b"__keys__", b"length", b"num-samples", b"nextid", b"metadata", b"deleted_ids"];
 
@@ -36,8 +37,12 @@ pub(super) struct Found {
     pub(super) keys: Vec<String>,
     /// Offset and length of each value.
     pub(super) rows: Vec<(u64, u64)>,
-    /// Entries by convention that are no samples.
+    /// Entries that are not chosen.
     pub(super) skipped: u64,
+    /// Keys by convention that are no samples.
+    pub(super) conventional: Vec<String>,
+    /// Keys of labels without their prefix, with offset and length of each value.
+    pub(super) labels: Vec<(String, (u64, u64))>,
     /// Other databases: the name, the offset of the record, and the record.
     pub(super) databases: Vec<(String, u64, Db)>,
 }
@@ -45,15 +50,17 @@ pub(super) struct Found {
 /// What all trees of a file have in common.
 pub(super) struct Tree<'a> {
     source: &'a dyn FileSource,
+    options: &'a LmdbOptions,
     format: Format,
     page_size: u64,
     last_page: u64,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(source: &'a dyn FileSource, snapshot: &Snapshot) -> Self {
+    pub(super) fn new(source: &'a dyn FileSource, snapshot: &Snapshot, options: &'a LmdbOptions) -> Self {
         Self {
             source,
+            options,
             format: snapshot.format(),
             page_size: snapshot.page_size(),
             last_page: snapshot.last_page(),
@@ -66,7 +73,8 @@ impl<'a> Tree<'a> {
             Some(root) => self.levels(at, db, root).await?,
             None => Found::default(),
         };
-        let entries = found.rows.len() as u64 + found.skipped + found.databases.len() as u64;
+        let entries = found.rows.len() + found.labels.len() + found.databases.len();
+        let entries = entries as u64 + found.skipped;
         if entries != db.entries {
             let why = format!("the database has {entries} entries, but its record counts {}", db.entries);
             return Err(FormatError::damaged(at, why));
@@ -99,6 +107,8 @@ impl<'a> Tree<'a> {
             found.keys.extend(leaf.keys);
             found.rows.extend(leaf.rows);
             found.skipped += leaf.skipped;
+            found.conventional.extend(leaf.conventional);
+            found.labels.extend(leaf.labels);
             found.databases.extend(leaf.databases);
         }
         Ok(found)
@@ -164,11 +174,25 @@ impl<'a> Tree<'a> {
                 Value::Inline(at, length) => (at, length),
                 Value::Overflow(page, length) => (self.overflow(page, length)?, length),
             };
-            if !integers && NO_SAMPLES.contains(&key) {
+            let name = if integers { hex(key) } else { text(key) };
+            let rest = |prefix: &Option<String>| name.strip_prefix(prefix.as_deref()?).map(str::to_owned);
+            if let Some(rest) = rest(&self.options.labels) {
+                found.labels.push((rest, row));
+                return Ok(());
+            }
+            let is_sample = match &self.options.prefix {
+                Some(prefix) => name.starts_with(&**prefix),
+                None if integers || !NO_SAMPLES.contains(&key) => true,
+                None => {
+                    found.conventional.push(name.clone());
+                    false
+                }
+            };
+            if !is_sample {
                 found.skipped += 1;
                 return Ok(());
             }
-            found.keys.push(if integers { hex(key) } else { text(key) });
+            found.keys.push(name);
             found.rows.push(row);
             Ok(())
         })?;

@@ -1,5 +1,5 @@
-//! Lengths of values in the encoding `DELTA_BINARY_PACKED`: each as the difference to the one
-//! before it, in packed bits.
+//! Integers in the encoding `DELTA_BINARY_PACKED`: each as the difference to the one before it, in
+//! packed bits. They are labels, or the lengths of values.
 //!
 //! A block begins with its smallest difference and the widths of its miniblocks. Differences are
 //! stored without the smallest one. The values are decoded when they are needed, because few bytes
@@ -10,9 +10,9 @@ use super::levels::{packed_value, varint};
 /// The most values of a block.
 const MOST_BLOCK: u64 = 1 << 20;
 
-/// The lengths of the values of a page.
+/// The integers of a page.
 #[derive(Clone, Debug)]
-pub(super) struct DeltaLengths<'a> {
+pub(super) struct DeltaIntegers<'a> {
     /// The blocks that are not decoded yet.
     bytes: &'a [u8],
     per_miniblock: u64,
@@ -35,8 +35,8 @@ struct Block<'a> {
     count: u64,
 }
 
-impl<'a> DeltaLengths<'a> {
-    /// The lengths at the beginning of `bytes`, and where they end. `None` if they are malformed,
+impl<'a> DeltaIntegers<'a> {
+    /// The integers at the beginning of `bytes`, and where they end. `None` if they are malformed,
     /// or end after `bytes`.
     pub(super) fn new(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let mut rest = bytes;
@@ -51,7 +51,7 @@ impl<'a> DeltaLengths<'a> {
         if !fits || per_miniblock * miniblocks != block {
             return None;
         }
-        let lengths = Self {
+        let integers = Self {
             bytes: rest,
             per_miniblock,
             miniblocks: miniblocks as usize,
@@ -60,24 +60,29 @@ impl<'a> DeltaLengths<'a> {
             block: Block::default(),
         };
         // Blocks have a byte or more, so this takes no more steps than there are bytes.
-        let mut skipped = lengths.clone();
+        let mut skipped = integers.clone();
         let mut left = count.saturating_sub(1);
         while left > 0 {
             skipped.next_miniblock()?;
             left = left.saturating_sub(per_miniblock);
         }
-        Some((lengths, bytes.len() - skipped.bytes.len()))
+        Some((integers, bytes.len() - skipped.bytes.len()))
     }
 
-    /// The number of lengths that follow.
+    /// The number of integers that follow.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
     /// The next length. `None` if there is none, or it is no length.
-    pub(super) fn next(&mut self) -> Option<u64> {
+    pub(super) fn next_length(&mut self) -> Option<u64> {
+        self.next().and_then(|value| u64::try_from(value).ok()).filter(|&value| value <= i32::MAX as u64)
+    }
+
+    /// The next integer, in the arithmetic of 64 bits. `None` if there is none.
+    pub(super) fn next(&mut self) -> Option<i64> {
         self.left = self.left.checked_sub(1)?;
-        let value = u64::try_from(self.next).ok().filter(|&value| value <= i32::MAX as u64)?;
+        let value = self.next;
         if self.left > 0 {
             if self.block.at == self.block.count {
                 self.next_miniblock()?;
@@ -85,7 +90,7 @@ impl<'a> DeltaLengths<'a> {
             let Block { packed, width, at, smallest, .. } = self.block;
             let difference = packed_value(packed, at, width)?;
             self.block.at += 1;
-            self.next = self.next.wrapping_add(smallest).wrapping_add(difference.into());
+            self.next = self.next.wrapping_add(smallest).wrapping_add(difference.cast_signed());
         }
         Some(value)
     }
@@ -99,7 +104,7 @@ impl<'a> DeltaLengths<'a> {
             self.block = Block { smallest: signed(smallest), widths, ..Block::default() };
         }
         let (&width, widths) = self.block.widths.split_first()?;
-        if width > 32 {
+        if width > 64 {
             return None;
         }
         let length = (self.per_miniblock / 8).checked_mul(width.into())?;
@@ -121,9 +126,9 @@ mod tests {
     use super::*;
 
     fn all(bytes: &[u8]) -> Option<(Vec<u64>, usize)> {
-        let (mut lengths, end) = DeltaLengths::new(bytes)?;
+        let (mut lengths, end) = DeltaIntegers::new(bytes)?;
         let count = lengths.left();
-        let values: Vec<u64> = std::iter::from_fn(|| lengths.next()).collect();
+        let values: Vec<u64> = std::iter::from_fn(|| lengths.next_length()).collect();
         (values.len() as u64 == count).then_some((values, end))
     }
 
@@ -156,11 +161,11 @@ mod tests {
         assert!(all(&[&[0x80, 1, 4][..], &count, &[0]].concat()).is_none());
         // Blocks of nothing, of parts of bytes, of uneven parts, and far too long ones.
         for head in [[0, 1, 4, 2], [0x80, 1, 0, 2], [0x84, 1, 4, 2], [0x80, 1, 3, 2]] {
-            assert!(DeltaLengths::new(&[&head[..], &[0; 90]].concat()).is_none(), "{head:?}");
+            assert!(DeltaIntegers::new(&[&head[..], &[0; 90]].concat()).is_none(), "{head:?}");
         }
-        assert!(DeltaLengths::new(&[0x80, 0x80, 0x80, 0x80, 1, 1, 2, 0, 0, 0, 0]).is_none());
-        // Negative lengths, and a width of 33 bits.
+        assert!(DeltaIntegers::new(&[0x80, 0x80, 0x80, 0x80, 1, 1, 2, 0, 0, 0, 0]).is_none());
+        // Negative lengths, and a width of 65 bits.
         assert!(all(&[0x80, 1, 4, 1, 13]).is_none());
-        assert!(DeltaLengths::new(&[&[0x80, 1, 4, 2, 0, 0, 33, 0, 0, 0][..], &[0; 200]].concat()).is_none());
+        assert!(DeltaIntegers::new(&[&[0x80, 1, 4, 2, 0, 0, 65, 0, 0, 0][..], &[0; 300]].concat()).is_none());
     }
 }

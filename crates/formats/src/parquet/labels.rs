@@ -1,17 +1,18 @@
 //! The values of a label column.
 //!
-//! Labels are small, so their whole chunk is read and decoded: plain values and dictionaries.
-//! These are what `pyarrow` and `datasets` write. The price is that labels in other encodings are
-//! omitted, with a note in the summary.
+//! Labels are small, so their whole chunk is read and decoded: plain values, dictionaries and
+//! differences of integers. These are what `pyarrow`, `datasets` and writers of version 2 write.
+//! The price is that labels in other encodings are omitted, with a note in the summary.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::bit_width;
 use super::codec::{self, Packed, PageMemory};
+use super::delta::DeltaIntegers;
 use super::levels::{Runs, prefixed};
 use super::metadata::{Chunk, Leaf, Meaning, Physical, encoding_name};
-use super::page::{self, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
+use super::page::{self, DELTA_INTEGERS, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
 use crate::columns::{Label, LabelKind, SharedTexts};
 use crate::{FormatError, le};
 
@@ -146,6 +147,13 @@ impl Decoder<'_> {
                 let (&width, indices) = values.split_first().unwrap_or((&0, &[]));
                 Values::Runs { runs: Runs::new(indices, width.into()).ok_or_else(malformed)?, run: (0, 0) }
             }
+            DELTA_INTEGERS if matches!(self.leaf.physical, Physical::Int32 | Physical::Int64) => {
+                // A page of nulls may have no integers.
+                match values.is_empty() {
+                    true => Values::Plain { bytes: values, next_bit: 0 },
+                    false => Values::Integers(DeltaIntegers::new(values).ok_or_else(malformed)?.0),
+                }
+            }
             encoding => {
                 let problem = format!("has the encoding {}", encoding_name(encoding));
                 return Err(self.unsupported(at, problem));
@@ -201,6 +209,11 @@ impl Decoder<'_> {
                     label.ok_or_else(|| self.unsupported(at, "exceeds 64-bit signed integers".to_owned()))
                 }
             },
+            Values::Integers(integers) => {
+                let value = integers.next().ok_or_else(malformed)?.to_le_bytes();
+                let (label, _) = self.number(&value).ok_or_else(malformed)?;
+                label.ok_or_else(|| self.unsupported(at, "exceeds 64-bit signed integers".to_owned()))
+            }
             Values::Runs { runs, run } => {
                 if run.0 == 0 {
                     *run = runs.next().ok_or_else(malformed)?;
@@ -243,6 +256,8 @@ enum Values<'a> {
         bytes: &'a [u8],
         next_bit: u64,
     },
+    /// Integers as differences. Of integers with 32 bits, the lower half counts.
+    Integers(DeltaIntegers<'a>),
     /// Indices or booleans, and what is left of a run.
     Runs {
         runs: Runs<'a>,

@@ -39,7 +39,7 @@ impl<'a> Runs<'a> {
             let (packed, next, count) = self.packed;
             if next < count {
                 self.packed.1 += 1;
-                return packed_value(packed, next, self.width).map(|value| (1, value));
+                return packed_value(packed, next, self.width).map(|value| (1, value as u32));
             }
             let (length, head) = varint(self.bytes)?;
             self.bytes = &self.bytes[length..];
@@ -63,13 +63,16 @@ impl<'a> Runs<'a> {
 }
 
 /// The value at `index` of packed values, lowest bits first.
-pub(super) fn packed_value(packed: &[u8], index: u64, width: u32) -> Option<u32> {
+pub(super) fn packed_value(packed: &[u8], index: u64, width: u32) -> Option<u64> {
     let bit = index.checked_mul(width.into())?;
     let first = usize::try_from(bit / 8).ok()?;
     let shift = (bit % 8) as u32;
+    // Up to 9 bytes have a value of 64 bits.
     let length = (shift + width).div_ceil(8) as usize;
-    let word = crate::le::uint(packed, first, length)? >> shift;
-    Some((word & ((1 << width) - 1)) as u32)
+    let mut word = [0; 16];
+    word.get_mut(..length)?.copy_from_slice(packed.get(first..first.checked_add(length)?)?);
+    let word = (u128::from_le_bytes(word) >> shift) as u64;
+    Some(word & u64::MAX.checked_shr(64_u32.checked_sub(width)?).unwrap_or(0))
 }
 
 #[cfg(test)]

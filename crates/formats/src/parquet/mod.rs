@@ -134,7 +134,8 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
     }
     summary.extend(found.notes.iter().flat_map(|note| [", ", note]));
     found.summary = summary;
-    Ok(found)
+    let samples = columns::described(column.path, leaves[chosen].meaning == Meaning::Plain);
+    Ok(found.with_chosen(samples, label.map(|label| &*leaves[label].path)))
 }
 
 /// The metadata, and its offset in the file.

@@ -16,6 +16,9 @@ pub(super) const PLAIN: i64 = 0;
 /// Runs of equal values, and packed bits.
 pub(super) const RLE: i64 = 3;
 
+/// Integers as differences, in packed bits.
+pub(super) const DELTA_INTEGERS: i64 = 5;
+
 /// The lengths of all values as differences, and then the values.
 pub(super) const DELTA_LENGTH: i64 = 6;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::delta::DeltaLengths;
+use super::delta::DeltaIntegers;
 use super::levels::{Runs, prefixed};
 use super::page::{DELTA_LENGTH, DICTIONARY_ENCODINGS, PLAIN};
 use crate::MadeRow;
@@ -62,14 +62,17 @@ impl Dictionary {
     }
 }
 
+/// What fastparquet writes after the values of each page.
+pub(super) const PADDING: [u8; 8] = [0; 8];
+
 /// The values of a page in memory.
 pub(super) enum Values<'a> {
     /// One after another, each after its length.
     Plain { base: Base, bytes: &'a [u8], offset: u64 },
     /// One after another, of one length.
-    Fixed { base: Base, width: u64, offset: u64, left: u64 },
+    Fixed { base: Base, width: u64, offset: u64, bytes: &'a [u8] },
     /// One after another, with all lengths before them. What is left of `end - offset` bytes.
-    Lengths { base: Base, lengths: DeltaLengths<'a>, offset: u64, end: u64 },
+    Lengths { base: Base, lengths: DeltaIntegers<'a>, offset: u64, end: u64 },
     /// Values of a dictionary: their numbers, and what is left of a run of equal ones.
     Indices { dictionary: Arc<Dictionary>, runs: Runs<'a>, run: (u64, u32) },
 }
@@ -89,7 +92,7 @@ impl<'a> Values<'a> {
             PLAIN => Some(Self::plain(base, bytes, offset, width)),
             DELTA_LENGTH if bytes.is_empty() => Some(Self::plain(base, bytes, offset, None)),
             DELTA_LENGTH => {
-                let (lengths, at) = DeltaLengths::new(bytes)?;
+                let (lengths, at) = DeltaIntegers::new(bytes)?;
                 let end = offset + bytes.len() as u64;
                 Some(Self::Lengths { base, lengths, offset: offset + at as u64, end })
             }
@@ -100,7 +103,7 @@ impl<'a> Values<'a> {
 
     fn plain(base: Base, bytes: &'a [u8], offset: u64, width: Option<u64>) -> Self {
         match width {
-            Some(width) => Self::Fixed { base, width, offset, left: bytes.len() as u64 },
+            Some(width) => Self::Fixed { base, width, offset, bytes },
             None => Self::Plain { base, bytes, offset },
         }
     }
@@ -123,14 +126,14 @@ impl<'a> Values<'a> {
                 *offset = at + length;
                 Some(Value { base: *base, offset: at, length })
             }
-            Self::Fixed { base, width, offset, left } => {
-                *left = left.checked_sub(*width)?;
+            Self::Fixed { base, width, offset, bytes } => {
+                *bytes = bytes.get(usize::try_from(*width).ok()?..)?;
                 let value = Value { base: *base, offset: *offset, length: *width };
                 *offset += *width;
                 Some(value)
             }
             Self::Lengths { base, lengths, offset, end } => {
-                let (length, at) = (lengths.next()?, *offset);
+                let (length, at) = (lengths.next_length()?, *offset);
                 *offset = at.checked_add(length).filter(|after| *after <= *end)?;
                 Some(Value { base: *base, offset: at, length })
             }
@@ -148,8 +151,7 @@ impl<'a> Values<'a> {
     /// Whether the page has no more bytes. The last group of a dictionary's numbers is padded.
     pub(super) fn is_used_up(&self) -> bool {
         match self {
-            Self::Plain { bytes, .. } => bytes.is_empty(),
-            Self::Fixed { left, .. } => *left == 0,
+            Self::Plain { bytes, .. } | Self::Fixed { bytes, .. } => bytes.is_empty() || **bytes == PADDING,
             Self::Lengths { lengths, offset, end, .. } => lengths.left() == 0 && offset == end,
             Self::Indices { .. } => true,
         }

@@ -17,11 +17,11 @@ use bytes::{Bytes, BytesMut};
 use foreread_types::{Decoder, MOST_PAGE_HEAD};
 
 use super::codec::{Packed, PageMemory};
-use super::delta::DeltaLengths;
+use super::delta::DeltaIntegers;
 use super::levels::{Runs, prefixed};
 use super::metadata::encoding_name;
 use super::page::{self, DELTA_LENGTH, DICTIONARY_ENCODINGS, Levels, PLAIN, PageHead, PageKind, RLE};
-use super::values::{Base, Dictionary, Value, Values};
+use super::values::{Base, Dictionary, PADDING, Value, Values};
 use super::{REMEDY, bit_width};
 use crate::{FileSource, FormatError, MadeRow, Run, le};
 
@@ -232,7 +232,7 @@ impl Walk<'_> {
             loop {
                 let bytes = self.window.at_least(at, read.min(end - at)).await?;
                 let bytes = bytes.slice(..bytes.len().min((end - at) as usize));
-                if let Some((lengths, length)) = DeltaLengths::new(&bytes) {
+                if let Some((lengths, length)) = DeltaIntegers::new(&bytes) {
                     let (base, offset) = (Base::File(at), length as u64);
                     let values = Values::Lengths { base, lengths, offset, end: end - at };
                     return self.rows(head, &definition, &mut Source::Memory(values), body).await;
@@ -399,6 +399,9 @@ impl Walk<'_> {
             }
         }
         let is_used_up = match values {
+            Source::File { at, end } if *end - *at == PADDING.len() as u64 => {
+                self.window.part(*at..*end).await? == PADDING[..]
+            }
             Source::File { at, end } => at == end,
             Source::Memory(values) => values.is_used_up(),
         };

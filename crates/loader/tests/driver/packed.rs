@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use foreread_dataset::{Catalog, IndexOptions};
+use foreread_dataset::{Catalog, IndexOptions, SampleChecksum};
 use foreread_loader::{Dataset, LoadErrorKind, Loader, LoaderParts, OnError};
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Sequential};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
@@ -168,7 +168,8 @@ async fn record_with_a_wrong_checksum_is_corrupt() {
     bytes[third] ^= 1;
     let (catalog, mut loader) =
         start(&good, ShardOrigin::new([("a.tfrecord", bytes.clone())]), OnError::Fail).await;
-    assert_eq!(catalog.crc32c(SampleId(2)), Some(crc32c::crc32c(b"third")));
+    let expected = SampleChecksum::Crc32c(crc32c::crc32c(b"third"));
+    assert_eq!(catalog.checksum(SampleId(2)), Some(expected));
     let first = next(&mut loader).await.unwrap().unwrap();
     assert_eq!(first.samples().map(|sample| sample.bytes()).collect::<Vec<_>>(), ["first", ""]);
     let error = next(&mut loader).await.unwrap().unwrap_err();

@@ -64,9 +64,10 @@ impl LocalOrigin {
         let cached = is_on_this_machine(directory.as_fd());
         let patience = (!cached).then_some(config.patience);
         let profile = TierProfile::new(config.parallelism).with_kernel_cached(cached).with_patience(patience);
+        place::check_descriptors().map_err(|errno| from_errno(errno, &name))?;
         let place = DirectoryPlace::of(directory.as_fd(), root);
-        let pool =
-            ReadPool::new(FileReader::new(directory, buffers), config.name, config.parallelism, patience);
+        let reader = FileReader::new(directory, place.times, buffers);
+        let pool = ReadPool::new(reader, config.name, config.parallelism, patience);
         Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 

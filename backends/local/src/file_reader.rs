@@ -5,8 +5,11 @@
 //! * The memory has exactly the length of the catalog and is not cleared. A file that became
 //!   shorter ends the read early. A file that grew or was overwritten in place has another length
 //!   or modification time. Both are checked *after* the read, on the same descriptor. The price is
-//!   a window: a write between read and check makes correct bytes an error. A writer that restores
-//!   the modification time is not detected.
+//!   a window: a write between read and check makes correct bytes an error.
+//! * A writer may restore the modification time. So the inode and the change time are compared, too,
+//!   where the file system keeps them and the catalog was made of the same directory. The price:
+//!   another owner, mode or hard link changes that time, too, and is an error until the data are
+//!   indexed again.
 //! * Each step is first tried without blocking (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is
 //!   notified before the first step that may block. That is free when the kernel has everything
 //!   cached, and costs 1 us otherwise. It lets the pool distinguish work that needs a core from
@@ -19,13 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version, unix_nanoseconds};
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
+use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::descriptors::KeptFiles;
 use crate::error::{NAME, changed, from_errno, from_read, invalid};
 use crate::jobs::{ReadJob, ReadStep};
+use crate::place::{self, ChangeTimes};
 use crate::pool::{BlockingRead, OpenFile, ReadSteps};
 
 /// From this length the file is checked before memory is allocated. So a wrong catalog costs an
@@ -41,6 +45,7 @@ const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLO
 #[derive(Debug)]
 pub(crate) struct FileReader {
     root: OwnedFd,
+    times: ChangeTimes,
     buffers: Arc<dyn Buffers>,
     /// Whether kernel and file system support cached-only calls. Cleared at the first refusal.
     tries_cache: AtomicBool,
@@ -48,8 +53,8 @@ pub(crate) struct FileReader {
 }
 
 impl FileReader {
-    pub(crate) fn new(root: OwnedFd, buffers: Arc<dyn Buffers>) -> Self {
-        Self { root, buffers, tries_cache: AtomicBool::new(true), kept: KeptFiles::new() }
+    pub(crate) fn new(root: OwnedFd, times: ChangeTimes, buffers: Arc<dyn Buffers>) -> Self {
+        Self { root, times, buffers, tries_cache: AtomicBool::new(true), kept: KeptFiles::new() }
     }
 
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
@@ -92,7 +97,7 @@ impl FileReader {
             }
             steps.wait(ReadStep::Checking);
             match rustix::fs::fstat(&kept.file) {
-                Ok(stat) if stat.st_nlink > 0 && compare(request, &stat).is_ok() => {
+                Ok(stat) if stat.st_nlink > 0 && self.compare(request, &stat).is_ok() => {
                     return Ok(OpenFile::Kept(kept));
                 }
                 // It was removed or written to. Its name may lead to another file.
@@ -100,7 +105,8 @@ impl FileReader {
             }
         }
         let file = self.open(path, steps).map_err(failed)?;
-        compare(request, &rustix::fs::fstat(&file).map_err(|errno| from_read(errno, path, file.as_fd()))?)?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| from_read(errno, path, file.as_fd()))?;
+        self.compare(request, &stat)?;
         // Each read is of another sample. Reading ahead would read bytes that are not requested.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
         let (kept, closed) = self.kept.keep(&request.object, file);
@@ -119,7 +125,7 @@ impl FileReader {
         let path = &*request.object.path;
         let failed = |errno| from_read(errno, path, file);
         if length >= CHECK_FIRST {
-            check(request, file, steps)?;
+            self.check(request, file, steps)?;
         }
         let mut buffer = self.buffers.allocate_for(request.lifetime, length, 1).ok_or_else(|| {
             let error = TierError::new(ErrorKind::Other, NAME).with_object(path);
@@ -144,11 +150,41 @@ impl FileReader {
                 Err(errno) => return Err(failed(errno)),
             }
         }
-        check(request, file, steps)?;
+        self.check(request, file, steps)?;
         if buffer.filled() < length {
             return Err(changed(path, format!("it ended {} bytes early", length - buffer.filled())));
         }
         Ok(buffer.freeze())
+    }
+
+    /// Checks that an open file is still the indexed one. The attributes that the client has cached
+    /// are compared first, which costs no request to a file server. Only fresh ones prove a change,
+    /// because cached ones may be older than the catalog.
+    fn check(
+        &self,
+        request: &ReadRequest,
+        file: BorrowedFd<'_>,
+        steps: &mut impl ReadSteps,
+    ) -> Result<(), TierError> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        if let Ok(cached) = rustix::fs::statx(file, c"", flags, place::WANTED)
+            && u64::from(cached.stx_mask) & u64::from(place::WANTED.bits()) == u64::from(place::WANTED.bits())
+        {
+            let version = self.times.version(&cached);
+            let state = FileState { mode: cached.stx_mode.into(), size: cached.stx_size, version };
+            if compare_state(request, &state).is_ok() {
+                return Ok(());
+            }
+        }
+        steps.wait(ReadStep::Checking);
+        let path = &*request.object.path;
+        self.compare(request, &rustix::fs::fstat(file).map_err(|errno| from_read(errno, path, file))?)
+    }
+
+    /// Checks that the file is still the indexed one.
+    fn compare(&self, request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
+        let version = self.times.version_of_stat(stat);
+        compare_state(request, &FileState { mode: stat.st_mode, size: stat.st_size as u64, version })
     }
 }
 
@@ -183,29 +219,6 @@ impl BlockingRead for FileReader {
             }
         }
     }
-}
-
-/// Checks that an open file is still the indexed one. The attributes that the client has cached are
-/// compared first, which costs no request to a file server. Only fresh ones prove a change, because
-/// cached ones may be older than the catalog.
-fn check(request: &ReadRequest, file: BorrowedFd<'_>, steps: &mut impl ReadSteps) -> Result<(), TierError> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | StatxFlags::MTIME;
-    if let Ok(cached) = rustix::fs::statx(file, c"", flags, wanted)
-        && u64::from(cached.stx_mask) & u64::from(wanted.bits()) == u64::from(wanted.bits())
-    {
-        let state = FileState {
-            mode: cached.stx_mode.into(),
-            size: cached.stx_size,
-            modified: unix_nanoseconds(cached.stx_mtime.tv_sec, cached.stx_mtime.tv_nsec),
-        };
-        if compare_state(request, &state).is_ok() {
-            return Ok(());
-        }
-    }
-    steps.wait(ReadStep::Checking);
-    let path = &*request.object.path;
-    compare(request, &rustix::fs::fstat(file).map_err(|errno| from_read(errno, path, file))?)
 }
 
 /// Reads the bytes at `offset` that are in the page cache.
@@ -254,13 +267,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), TierError> {
 struct FileState {
     mode: u32,
     size: u64,
-    modified: i64,
-}
-
-/// Checks that the file is still the indexed one.
-fn compare(request: &ReadRequest, stat: &Stat) -> Result<(), TierError> {
-    let modified = unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32);
-    compare_state(request, &FileState { mode: stat.st_mode, size: stat.st_size as u64, modified })
+    version: Version,
 }
 
 fn compare_state(request: &ReadRequest, state: &FileState) -> Result<(), TierError> {
@@ -271,19 +278,23 @@ fn compare_state(request: &ReadRequest, state: &FileState) -> Result<(), TierErr
     if state.size != object.size {
         return Err(changed(&object.path, format!("{} bytes instead of {}", state.size, object.size)));
     }
-    match &object.version {
-        None => Ok(()),
-        Some(Version::Modified(then) | Version::Written { modified: then, .. })
-            if *then == state.modified =>
-        {
-            Ok(())
+    let Some(indexed) = &object.version else { return Ok(()) };
+    if indexed.modified().is_none() {
+        let why = "the catalog has ETags of a bucket, which files lack; index the directory";
+        return Err(invalid(&object.path, why));
+    }
+    if indexed.modified() != state.version.modified() {
+        return Err(changed(&object.path, "another modification time; index it again"));
+    }
+    match (indexed.change(), state.version.change()) {
+        (Some((then, location)), Some((now, here))) if location == here && then != now => {
+            Err(changed(&object.path, CHANGED_ONLY))
         }
-        Some(Version::Modified(_) | Version::Written { .. }) => {
-            Err(changed(&object.path, "another modification time; index it again"))
-        }
-        Some(_) => Err(invalid(
-            &object.path,
-            "the catalog has ETags of a bucket, which files lack; index the directory",
-        )),
+        _ => Ok(()),
     }
 }
+
+/// The inode or the change time differs alone.
+const CHANGED_ONLY: &str = "its inode or change time is not the indexed one, although its size and modification \
+                            time are: it was rewritten, replaced by a copy, or given other rights or links; \
+                            index it again, or, if its bytes are known to be the same, index it with a name";

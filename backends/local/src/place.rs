@@ -24,7 +24,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use foreread_tier::{FileChange, Version, unix_nanoseconds};
-use rustix::fs::{AtFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, Statx, StatxFlags};
+use rustix::io::Errno;
 
 /// The limit for images on file systems that are images themselves.
 const MAX_DEPTH: u32 = 4;
@@ -47,6 +48,8 @@ pub(crate) struct DirectoryPlace {
 pub struct ChangeTimes {
     device: (u32, u32),
     trust: CtimeTrust,
+    /// The hash of the directory's place. Change times elsewhere are of other files.
+    location: u32,
 }
 
 /// How reliable the change times of a file system are.
@@ -59,13 +62,17 @@ enum CtimeTrust {
 }
 
 /// The `statx` fields for [`ChangeTimes::version`].
-pub(crate) const WANTED: StatxFlags =
-    StatxFlags::TYPE.union(StatxFlags::SIZE).union(StatxFlags::MTIME).union(StatxFlags::CTIME);
+pub(crate) const WANTED: StatxFlags = StatxFlags::TYPE
+    .union(StatxFlags::SIZE)
+    .union(StatxFlags::MTIME)
+    .union(StatxFlags::CTIME)
+    .union(StatxFlags::INO);
 
 impl ChangeTimes {
     /// The change times below `directory`. None if it cannot be opened.
     pub fn below(directory: &Path) -> Self {
-        fs::File::open(directory).map_or_else(|_| Self::default(), |directory| times_of(directory.as_fd()))
+        let opened = fs::File::open(directory);
+        opened.map_or_else(|_| Self::default(), |opened| DirectoryPlace::of(opened.as_fd(), directory).times)
     }
 
     /// The version of a file below the directory.
@@ -74,6 +81,14 @@ impl ChangeTimes {
         let modified = unix_nanoseconds(file.mtime(), file.mtime_nsec());
         let changed = unix_nanoseconds(file.ctime(), file.ctime_nsec());
         self.version_with(device, modified, changed, file.ino())
+    }
+
+    /// The version from `fstat`.
+    pub(crate) fn version_of_stat(self, stat: &Stat) -> Version {
+        let device = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        let modified = unix_nanoseconds(stat.st_mtime, stat.st_mtime_nsec as u32);
+        let changed = unix_nanoseconds(stat.st_ctime, stat.st_ctime_nsec as u32);
+        self.version_with(device, modified, changed, stat.st_ino)
     }
 
     /// The version from `statx` with the fields [`WANTED`].
@@ -95,14 +110,36 @@ impl ChangeTimes {
             CtimeTrust::Claimed => FileChange::Claimed(number),
             CtimeTrust::None => return Version::Modified(modified),
         };
-        Version::Written { modified, changed }
+        Version::Written { modified, changed, location: self.location }
     }
+}
+
+/// Checks that files can be opened, as [`DirectoryPlace::of`] does. Without that, a directory would
+/// seem to be at another place, and its data would be others.
+///
+/// # Errors
+/// If the process or the system has no descriptor left.
+pub(crate) fn check_descriptors() -> Result<(), Errno> {
+    /// The most files that are open at once, one for each layer of a file system in another.
+    const NEEDED: usize = MAX_DEPTH as usize + 2;
+    let mut open = Vec::with_capacity(NEEDED);
+    for _ in 0..NEEDED {
+        match rustix::fs::open("/proc/self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => open.push(file),
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => return Err(errno),
+            // A sandbox without it has places all the same.
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
 }
 
 impl DirectoryPlace {
     /// The place of an open directory that was opened as `path`.
     pub(crate) fn of(directory: BorrowedFd<'_>, path: &Path) -> Self {
-        Self { place: place_of(directory, path, MAX_DEPTH), times: times_of(directory) }
+        let place = place_of(directory, path, MAX_DEPTH);
+        let times = ChangeTimes { location: hash(&place), ..times_of(directory) };
+        Self { place, times }
     }
 }
 
@@ -115,8 +152,13 @@ fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
     let stat = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE);
     stat.map_or_else(
         |_| ChangeTimes::default(),
-        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), trust },
+        |stat| ChangeTimes { device: (stat.stx_dev_major, stat.stx_dev_minor), trust, location: 0 },
     )
+}
+
+/// FNV-1a. Catalogs contain it, so it never changes.
+fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 /// Overlays show the times of their layers.

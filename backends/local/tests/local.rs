@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -158,6 +158,58 @@ async fn file_overwritten_in_place_is_changed() {
     assert_eq!(read(&origin, &unversioned).await.unwrap()[..], [5; 20]);
     let tagged = Object { version: Some(Version::ETag("x".into())), ..object };
     assert_eq!(kind(&origin, &tagged).await, ErrorKind::Invalid);
+}
+
+#[tokio::test]
+// semantics: FAIL-2
+async fn file_changed_under_its_old_time_is_named() {
+    let (directory, origin, _) = one([5; 20]).await;
+    let (file, link) = (directory.path().join("a/file"), directory.path().join("link"));
+    let restore = || {
+        fs::copy(&file, &link).unwrap();
+        let time = fs::metadata(&file).unwrap().modified().unwrap();
+        fs::File::options().write(true).open(&link).unwrap().set_modified(time).unwrap();
+        fs::rename(&link, &file).unwrap();
+    };
+    let rewrite = || {
+        let time = fs::metadata(&file).unwrap().modified().unwrap();
+        fs::write(&file, [6; 20]).unwrap();
+        fs::File::options().write(true).open(&file).unwrap().set_modified(time).unwrap();
+    };
+    let chmod = || fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let hard_link = || {
+        let _ = fs::remove_file(&link);
+        fs::hard_link(&file, &link).unwrap();
+    };
+    let changes: [(&str, &dyn Fn()); 4] =
+        [("rewritten", &rewrite), ("mode", &chmod), ("link", &hard_link), ("restored", &restore)];
+    for (what, change) in changes {
+        let object = list(&origin).await.0.remove(0);
+        let seen = |span| read_all(&origin, vec![request(7, &object, span)]);
+        let spans = [Span::Whole, Span::Range(3..9)];
+        for span in spans.clone() {
+            assert!(seen(span).await[&0].is_ok());
+        }
+        // Change times advance a few milliseconds at a time.
+        let state = || fs::metadata(&file).map(|file| (file.ctime(), file.ctime_nsec(), file.ino())).unwrap();
+        let before = state();
+        while state() == before {
+            change();
+        }
+        for span in spans {
+            let error = seen(span).await[&0].clone().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Changed, "{what}");
+            assert!(error.to_string().contains("a/file") && error.to_string().contains("index it again"));
+        }
+        // Another place, and a catalog without changes.
+        let Some(Version::Written { modified, changed, location }) = object.version else { panic!() };
+        let elsewhere = Version::Written { modified, changed, location: !location };
+        for version in [elsewhere, Version::Modified(modified)] {
+            assert!(read(&origin, &Object { version: Some(version), ..object.clone() }).await.is_ok());
+        }
+        assert!(read(&origin, &list(&origin).await.0[0]).await.is_ok(), "{what}: indexed again");
+        let _ = fs::remove_file(&link);
+    }
 }
 
 #[tokio::test]

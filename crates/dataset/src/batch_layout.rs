@@ -16,7 +16,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::{SampleChecksum, made, part_column, servers, values};
+use crate::{SampleChecksum, changes, made, part_column, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -61,6 +61,8 @@ pub(crate) struct BatchLayout {
     pub(crate) object_size: Option<NumberColumn>,
     pub(crate) label: Option<NumberColumn>,
     pub(crate) modified: Option<NumberColumn>,
+    /// Version 5: the digest of the file's last change.
+    pub(crate) changed: Option<NumberColumn>,
     /// Version 1: the ETag. Version 2: its number.
     pub(crate) etag: Option<TextColumn>,
     pub(crate) etag_number: Option<NumberColumn>,
@@ -235,6 +237,7 @@ pub(crate) struct ColumnSet {
     pub(crate) etags: Option<i64>,
     key: bool,
     modified: bool,
+    changed: bool,
     etag: bool,
     fields: bool,
     crc32c: bool,
@@ -263,6 +266,7 @@ impl ColumnSet {
         let label = dictionary(next(values::LABEL, is_dictionary));
         let place = if packed { has_size } else { label.is_some() && named };
         let modified = next("modified", is_time).is_some();
+        let changed = modified && next(changes::COLUMN, is_narrow).is_some();
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
         let etag = !packed && next("etag", text).is_some();
         let has_fields = packed && next("fields", is_fields).is_some();
@@ -297,6 +301,7 @@ impl ColumnSet {
             etags,
             key,
             modified,
+            changed,
             etag,
             fields,
             crc32c,
@@ -512,6 +517,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         object_size: packed.then(|| parts.complete(8)).transpose()?,
         label: columns.label.map(|_| parts.numbers(4)).transpose()?,
         modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
+        changed: columns.changed.then(|| parts.numbers(4)).transpose()?,
         etag: columns.etag.then(|| parts.text()).transpose()?,
         etag_number: columns.etags.map(|_| parts.numbers(4)).transpose()?,
         fields: columns.fields.then(|| parts.fields()).transpose()?,

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{Object, Span, StorageServer, Version};
+use foreread_tier::{FileChange, Object, Span, StorageServer, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
+    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
@@ -68,6 +68,8 @@ struct CatalogInner {
     /// The user's name for the place of the data.
     place_name: Option<String>,
     listing: Listing,
+    /// The directory whose changes it contains.
+    location: Option<u32>,
     format: Format,
     fingerprint: Fingerprint,
     arrays: ArrayTypes,
@@ -296,10 +298,14 @@ impl Catalog {
     /// overwritten.
     pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
-        let version = match (row.modified, row.etag) {
-            (Some(time), _) => Some(Version::Modified(time)),
-            (None, Some(tag)) => Some(Version::ETag(tag)),
-            (None, None) => None,
+        let change = row.changed.zip(self.0.location);
+        let version = match (row.modified, change, row.etag) {
+            (Some(modified), Some((digest, location)), _) => {
+                Some(Version::Written { modified, changed: FileChange::Indexed(digest), location })
+            }
+            (Some(time), None, _) => Some(Version::Modified(time)),
+            (None, _, Some(tag)) => Some(Version::ETag(tag)),
+            (None, _, None) => None,
         };
         let path = match row.object {
             ObjectPath::File(path) => path,
@@ -504,13 +510,14 @@ impl CatalogInner {
 
     /// The same with its bytes in a file. `None` if that has another length.
     fn with_file(&self, file: File) -> Option<Catalog> {
-        let Self { image, name, base_url, place_name, listing, format, fingerprint, arrays } = self;
+        let Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays } = self;
         Some(Catalog(Arc::new(Self {
             image: image.with_file(file)?,
             name: name.clone(),
             base_url: base_url.clone(),
             place_name: place_name.clone(),
             listing: *listing,
+            location: *location,
             format: *format,
             fingerprint: *fingerprint,
             arrays: arrays.clone(),
@@ -555,7 +562,15 @@ impl CatalogInner {
             kind: DatasetErrorKind::Corrupt,
             why: "its types of arrays are damaged".to_owned(),
         })?;
-        Ok(Self { image, name, base_url, place_name, listing, format, fingerprint, arrays })
+        let location = match image.metadata(LOCATION_KEY).map(|text| u32::from_str_radix(text, 16)) {
+            None => None,
+            Some(Ok(location)) => Some(location),
+            Some(Err(_)) => {
+                let why = "its place is damaged".to_owned();
+                return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why });
+            }
+        };
+        Ok(Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays })
     }
 }
 

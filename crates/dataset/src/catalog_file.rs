@@ -37,8 +37,8 @@ use crate::value_columns::StoredValue;
 
 /// The magic bytes at the beginning and the end of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-/// The versions of the layout, which are values of [`VERSION_KEY`]. A catalog of files is still
-/// written as version 1, so that older versions of foreread can read it.
+/// The versions of the layout, which are values of [`VERSION_KEY`]. A catalog is written as the
+/// lowest version that can express it, so that older versions of foreread can read it.
 pub(crate) const VERSION: &str = "1";
 pub(crate) const VERSION_PACKED: &str = "2";
 /// Packed samples with values, or with places that are computed.
@@ -48,6 +48,8 @@ pub(crate) const VERSION_VALUES: &str = "3";
 pub(crate) const VERSION_DECODED: &str = "4";
 /// Members of zip archives with their checksums.
 pub(crate) const VERSION_CHECKED: &str = "5";
+/// Samples of files whose last change is known, of any format.
+pub(crate) const VERSION_CHANGES: &str = "6";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
@@ -62,6 +64,8 @@ pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
 pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
 /// What the index found, for people.
 pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
+/// The directory whose changes the catalog contains. See [`changes`](crate::changes).
+pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
@@ -146,6 +150,8 @@ pub(crate) struct CatalogRow<'a> {
     pub(crate) made: Option<Arc<[StoredPart]>>,
     pub(crate) length: u64,
     pub(crate) modified: Option<i64>,
+    /// The digest of its last change.
+    pub(crate) changed: Option<u32>,
     pub(crate) etag: Option<Arc<str>>,
 }
 
@@ -292,6 +298,7 @@ impl CatalogFile {
             let missing = || corrupt("it has no path");
             let length = self.parts.sizes.bytes(SampleId(number));
             let modified = batch.modified.as_ref().and_then(|times| times.get(row));
+            let changed = batch.changed.as_ref().and_then(|changes| changes.get(row));
             let (object, part) = match (&batch.object, &batch.object_size, &batch.offset) {
                 (Some(object), Some(size), Some(offset)) => {
                     let object = tables.objects.get(object.get(row) as usize).ok_or_else(missing)?;
@@ -315,7 +322,8 @@ impl CatalogFile {
             let extent = part.as_ref().map(|(_, range)| (range.start, length));
             let made = batch.made.as_ref().zip(extent);
             let made = made.and_then(|(made, extent)| made.parts(&tables.recipes, row, extent));
-            Ok(CatalogRow { object, part, made, length, modified: modified.map(u64::cast_signed), etag })
+            let (modified, changed) = (modified.map(u64::cast_signed), changed.map(|digest| digest as u32));
+            Ok(CatalogRow { object, part, made, length, modified, changed, etag })
         })())
     }
 
@@ -557,10 +565,12 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
-        Some(VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED) => {}
+        Some(
+            VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED | VERSION_CHANGES,
+        ) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_CHECKED}"
+                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_CHANGES}"
             );
             return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
         }

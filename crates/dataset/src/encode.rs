@@ -22,6 +22,7 @@ use crate::catalog_file::{
     BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
     LISTING_KEY, NAME_KEY, VERSION, VERSION_KEY, checksum, checksum_digits,
 };
+use crate::changes::FileChanges;
 use crate::listing::Listing;
 use crate::names::SplitName;
 use crate::servers;
@@ -119,6 +120,7 @@ pub(crate) fn encode(
 ) -> Result<Vec<u8>, ArrowError> {
     let labels = LabelNumbers::of(samples)?;
     let modified = samples.iter().any(|sample| sample.modified().is_some());
+    let changes = FileChanges::of(samples.iter().map(|sample| &sample.object), head);
     let etag = samples.iter().any(|sample| sample.etag().is_some());
     let mut fields = vec![
         Field::new("path", DataType::Utf8, false),
@@ -130,6 +132,7 @@ pub(crate) fn encode(
         let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
         fields.push(Field::new("modified", time, true));
     }
+    fields.extend(changes.field());
     if etag {
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
@@ -137,7 +140,7 @@ pub(crate) fn encode(
     if server {
         fields.push(Field::new(servers::COLUMN, DataType::UInt32, true));
     }
-    let (schema, mut writer) = begin(fields, VERSION, head, format, fingerprint(samples))?;
+    let (schema, mut writer) = begin(fields, (VERSION, changes), head, format, fingerprint(samples))?;
     for rows in samples.chunks(ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
@@ -148,6 +151,7 @@ pub(crate) fn encode(
             let times: TimestampNanosecondArray = rows.iter().map(CatalogSample::modified).collect();
             columns.push(Arc::new(times.with_timezone("UTC")));
         }
+        columns.extend(changes.column(rows.iter().map(|sample| &sample.object)));
         if etag {
             columns.push(Arc::new(rows.iter().map(CatalogSample::etag).collect::<StringArray>()));
         }
@@ -159,23 +163,24 @@ pub(crate) fn encode(
     finish(writer)
 }
 
-/// Creates a writer for batches of these columns.
+/// Creates a writer for batches of these columns. `version` is that of a catalog without changes.
 pub(crate) fn begin(
     fields: Vec<Field>,
-    version: &str,
+    (version, changes): (&str, FileChanges),
     head: CatalogHeader<'_>,
     format: &str,
     fingerprint: Fingerprint,
 ) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
     let metadata = [
-        (VERSION_KEY, version.to_owned()),
+        (VERSION_KEY, changes.version(version).to_owned()),
         (BASE_URL_KEY, head.base_url.to_owned()),
         (FORMAT_KEY, format.to_owned()),
         (FINGERPRINT_KEY, fingerprint.to_string()),
         (LISTING_KEY, head.listing.text()),
     ];
     let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
-    let all = metadata.into_iter().chain(name).chain(head.extra.iter().cloned());
+    let extra = name.into_iter().chain(changes.metadata()).chain(head.extra.iter().cloned());
+    let all = metadata.into_iter().chain(extra);
     let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
     let mut writer = FileWriter::try_new(Vec::new(), &schema)?;

@@ -84,8 +84,8 @@ pub(crate) fn encode(
         has(|rows| rows.crc32c(0).is_some()),
     );
     let is_zip = format == Format::Zip.name();
-    let shared = ShardColumns::of(shards)?;
-    let [time, tag] = shared.version_fields();
+    let shared = ShardColumns::of(shards, head)?;
+    let [time, change, tag] = shared.version_fields();
     let item = Arc::new(Field::new_struct("item", field_columns(), false));
     let columns = [
         Some(ShardColumns::object_field()),
@@ -95,6 +95,7 @@ pub(crate) fn encode(
         Some(Field::new("object_size", DataType::UInt64, false)),
         labels.first().map(|table| table.field()),
         time,
+        change,
         tag,
         fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
         sums.then(|| {
@@ -117,7 +118,8 @@ pub(crate) fn encode(
         None if head.extra.is_empty() && labels.is_empty() && values.is_empty() => VERSION_PACKED,
         None => VERSION_VALUES,
     };
-    let (schema, mut writer) = begin(columns, version, head, format, fingerprint(format, shards))?;
+    let (schema, mut writer) =
+        begin(columns, (version, shared.changes()), head, format, fingerprint(format, shards))?;
     for rows in (BatchRanges { shards, shard: 0, row: 0 }) {
         let numbers = || rows.iter().map(|&(shard, _)| shard);
         let of = |&(shard, _): &(usize, usize)| &shards[shard];

@@ -51,8 +51,8 @@ pub(crate) fn encode(
     format: &str,
     shards: &[IndexedShard],
 ) -> Result<Vec<u8>, ArrowError> {
-    let shared = ShardColumns::of(shards)?;
-    let [time, tag] = shared.version_fields();
+    let shared = ShardColumns::of(shards, head)?;
+    let [time, change, tag] = shared.version_fields();
     let columns = [
         Some(ShardColumns::object_field()),
         Some(Field::new("offset", DataType::UInt64, false)),
@@ -61,10 +61,12 @@ pub(crate) fn encode(
         Some(Field::new("samples", DataType::UInt64, false)),
         Some(Field::new("object_size", DataType::UInt64, false)),
         time,
+        change,
         tag,
     ];
     let columns = columns.into_iter().flatten().collect();
-    let (schema, mut writer) = begin(columns, VERSION_VALUES, head, format, fingerprint(format, shards))?;
+    let version = (VERSION_VALUES, shared.changes());
+    let (schema, mut writer) = begin(columns, version, head, format, fingerprint(format, shards))?;
     let numbered = shards.iter().enumerate();
     let runs: Vec<(usize, Run)> = numbered
         .flat_map(|(number, shard)| shard.rows.extra().runs.iter().map(move |run| (number, *run)))

@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod changes;
 mod checksum;
 mod columns;
 mod directory_markers;

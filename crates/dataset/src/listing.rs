@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn change_times_distinguish_listings_if_all_have_one() {
-        let written = |modified, changed| Some(Version::Written { modified, changed });
+        let written = |modified, changed| Some(Version::Written { modified, changed, location: 1 });
         let kept = |changed| written(0, FileChange::Kept(changed));
         let one = listing(&[kept(5), kept(6)]);
         assert!(matches!(one, Listing::Unversioned(_)));
@@ -206,8 +206,9 @@ mod tests {
 
     #[test]
     fn changes_that_another_file_system_claims_prove_nothing_alone() {
-        let claimed =
-            |modified, changed| Some(Version::Written { modified, changed: FileChange::Claimed(changed) });
+        let claimed = |modified, changed| {
+            Some(Version::Written { modified, changed: FileChange::Claimed(changed), location: 1 })
+        };
         assert!(matches!(listing(&[claimed(0, 5), claimed(0, 6)]), Listing::Random(_)));
         let versioned = listing(&[claimed(NOW, 5), claimed(NOW + 1, 6)]);
         assert!(matches!(versioned, Listing::Changed(_)));
@@ -218,8 +219,8 @@ mod tests {
     // semantics: DISK-5
     fn listing_with_a_file_elsewhere_has_its_own_id() {
         let with = |changed| {
-            let here = Version::Written { modified: NOW, changed: FileChange::Kept(1) };
-            listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed })])
+            let here = Version::Written { modified: NOW, changed: FileChange::Kept(1), location: 1 };
+            listing(&[Some(here), Some(Version::Written { modified: NOW + 1, changed, location: 1 })])
         };
         assert!(matches!(with(FileChange::Kept(2)), Listing::Changed(_)));
         assert!(matches!(with(FileChange::Elsewhere), Listing::Random(_)));

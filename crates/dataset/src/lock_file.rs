@@ -65,6 +65,7 @@ pub(crate) fn this_process() -> String {
 pub struct LockFile {
     path: PathBuf,
     file: File,
+    process: u32,
 }
 
 /// The result of an attempt to lock a file.
@@ -89,7 +90,8 @@ impl LockFile {
                 if let Err(error) = file.set_len(0).and_then(|()| file.write_all(text.as_bytes())) {
                     tracing::debug!(%error, path = %path.display(), "the lock file has no text");
                 }
-                Ok(LockAttempt::Locked(Self { path: path.to_owned(), file }))
+                let process = std::process::id();
+                Ok(LockAttempt::Locked(Self { path: path.to_owned(), file, process }))
             }
             LockOutcome::Other => Ok(LockAttempt::InUse(holder(path))),
         }
@@ -98,12 +100,18 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The copy of a forked child. Its parent has the lock.
+            return;
+        }
         // Removed while it is locked, so that it is not another process's file.
         if is_at(&self.file, &self.path).is_ok_and(|is_own| is_own)
             && let Err(error) = std::fs::remove_file(&self.path)
         {
             tracing::debug!(%error, path = %self.path.display(), "the lock file could not be removed");
         }
+        // Children that were forked meanwhile have the open file, and would keep the lock.
+        let _ = self.file.unlock();
     }
 }
 

@@ -8,13 +8,15 @@ use arrow_array::types::Int32Type;
 use arrow_array::{ArrayRef, DictionaryArray, Int32Array, StringArray, TimestampNanosecondArray};
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 
-use crate::encode::{ROWS, etag, modified};
+use crate::changes::FileChanges;
+use crate::encode::{CatalogHeader, ROWS, etag, modified};
 use crate::packed::IndexedShard;
 
 /// These columns over all shards.
 pub(crate) struct ShardColumns<'a> {
     shards: &'a [IndexedShard],
     has_times: bool,
+    changes: FileChanges,
     paths: ArrayRef,
     /// The distinct ETags, sorted.
     tags: ArrayRef,
@@ -23,7 +25,7 @@ pub(crate) struct ShardColumns<'a> {
 }
 
 impl<'a> ShardColumns<'a> {
-    pub(crate) fn of(shards: &'a [IndexedShard]) -> Result<Self, ArrowError> {
+    pub(crate) fn of(shards: &'a [IndexedShard], head: CatalogHeader<'_>) -> Result<Self, ArrowError> {
         let mut tags: Vec<&str> = shards.iter().filter_map(|shard| etag(&shard.object)).collect();
         tags.sort_unstable();
         tags.dedup();
@@ -31,6 +33,7 @@ impl<'a> ShardColumns<'a> {
         Ok(Self {
             shards,
             has_times: shards.iter().any(|shard| modified(&shard.object).is_some()),
+            changes: FileChanges::of(shards.iter().map(|shard| &shard.object), head),
             paths: Arc::new(strings(shards.iter().map(|shard| &*shard.object.path))?),
             tag_numbers: shards.iter().map(number).collect(),
             tags: Arc::new(strings(tags.iter().copied())?),
@@ -43,12 +46,18 @@ impl<'a> ShardColumns<'a> {
     }
 
     /// The columns of versions, as far as shards have them.
-    pub(crate) fn version_fields(&self) -> [Option<Field>; 2] {
+    pub(crate) fn version_fields(&self) -> [Option<Field>; 3] {
         let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
         [
             self.has_times.then(|| Field::new("modified", time, true)),
+            self.changes.field(),
             self.has_tags().then(|| Field::new_dictionary("etag", DataType::Int32, DataType::Utf8, true)),
         ]
+    }
+
+    /// What it has of the shards' last changes.
+    pub(crate) fn changes(&self) -> FileChanges {
+        self.changes
     }
 
     fn has_tags(&self) -> bool {
@@ -73,6 +82,7 @@ impl<'a> ShardColumns<'a> {
                 rows.clone().map(|shard| modified(&self.shards[shard].object)).collect();
             columns.push(Arc::new(times.with_timezone("UTC")));
         }
+        columns.extend(self.changes.column(rows.clone().map(|shard| &self.shards[shard].object)));
         if self.has_tags() {
             let numbers: Int32Array = rows.map(|shard| self.tag_numbers[shard]).collect();
             columns.push(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(&self.tags))?));

@@ -48,6 +48,8 @@ struct WrittenShard<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     changed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    location: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     etag: Option<&'a str>,
     skipped: u64,
     /// Which columns the format has: names, checksums, fields.
@@ -65,6 +67,9 @@ struct StoredShard {
     size: u64,
     modified: Option<i64>,
     changed: Option<u64>,
+    /// The directory that `changed` is of.
+    #[serde(default)]
+    location: Option<u32>,
     etag: Option<String>,
     skipped: u64,
     columns: [bool; 3],
@@ -87,12 +92,12 @@ fn samples<S: Serializer>(rows: &&SampleRows, out: S) -> Result<S::Ok, S::Error>
 impl StoredShard {
     /// The shard, if the record is valid.
     fn shard(self) -> Option<IndexedShard> {
-        let Self { path, size, modified, changed, etag, skipped, columns, samples, extra } = self;
+        let Self { path, size, modified, changed, location, etag, skipped, columns, samples, extra } = self;
         let [keys, crc32c, fields] = columns;
         let columns = FormatColumns { keys, crc32c, fields };
-        let version = match (modified, changed, etag) {
-            (Some(modified), Some(changed), _) => {
-                Version::Written { modified, changed: FileChange::Kept(changed) }
+        let version = match (modified, changed.zip(location), etag) {
+            (Some(modified), Some((changed, location)), _) => {
+                Version::Written { modified, changed: FileChange::Kept(changed), location }
             }
             (Some(modified), None, _) => Version::Modified(modified),
             (None, _, Some(tag)) => Version::ETag(tag.into()),
@@ -174,19 +179,30 @@ impl ShardJournal {
 
 fn write(journal: &mut Journal, shard: &IndexedShard) -> std::io::Result<()> {
     let Object { path, size, version } = &shard.object;
-    let (modified, changed, etag) = match version {
-        Some(Version::Modified(time)) => (Some(*time), None, None),
+    let (modified, changed, location, etag) = match version {
+        Some(Version::Modified(time)) => (Some(*time), None, None, None),
         // Without proof that the shard is unchanged, it is indexed again.
-        Some(Version::Written { modified, changed: FileChange::Kept(changed) }) => {
-            (Some(*modified), Some(*changed), None)
+        Some(Version::Written { modified, changed: FileChange::Kept(changed), location }) => {
+            (Some(*modified), Some(*changed), Some(*location), None)
         }
-        Some(Version::ETag(tag)) => (None, None, Some(&**tag)),
+        Some(Version::ETag(tag)) => (None, None, None, Some(&**tag)),
         _ => return Ok(()),
     };
     let FormatColumns { keys, crc32c, fields } = shard.rows.columns();
     let (skipped, samples, columns) = (shard.skipped, &shard.rows, [keys, crc32c, fields]);
     let (size, extra) = (*size, samples.extra());
-    journal.write(&WrittenShard { path, size, modified, changed, etag, skipped, columns, samples, extra })?;
+    journal.write(&WrittenShard {
+        path,
+        size,
+        modified,
+        changed,
+        location,
+        etag,
+        skipped,
+        columns,
+        samples,
+        extra,
+    })?;
     journal.flush()
 }
 

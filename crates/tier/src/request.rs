@@ -14,14 +14,15 @@ pub enum Version {
     /// Time of the last modification, in nanoseconds since 1970 (negative before).
     Modified(i64),
     /// A file's modification time, and its file system's record of the last change. The first can
-    /// be set to any value, the second cannot, so a listing with it detects data that were
-    /// replaced. Reads compare the first alone, because a change of owner or mode also changes the
-    /// second, and catalogs store only the first.
+    /// be set to any value, the second cannot, so listings and reads with it detect data that were
+    /// replaced. A change of owner, mode or links also changes the second.
     Written {
         /// As in [`Modified`](Self::Modified).
         modified: i64,
         /// The record of the last change.
         changed: FileChange,
+        /// The directory and file system that the record is of. Records of others are not compared.
+        location: u32,
     },
     /// The store's own tag.
     ETag(Arc<str>),
@@ -38,6 +39,21 @@ pub enum FileChange {
     Claimed(u64),
     /// The file is on another file system than the listed directory, so it has no record.
     Elsewhere,
+    /// The [digest](Self::digest) of a number, from a catalog.
+    Indexed(u32),
+}
+
+impl FileChange {
+    /// The part of the record that catalogs keep. `None` without a record.
+    pub fn digest(self) -> Option<u32> {
+        match self {
+            Self::Kept(number) | Self::Claimed(number) => {
+                Some((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
+            }
+            Self::Elsewhere => None,
+            Self::Indexed(digest) => Some(digest),
+        }
+    }
 }
 
 impl Version {
@@ -46,6 +62,14 @@ impl Version {
         match self {
             Self::Modified(modified) | Self::Written { modified, .. } => Some(*modified),
             Self::ETag(_) => None,
+        }
+    }
+
+    /// The digest of a file's last change and the location of its record, if there is one.
+    pub fn change(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Written { changed, location, .. } => Some((changed.digest()?, *location)),
+            _ => None,
         }
     }
 }

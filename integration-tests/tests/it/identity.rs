@@ -140,6 +140,26 @@ fn named_catalog_keeps_its_cache_when_the_data_are_moved() {
     }
 }
 
+#[test]
+// semantics: FAIL-2
+fn saved_catalog_refuses_files_rewritten_under_old_times() {
+    let samples = made(1, TIMES[1]);
+    let directory = tempfile::tempdir().unwrap();
+    let [plain, named] = ["plain", "named"].map(|name| directory.path().join(format!("{name}.foreread")));
+    index(samples.path(), &plain, &[]);
+    index(samples.path(), &named, &["--name=x"]);
+    let load = |file: &Path| {
+        run(&mut foreread(["load", file.to_str().unwrap(), "--report=json", "--epochs=1", "--digest"]))
+    };
+    assert_digests(&samples, &load(&plain).json());
+    write(&samples, 2, TIMES[1]);
+    let failed = load(&plain).fails(1);
+    assert!(failed.contains("class-") && failed.contains("index it again"), "{failed}");
+    assert_digests(&samples, &load(&named).json());
+    index(samples.path(), &plain, &[]);
+    assert_digests(&samples, &load(&plain).json());
+}
+
 /// A bucket `data` with objects below `prefix`.
 fn put(store: &HttpStore, prefix: &str, samples: &Samples) {
     store.bucket("data");

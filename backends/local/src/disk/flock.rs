@@ -25,9 +25,22 @@ use super::layout::{LOCK, OWNER};
 const MAX_LOCATION: usize = 4096;
 
 /// A lock that is held until it is dropped.
+///
+/// Children that are forked meanwhile, such as workers, have the open file, too, which would keep
+/// the lock for as long as they live. So it is unlocked explicitly, by the process that took it.
 #[derive(Debug)]
 pub(super) struct FileLock {
     file: fs::File,
+    process: u32,
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // Otherwise it ends with the last copy of the file.
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl FileLock {
@@ -47,7 +60,7 @@ impl FileLock {
             opened => opened?,
         };
         match retry(|| rustix::fs::flock(file.as_fd(), operation)) {
-            Ok(()) => Ok(Some(Self { file: file.into() })),
+            Ok(()) => Ok(Some(Self { file: file.into(), process: std::process::id() })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(errno),
         }
@@ -262,7 +275,27 @@ pub(super) fn hold(dataset: &Folder) -> Result<Option<FileLock>, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
+    #[test]
+    fn lock_ends_though_another_process_has_the_open_file() {
+        let file = tempfile::tempfile().unwrap();
+        // As a forked child has it.
+        let inherited = file.try_clone().unwrap();
+        let again = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        let locked = |process| {
+            let lock = FileLock { file: file.try_clone().unwrap(), process };
+            rustix::fs::flock(&lock.file, FlockOperation::LockExclusive).unwrap();
+            drop(lock);
+            rustix::fs::flock(&again, FlockOperation::NonBlockingLockShared).is_err()
+        };
+        assert!(!locked(std::process::id()));
+        rustix::fs::flock(&again, FlockOperation::Unlock).unwrap();
+        assert!(locked(u32::MAX), "a child that drops its copy leaves the lock to its parent");
+        drop(inherited);
+    }
 
     #[test]
     fn pid_1_of_another_container_is_another_process() {

@@ -1,13 +1,13 @@
 //! `foreread.Loader`: a run in Python.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use foreread::SampleId;
 use foreread::ranks::Token;
 use foreread::ranks::{Meeting, Meetings};
-use foreread::{Builder, Catalog, Config, Error, Jump, LoadErrorKind, Loader, State};
+use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -68,6 +68,9 @@ pub struct PyLoader {
     run: ProcessLocal<Arc<RunHandle>>,
     facts: RunFacts,
     watch: Monitor,
+    /// The error that has ended the run. Each further request raises it again, because an end would
+    /// look like that of a whole run.
+    failed: Mutex<Option<LoadError>>,
 }
 
 /// Properties that stay constant during a run.
@@ -95,6 +98,9 @@ impl PyLoader {
     /// Waits at most `timeout` for the next batch: `None` after the timeout, `Some(None)` after the
     /// last batch.
     fn take(&self, py: Python<'_>, timeout: Duration) -> PyResult<Option<Option<PyBatch>>> {
+        if let Some(error) = self.failed().as_ref() {
+            return Err(errors::run_failed(error));
+        }
         let next = self.with(py, |run| {
             let batch = |batch| {
                 self.watch.took(&batch);
@@ -106,8 +112,16 @@ impl PyLoader {
         match next {
             Ok(next) => Ok(Some(next)),
             Err(error) if error.kind() == LoadErrorKind::Timeout => Ok(None),
-            Err(error) => Err(errors::run_failed(&error)),
+            Err(error) => {
+                let raised = errors::run_failed(&error);
+                *self.failed() = Some(error);
+                Err(raised)
+            }
         }
+    }
+
+    fn failed(&self) -> MutexGuard<'_, Option<LoadError>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,7 +193,8 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
                 builder = builder.peers(meeting);
             }
             None if settings.config.world_size > 1 => {
-                tracing::warn!(target: "foreread", "{}", Meeting::ADVICE);
+                static ADVISED: Once = Once::new();
+                ADVISED.call_once(|| tracing::warn!(target: "foreread", "{}", Meeting::ADVICE));
             }
             None => {}
         }
@@ -238,7 +253,7 @@ impl PyLoader {
                 .map(Bound::unbind)
         });
         let watch = Monitor::new(progress.transpose()?);
-        Ok(Self { run: RunHandle::new(run), facts, watch })
+        Ok(Self { run: RunHandle::new(run), facts, watch, failed: Mutex::new(None) })
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
@@ -284,7 +299,9 @@ impl PyLoader {
         let to = State::from_json(state).map_err(|error| errors::raised(&error))?;
         let jumped = self.run()?.jump(py, &Jump::State(to)).ok_or_else(closed)?;
         logs::drain(py)?;
-        jumped.map_err(|error| errors::raised(&error))
+        jumped.map_err(|error| errors::raised(&error))?;
+        *self.failed() = None;
+        Ok(())
     }
 
     /// The run's position as text, for `resume=`, also with another world size or batch size.
@@ -442,6 +459,14 @@ impl PyLoader {
     #[getter]
     fn world_size(&self) -> u32 {
         self.facts.world_size
+    }
+
+    /// Raises an error with the remedy.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a foreread.Loader has an engine and threads of its process and cannot be pickled or copied: \
+             create it where it is used; state() is its position",
+        ))
     }
 
     /// Whether the loader is closed.

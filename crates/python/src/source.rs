@@ -278,6 +278,14 @@ impl PySource {
         self.labels.clone()
     }
 
+    /// Raises an error with the remedy.
+    fn __reduce__(&self) -> PyResult<()> {
+        Err(PyTypeError::new_err(
+            "a foreread.Source has an engine and threads of its process and cannot be pickled or copied: \
+             create it where it is used; worker processes share a foreread.torch.Dataset",
+        ))
+    }
+
     fn __repr__(&self) -> String {
         format!(
             "<foreread.Source: {} samples of {}>",

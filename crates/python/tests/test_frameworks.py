@@ -1,4 +1,4 @@
-"""Accelerate and Lightning train like plain PyTorch, with read-ahead."""
+"""Accelerate, Lightning, Transformers and torchdata work with foreread's loaders as with plain PyTorch's, with read-ahead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import foreread
+from foreread.torch import DataLoader as Loader
 from foreread.torch import wrap
 from running import EXAMPLES, losses, run
 from torch.utils.data import DataLoader
-from torch_images import SAMPLES, assert_same, batches, folder, generators, images  # noqa: F401
+from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
 
 pytestmark = pytest.mark.frameworks
 
@@ -136,3 +138,191 @@ def test_lightning_resumes_in_the_middle_of_an_epoch(images: Path, tmp_path: Pat
     ((whole, _),) = lightning(images, tmp_path, 1, "loader", "stop")
     ((rest, _),) = lightning(images, tmp_path, 1, "loader", "resume")
     assert rest == whole[9:], (len(whole), len(rest), rest[:1])
+
+
+ENTRY_POINTS = """
+import json, logging, sys, warnings
+warnings.simplefilter("ignore")
+import lightning, torch
+from foreread.torch import DataLoader, wrap
+from torch.utils.data import DataLoader as Plain
+from torchvision.datasets import ImageFolder
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+code = lambda image: torch.tensor(list(image.tobytes()[:8]), dtype=torch.uint8)
+
+def made(way, shuffle):
+    if way == "loader":
+        return DataLoader(sys.argv[1], 8, shuffle, transform=code, memory="4MiB")
+    plain = Plain(ImageFolder(sys.argv[1], code), 8, shuffle=shuffle)
+    return {"plain": lambda: plain, "wrap": lambda: wrap(plain), "memory": lambda: wrap(plain, memory="4MiB")}[way]()
+
+class Model(lightning.LightningModule):
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.seen, self.layer = way, [], torch.nn.Linear(1, 1)
+
+    def step(self, batch, index):
+        self.seen.append(batch[0].tolist())
+        return self.layer(torch.ones(1, 1)).sum()
+
+    training_step = validation_step = test_step = predict_step = step
+
+    # From hooks, whose loaders Lightning remembers the arguments of.
+    def predict_dataloader(self):
+        return made(self.way, False)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+def trainer(**settings):
+    return lightning.Trainer(
+        max_epochs=2, accelerator="cpu", use_distributed_sampler=False, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, **settings,
+    )
+
+ways = {
+    "fit and validate": lambda model: trainer().fit(model, made(model.way, False), made(model.way, False)),
+    "validate": lambda model: trainer().validate(model, made(model.way, False), verbose=False),
+    "test": lambda model: trainer().test(model, made(model.way, False), verbose=False),
+    "predict": lambda model: trainer().predict(model, made(model.way, False)),
+    "predict by hook": lambda model: trainer().predict(model),
+    "overfit": lambda model: trainer(overfit_batches=2).fit(model, made(model.way, False)),
+    "overfit a shuffled loader": lambda model: trainer(overfit_batches=2).fit(model, made(model.way, True)),
+}
+found = {}
+for name, work in ways.items():
+    for way in ("plain", "wrap", "memory", "loader"):
+        model = Model(way)
+        try:
+            work(model)
+            found.setdefault(name, {})[way] = model.seen
+        except Exception as error:
+            found.setdefault(name, {})[way] = str(error)
+with open(sys.argv[2], "w") as file:
+    json.dump(found, file)
+"""
+
+
+# semantics: PY-9
+def test_lightnings_entry_points_get_plain_batches(images: Path, tmp_path: Path) -> None:
+    script, results = tmp_path / "script.py", tmp_path / "results.json"
+    script.write_text(ENTRY_POINTS)
+    run(sys.executable, tmp_path, script, images, results)
+    found = json.loads(results.read_text())
+    assert len(found) == 7
+    for name, by_way in found.items():
+        theirs = by_way.pop("plain")
+        assert len(theirs) >= 4 and isinstance(theirs, list), (name, theirs)
+        if name == "overfit a shuffled loader":
+            # Lightning makes PyTorch's loaders anew without shuffling. foreread's are not PyTorch's.
+            assert "shuffle=True" in by_way.pop("loader")
+        for way, ours in by_way.items():
+            assert ours == theirs, (name, way, ours if isinstance(ours, str) else len(ours))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+# semantics: PY-9
+def test_accelerate_skips_and_prepares_loaders(images: Path, folder: Any, workers: int) -> None:
+    from accelerate import Accelerator, skip_first_batches
+
+    accelerator = Accelerator(cpu=True)
+    theirs = batches(DataLoader(folder, 8))
+    with Loader(images, 8, False, transform=to_tensor, num_workers=workers, memory="4MiB") as ours:
+        assert accelerator.prepare(ours) is ours
+        rest = skip_first_batches(ours, 5)
+        assert len(rest) == len(theirs) - 5
+        assert_same(batches(rest), theirs[5:])
+        assert '"epoch":1' in ours.state_dict()["foreread"].replace(" ", "")
+        prepared = accelerator.prepare_data_loader(ours)
+        assert prepared.total_batch_size == 8 and prepared.total_dataset_length == SAMPLES
+        for _ in range(2):
+            assert_same(batches(prepared), theirs)
+        assert_same(batches(skip_first_batches(prepared, 3)), theirs[3:])
+        # Each rank has its own batches already. A second division would lose samples.
+        from accelerate.data_loader import prepare_data_loader
+
+        with pytest.raises(foreread.ConfigError, match="do not pass it to prepare_data_loader"):
+            batches(prepare_data_loader(ours, num_processes=2, process_index=0))
+
+
+TRAINER = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import torch, transformers
+from foreread.torch import DataLoader
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen = []
+
+    def forward(self, labels):
+        self.seen.append(labels.tolist())
+        return {"loss": self.layer(torch.ones(1, 1)).sum()}
+
+def collate(items):
+    return {"labels": torch.tensor([pixels for pixels, _ in items])}
+
+class Trainer(transformers.Trainer):
+    def get_train_dataloader(self):
+        code = lambda image: int.from_bytes(image.tobytes()[:4], "little")
+        return DataLoader(sys.argv[1], 8, transform=code, collate_fn=collate, num_workers=2, memory="4MiB")
+
+def trained(checkpoint=None):
+    arguments = transformers.TrainingArguments(
+        sys.argv[2], num_train_epochs=3, save_steps=18, save_total_limit=9, use_cpu=True, report_to=[], disable_tqdm=True,
+        logging_strategy="no", per_device_train_batch_size=8,
+    )
+    trainer = Trainer(Model(), arguments)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    return trainer.model.seen
+
+whole = trained()
+rest = trained(sys.argv[2] + "/checkpoint-18")
+with open(sys.argv[2] + "/seen.json", "w") as file:
+    json.dump([whole, rest], file)
+"""
+
+
+# semantics: PY-9
+def test_transformers_trainer_resumes_in_mid_epoch(images: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(TRAINER)
+    run(sys.executable, tmp_path, script, images, tmp_path)
+    whole, rest = json.loads((tmp_path / "seen.json").read_text())
+    assert len(whole) == 39 and rest == whole[18:], (len(whole), len(rest))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+# semantics: PY-3
+def test_torchdata_loader_keeps_its_state_when_wrapped(folder: Any, workers: int, shuffle: bool) -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    def loader() -> Any:
+        torch.manual_seed(3)
+        return StatefulDataLoader(folder, 8, shuffle=shuffle, num_workers=workers)
+
+    def after_state(made: Any) -> Any:
+        made.state_dict()
+        return made
+
+    def in_mid_epoch(made: Any) -> Any:
+        iterator = iter(made)
+        next(iterator), next(iterator)
+        return made
+
+    yielded = {0: "_num_yielded", 2: "_steps_since_snapshot"}[workers]
+    for prepare in (lambda made: made, after_state, in_mid_epoch):
+        theirs, mine = prepare(loader()), prepare(loader())
+        with wrap(mine, memory="4MiB") as ours:
+            if prepare is in_mid_epoch:
+                assert ours.state_dict()[yielded] == theirs.state_dict()[yielded]
+            torch.manual_seed(4)
+            expected = [batches(theirs) for _ in range(2)]
+            torch.manual_seed(4)
+            for epoch in expected:
+                assert_same(batches(ours), epoch)
+            assert ours.stats().samples > 0

@@ -193,6 +193,30 @@ class EpochStream:
             self._thread.join()
 
 
+class _Iteration(Iterator[Any]):
+    """An iteration over an epoch. An exception is raised again by each further request, and an interrupt loses no batch."""
+
+    def __init__(self, stream: EpochStream, run: int, loader: Loader, times: Times) -> None:
+        self._stream, self._run = stream, run
+        self._loader = loader
+        self._times = times
+        self._at = 0
+        self._last = time.monotonic()
+        self._ended = False
+
+    def __next__(self) -> Any:
+        if not self._ended:
+            if (made := self._stream.take(self._run, self._at)) is not None:
+                self._at += 1
+                self._times.total += (now := time.monotonic()) - self._last
+                self._last = now
+                return made
+            self._ended = True
+            # Marks the last batch as done before the next epoch.
+            self._loader.watch()
+        raise StopIteration
+
+
 class Reader:
     """The epochs of a dataset, one for each iteration. Frameworks' datasets are made of it.
 
@@ -254,17 +278,7 @@ class Reader:
         """The batches of an epoch. A later iteration ends this one."""
         with self._lock:
             stream = self._due()
-            run = stream.begin()
-        last = time.monotonic()
-        at = 0
-        while (made := stream.take(run, at)) is not None:
-            at += 1
-            self._times.total += (now := time.monotonic()) - last
-            last = now
-            yield made
-            del made
-        # Marks the last batch as done before the next epoch.
-        self._loader.watch()
+            return _Iteration(stream, stream.begin(), self._loader, self._times)
 
     def leave(self) -> None:
         """Counts the present epoch as done."""

@@ -42,6 +42,9 @@ class Source:
             self._epoch = self._reader.iterate()
         try:
             return next(self._epoch)
+        except KeyboardInterrupt:
+            # The epoch continues with the batch that was waited for.
+            raise
         except BaseException:
             self._epoch = None
             raise

@@ -16,8 +16,12 @@ import torch.utils.data
 
 from .._engine import Engine
 from .._native import Source
-from ..errors import Error
+from ..errors import ConfigError, Error
 from ._decode import Decode, decoder
+from ._loader import custom_dataset
+
+#: The attributes that the engine was created with.
+_FIXED = frozenset({"target", "settings"})
 
 
 class Dataset(torch.utils.data.Dataset[Any]):
@@ -44,6 +48,8 @@ class Dataset(torch.utils.data.Dataset[Any]):
         decode: str | Decode | None = "auto",
         **settings: Any,
     ) -> None:
+        if isinstance(target, (torch.utils.data.Dataset, torch.utils.data.DataLoader)):
+            raise ConfigError(custom_dataset(target))
         source = Source(target, **settings)
         self.target = target
         self.transform = transform
@@ -56,9 +62,14 @@ class Dataset(torch.utils.data.Dataset[Any]):
         #: The catalog, if its format has a column of labels.
         self._labels = source.catalog if source.has_labels and not self.classes else None
         self.decode = decoder(decode, source, target)
+        self.engine = Engine(source)
         #: The settings of its engine.
         self.settings = settings
-        self.engine = Engine(source)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "settings" in vars(self):
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized: create another one")
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         return self._length

@@ -61,12 +61,11 @@ class ImageStage:
             self._begin(batch)
 
     def wait(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> DecodedBatch | None:
-        """Waits for the next batch. `wait` and `ready` return the next batch of samples: see ``Pipeline.run``."""
+        """Waits for the next batch. `wait` and `ready` return the next batch of samples: see ``Pipeline.next``."""
         self._fill(ready)
         if not self._in_flight:
             if self._failed is not None:
-                failed, self._failed = self._failed, None
-                raise failed
+                raise self._failed
             if (batch := wait()) is None:
                 return None
             self._begin(batch)
@@ -90,6 +89,10 @@ class ImageStage:
             flat = torch.frombuffer(memory, dtype=self._dtype) if len(batch) else torch.empty(0, dtype=self._dtype)
             images = flat.reshape(shape)
         return DecodedBatch(batch, images, dict(failures))
+
+    def batches(self) -> list[Batch]:
+        """The batches in flight."""
+        return [batch for batch, _, _ in self._in_flight]
 
     def clear(self) -> None:
         """Cancels batches in flight."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import operator
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch.utils.data import default_collate
@@ -21,9 +24,10 @@ from .._outlook import Picture
 from .._stats import Stats, Waits
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
-from ._epoch import Epoch
+from ._epoch import Epoch, EpochRun
+from ._frameworks import DatasetInfo, EpochBatchSampler, Sequential, Shuffled, as_is
 from ._images import DecodedBatch, ImageStage
-from ._threads import Pipeline, one_operator_thread
+from ._threads import Outcome, Pipeline, one_operator_thread
 from ._transfer import Transfer
 
 #: Arguments of PyTorch's loader about worker processes, which have no effect without them, with its defaults.
@@ -44,6 +48,22 @@ T = TypeVar("T")
 
 #: Marks a sample that could not be decoded.
 _UNDECODABLE = object()
+
+#: A position of the engine that no epoch has.
+_NOWHERE = (-1, -1)
+
+
+class _Joined(NamedTuple):
+    """What was made of the items of a batch."""
+
+    #: None for a batch without samples that can be decoded.
+    made: Any
+    #: The number of samples that could not be decoded.
+    bad: int = 0
+    #: The number of samples that only one of an earlier batch can replace.
+    missing: int = 0
+    #: An item that may replace those of a later batch.
+    last: Any = _UNDECODABLE
 
 
 def _ignore_worker_arguments(settings: dict[str, Any]) -> None:
@@ -102,8 +122,13 @@ class DataLoader:
             fails. ``"skip"`` omits empty batches, so ranks may get different numbers of batches. If ranks synchronise in
             each step, use ``"substitute"``.
 
-    A transform's exception ends the iteration. A note in the exception names the sample and epoch.
+    After a transform's exception, the iterator continues with the next batch, as PyTorch's does. A note in the exception names
+    the sample and epoch. A read error ends the iteration: each further request raises it again.
     """
+
+    #: What a plain DataLoader over ``dataset`` and ``batch_sampler`` needs, which frameworks make.
+    collate_fn = staticmethod(as_is)
+    prefetch_factor = None
 
     def __init__(
         self,
@@ -163,7 +188,8 @@ class DataLoader:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.seed = seed
-        self.dataset = _DatasetInfo(self._native)
+        self.dataset = DatasetInfo(self._native)
+        self._shuffle = shuffle
         self._transform = transform
         self._target_transform = target_transform
         self._field_labels = None if labels is None else self._checked(lambda: FieldLabels(labels, self._native.catalog))
@@ -172,15 +198,16 @@ class DataLoader:
         self._images: ImageStage | None = None
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
-        self._pin = pin_memory
+        #: The device whose context pins batches, which threads do not inherit.
+        self._pin = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else -1 if pin_memory else None
         self._plain = self._decode is raw and transform is None and target_transform is None
         # A batch has at most one part per thread. Several small batches keep all threads busy.
         ahead = max(prefetch_factor, _parts(num_workers * prefetch_factor, max(1, batch_size)))
-        self._pipeline: Pipeline[Any, Any] = Pipeline(0 if self._plain else num_workers, ahead)
         if isinstance(self._decode, ImageDecoder):
             self._images = ImageStage(self._decode, seed, prefetch_factor, pin_memory)
-            #: Whether a batch is the tensor of its decoded images.
-            self._whole = transform is None and collate_fn is None
+        #: Whether a batch is the tensor of its decoded images.
+        self._whole = self._images is not None and transform is None and collate_fn is None
+        self._pipeline: Pipeline[Any, Any, _Joined] = Pipeline(0 if self._whole else num_workers, ahead)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
         #: The next position of the engine.
@@ -188,19 +215,36 @@ class DataLoader:
         #: The position after the last delivered batch.
         self._position = self._engine
         #: Where iteration begins, without set_epoch.
-        self._begin = self._engine
+        self._due = self._engine
         #: The epoch of set_epoch.
         self._set: int | None = None
+        self._run: EpochRun | None = None
         #: The number of iterations. A later one ends earlier ones.
-        self._runs = 0
+        self._iterations = 0
+        self._closed = False
         self.skipped = 0
-        #: Seconds spent waiting for samples and collating, and the waits at the last stats().
-        self._reading = self._collating = 0.0
+        #: Seconds spent waiting for samples, and the waits at the last stats().
+        self._reading = 0.0
         self._last_waits = Waits()
         #: Seconds of iterations since the last stats(), without the time between epochs.
         self._seconds = 0.0
         #: Replaces the samples of a batch without any decodable sample.
         self._substitute: Any = _UNDECODABLE
+        self._fixed = True
+
+    #: Whether the attributes of which the engine has copies are set for good.
+    _fixed = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._fixed and name in _ARGUMENTS:
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized: create another one")
+        super().__setattr__(name, value)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a foreread.torch.DataLoader has an engine and threads of its process and cannot be pickled or copied: create it "
+            "where it is used; state_dict() is its position"
+        )
 
     def _checked(self, make: Callable[[], T]) -> T:
         """What `make` returns. The run is closed if it raises, because no caller gets this loader."""
@@ -213,20 +257,32 @@ class DataLoader:
     # ---- epochs ----
 
     @property
-    def sampler(self) -> _EpochSampler:
-        """The object on which scripts call ``set_epoch``."""
-        return _EpochSampler(self)
+    def sampler(self) -> Any:
+        """The object on which scripts call ``set_epoch``. It iterates over the ids of this rank's samples."""
+        return Shuffled(self) if self._shuffle else Sequential(self)
+
+    @property
+    def batch_sampler(self) -> EpochBatchSampler:
+        """The batches of a plain ``DataLoader`` over ``dataset`` that frameworks make of this loader."""
+        return EpochBatchSampler(self)
 
     def __len__(self) -> int:
         """The batches per epoch on this rank."""
         return self._batches(0)
 
     def _batches(self, consumed: int) -> int:
+        return self._count(consumed)[1]
+
+    def _share(self) -> tuple[int, int]:
+        """The numbers of samples and batches of the iteration that is due, on this rank."""
+        return self._count(self._start()[1])
+
+    def _count(self, consumed: int) -> tuple[int, int]:
         left = self._native.samples - consumed
         world, size = self._native.world_size, self.batch_size
         if self.drop_last:
-            return left // world // size
-        return _parts(_parts(left, world), size)
+            return left // world // size * size, left // world // size
+        return _parts(left, world), _parts(_parts(left, world), size)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the next epoch, as ``DistributedSampler.set_epoch``. The default is the epoch after the last."""
@@ -236,86 +292,175 @@ class DataLoader:
         self._set = epoch
 
     def _start(self) -> tuple[int, int]:
-        epoch, consumed = self._begin
+        epoch, consumed = self._due
         return (epoch, consumed) if self._set in (None, epoch) else (self._set, 0)
 
     def __iter__(self) -> Epoch:
         """The batches of an epoch. The epoch begins with its first batch, because frameworks call iter() as a test.
 
-        A new iteration, or leaving the loop early, ends the current epoch.
+        An iteration that is left after its first batch was a look: the next one gets that batch again. One that is left
+        later ends the epoch. A new iteration ends earlier ones.
         """
-        batches = self._batches(self._start()[1])
-        return Epoch(self._next_epoch(), lambda: batches)
+        return Epoch(self._begin, self._next, self._batches(self._start()[1]))
 
-    def _next_epoch(self) -> Iterator[Any]:
+    def _iter_from(self, number: int) -> Epoch:
+        """The iteration that is due, without its first batches."""
         epoch, consumed = self._start()
-        self._set = None
-        if (epoch, consumed) != self._engine:
-            self._jump(epoch, consumed)
-        # An epoch that is left early counts as done.
-        self._begin, self._position = (epoch + 1, 0), (epoch, consumed)
-        self._runs += 1
-        yield from self._epoch(self._runs, epoch, consumed)
+        self._due, self._set = (epoch, self._after(consumed, number)), None
+        return iter(self)
+
+    def _after(self, consumed: int, batches: int) -> int:
+        return consumed + batches * self.batch_size * self._native.world_size
+
+    def _begin(self) -> int:
+        """Begins an iteration, and returns its number."""
+        epoch, consumed = self._start()
+        run = self._run
+        self._iterations += 1
+        if run is not None and run.looked_at is not None and run.error is None and (run.epoch, run.consumed) == (epoch, consumed):
+            # No jump, which cooperating ranks would have to make together. Batches are made anew, because the caller may
+            # have changed those it has got.
+            run.again = deque(run.looked_at + self._in_flight() + list(run.again))
+            self._clear()
+            run.looked_at, run.given, run.delivered = [], 0, False
+            self._substitute = run.substitute
+        else:
+            self._clear()
+            if (epoch, consumed) != self._engine:
+                self._jump(epoch, consumed)
+            run = EpochRun(epoch, consumed, self._batches(consumed), self._substitute, time.monotonic())
+        run.iteration, run.last = self._iterations, time.monotonic()
+        self._run, self._set = run, None
+        self._due = self._position = (epoch, consumed)
+        return run.iteration
+
+    def _in_flight(self) -> list[Batch]:
+        """The batches of samples that were taken from the engine and not given."""
+        later = [] if self._transfer is None else self._transfer.batches()
+        later += self._pipeline.batches()
+        samples = [batch.batch if isinstance(batch, DecodedBatch) else batch for batch in later]
+        return samples if self._images is None else samples + self._images.batches()
 
     def _clear(self) -> None:
         """Cancels what is decoded ahead."""
+        if self._transfer is not None:
+            self._transfer.clear()
         self._pipeline.clear()
         if self._images is not None:
             self._images.clear()
 
     def _jump(self, epoch: int, consumed: int) -> None:
         self._clear()
+        self._engine = _NOWHERE
         self._native.jump(json.dumps(self._state | {"epoch": epoch, "phase": 0, "consumed": consumed}))
         self._engine = (epoch, consumed)
 
-    def _epoch(self, run: int, epoch: int, consumed: int) -> Iterator[Any]:
-        batches = self._batches(consumed)
-        step = self.batch_size * self._native.world_size
-        taken = given = 0
-        delivered = False
-
-        def take(next_batch: Callable[[], Batch | None]) -> Batch | None:
-            nonlocal taken
-            self._check(run)
-            if taken == batches:
-                return None
-            if (batch := next_batch()) is not None:
-                if batch.phase != "train":
-                    raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): use a separate loader for it")
-                taken += 1
-                at = consumed + taken * step
-                self._engine = (epoch, at) if taken < batches else (epoch + 1, 0)
-            return batch
-
-        def wait() -> Batch | None:
-            return take(self._wait)
-
-        def ready() -> Batch | None:
-            return take(self._native.try_next)
-
-        collated = self._made_batches(wait, ready)
-        last = time.monotonic()
-        for batch in collated if self._transfer is None else self._transfer.ahead(collated):
-            self._seconds += (now := time.monotonic()) - last
-            last = now
-            self._check(run)
-            given += 1
-            self._position = (epoch, consumed + given * step) if given < batches else (epoch + 1, 0)
-            if batch is not None:
-                delivered = True
-                yield batch
-                # Before anything is taken that a later iteration has begun.
-                self._check(run)
-        if consumed == 0 < batches == given and not delivered:
-            raise CorruptError(f"no sample of epoch {epoch} can be decoded, and all were skipped; the warnings name them")
-        # Marks the last batch as done before the next epoch.
-        self._native.watch()
-        if given < batches:
-            raise ConfigError(f"no epoch {epoch}: the loader has fewer (epochs=), counted from 0")
-
-    def _check(self, run: int) -> None:
-        if run != self._runs:
+    def _next(self, iteration: int) -> Any:
+        """The next batch of an iteration."""
+        run = self._run
+        if run is None or run.iteration != iteration or iteration != self._iterations:
+            if self._closed:
+                raise ClosedError("the loader is closed; create a new one")
             raise ClosedError("a later iteration over this loader has ended this one: only one epoch is read at a time")
+        if run.delivered:
+            # More than a look.
+            self._finish_look(run)
+        while (outcome := self._outcome(run)) is not None or run.given < run.taken:
+            if outcome is None or run.number(_samples(outcome)) != run.given:
+                # An interrupt has lost a batch on its way.
+                self._return(run)
+                continue
+            run.given += 1
+            self._seconds += (now := time.monotonic()) - run.last
+            run.last = now
+            if run.looked_at is not None:
+                run.looked_at.append(_samples(outcome))
+            if outcome.error is None:
+                left = run.given < run.batches
+                self._position = (run.epoch, self._after(run.consumed, run.given)) if left else (run.epoch + 1, 0)
+                if outcome.made is None:
+                    continue
+            run.delivered = True
+            if run.given == run.batches:
+                self._finish_look(run)
+            if outcome.error is None:
+                return outcome.made
+            try:
+                raise outcome.error
+            finally:
+                # Its traceback holds this frame.
+                del outcome
+        self._end(run)
+        raise StopIteration
+
+    def _finish_look(self, run: EpochRun) -> None:
+        """Counts the epoch as done, also if it is left early."""
+        run.looked_at = None
+        self._due = (run.epoch + 1, 0)
+
+    def _return(self, run: EpochRun) -> None:
+        """Continues after the last batch that was given."""
+        run.again.clear()
+        self._jump(run.epoch, self._after(run.consumed, run.given))
+        run.taken = run.first = run.given
+
+    def _end(self, run: EpochRun) -> None:
+        """Notes the end of an epoch. Raises if it has ended early."""
+        if run.taken < run.batches:
+            raise ConfigError(f"no epoch {run.epoch}: the loader has fewer (epochs=), counted from 0")
+        if run.consumed == 0 < run.batches and not run.delivered:
+            self._finish_look(run)
+            raise CorruptError(f"no sample of epoch {run.epoch} can be decoded, and all were skipped; the warnings name them")
+        if not run.ended:
+            run.ended = True
+            self._finish_look(run)
+            # Marks the last batch as done before the next epoch.
+            self._native.watch()
+
+    def _outcome(self, run: EpochRun) -> Outcome | None:
+        return self._resolved(run) if self._transfer is None else self._transfer.next(lambda: self._resolved(run))
+
+    def _resolved(self, run: EpochRun) -> Outcome | None:
+        """The next batch, collated, or its exception. None at the end."""
+        if run.error is not None:
+            raise run.error
+        try:
+            outcome = self._made(lambda: self._take(run, self._wait), lambda: self._take(run, self._native.try_next))
+        except Exception as error:
+            run.error, self._engine = error, _NOWHERE
+            raise
+        if outcome is None or outcome.error is not None:
+            return outcome
+        joined: _Joined = outcome.made
+        self.skipped += joined.bad
+        made = joined.made
+        if joined.missing:
+            if self._substitute is _UNDECODABLE:
+                return outcome._replace(
+                    made=None,
+                    error=CorruptError(
+                        f"none of the {joined.missing} samples of a batch can be decoded, and no earlier sample can replace "
+                        'them; the warnings name them; on_error="skip" omits them'
+                    ),
+                )
+            with one_operator_thread():
+                made = self._pinned(self._collated([self._substitute] * joined.missing))
+        elif joined.last is not _UNDECODABLE:
+            self._substitute = joined.last
+        return outcome._replace(made=made)
+
+    def _take(self, run: EpochRun, take: Callable[[], Batch | None]) -> Batch | None:
+        """The next batch of samples, from the engine by `take`. None at the end, or if `take` has none."""
+        if run.again:
+            return run.again.popleft()
+        if run.taken == run.batches or (batch := take()) is None:
+            return None
+        if batch.phase != "train":
+            raise ConfigError("a validation set is set (FOREREAD_VALIDATE, foreread.toml): use a separate loader for it")
+        run.taken = run.number(batch) + 1
+        left = run.taken < run.batches
+        self._engine = (run.epoch, self._after(run.consumed, run.taken)) if left else (run.epoch + 1, 0)
+        return batch
 
     def _wait(self) -> Batch | None:
         begun = time.monotonic()
@@ -326,30 +471,12 @@ class DataLoader:
 
     # ---- items ----
 
-    def _made_batches(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> Iterator[Any]:
-        """The collated batches of an epoch. None for a batch without samples that can be decoded."""
+    def _made(self, wait: Callable[[], Batch | None], ready: Callable[[], Batch | None]) -> Outcome | None:
+        """The next batch and what was made of it, in the caller's thread or ahead. None at the end."""
         if (images := self._images) is None:
-            for _, items in self._pipeline.run(self._item, wait, ready):
-                yield self._timed(self._collated, items)
-            return
-        images.clear()
-        if self._whole:
-            while (decoded := images.wait(wait, ready)) is not None:
-                yield self._timed(self._image_batch, decoded)
-            return
-        for _, items in self._pipeline.run(self._image_item, lambda: images.wait(wait, ready), lambda: images.try_next(ready)):
-            yield self._timed(self._collated, items)
-
-    def _timed(self, collate: Callable[[Any], Any], items: Any) -> Any:
-        begun = time.monotonic()
-        try:
-            if self._images is None:
-                return collate(items)
-            # Threads of PyTorch's operators would compete with those that decode: that takes up to three times as long.
-            with one_operator_thread():
-                return collate(items)
-        finally:
-            self._collating += time.monotonic() - begun
+            return self._pipeline.next(self._item, self._joined, wait, ready)
+        item, join = (_nothing, self._image_batch) if self._whole else (self._image_item, self._joined)
+        return self._pipeline.next(item, join, lambda: images.wait(wait, ready), lambda: images.try_next(ready))
 
     def _item(self, batch: Batch, at: int) -> Any:
         sample = batch[at]
@@ -367,21 +494,21 @@ class DataLoader:
             return _UNDECODABLE
         return self._transformed(batch, batch[at], decoded.images[at])
 
-    def _image_batch(self, decoded: DecodedBatch) -> Any:
+    def _image_batch(self, decoded: DecodedBatch, items: list[None]) -> _Joined:
         """The batch whose images were decoded into one tensor."""
         batch, images = decoded.batch, decoded.images
         if not len(batch):
-            return None
+            return _Joined(None)
         if decoded.failures or (self._target_transform is not None):
-            return self._collated([self._image_item(decoded, at) for at in range(len(batch))])
+            return self._joined(decoded, [self._image_item(decoded, at) for at in range(len(batch))])
+        last = _UNDECODABLE
         if self._on_error == "substitute":
-            last = images[-1].clone()
-            self._substitute = (last, self._label(batch[-1])) if self._labelled else last
+            last = (images[-1].clone(), self._label(batch[-1])) if self._labelled else images[-1].clone()
         if not self._labelled:
-            return images
+            return _Joined(images, last=last)
         labels = default_collate([self._label(sample) for sample in batch] if self._field_labels else batch.labels)
         # A list, as of `default_collate`, which makes the batches of damaged images.
-        return [images, self._pinned(labels)]
+        return _Joined([images, self._pinned(labels)], last=last)
 
     def _undecodable(self, batch: Batch, sample: Sample, why: Exception | str) -> None:
         """Raises, or warns of, a sample that cannot be decoded."""
@@ -406,43 +533,37 @@ class DataLoader:
             raise
         return item, label
 
-    def _collated(self, items: list[Any]) -> Any:
+    def _joined(self, batch: Any, items: list[Any]) -> _Joined:
+        """The collated items of a batch."""
         bad = sum(item is _UNDECODABLE for item in items)
         if bad:
-            self.skipped += bad
             good = [at for at, item in enumerate(items) if item is not _UNDECODABLE]
             if self._on_error == "skip":
                 items = [items[at] for at in good]
             elif good:
                 items = [items[min(good, key=lambda other: abs(other - at))] for at in range(len(items))]
-            elif self._substitute is not _UNDECODABLE:
-                items = [self._substitute] * len(items)
             else:
-                raise CorruptError(
-                    f"none of the {len(items)} samples of a batch can be decoded, and no earlier sample can replace "
-                    'them; the warnings name them; on_error="skip" omits them'
-                )
+                return _Joined(None, bad, missing=len(items))
         if not items:
-            return None
-        if self._on_error == "substitute":
-            self._substitute = items[-1]
-        batch = self._made([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
-        return self._pinned(batch)
+            return _Joined(None, bad)
+        last = items[-1] if self._on_error == "substitute" else _UNDECODABLE
+        return _Joined(self._pinned(self._collated(items)), bad, last=last)
 
     def _pinned(self, batch: Any) -> Any:
-        if not self._pin:
+        if self._pin is None:
             return batch
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return pin_memory(batch)
+        with torch.cuda.device(self._pin) if self._pin >= 0 else nullcontext():
+            return pin_memory(batch)
 
     def _label(self, sample: Sample) -> Any:
         return sample.label if self._field_labels is None else self._field_labels.of(sample, sample.id)
 
-    def _made(self, items: list[Any]) -> Any:
+    def _collated(self, items: list[Any]) -> Any:
         """The batch of `items`. PyTorch's collate function knows no images, and its error does not say what to do."""
         try:
-            return self._collate(items)
+            return self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
         except TypeError as error:
             first = items[0][0] if self._labelled else items[0]
             if self._collate is default_collate and type(first).__module__.partition(".")[0] == "PIL":
@@ -465,10 +586,10 @@ class DataLoader:
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError("not a state of a foreread.torch.DataLoader") from error
         self._native.jump(text)
-        self._runs += 1
+        self._iterations += 1
         self._clear()
-        self._engine = self._begin = self._position = (saved["epoch"], saved["consumed"])
-        self._set = None
+        self._engine = self._due = self._position = (saved["epoch"], saved["consumed"])
+        self._run = self._set = None
 
     # ---- statistics and closing ----
 
@@ -479,7 +600,7 @@ class DataLoader:
             storage=self._reading,
             decode=self._images.waited if self._images is not None else 0.0,
             transform=self._pipeline.waited,
-            collate=self._collating,
+            collate=self._pipeline.joined,
             transfer=self._transfer.waited if self._transfer is not None else 0.0,
         )
         lately, self._last_waits = waits.since(self._last_waits), waits
@@ -492,7 +613,8 @@ class DataLoader:
 
     def close(self) -> None:
         """Ends read-ahead and the threads. Iterating afterwards fails."""
-        self._runs += 1
+        self._iterations += 1
+        self._closed, self._run = True, None
         self._clear()
         self._pipeline.close()
         self._native.close()
@@ -505,7 +627,22 @@ class DataLoader:
 
     def __repr__(self) -> str:
         rank, world = self._native.rank, self._native.world_size
-        return f"<foreread.torch.DataLoader of {self._native.samples} samples, rank {rank} of {world}>"
+        return f"<foreread.torch.DataLoader of {self._native.samples} samples, shuffle={self._shuffle}, rank {rank} of {world}>"
+
+
+#: The attributes of a loader that decide what its engine reads.
+_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters) | frozenset(inspect.signature(Loader).parameters)
+_ARGUMENTS |= {"dataset", "sampler", "batch_sampler", *_WORKER_ARGUMENTS, *_REFUSED}
+
+
+def _nothing(batch: Any, at: int) -> None:
+    """The items of a batch that is one tensor."""
+
+
+def _samples(outcome: Outcome) -> Batch:
+    """The samples of which a batch was made."""
+    batch: Batch = outcome.batch.batch if isinstance(outcome.batch, DecodedBatch) else outcome.batch
+    return batch
 
 
 def _number(name: str, given: Any, least: int, what: str) -> int:
@@ -551,31 +688,10 @@ def _pins(wanted: bool) -> bool:
     return wanted
 
 
-class _DatasetInfo:
-    """The properties of a loader's dataset that scripts use."""
-
-    def __init__(self, native: Loader) -> None:
-        self._samples = native.samples
-        self.classes: list[str] = list(native.labels)
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-
-    def __len__(self) -> int:
-        return self._samples
-
-
-class _EpochSampler:
-    """The ``set_epoch`` of a loader's sampler, for scripts."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        self._loader = loader
-
-    def set_epoch(self, epoch: int) -> None:
-        self._loader.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        world = self._loader._native.world_size
-        samples = self._loader._native.samples
-        return samples // world if self._loader.drop_last else _parts(samples, world)
+def custom_dataset(source: Any) -> str:
+    """Why a dataset or loader of PyTorch is no source of files, and the remedy."""
+    kind = "wrap(your_loader)" if isinstance(source, torch.utils.data.DataLoader) else "wrap(DataLoader(your_dataset, ...))"
+    return f"{type(source).__name__} chooses and makes samples in Python: {kind} reads its files ahead; here, pass a path, URL or catalog"
 
 
 def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
@@ -587,6 +703,8 @@ def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:
         return source.target, taken | {"decode": source.decode, "settings": source.settings}
     samples, root = getattr(source, "samples", None), getattr(source, "root", None)
     if not isinstance(samples, Sequence) or root is None:
+        if isinstance(source, (torch.utils.data.Dataset, torch.utils.data.DataLoader)):
+            raise ConfigError(custom_dataset(source))
         return source, {}
     loader = getattr(source, "loader", None)
     makes = type(source).__getitem__

@@ -1,4 +1,7 @@
-"""Threads that decode and transform batches ahead of the trainer.
+"""Threads that decode, transform and collate batches ahead of the trainer.
+
+The thread that makes a batch's last item collates it, so no thread waits for another, and the trainer only takes the result.
+A batch holds its samples until the trainer takes it, so batches that are ready count in the engine's look-ahead.
 
 No thread waits for the engine. A request for a batch takes ready batches from the engine and submits them to the
 threads, up to the prefetch limit. So a loop that is left early has nothing to stop, wake or join. The price is that new
@@ -25,20 +28,21 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from ..errors import ForkError
 
-T = TypeVar("T")
 B = TypeVar("B")
+I = TypeVar("I")  # noqa: E741
+T = TypeVar("T")
 
 #: How long the interpreter's exit waits for threads, in seconds.
 _EXIT_TIMEOUT = 1.0
 
-#: Jobs with the future of their result. None ends a thread.
-_Jobs = SimpleQueue[tuple["Future[Any]", Callable[[], Any]] | None]
+#: Functions that raise nothing. None ends a thread.
+_Jobs = SimpleQueue[Callable[[], None] | None]
 
 _threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _pools: weakref.WeakSet[_Pool] = weakref.WeakSet()
@@ -55,13 +59,11 @@ class _Pool:
         self.close.atexit = False
         _pools.add(self)
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, job: Callable[[], None]) -> None:
         if self._started < self._wanted:
             self._start()
             self._started += 1
-        future: Future[T] = Future()
-        self._jobs.put((future, work))
-        return future
+        self._jobs.put(job)
 
     def _start(self) -> None:
         begun = threading.Event()
@@ -93,14 +95,9 @@ def _work(jobs: _Jobs, begun: threading.Event) -> None:
     finally:
         begun.set()
     while (job := jobs.get()) is not None:
-        future, work = job
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
+        job()
         # Releases the memory of this job while waiting for the next.
-        del job, future, work
+        del job
 
 
 def _end(jobs: _Jobs, threads: int) -> None:
@@ -117,78 +114,170 @@ def _at_exit() -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _make_items(make: Callable[[B, int], T], batch: B, span: range) -> list[T]:
-    return [make(batch, at) for at in span]
+class Outcome(NamedTuple):
+    """A batch of samples, and what was made of it: a result or an exception."""
+
+    batch: Any
+    made: Any = None
+    error: BaseException | None = None
 
 
-class Pipeline(Generic[B, T]):
-    """Converts the samples of batches into items, in order, for up to `ahead` batches, with `threads` parts of a batch in
-    parallel."""
+class _Job(Generic[B, I, T]):
+    """Makes the items of a batch in parts, and joins them in the thread that finishes last.
+
+    It does not hold the functions, because these hold the loader that holds it.
+    """
+
+    def __init__(self, batch: B, parts: list[range]) -> None:
+        self._batch = batch
+        self._parts = parts
+        self._items: list[list[I]] = [[] for _ in parts]
+        self._errors: dict[int, BaseException] = {}
+        self._left = len(parts)
+        self._lock = threading.Lock()
+        self.future: Future[T] = Future()
+        #: Seconds of making an item part, on average, and of joining.
+        self.making = self.joining = 0.0
+
+    def run(self, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], number: int) -> None:
+        """Makes a part."""
+        begun = time.monotonic()
+        if not self.future.cancelled():
+            try:
+                self._items[number] = [make(self._batch, at) for at in self._parts[number]]
+            except BaseException as error:
+                self._errors[number] = error
+        with self._lock:
+            self.making += (time.monotonic() - begun) / len(self._parts)
+            self._left -= 1
+            if self._left:
+                return
+        if self.future.set_running_or_notify_cancel():
+            self._finish(join)
+
+    def _finish(self, join: Callable[[B, list[I]], T]) -> None:
+        if self._errors:
+            self.future.set_exception(self._errors[min(self._errors)])
+            return
+        begun = time.monotonic()
+        try:
+            made = join(self._batch, [item for items in self._items for item in items])
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.joining = time.monotonic() - begun
+            self.future.set_result(made)
+
+
+class Pipeline(Generic[B, I, T]):
+    """Makes results of batches of samples, in order, for up to `ahead` batches, with `threads` parts of a batch in parallel.
+
+    With 0 threads the caller's thread makes them. An interrupt (KeyboardInterrupt) loses no batch that is in flight.
+    """
 
     def __init__(self, threads: int, ahead: int) -> None:
         self._threads = threads
         self._ahead = max(1, ahead)
         self._pool = _Pool(threads) if threads > 0 else None
-        self._in_flight: deque[tuple[B, list[Future[list[T]]]]] = deque()
-        #: Seconds that requests have waited for the conversion of available samples.
-        self.waited = 0.0
+        self._pid = os.getpid()
+        self._in_flight: deque[tuple[B, _Job[B, I, T] | None]] = deque()
+        self._failed: Exception | None = None
+        #: Seconds that requests have waited for making items of available samples, and for joining them.
+        self.waited = self.joined = 0.0
 
-    def run(
-        self, make: Callable[[B, int], T], wait: Callable[[], B | None], ready: Callable[[], B | None]
-    ) -> Iterator[tuple[B, list[T]]]:
-        """Yields batches with their items. `make` converts a sample of a batch. `wait` waits for the next batch, `ready`
-        returns it if it is available. Both return None at the end. An exception of `ready` is raised after the earlier
-        batches."""
-        if self._pool is None:
-            while (batch := wait()) is not None:
-                yield batch, self._timed(lambda: [make(batch, at) for at in range(len(batch))])  # type: ignore[arg-type]
-            return
-        self.clear()
-        failed: Exception | None = None
-        pid = os.getpid()
-        while True:
-            if os.getpid() != pid:
-                # A forked child does not have the threads that work on these.
-                self._in_flight.clear()
-                raise ForkError("the loader's threads belong to another process: create the loader in the child")
-            while failed is None and len(self._in_flight) < self._ahead:
-                try:
-                    if (batch := ready()) is None:
-                        break
-                except Exception as error:
-                    failed = error
-                    break
-                self._begin(self._pool, make, batch)
-            if not self._in_flight:
-                if failed is not None:
-                    raise failed
-                if (batch := wait()) is None:
+    def next(
+        self,
+        make: Callable[[B, int], I],
+        join: Callable[[B, list[I]], T],
+        wait: Callable[[], B | None],
+        ready: Callable[[], B | None],
+    ) -> Outcome | None:
+        """The next batch with its result or exception. `make` makes an item of a sample of a batch, `join` a result of the
+        items. `wait` waits for the next batch of samples, `ready` returns it if it is available. Both return None at the
+        end. Their exceptions are raised, those of `ready` after the earlier batches."""
+        if os.getpid() != self._pid and self._pool is not None:
+            # A forked child does not have the threads that work on these.
+            self._in_flight.clear()
+            raise ForkError("the loader's threads belong to another process: create the loader in the child")
+        if self._pool is not None:
+            self._fill(self._pool, make, join, ready)
+        if not self._in_flight:
+            if self._failed is not None:
+                raise self._failed
+            if (batch := wait()) is None:
+                return None
+            if self._pool is None:
+                self._in_flight.append((batch, None))
+            else:
+                self._begin(self._pool, make, join, batch)
+                self._fill(self._pool, make, join, ready)
+        batch, job = self._in_flight[0]
+        # It is in flight until there is an outcome, so an interrupt leaves it for the next request.
+        outcome = self._waited(batch, job) if job is not None else self._made(make, join, batch)
+        self._in_flight.popleft()
+        return outcome
+
+    def _fill(
+        self, pool: _Pool, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], ready: Callable[[], B | None]
+    ) -> None:
+        while self._failed is None and len(self._in_flight) < self._ahead:
+            try:
+                if (batch := ready()) is None:
                     return
-                self._begin(self._pool, make, batch)
-                continue
-            batch, parts = self._in_flight.popleft()
-            yield batch, self._timed(lambda: [item for part in parts for item in part.result()])
+            except Exception as error:
+                self._failed = error
+                return
+            self._begin(pool, make, join, batch)
 
-    def _begin(self, pool: _Pool, make: Callable[[B, int], T], batch: B) -> None:
+    def _begin(self, pool: _Pool, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], batch: B) -> None:
         count = len(batch)  # type: ignore[arg-type]
         each = max(1, -(-count // self._threads))
-        spans = [range(at, min(at + each, count)) for at in range(0, count, each)]
-        parts = [pool.submit(partial(_make_items, make, batch, span)) for span in spans]
-        self._in_flight.append((batch, parts))
+        # An empty batch has one part, which is empty.
+        parts = [range(at, min(at + each, count)) for at in range(0, max(1, count), each)]
+        job: _Job[B, I, T] = _Job(batch, parts)
+        self._in_flight.append((batch, job))
+        for number in range(len(parts)):
+            pool.submit(partial(job.run, make, join, number))
 
-    def _timed(self, made: Callable[[], list[T]]) -> list[T]:
+    def _waited(self, batch: B, job: _Job[B, I, T]) -> Outcome:
         begun = time.monotonic()
         try:
-            return made()
+            if (error := job.future.exception()) is not None:
+                return Outcome(batch, error=error)
+            return Outcome(batch, job.future.result())
         finally:
-            self.waited += time.monotonic() - begun
+            waited = time.monotonic() - begun
+            joined = waited * job.joining / max(job.making + job.joining, 1e-9)
+            self.joined += joined
+            self.waited += waited - joined
+
+    def _made(self, make: Callable[[B, int], I], join: Callable[[B, list[I]], T], batch: B) -> Outcome:
+        begun = time.monotonic()
+        try:
+            items = [make(batch, at) for at in range(len(batch))]  # type: ignore[arg-type]
+        except Exception as error:
+            return Outcome(batch, error=error)
+        finally:
+            self.waited += (made := time.monotonic()) - begun
+        try:
+            with one_operator_thread():
+                return Outcome(batch, join(batch, items))
+        except Exception as error:
+            return Outcome(batch, error=error)
+        finally:
+            self.joined += time.monotonic() - made
+
+    def batches(self) -> list[B]:
+        """The batches in flight."""
+        return [batch for batch, _ in self._in_flight]
 
     def clear(self) -> None:
         """Cancels batches in flight."""
-        for _, parts in self._in_flight:
-            for part in parts:
-                part.cancel()
+        for _, job in self._in_flight:
+            if job is not None:
+                job.future.cancel()
         self._in_flight.clear()
+        self._failed = None
 
     def close(self) -> None:
         """Cancels batches in flight, and ends the threads after their current jobs."""

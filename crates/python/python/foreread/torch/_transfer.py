@@ -7,12 +7,14 @@ batch in the device's memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..errors import ConfigError
+from ._threads import Outcome
 
 
 class Transfer:
@@ -26,6 +28,8 @@ class Transfer:
             device = torch.device("cuda", torch.cuda.current_device())
         self._device = device
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        #: Batches, and the events of their copies.
+        self._queue: deque[tuple[Outcome, Any]] = deque()
         #: Seconds that requests have waited for copies that are not asynchronous.
         self.waited = 0.0
 
@@ -34,29 +38,34 @@ class Transfer:
         """Whether batches need pinned memory."""
         return self._stream is not None
 
-    def ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The batches on the device, in order."""
-        if self._stream is None:
-            for batch in batches:
-                yield self._copied(batch)
-            return
-        before: tuple[Any, Any] | None = None
-        while True:
+    def next(self, get: Callable[[], Outcome | None]) -> Outcome | None:
+        """The next outcome of `get`, with its batch on the device. None at the end. An exception of `get` is raised after the
+        earlier batches."""
+        while len(self._queue) < (1 if self._stream is None else 2):
             try:
-                batch = next(batches)
-            except StopIteration:
-                break
+                if (outcome := get()) is None:
+                    break
             except Exception:
-                # Raised after the earlier batches.
-                if before is not None:
-                    yield self._ready(*before)
-                raise
-            begun = self._begun(batch)
-            if before is not None:
-                yield self._ready(*before)
-            before = begun
-        if before is not None:
-            yield self._ready(*before)
+                if not self._queue:
+                    raise
+                break
+            self._queue.append((outcome, None) if self._stream is None or outcome.made is None else self._begun(outcome))
+        if not self._queue:
+            return None
+        outcome, event = self._queue[0]
+        if outcome.made is not None:
+            made = self._copied(outcome.made) if event is None else self._ready(outcome.made, event)
+            outcome = outcome._replace(made=made)
+        self._queue.popleft()
+        return outcome
+
+    def batches(self) -> list[Any]:
+        """The batches of samples in flight."""
+        return [outcome.batch for outcome, _ in self._queue]
+
+    def clear(self) -> None:
+        """Drops batches in flight."""
+        self._queue.clear()
 
     def _copied(self, batch: Any) -> Any:
         begun = time.monotonic()
@@ -65,13 +74,13 @@ class Transfer:
         finally:
             self.waited += time.monotonic() - begun
 
-    def _begun(self, batch: Any) -> tuple[Any, Any]:
+    def _begun(self, outcome: Outcome) -> tuple[Outcome, Any]:
         with torch.cuda.stream(self._stream):
-            copy = self._copied(batch)
+            copy = self._copied(outcome.made)
             event = torch.cuda.Event()
             event.record(self._stream)
         # PyTorch's allocator of pinned memory reuses the source after this copy only.
-        return copy, event
+        return outcome._replace(made=copy), event
 
     def _ready(self, batch: Any, event: Any) -> Any:
         """The batch, for work on the current stream."""

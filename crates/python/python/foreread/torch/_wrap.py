@@ -14,6 +14,7 @@ a file that was rewritten there with the same size may be served in its old stat
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import logging
 import operator
@@ -22,6 +23,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,10 +33,9 @@ from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .._engine import Engine, EngineDataset
 from .._native import Catalog, PageCacheReader, Source, catalog_of, modified
-from ..errors import ConfigError
+from ..errors import ClosedError, ConfigError
 from ._ahead import Prediction
 from ._dataset import Dataset
-from ._epoch import Epoch
 from ._files import Serving
 from ._loader import DataLoader
 from ._page_cache import PageCachePart
@@ -143,8 +144,11 @@ class _Served(torch.utils.data.Dataset[Any]):
         return opened
 
     def _read(self, number: int, path: str, time: int | None) -> Any:
-        """A file in the state of its look-up. None if it has changed."""
-        return self._engine.get(number) if time is None or modified(path) == time else None
+        """A file in the state of its look-up. None if it has changed, or if the engine was closed meanwhile."""
+        # Workers prefetch while the loader is closed. The dataset then opens its files, as documented.
+        with suppress(ClosedError):
+            return self._engine.get(number) if time is None or modified(path) == time else None
+        return None
 
     def __getitem__(self, index: Any) -> Any:
         with Serving(self._opened([index])) as serving:
@@ -228,12 +232,93 @@ class _EnginePart(NamedTuple):
     def next_epoch(self) -> None:
         """The engine itself knows where announced epochs begin."""
 
+
+class _WrappedEpoch(Iterator[Any]):
+    """An iteration over a wrapped loader. Exceptions leave it as they leave the loader's own iterator, which continues."""
+
+    def __init__(self, wrapped: Wrapped, batches: Iterator[Any]) -> None:
+        self._wrapped = wrapped
+        self._batches = batches
+        self._waits = wrapped.num_workers > 0
+        self._ends = wrapped._prediction.ends
+        self._number = 0
+        #: Whether the epoch was announced, and whether all of it was requested. None before the first batch.
+        self._announced: bool | None = None
+        self._ended = False
+
+    def __next__(self) -> Any:
+        wrapped = self._wrapped
+        if self._announced is None:
+            # An epoch that is left early invalidates the announcement.
+            self._announced, wrapped._announced = wrapped._announced, False
+            wrapped._used = True
+        requested = time.monotonic()
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._end()
+            raise
+        except BaseException:
+            # Not all samples of the batch were requested, so the engines are not at the beginning of the next epoch at the end.
+            self._announced = False
+            self._number += 1
+            raise
+        self._note(time.monotonic() - requested)
+        return batch
+
+    def _note(self, waited: float) -> None:
+        """Reports a batch to the engines."""
+        wrapped, number = self._wrapped, self._number
+        self._number += 1
+        wrapped._waited += waited
+        for part in wrapped._parts:
+            # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
+            part.engine.watch(wrapped._waited if self._waits else None)
+        if wrapped._pages is not None:
+            end = _end(self._ends, number)
+            wrapped._pages.advance(end - _end(self._ends, number - 1), end, waited if self._waits else None)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._wrapped._pause()
+            self._wrapped._announced = bool(self._announced)
+
+    def __del__(self) -> None:
+        if self._announced is not None and not self._ended:
+            # The interpreter may be ending.
+            with suppress(Exception):
+                self._wrapped._pause()
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("an iteration cannot be pickled")
+
+
 class Wrapped:
-    """A DataLoader with read-ahead, created by ``wrap``. Other attributes are those of the loader."""
+    """A DataLoader with read-ahead, created by ``wrap``. Other attributes are those of the loader.
 
-    _OWN = frozenset({"_loader", "_parts", "_dataset", "_prediction", "_announced", "_used", "_epochs", "_unknown", "_waited", "_pages"})
+    Each has a class of its own, with the arguments of its loader's class. Frameworks make a loader anew from its class and
+    attributes to exchange the sampler, and get one with the same engine.
+    """
 
-    def __init__(self, loader: Any, parts: Sequence[_EnginePart] | PageCachePart, dataset: Any) -> None:
+    __slots__ = (
+        "__weakref__",
+        "_announced",
+        "_dataset",
+        "_epochs",
+        "_loader",
+        "_pages",
+        "_parts",
+        "_prediction",
+        "_unknown",
+        "_used",
+        "_waited",
+    )
+
+    def _set_up(self, loader: Any, parts: Sequence[_EnginePart] | PageCachePart, dataset: Any) -> None:
         self._loader = loader
         #: The engines that serve its files, or the reader of the page cache.
         self._parts: Sequence[_EnginePart] = () if isinstance(parts, PageCachePart) else parts
@@ -251,50 +336,34 @@ class Wrapped:
         #: Seconds waited for batches.
         self._waited = 0.0
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> Iterator[Any]:
         self._look_ahead()
-        batches = iter(self._loader)
-        return Epoch(self._whole(batches), partial(len, batches))
+        return _WrappedEpoch(self, iter(self._loader))
 
-    def _whole(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Iterates an epoch. An epoch that is left early invalidates the announcement."""
-        announced, self._announced = self._announced, False
-        self._used = True
-        # Workers may wait for samples while the trainer does not, so the trainer measures its own wait.
-        waits = self._loader.num_workers > 0
-        ends = self._prediction.ends
-        requested = time.monotonic()
-        try:
-            for number, batch in enumerate(batches):
-                waited = time.monotonic() - requested
-                self._waited += waited
-                for part in self._parts:
-                    part.engine.watch(self._waited if waits else None)
-                if self._pages is not None:
-                    end = _end(ends, number)
-                    self._pages.advance(end - _end(ends, number - 1), end, waited if waits else None)
-                yield batch
-                requested = time.monotonic()
-        finally:
-            for part in self._parts:
-                part.engine.pause()
-            if self._pages is not None:
-                self._pages.pause()
-        self._announced = announced
+    def _pause(self) -> None:
+        """Marks the end of an epoch."""
+        for part in self._parts:
+            part.engine.pause()
+        if self._pages is not None:
+            self._pages.pause()
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        if "_loader" not in vars(self):
+        if name in Wrapped.__slots__:
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._OWN:
+        if name in Wrapped.__slots__:
             object.__setattr__(self, name, value)
         else:
             setattr(self._loader, name, value)
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        return vars(self._loader)
 
     @property
     def __class__(self) -> Any:
@@ -305,7 +374,7 @@ class Wrapped:
         self._loader.__class__ = other
 
     def __reduce__(self) -> Any:
-        return type(self), (self._loader, self._pages or self._parts, self._dataset)
+        return _wrapped, (self._loader, self._pages or self._parts, self._dataset)
 
     def _look_ahead(self) -> None:
         """Announces the order of the epoch that begins now, unless it was announced before."""
@@ -359,6 +428,35 @@ class Wrapped:
         self.close()
 
 
+def _wrapped(loader: Any, parts: Sequence[_EnginePart] | PageCachePart, dataset: Any) -> Wrapped:
+    """Wraps a loader over `dataset`, or over it with served files."""
+    kind, made_of = type(loader), loader.dataset
+
+    @functools.wraps(kind.__init__)
+    def again(self: Wrapped, *args: Any, **settings: Any) -> None:
+        other = kind(*args, **settings)
+        if other.dataset is dataset and made_of is not dataset:
+            object.__setattr__(other, "dataset", made_of)
+        self._set_up(other, parts, dataset)
+
+    own = type(Wrapped.__name__, (Wrapped,), {"__slots__": (), "__init__": again, "__module__": Wrapped.__module__})
+    made: Wrapped = object.__new__(own)
+    made._set_up(loader, parts, dataset)
+    return made
+
+
+def _copied(loader: Any) -> Any:
+    """A copy of a loader whose dataset can be replaced."""
+    made = copy.copy(loader)
+    if not hasattr(loader, "_initial_iter_for_state_dict"):
+        # Persistent workers have the dataset itself. DataLoader refuses plain assignments.
+        object.__setattr__(made, "_iterator", None)
+    elif loader._initial_iter_for_state_dict:
+        # torchdata's loader has made an iterator for its state, which has the dataset itself. The copy begins at that state.
+        made.load_state_dict(loader.state_dict())
+    return made
+
+
 def _end(ends: array[int] | None, batch: int) -> int:
     """The number of indices up to the end of a batch, from 0."""
     if ends is None or batch < 0:
@@ -388,7 +486,7 @@ def wrap(
     if isinstance(dataset, IterableDataset):
         raise ConfigError("an IterableDataset has no order to read ahead; use foreread.torch.DataLoader for its data")
     if (native := _foreread_parts(dataset)) is not None:
-        return Wrapped(loader, native.parts(), dataset)
+        return _wrapped(loader, native.parts(), dataset)
     root = os.fspath(root if root is not None else _root(dataset))
     where = os.path.abspath(root)
     known = _Paths(dataset, paths)
@@ -412,16 +510,14 @@ def wrap(
     if (reader := PageCacheReader.of(source, where)) is not None:
         pages = PageCachePart(reader, source, files.numbers)
         source.close()
-        return Wrapped(loader, pages, dataset)
+        return _wrapped(loader, pages, dataset)
     if not source.is_kernel_cached:
         files = files._replace(times=None)
     engine = Engine(source)
-    served = copy.copy(loader)
-    # DataLoader refuses plain assignments after iteration has begun, which it has not for this copy.
-    object.__setattr__(served, "_iterator", None)
+    served = _copied(loader)
     kind = _ServedBatches if hasattr(dataset, "__getitems__") else _Served
     object.__setattr__(served, "dataset", kind(dataset, engine, files, known))
-    return Wrapped(served, [_EnginePart(engine, files.numbers)], dataset)
+    return _wrapped(served, [_EnginePart(engine, files.numbers)], dataset)
 
 
 def _dataset_of(loader: Any) -> Any:

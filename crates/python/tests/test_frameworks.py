@@ -154,7 +154,7 @@ code = lambda image: torch.tensor(list(image.tobytes()[:8]), dtype=torch.uint8)
 def made(way, shuffle):
     if way == "loader":
         return DataLoader(sys.argv[1], 8, shuffle, transform=code, memory="4MiB")
-    plain = Plain(ImageFolder(sys.argv[1], code), 8, shuffle=shuffle)
+    plain = Plain(ImageFolder(sys.argv[1], code), batch_size=8, shuffle=shuffle)
     return {"plain": lambda: plain, "wrap": lambda: wrap(plain), "memory": lambda: wrap(plain, memory="4MiB")}[way]()
 
 class Model(lightning.LightningModule):
@@ -297,6 +297,8 @@ def test_transformers_trainer_resumes_in_mid_epoch(images: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("shuffle", [False, True])
+# torchdata 0.11 calls what PyTorch 2.15 has deprecated.
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 # semantics: PY-3
 def test_torchdata_loader_keeps_its_state_when_wrapped(folder: Any, workers: int, shuffle: bool) -> None:
     from torchdata.stateful_dataloader import StatefulDataLoader

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
+
+import pytest
 
 import foreread
 from conftest import content
+from foreread._stream import Reader, loader_of
 
 
 def test_every_sample_of_every_epoch_arrives_as_it_is(directory: Path) -> None:
@@ -46,3 +50,41 @@ def test_jobs_of_an_order_group_have_one_order(directory: Path) -> None:
     group = order(seed=1, order_group="search")
     assert group == order(seed=2, order_group="search") == order(seed=2612920538)
     assert group not in (order(seed=1), order(order_group="other"))
+
+
+# semantics: PY-18
+def test_read_error_is_raised_by_each_request(directory: Path) -> None:
+    catalog = foreread.index(directory)
+    sorted(directory.rglob("*.bin"))[30].unlink()
+    with foreread.Loader(catalog, batch_size=4, epochs=1, seed=0, sampler="sequential") as loader:
+        assert sum(1 for _ in zip(range(7), loader)) == 7
+        state = loader.state()
+        for _ in range(3):
+            with pytest.raises(foreread.NotFoundError):
+                next(loader)
+        loader.jump(state)
+        with pytest.raises(foreread.NotFoundError):
+            next(loader)
+
+
+# semantics: PY-18
+def test_read_error_of_a_frameworks_dataset_stays(directory: Path) -> None:
+    catalog = foreread.index(directory)
+    sorted(directory.rglob("*.bin"))[30].unlink()
+    settings = {"batch_size": 4, "shuffle": False, "epochs": 2, "seed": 0, "drop_last": False, "settings": {}}
+    reader = Reader(loader_of(catalog, **settings), lambda batch: batch.ids, 4, False, 0)  # type: ignore[arg-type]
+    iterator = reader.iterate()
+    assert [next(iterator)[0] for _ in range(7)] == list(range(0, 28, 4))
+    for _ in range(3):
+        with pytest.raises(foreread.NotFoundError):
+            next(iterator)
+    # The failed epoch does not count.
+    assert next(reader.iterate()) == [0, 1, 2, 3]
+    reader.close()
+
+
+def test_loader_cannot_be_pickled(directory: Path) -> None:
+    for loader in (foreread.Loader(directory, epochs=1), foreread.Source(directory)):
+        with pytest.raises(TypeError, match="create it where it is used"):
+            pickle.dumps(loader)
+        loader.close()

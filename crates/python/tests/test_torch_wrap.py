@@ -317,6 +317,16 @@ def test_loader_continues_after_close(folder: Any) -> None:
     assert ours.stats().samples == SAMPLES
 
 
+def test_closing_with_busy_workers_prints_nothing(folder: Any, capfd: Any) -> None:
+    theirs = batches(DataLoader(folder, 4))
+    ours = served(DataLoader(folder, 4, num_workers=2, prefetch_factor=6))
+    iterator = iter(ours)
+    first = [next(iterator)]
+    ours.close()
+    assert_same(first + list(iterator), theirs)
+    assert "opened as usual" not in capfd.readouterr().err
+
+
 def test_subset_of_a_foreread_dataset_is_supported(images: Path, folder: Any) -> None:
     data = Dataset(images, transform=to_tensor)
     part = Subset(Subset(data, range(100, 0, -2)), range(5, 45))

@@ -236,8 +236,7 @@ class Reader:
         samples = loader.samples
         world = loader.world_size
         share = samples // world if drop_last else -(-samples // world)
-        #: The batches of an epoch on this rank. Fewer are given if batches without samples are omitted.
-        self.batches = share // batch_size if drop_last else -(-share // batch_size)
+        self._batches = share // batch_size if drop_last else -(-share // batch_size)
         #: The epoch of the present stream, or of the first one.
         self._epoch = operator.index(start_epoch)
         if self._epoch < 0:
@@ -249,6 +248,11 @@ class Reader:
         self._times = Times()
         #: The times at the last stats().
         self._last = Times()
+
+    @property
+    def batches(self) -> int:
+        """The batches of an epoch on this rank. Fewer are given if batches without samples are omitted."""
+        return self._batches
 
     def _due(self) -> EpochStream:
         """The batches of the epoch that is due."""
@@ -266,7 +270,7 @@ class Reader:
             state = json.loads(self._loader.state())
             self._loader.jump(json.dumps(state | {"epoch": epoch, "phase": 0, "consumed": 0}))
         self._epoch, self._loader_at = epoch, epoch + 1
-        self._stream = EpochStream(self._loader, self._make, self.batches, self._times)
+        self._stream = EpochStream(self._loader, self._make, self._batches, self._times)
         return self._stream
 
     def first(self) -> Any:

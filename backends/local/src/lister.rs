@@ -462,6 +462,23 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
 mod tests {
     use super::*;
 
+    #[test]
+    // semantics: SAMPLE-4
+    fn empty_and_linked_directories_are_named() {
+        let made = tempfile::tempdir().unwrap();
+        for name in ["empty", "full", ".hidden", "foreread-cache-1"] {
+            std::fs::create_dir(made.path().join(name)).unwrap();
+        }
+        std::fs::write(made.path().join("full/1.jpg"), "").unwrap();
+        std::fs::write(made.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("full", made.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", made.path().join("dangling")).unwrap();
+        let root = std::fs::File::open(made.path()).unwrap().into();
+        let mut names = directories(&root, &|| false).unwrap();
+        names.sort_unstable();
+        assert_eq!(names, ["empty", "full", "link"]);
+    }
+
     /// With one directory per sample, all their paths were once in memory.
     #[test]
     // semantics: SAMPLE-13

@@ -88,7 +88,8 @@ impl UnorderedListing {
     /// Lists to the end.
     async fn gather(&mut self) -> Result<(), TierError> {
         while !self.whole {
-            let page_request = PageRequest { token: self.token.as_deref(), ..PageRequest::first(&self.below) };
+            let page_request =
+                PageRequest { token: self.token.as_deref(), ..PageRequest::first(&self.below) };
             let page = self.listing.page(&page_request).await?;
             let again = page.token.is_some() && page.token == self.token;
             let new = self.take(page);

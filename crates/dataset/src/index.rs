@@ -2,35 +2,23 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
-use futures::stream::{self, FuturesUnordered};
+use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
 use crate::build_catalog::FileOrder;
 use crate::classes::{self, listed};
 use crate::directory_markers::DirectoryMarkers;
-use crate::format::DetectedFormat;
 use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
-use crate::packed::{FirstBytes, FormatChoice, IndexedShard, ResumeState};
+use crate::packed::{FormatChoice, IndexedShard, ResumeState};
 use crate::selection::{GlobFilter, is_catalogs};
 use crate::shard_journal::{self, ShardJournal};
-use crate::{Catalog, DatasetError, DatasetErrorKind, Format, format, packed, partitions, servers, values};
-
-/// A single `.bin` file of more bytes more likely has tokens than one sample.
-const LARGE_SAMPLE: u64 = 64 << 20;
-
-/// The size from which the first bytes of a file with an unknown name are looked at.
-const LARGE_UNKNOWN: u64 = 8 << 20;
-
-/// Of so many objects, the first bytes are looked at whatever their size.
-const FEW: usize = 4;
-
-/// The most Arrow files among other files that are looked at.
-const MOST_LOOKED_AT: usize = 64;
+use crate::{
+    Catalog, DatasetError, DatasetErrorKind, Format, choose_format, packed, partitions, servers, values,
+};
 
 /// The number of names that cannot be listed at which the index is aborted.
 const MOST_ERRORS: u64 = 100;
@@ -215,13 +203,13 @@ impl Catalog {
         mut progress: impl FnMut(IndexProgress),
     ) -> Result<Self, DatasetError> {
         let mut found = list(origin, base_url, options, &mut progress).await?;
-        drop_catalogs(origin, &mut found).await;
+        found.catalogs += choose_format::drop_catalogs(origin, &mut found.objects).await;
         if found.objects.is_empty() {
             let why = left_out(options, found.unwanted, found.catalogs);
             let message = format!("{base_url}: there are no samples{why}");
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
-        let format = choose_format(origin, base_url, options, &found.objects).await?;
+        let format = choose_format::choose(origin, base_url, options, &found.objects).await?;
         match format.is_packed() {
             false => {
                 let layouts = servers::layouts(origin, &found.objects).await;
@@ -231,131 +219,6 @@ impl Catalog {
             }
             true => pack(origin, base_url, format, options, found, progress).await,
         }
-    }
-}
-
-/// The format of the objects: the one that is set, or the one that their names show.
-async fn choose_format(
-    origin: &dyn OriginTier,
-    base_url: &str,
-    options: &IndexOptions,
-    objects: &[Object],
-) -> Result<Format, DatasetError> {
-    let choices = &options.format_options;
-    let paths = || objects.iter().map(|object| &*object.path);
-    let detected = match options.format {
-        Some(format) => DetectedFormat::Format(format),
-        None => format::detect(base_url, paths())?,
-    };
-    if let ([only], DetectedFormat::Format(Format::Files)) = (objects, detected)
-        && only.path.ends_with(".bin")
-        && only.size > LARGE_SAMPLE
-        && !choices.is_tokens()
-    {
-        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set --window", only.path);
-    }
-    let format = match detected {
-        DetectedFormat::Format(Format::Files | Format::Npy)
-            if choices.is_tokens() && options.format.is_none() =>
-        {
-            Format::Tokens
-        }
-        DetectedFormat::Format(Format::Files) if options.format.is_none() => {
-            look_at_unknown(origin, base_url, objects).await
-        }
-        DetectedFormat::Format(format) => format,
-        DetectedFormat::Numbered => {
-            let (data, _) = format::data(paths(), false);
-            let shards: Vec<&Object> =
-                objects.iter().filter(|object| data.contains(&&*object.path)).collect();
-            packed::sniff(origin, base_url, &shards).await?
-        }
-        DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
-        DetectedFormat::Chunks if choices.is_tokens() => Format::Tokens,
-        DetectedFormat::Chunks => Format::Files,
-    };
-    let why = match choices.misplaced(format) {
-        Some(name) => format!("{name} has no effect for the format {}", format.name()),
-        None => match choices.conflict() {
-            Some(why) => why.to_owned(),
-            None => return Ok(format),
-        },
-    };
-    let message = format!("{base_url}: {why}; leave it out, or set the format");
-    Err(DatasetError::new(DatasetErrorKind::Invalid, message))
-}
-
-/// The format of files whose names show none. The first bytes of large ones, and of few ones, are
-/// looked at: a shard is not silently one sample.
-async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Object]) -> Format {
-    let is_unknown = |object: &&Object| {
-        let path = &*object.path;
-        !format::is_named_as_sample(path) && Format::of_shard(path).is_none() && !Format::is_companion(path)
-    };
-    let few = objects.len() <= FEW;
-    let is_looked_at = |object: &&Object| {
-        is_unknown(object) && (few || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
-    };
-    let Some(first) = objects.iter().filter(is_looked_at).min_by(|a, b| a.path.cmp(&b.path)) else {
-        return Format::Files;
-    };
-    let FirstBytes::Shard(format) = packed::look(origin, first).await else {
-        return Format::Files;
-    };
-    let (data, _) = format::data(objects.iter().map(|object| &*object.path), true);
-    if objects.iter().filter(|object| data.contains(&&*object.path)).all(|object| is_unknown(&object)) {
-        return format;
-    }
-    if !format::may_be_a_shard(&first.path) {
-        tracing::warn!(
-            "{base_url}: {} is a file of the format {} by its first bytes, and is taken as one sample among \
-             others; index such files alone, or exclude them",
-            first.path,
-            format.name()
-        );
-    }
-    Format::Files
-}
-
-/// Removes catalogs with names of Arrow files. Others are removed by their names.
-async fn drop_catalogs(origin: &dyn OriginTier, found: &mut FoundObjects) {
-    let named = |object: &&Object| Format::of_shard(&object.path) == Some(Format::Arrow);
-    let count = found.objects.iter().filter(named).count();
-    // Among thousands of other files, Arrow files are samples.
-    if count == 0 || count > MOST_LOOKED_AT && count < found.objects.len() / 2 {
-        return;
-    }
-    let looked = stream::iter(found.objects.iter().filter(named).cloned())
-        .map(|object| async move { (packed::look(origin, &object).await, object.path) })
-        .buffered(REQUESTED);
-    let catalogs: HashSet<Arc<str>> =
-        looked.filter_map(async |(what, path)| (what == FirstBytes::Catalog).then_some(path)).collect().await;
-    found.catalogs += catalogs.len() as u64;
-    found.objects.retain(|object| !catalogs.contains(&object.path));
-}
-
-/// Removes the files that accompany shards.
-fn drop_companions(base_url: &str, is_set: bool, objects: &mut Vec<Object>) {
-    let paths = objects.iter().map(|object| &*object.path);
-    let (data, all) = format::data(paths, is_set);
-    let data: HashSet<String> = data.into_iter().map(str::to_owned).collect();
-    let others = objects.iter().filter(|object| !data.contains(&*object.path));
-    if let Some(first) = others.map(|object| Arc::clone(&object.path)).next() {
-        let count = all - data.len();
-        tracing::info!("{base_url}: {count} files next to the shards have no samples, such as {first}");
-    }
-    objects.retain(|object| data.contains(&*object.path));
-}
-
-/// Keeps the token files among files whose format was not set.
-fn keep_tokens(base_url: &str, objects: &mut Vec<Object>) {
-    let all = objects.len();
-    objects.retain(|object| object.path.ends_with(".bin") || object.path.ends_with(".npy"));
-    let others = all - objects.len();
-    if others > 0 && !objects.is_empty() {
-        tracing::warn!(
-            "{base_url}: {others} of {all} files are no token files (.bin, .npy) and are left out"
-        );
     }
 }
 
@@ -522,9 +385,9 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    drop_companions(base_url, options.format.is_some(), &mut objects);
+    choose_format::drop_companions(base_url, options.format.is_some(), &mut objects);
     if format == Format::Tokens && options.format.is_none() {
-        keep_tokens(base_url, &mut objects);
+        choose_format::keep_tokens(base_url, &mut objects);
     }
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     let twice = objects
@@ -672,7 +535,7 @@ mod tests {
                     None => Ok(Object { path: path.into(), size: 10, version: None }),
                 },
             });
-            stream::iter(listed.collect::<Vec<_>>()).boxed()
+            futures::stream::iter(listed.collect::<Vec<_>>()).boxed()
         }
 
         fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {

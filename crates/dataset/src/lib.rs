@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod choose_format;
 mod classes;
 mod columns;
 mod directory_markers;

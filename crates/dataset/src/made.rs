@@ -504,8 +504,8 @@ mod tests {
         let bytes = catalog(shards()).unwrap().to_bytes().unwrap();
         let old = Catalog::from_bytes(of_version(&bytes, b'3'), "x").unwrap();
         assert_eq!(old.entry(SampleId(0)).unwrap().span, part(10..110, 5000, 40..440));
-        let error = catalog_error(of_version(&bytes, b'5'));
-        assert!(error.contains("version 5, and this foreread reads versions 1 to 4"), "{error}");
+        let error = catalog_error(of_version(&bytes, b'6'));
+        assert!(error.contains("version 6, and this foreread reads versions 1 to 5"), "{error}");
     }
 
     fn catalog_error(bytes: Vec<u8>) -> String {

@@ -92,6 +92,10 @@ impl OriginTier for AgentOrigin {
         self.direct.stat(path)
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.direct.directories()
+    }
+
     fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
         self.direct.layouts(paths)
     }

@@ -164,29 +164,20 @@ impl OriginTier for LocalOrigin {
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
         let root = self.pool.reader().root().as_fd().try_clone_to_owned();
         let (path, times): (Arc<str>, _) = (path.into(), self.place.times);
-        // A dead file server may not answer for minutes, which must not block a runtime thread.
-        let (done, found) = oneshot::channel();
         let requested = Arc::clone(&path);
-        let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
+        on_a_thread(Arc::clone(&path), move |_| {
             let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            // The receiver may be gone.
-            let _ = done.send(
-                root.map_err(|errno| from_errno(errno, &requested))
-                    .and_then(|root| stat(root, requested, times)),
-            );
-        });
-        let closed = |path: &str| {
-            TierError::new(ErrorKind::Transient, NAME)
-                .with_object(path)
-                .with_detail("no thread could be started; raise `ulimit -u`")
-        };
-        async move {
-            match started {
-                Ok(_) => found.await.unwrap_or_else(|_| Err(closed(&path))),
-                Err(error) => Err(closed(&path).with_source(error)),
-            }
-        }
-        .boxed()
+            root.map_err(|errno| from_errno(errno, &requested)).and_then(|root| stat(root, requested, times))
+        })
+    }
+
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        let root = self.pool.reader().root().as_fd().try_clone_to_owned();
+        on_a_thread(".".into(), move |is_abandoned| {
+            let root = root.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            root.and_then(|root| crate::lister::directories(&root, is_abandoned))
+                .map_err(|errno| from_errno(errno, "."))
+        })
     }
 
     fn place(&self) -> &str {
@@ -196,6 +187,33 @@ impl OriginTier for LocalOrigin {
     fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
         None
     }
+}
+
+/// The answer of `call` about `path`, from a thread of its own. A dead file server may not answer
+/// for minutes, which must not block a runtime thread. `call` gets a function that tells whether
+/// the caller is gone.
+fn on_a_thread<T: Send + 'static>(
+    path: Arc<str>,
+    call: impl FnOnce(&dyn Fn() -> bool) -> Result<T, TierError> + Send + 'static,
+) -> BoxFuture<'static, Result<T, TierError>> {
+    let (done, found) = oneshot::channel();
+    let started = std::thread::Builder::new().name("foreread-stat".to_owned()).spawn(move || {
+        let answer = call(&|| done.is_closed());
+        // The receiver may be gone.
+        let _ = done.send(answer);
+    });
+    let closed = |path: &str| {
+        TierError::new(ErrorKind::Transient, NAME)
+            .with_object(path)
+            .with_detail("no thread could be started; raise `ulimit -u`")
+    };
+    async move {
+        match started {
+            Ok(_) => found.await.unwrap_or_else(|_| Err(closed(&path))),
+            Err(error) => Err(closed(&path).with_source(error)),
+        }
+    }
+    .boxed()
 }
 
 /// Describes a file below `root`.

@@ -404,6 +404,42 @@ impl DirectoryWalk {
     }
 }
 
+/// The names of the directories in `root`, without hidden ones and disk caches. A name outside
+/// UTF-8 can be no sample's. `is_abandoned` ends the wait for a file server.
+pub(crate) fn directories(root: &OwnedFd, is_abandoned: &dyn Fn() -> bool) -> Result<Vec<String>, Errno> {
+    let list_retry = ListRetry::default();
+    let wait = |time| {
+        std::thread::sleep(time);
+        !is_abandoned()
+    };
+    let is_local = || is_on_this_machine(root.as_fd());
+    // The position of the listing belongs to the open directory, which reads share.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = list_retry.call(|| rustix::fs::openat(root, ".", flags, Mode::empty()), is_local, wait)?;
+    let mut room = Vec::with_capacity(DIRENT_BYTES);
+    let mut entries = RawDir::new(&root, room.spare_capacity_mut());
+    let mut next = || {
+        let entry = entries.next().transpose()?;
+        Ok(entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())))
+    };
+    let mut names = Vec::new();
+    while let Some((name, kind)) = list_retry.call(&mut next, is_local, wait)? {
+        if name.as_bytes().starts_with(b".") || crate::disk::is_cache_name(name.as_bytes()) {
+            continue;
+        }
+        let is_directory = match kind {
+            FileType::Directory => true,
+            FileType::Symlink | FileType::Unknown => rustix::fs::statat(&root, &name, AtFlags::empty())
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+            _ => false,
+        };
+        if is_directory && let Ok(name) = name.into_string() {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// The error of a name without metadata. `None` if it was removed since the directory was read.
 fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) -> Option<TierError> {
     let link = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
@@ -425,6 +461,23 @@ fn unreadable(directory: BorrowedFd<'_>, name: &CStr, path: &str, errno: Errno) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    // semantics: SAMPLE-4
+    fn empty_and_linked_directories_are_named() {
+        let made = tempfile::tempdir().unwrap();
+        for name in ["empty", "full", ".hidden", "foreread-cache-1"] {
+            std::fs::create_dir(made.path().join(name)).unwrap();
+        }
+        std::fs::write(made.path().join("full/1.jpg"), "").unwrap();
+        std::fs::write(made.path().join("file"), "").unwrap();
+        std::os::unix::fs::symlink("full", made.path().join("link")).unwrap();
+        std::os::unix::fs::symlink("nowhere", made.path().join("dangling")).unwrap();
+        let root = std::fs::File::open(made.path()).unwrap().into();
+        let mut names = directories(&root, &|| false).unwrap();
+        names.sort_unstable();
+        assert_eq!(names, ["empty", "full", "link"]);
+    }
 
     /// With one directory per sample, all their paths were once in memory.
     #[test]

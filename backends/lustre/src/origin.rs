@@ -73,6 +73,10 @@ impl OriginTier for LustreOrigin {
         self.files.stat(path).map(|object| object.map_err(|error| error.with_tier(NAME))).boxed()
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.files.directories().map(|names| names.map_err(|error| error.with_tier(NAME))).boxed()
+    }
+
     fn place(&self) -> &str {
         self.files.place()
     }

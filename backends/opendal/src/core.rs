@@ -93,6 +93,10 @@ impl OriginTier for OpendalOrigin {
         self.lister.stat(path)
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.lister.directories()
+    }
+
     fn place(&self) -> &str {
         &self.place
     }

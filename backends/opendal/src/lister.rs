@@ -8,7 +8,7 @@
 //! temporary failures. The layers around the origin do not cover listings, and an hour's walk must
 //! not end with one 503.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,16 @@ impl ObjectLister {
         found.map(|found| found.unwrap_or(Err(gone))).boxed()
     }
 
+    /// The names of the directories directly below the root. A web server cannot list them, so they
+    /// are those of the file of paths.
+    pub(crate) fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        let (of, name) = (Arc::clone(&self.of), self.of.name);
+        // On a separate task, for the same reason as listings.
+        let found = self.runtime.spawn(async move { of.directories().await });
+        let gone = TierError::new(ErrorKind::Other, name).with_object("the listing");
+        found.map(|found| found.unwrap_or(Err(gone))).boxed()
+    }
+
     pub(crate) fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, ListResult> {
         let wanted = ListRange::new(prefix, after);
         let (out, found) = tokio::sync::mpsc::channel(CHANNEL_SIZE);
@@ -132,13 +142,7 @@ impl Listing {
         let capability = self.operator.info().capability();
         match &self.list {
             Some(file) => self.read_list(file, wanted, out).await,
-            None if !capability.list => {
-                let error = TierError::new(ErrorKind::Unsupported, self.name).with_object("the listing");
-                let remedy = "web servers cannot list; name a file with one path per line in \
-                              FOREREAD_HTTP_LIST, use `webdav://` if the server supports it, or load a \
-                              catalog of this URL";
-                send(out, Err(error.with_detail(remedy))).await
-            }
+            None if !capability.list => send(out, Err(self.cannot_list())).await,
             None if capability.list_with_recursive && self.name != "webdav" => self.flat(wanted, out).await,
             None => self.walk(wanted, out).await,
         }
@@ -180,6 +184,42 @@ impl Listing {
                 Some(below) => waiting.extend(below?),
             }
         }
+    }
+
+    async fn directories(&self) -> Result<Vec<String>, TierError> {
+        let wanted = ListRange::new("", None);
+        let mut names = BTreeSet::new();
+        if let Some(file) = &self.list {
+            let path = file.clone();
+            let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await;
+            let text = text.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            let text = text.map_err(|error| unreadable(self.name, file, &error))?;
+            let included = text.lines().filter(|line| wanted.includes(line));
+            names.extend(included.filter_map(|line| Some(line.split_once('/')?.0.to_owned())));
+            return Ok(names.into_iter().collect());
+        }
+        if !self.operator.info().capability().list {
+            return Err(self.cannot_list());
+        }
+        let mut lister = self.operator.lister("").await.map_err(|error| self.failed("", &error))?;
+        while let Some(entry) = lister.try_next().await.map_err(|error| self.failed("", &error))? {
+            let found = entry.path();
+            if let Some((name, _)) = found.split_once('/')
+                && !name.is_empty()
+                && !wanted.is_hidden(found)
+            {
+                names.insert(name.to_owned());
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// The error of a store without listings.
+    fn cannot_list(&self) -> TierError {
+        let remedy = "web servers cannot list; name a file with one path per line in \
+                      FOREREAD_HTTP_LIST, use `webdav://` if the server supports it, or load a \
+                      catalog of this URL";
+        TierError::new(ErrorKind::Unsupported, self.name).with_object("the listing").with_detail(remedy)
     }
 
     /// Sends the objects in a directory, and returns the directories.
@@ -233,10 +273,7 @@ impl Listing {
         let path = file.to_owned();
         let text = match tokio::task::spawn_blocking(move || std::fs::read_to_string(path)).await {
             Ok(Ok(text)) => text,
-            Ok(Err(error)) => {
-                let why = format!("cannot read the list of paths: {error}");
-                return send(out, Err(TierError::invalid(self.name, &file.display().to_string(), why))).await;
-            }
+            Ok(Err(error)) => return send(out, Err(unreadable(self.name, file, &error))).await,
             Err(_) => return Ok(()),
         };
         let lines = text.lines().map(|line| line.trim_end_matches('\r'));
@@ -304,6 +341,11 @@ impl Listing {
         let shown = if path.is_empty() { "." } else { path };
         from_opendal(self.name, shown, error)
     }
+}
+
+/// The error of a file of paths.
+fn unreadable(name: &'static str, file: &Path, error: &std::io::Error) -> TierError {
+    TierError::invalid(name, &file.display().to_string(), format!("cannot read the list of paths: {error}"))
 }
 
 /// Whether all objects of this directory, whose path ends with `/`, precede the range.

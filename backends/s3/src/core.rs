@@ -148,6 +148,20 @@ impl OriginTier for ObjectStoreOrigin {
         found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        let (listing, reader) = (self.listing.clone(), Arc::clone(&self.reader));
+        let found = stream::once(async move {
+            match listing {
+                Some(listing) => listing.directories().await,
+                None => reader.directories().await,
+            }
+        })
+        .boxed();
+        let found = on(self.runtime.clone(), found).into_future();
+        let gone = TierError::new(ErrorKind::Closed, self.name());
+        found.map(|(found, _)| found.unwrap_or(Err(gone))).boxed()
+    }
+
     fn place(&self) -> &str {
         &self.place
     }

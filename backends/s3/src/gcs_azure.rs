@@ -189,6 +189,7 @@ impl<S: PaginatedListStore> PageSource for ClientPages<S> {
             offset: begins.then(|| page_request.after.to_owned()),
             page_token: page_request.token.map(str::to_owned),
             max_keys: page_request.limit,
+            delimiter: page_request.directories.then_some("/".into()),
             ..PaginatedListOptions::default()
         };
         let prefix = (!page_request.prefix.is_empty()).then_some(page_request.prefix);
@@ -199,7 +200,9 @@ impl<S: PaginatedListStore> PageSource for ClientPages<S> {
             if page_request.token.is_some() || begins { page_request.after } else { "" },
             &mut entries,
         );
-        Ok(ListPage { entries, token: page.page_token })
+        // The client removes the `/` of directories, too.
+        let directories = page.result.common_prefixes.iter().map(|path| format!("{path}/")).collect();
+        Ok(ListPage { entries, directories, token: page.page_token })
     }
 
     fn begins_anywhere(&self) -> bool {

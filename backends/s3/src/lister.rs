@@ -23,6 +23,7 @@
 //!
 //! Failed pages are retried here, because the retry layer does not see listings.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +96,27 @@ impl BucketListing {
             Some((found, (walk, false)))
         })
         .boxed()
+    }
+
+    /// The names of the directories directly below the location. A store that ignores the delimiter
+    /// returns all keys, which have the same names.
+    pub(crate) async fn directories(&self) -> Result<Vec<String>, TierError> {
+        let base = self.location.base();
+        let (mut names, mut token) = (BTreeSet::new(), None);
+        loop {
+            let first = PageRequest { directories: true, ..PageRequest::first(&base) };
+            let page = self.page(&PageRequest { token: token.as_deref(), ..first }).await?;
+            let keys = page.entries.iter().map(|entry| &entry.key).chain(&page.directories);
+            let below = keys.filter_map(|key| Some(key.strip_prefix(&*base)?.split_once('/')?.0));
+            names.extend(below.filter(|name| is_directory_name(name)).map(str::to_owned));
+            if page.token.is_none() {
+                return Ok(names.into_iter().collect());
+            }
+            if page.token == token {
+                return Err(self.endless("a page names itself as the next"));
+            }
+            token = page.token;
+        }
     }
 
     /// The error if the location is itself an object, with nothing below it.
@@ -173,6 +195,11 @@ impl BucketListing {
         let bound = MAX_FIRST_WAIT.saturating_mul(1 << (failures - 1).min(10)).min(MAX_WAIT);
         requested.unwrap_or_default() + bound.mul_f64(part)
     }
+}
+
+/// Whether a directory of this name may hold samples.
+pub(crate) fn is_directory_name(name: &str) -> bool {
+    !name.starts_with('.') && check_path(name).is_ok()
 }
 
 /// The stream of a listing, as defined by the trait's contract.

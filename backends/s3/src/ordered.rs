@@ -224,8 +224,12 @@ impl OrderedListing {
             let (listing, below) = (Arc::clone(&self.listing), Arc::clone(&self.below));
             self.running.push(Box::pin(async move {
                 let KeyRange { after, token, probe, .. } = &range;
-                let page_request =
-                    PageRequest { prefix: &below, after, token: token.as_deref(), limit: probe.then_some(1) };
+                let page_request = PageRequest {
+                    after,
+                    token: token.as_deref(),
+                    limit: probe.then_some(1),
+                    ..PageRequest::first(&below)
+                };
                 let page = listing.page(&page_request).await;
                 (range, page)
             }));
@@ -272,7 +276,7 @@ impl OrderedListing {
             self.fall_back(None);
             return Err(WalkError::Order);
         }
-        let ListPage { entries, token } = page;
+        let ListPage { entries, token, .. } = page;
         let (from, upto) = (Arc::clone(&range.from), range.upto.clone());
         if !over {
             if let (Some(first), Some(last)) = (first, entries.last()) {

@@ -92,12 +92,14 @@ pub(crate) struct PageRequest<'a> {
     pub(crate) token: Option<&'a str>,
     /// The maximum number of keys in the page. `None` means the store's limit.
     pub(crate) limit: Option<usize>,
+    /// Whether keys with a further `/` are returned as the directory before it.
+    pub(crate) directories: bool,
 }
 
 impl<'a> PageRequest<'a> {
     /// The first page of all keys that begin with `prefix`.
     pub(crate) fn first(prefix: &'a str) -> Self {
-        Self { prefix, after: "", token: None, limit: None }
+        Self { prefix, after: "", token: None, limit: None, directories: false }
     }
 }
 
@@ -106,6 +108,8 @@ impl<'a> PageRequest<'a> {
 pub(crate) struct ListPage {
     /// The keys in the store's order, which should be byte order.
     pub(crate) entries: Vec<ListedKey>,
+    /// The directories, each with the `/` at its end.
+    pub(crate) directories: Vec<String>,
     /// The continuation token of the next page, if there is one.
     pub(crate) token: Option<String>,
 }
@@ -151,15 +155,19 @@ impl PageSource for S3Pages {
 
 impl S3Pages {
     async fn attempt(&self, page_request: &PageRequest<'_>) -> Result<ListPage, TierError> {
-        let PageRequest { prefix, after, token, limit } = page_request;
+        let PageRequest { prefix, after, token, limit, directories } = page_request;
         let mut query = String::from("list-type=2");
         if let Some(limit) = limit {
             query.push_str(&format!("&max-keys={limit}"));
         }
         let after = if token.is_some() { "" } else { after };
-        for (name, value) in
-            [("continuation-token", token.unwrap_or_default()), ("prefix", prefix), ("start-after", after)]
-        {
+        let delimiter = if *directories { "/" } else { "" };
+        for (name, value) in [
+            ("continuation-token", token.unwrap_or_default()),
+            ("delimiter", delimiter),
+            ("prefix", prefix),
+            ("start-after", after),
+        ] {
             if !value.is_empty() {
                 query.push_str(&format!("&{name}={}", utf8_percent_encode(value, QUERY)));
             }
@@ -206,10 +214,19 @@ enum Document {
         #[serde(default)]
         contents: Vec<ListedKey>,
         #[serde(default)]
+        common_prefixes: Vec<CommonPrefix>,
+        #[serde(default)]
         is_truncated: String,
         #[serde(default)]
         next_continuation_token: String,
     },
+}
+
+/// A directory in a page.
+#[derive(Deserialize)]
+struct CommonPrefix {
+    #[serde(rename = "Prefix")]
+    prefix: String,
 }
 
 /// Parses a page, in 1.7 ms for 1,000 keys. The parser's messages may quote the document and are
@@ -217,12 +234,17 @@ enum Document {
 fn parse(document: &[u8]) -> Result<ListPage, &'static str> {
     let mut parser = Deserializer::from_str(str::from_utf8(document).map_err(|_| "it is not UTF-8")?);
     parser.event_buffer_size(BUFFERED_EVENTS);
-    let Document::ListBucketResult { contents: entries, is_truncated, next_continuation_token: token } =
-        Document::deserialize(&mut parser).map_err(|_| "it is not a complete listing")?;
+    let Document::ListBucketResult {
+        contents: entries,
+        common_prefixes,
+        is_truncated,
+        next_continuation_token: token,
+    } = Document::deserialize(&mut parser).map_err(|_| "it is not a complete listing")?;
+    let directories = common_prefixes.into_iter().map(|common| common.prefix).collect();
     match is_truncated.trim() == "true" {
         true if token.is_empty() => Err("it is truncated and has no continuation token"),
-        true => Ok(ListPage { entries, token: Some(token) }),
-        false => Ok(ListPage { entries, token: None }),
+        true => Ok(ListPage { entries, directories, token: Some(token) }),
+        false => Ok(ListPage { entries, directories, token: None }),
     }
 }
 
@@ -252,6 +274,10 @@ mod tests {
         let odd = "<ListBucketResult><Contents><Key> a\u{e9} &#x7;&lt; \
             </Key><Size>0</Size></Contents></ListBucketResult>";
         assert_eq!(parse(odd.as_bytes()).unwrap().entries[0].key, " a\u{e9} \u{7}< ");
+        let directories = b"<ListBucketResult><CommonPrefixes><Prefix>a/b/</Prefix></CommonPrefixes>\
+            <Contents><Key>a/c</Key><Size>1</Size></Contents>\
+            <CommonPrefixes><Prefix>a/d/</Prefix></CommonPrefixes></ListBucketResult>";
+        assert_eq!(parse(directories).unwrap().directories, ["a/b/", "a/d/"]);
         let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>").unwrap();
         assert_eq!(empty, ListPage::default());
         for broken in [

@@ -20,7 +20,7 @@ use object_store::{GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt}
 use crate::config::{BucketPrefix, check_path};
 use crate::credentials::Credentials;
 use crate::error::{BucketContext, StoreOperation};
-use crate::lister::ObjectStream;
+use crate::lister::{ObjectStream, is_directory_name};
 use crate::pages::ListedKey;
 
 /// Reads objects below one prefix.
@@ -65,6 +65,14 @@ impl ObjectReader {
             ready(object.filter(is_after))
         });
         found.boxed()
+    }
+
+    /// The names of the directories directly below the location.
+    pub(crate) async fn directories(&self) -> Result<Vec<String>, TierError> {
+        let found = self.store.list_with_delimiter(None).await;
+        let found = found.map_err(|error| self.place.of_client(StoreOperation::List, None, &error))?;
+        let names = found.common_prefixes.iter().map(ToString::to_string);
+        Ok(names.filter(|name| is_directory_name(name)).collect())
     }
 
     fn parse(&self, path: &str) -> Result<Path, TierError> {

@@ -89,7 +89,7 @@ impl UnorderedListing {
     async fn gather(&mut self) -> Result<(), TierError> {
         while !self.whole {
             let page_request =
-                PageRequest { prefix: &self.below, after: "", token: self.token.as_deref(), limit: None };
+                PageRequest { token: self.token.as_deref(), ..PageRequest::first(&self.below) };
             let page = self.listing.page(&page_request).await?;
             let again = page.token.is_some() && page.token == self.token;
             let new = self.take(page);
@@ -108,7 +108,7 @@ impl UnorderedListing {
 
     /// Adds a page. `false` if it has keys and none of them is new.
     fn take(&mut self, page: ListPage) -> bool {
-        let ListPage { entries, token } = page;
+        let ListPage { entries, token, .. } = page;
         self.whole = token.is_none();
         self.token = token;
         self.empty = if entries.is_empty() { self.empty + 1 } else { 0 };

@@ -7,6 +7,7 @@
 //! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
 //! have values. In version 4, samples may be decoded, or made of several parts.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -535,8 +536,13 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
     })
 }
 
-/// A dictionary's number and its texts, which are sorted and unique.
-pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<str>>), CatalogFault> {
+/// A dictionary's number and its texts, which are unique. They are sorted unless the catalog has
+/// another order (`is_ordered`).
+pub(crate) fn dictionary(
+    bytes: &[u8],
+    block: &Block,
+    is_ordered: bool,
+) -> Result<(i64, Vec<Arc<str>>), CatalogFault> {
     let (message, body) = message(bytes, block)?;
     let table = message.header_as_dictionary_batch().filter(|table| !table.isDelta());
     let table = table.ok_or_else(|| corrupt("its labels are something else"))?;
@@ -548,11 +554,16 @@ pub(crate) fn dictionary(bytes: &[u8], block: &Block) -> Result<(i64, Vec<Arc<st
     }
     let (ends, all) = text.decode(bytes, parts.rows)?;
     let mut texts: Vec<Arc<str>> = Vec::with_capacity(parts.rows);
+    let mut seen = HashSet::new();
     for end in ends.windows(2) {
         let next = std::str::from_utf8(&all[end[0] as usize..end[1] as usize]);
         let next = next.map_err(|_| corrupt("a text is not UTF-8"))?;
-        if texts.last().is_some_and(|last| **last >= *next) {
-            return Err(corrupt("its labels are not sorted"));
+        let is_wrong = match is_ordered {
+            true => !seen.insert(next),
+            false => texts.last().is_some_and(|last| **last >= *next),
+        };
+        if is_wrong {
+            return Err(corrupt("its labels are not sorted, or occur twice"));
         }
         texts.push(next.into());
     }

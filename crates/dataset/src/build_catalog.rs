@@ -1,5 +1,7 @@
 //! Making catalogs: of files, and of the samples in shards.
 
+use std::collections::HashSet;
+
 use arrow_schema::ArrowError;
 use foreread_tier::{Object, Version};
 
@@ -17,6 +19,15 @@ use crate::{Catalog, DatasetError, DatasetErrorKind, Format, encode_packed, enco
 /// GB of memory.
 const MOST_EXPANDED: u64 = 1 << 26;
 
+/// How the samples and the classes of files are numbered.
+#[derive(Debug, Default)]
+pub(crate) struct FileOrder {
+    /// The names of all classes. `None` are those of the samples, and an empty list is none.
+    pub(crate) classes: Option<Vec<String>>,
+    /// Whether the order of the objects is kept, because the user has listed them.
+    pub(crate) is_listed: bool,
+}
+
 impl Catalog {
     /// The catalog of these objects, one sample each. They may come in any order. `base_url` is
     /// kept unchanged.
@@ -30,14 +41,16 @@ impl Catalog {
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
     ) -> Result<Self, DatasetError> {
-        Self::of_files(base_url, None, objects, &Layouts::new())
+        Self::of_files(base_url, None, objects, FileOrder::default(), &Layouts::new())
     }
 
-    /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data.
+    /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data,
+    /// and the numbers of samples and classes.
     pub(crate) fn of_files(
         base_url: &str,
         place_name: Option<&str>,
         objects: impl IntoIterator<Item = Object>,
+        order: FileOrder,
         layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
         let invalid = |path: &str, why: &str| {
@@ -46,6 +59,7 @@ impl Catalog {
         };
         let mut samples = Vec::new();
         let mut total = 0u64;
+        let has_labels = order.classes.as_ref().is_none_or(|classes| !classes.is_empty());
         for object in objects {
             if let Some(why) = refuse(&object.path) {
                 return Err(invalid(&shortened(&object.path), why));
@@ -57,7 +71,7 @@ impl Catalog {
             total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
             let layout = layouts.get(&object.path);
             let server = layout.and_then(|layout| servers::encode(&**layout, 0));
-            samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server });
+            samples.push(CatalogSample { cut: SplitName::of(&object.path), object, server, has_labels });
         }
         if samples.is_empty() {
             return Err(DatasetError::new(
@@ -65,14 +79,23 @@ impl Catalog {
                 format!("{base_url}: there are no samples"),
             ));
         }
-        samples.sort_unstable_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)));
-        if let Some([twice, _]) = samples.array_windows().find(|[a, b]| a.object.path == b.object.path) {
+        if !order.is_listed {
+            samples.sort_unstable_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)));
+        }
+        let mut seen = HashSet::with_capacity(if order.is_listed { samples.len() } else { 0 });
+        let twice = match order.is_listed {
+            true => samples.iter().find(|sample| !seen.insert(&sample.object.path)),
+            false => {
+                samples.array_windows().find(|[a, b]| a.object.path == b.object.path).map(|[twice, _]| twice)
+            }
+        };
+        if let Some(twice) = twice {
             return Err(invalid(&twice.object.path, "it was listed twice"));
         }
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing, extra: &[] };
-        let bytes = encode(head, Format::Files.name(), &samples);
+        let bytes = encode(head, Format::Files.name(), &samples, order.classes.as_deref());
         drop(samples);
         Self::of_encoded(base_url, bytes)
     }
@@ -84,6 +107,7 @@ impl Catalog {
         place_name: Option<&str>,
         format: Format,
         mut shards: Vec<IndexedShard>,
+        classes: Option<&[String]>,
         layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
         let invalid =
@@ -92,7 +116,7 @@ impl Catalog {
         shards.sort_unstable_by(|a, b| a.object.path.as_bytes().cmp(b.object.path.as_bytes()));
         let listing = Listing::of(shards.iter().map(|shard| &shard.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let tables = values::tables(&shards).map_err(invalid)?;
+        let tables = values::tables(base_url, &shards, classes)?;
         let summary = shards.first().map(|shard| shard.rows.extra().summary.clone());
         let summary = summary.filter(|text| !text.is_empty()).map(|text| (SUMMARY_KEY, text));
         let arrays = values::arrays(&shards, &tables).map(|text| (ARRAYS_KEY, text));

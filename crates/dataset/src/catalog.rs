@@ -10,7 +10,6 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, MAGIC, NAME_KEY, ObjectPath, SUMMARY_KEY, VERSION_KEY,
+    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SUMMARY_KEY,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
@@ -29,7 +28,9 @@ use crate::names::{SplitName, compare, refuse};
 use crate::servers;
 use crate::value_columns::StoredValue;
 use crate::values::{ArrayTypes, SampleValue};
-use crate::{ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, replace_file, shared_file};
+use crate::{
+    ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, recognise, replace_file, shared_file,
+};
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +53,8 @@ pub struct SampleField<'a> {
 /// The samples of one dataset, numbered `0..len()`. Cheap to clone.
 ///
 /// Files are sorted by first directory, then containing directory, then file name, each as bytes.
-/// The first directory is the label. That is `ImageFolder`'s order. Packed samples are sorted by
+/// That is `ImageFolder`'s order. A list of files keeps its own. The first directory is the label.
+/// Packed samples are sorted by
 /// their shard's path as bytes, then by their position in the shard. A sequential reader of shards
 /// sees the same order. Packed samples have labels if their format has a column of labels. The
 /// class of a WebDataset sample is one of its fields.
@@ -73,25 +75,6 @@ struct CatalogInner {
     format: Format,
     fingerprint: Fingerprint,
     arrays: ArrayTypes,
-}
-
-/// Whether an Arrow file's footer contains a catalog's key.
-fn is_catalog(file: &File) -> std::io::Result<bool> {
-    /// The length of the file's end: the footer's length and the magic.
-    const TAIL: u64 = 4 + MAGIC.len() as u64;
-    let mut start = [0; MAGIC.len()];
-    file.read_exact_at(&mut start, 0)?;
-    let Some(end) = file.metadata()?.len().checked_sub(TAIL) else { return Ok(false) };
-    let mut tail = [0; TAIL as usize];
-    file.read_exact_at(&mut tail, end)?;
-    let Some((length, magic)) = tail.split_first_chunk::<4>() else { return Ok(false) };
-    let length = u64::from(u32::from_le_bytes(*length));
-    if start != *MAGIC || magic != MAGIC || length > end {
-        return Ok(false);
-    }
-    let mut footer = vec![0; length as usize];
-    file.read_exact_at(&mut footer, end - length)?;
-    Ok(footer.windows(VERSION_KEY.len()).any(|key| key == VERSION_KEY.as_bytes()))
 }
 
 impl Catalog {
@@ -199,13 +182,13 @@ impl Catalog {
         })
     }
 
-    /// Whether the path is a file that a catalog was saved to. Its version does not matter, nor
-    /// damage in its rows. `false` if it cannot be read, and for Arrow files of other programs. It
-    /// decides which files may be opened and replaced.
+    /// Whether the path is a file that a catalog was saved to. Neither its name nor its version
+    /// matters, nor damage at one of its ends. `false` if it cannot be read, and for Arrow files of
+    /// other programs. It decides which files may be opened and replaced.
     pub fn is_catalog_file(path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         // Opening a pipe would block.
-        path.is_file() && File::open(path).is_ok_and(|file| is_catalog(&file).unwrap_or(false))
+        path.is_file() && File::open(path).is_ok_and(|file| recognise::is_catalog(&file).unwrap_or(false))
     }
 
     /// The number of samples, at least one.
@@ -346,8 +329,15 @@ impl Catalog {
     }
 
     /// The sample of the file at `path`, relative to the base URL. `None` if there is none, samples
-    /// are packed or names cannot be read. A binary search.
+    /// are packed or names cannot be read. A binary search, unless samples have a list's order.
     pub fn find(&self, path: &str) -> Option<SampleId> {
+        if self.0.image.is_ordered() {
+            let is_it = |id: &u64| match self.row(SampleId(*id)).map(|row| row.object) {
+                Ok(ObjectPath::File(here)) => *here == *path,
+                _ => false,
+            };
+            return (0..self.len()).find(is_it).map(SampleId);
+        }
         let wanted = (path, SplitName::of(path));
         let (mut from, mut to) = (0, self.len());
         while from < to {
@@ -470,8 +460,9 @@ impl Catalog {
         self.0.image.metadata(SUMMARY_KEY)
     }
 
-    /// All labels, sorted as bytes: a label's index is the class index that `ImageFolder` gives it
-    /// (`class_to_idx`).
+    /// The names of all classes, also of those without samples. A label's index is its class. Those
+    /// of directories are sorted as bytes, as `ImageFolder` numbers them (`class_to_idx`). The user's
+    /// ([`IndexOptions::classes`](crate::IndexOptions::classes)) are in the user's order.
     pub fn labels(&self) -> &[Arc<str>] {
         self.0.image.labels()
     }

@@ -48,8 +48,10 @@ pub(crate) const VERSION_VALUES: &str = "3";
 pub(crate) const VERSION_DECODED: &str = "4";
 /// Members of zip archives with their checksums.
 pub(crate) const VERSION_CHECKED: &str = "5";
+/// The samples or the classes are in another order than that of their names: a list's, the user's.
+pub(crate) const VERSION_ORDERED: &str = "6";
 /// Samples of files whose last change is known, of any format.
-pub(crate) const VERSION_CHANGES: &str = "6";
+pub(crate) const VERSION_CHANGES: &str = "7";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
@@ -246,6 +248,11 @@ impl CatalogFile {
         self.parts.metadata.get(key).map(String::as_str)
     }
 
+    /// Whether samples may be in another order than that of their names.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.metadata(VERSION_KEY) == Some(VERSION_ORDERED)
+    }
+
     pub(crate) fn labels(&self) -> &[Arc<str>] {
         &self.parts.tables.labels
     }
@@ -437,9 +444,10 @@ impl DecodedCatalog {
             .filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())))
             .collect();
         let columns = ColumnSet::of(&schema)?;
+        let is_ordered = metadata.get(VERSION_KEY).is_some_and(|version| version == VERSION_ORDERED);
         let mut dictionaries = BTreeMap::new();
         for block in footer.dictionaries().into_iter().flatten() {
-            let (id, texts) = dictionary(pass.block(block, end)?, block)?;
+            let (id, texts) = dictionary(pass.block(block, end)?, block, is_ordered)?;
             if dictionaries.insert(id, texts).is_some() {
                 return Err(corrupt("it has two dictionaries of one number"));
             }
@@ -566,7 +574,8 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
     match version.and_then(|pair| pair.value()) {
         Some(
-            VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED | VERSION_CHANGES,
+            VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED | VERSION_ORDERED
+            | VERSION_CHANGES,
         ) => {}
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(

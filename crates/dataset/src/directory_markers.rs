@@ -4,13 +4,17 @@
 //! lister that receives the key unchanged omits it. Google's and Azure's clients remove the `/`, so
 //! that it looks like an empty object `photos` next to `photos/1.jpg`. No file system has both. So
 //! an empty object whose path is a directory of another object is a marker. An empty object without
-//! objects below it stays a sample. The price is a second copy of the paths of the empty objects
+//! objects below it stays a sample. The exception are names that end in `_$folder$`: Hadoop writes
+//! such a marker next to each directory. The price is a second copy of the paths of the empty objects
 //! during the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use foreread_tier::Object;
+
+/// How the names of Hadoop's markers end.
+const HADOOP: &str = "_$folder$";
 
 /// The empty objects of a listing, and which of them are directories.
 #[derive(Debug, Default)]
@@ -51,6 +55,7 @@ impl DirectoryMarkers {
         if self.empty.is_empty() {
             return;
         }
+        objects.retain(|object| object.size > 0 || !object.path.ends_with(HADOOP));
         // Objects below a marker may have been listed before it.
         self.last.clear();
         for object in objects.iter() {
@@ -89,6 +94,13 @@ mod tests {
         // A non-empty object with a directory's name stays. So does an empty one next to a marker
         // whose name begins the same.
         assert_eq!(sifted(&[("a", 3), ("a", 0), ("a/1", 1), ("a-", 0)]), ["a", "a/1", "a-"]);
+    }
+
+    #[test]
+    // semantics: SAMPLE-7
+    fn marker_of_hadoop_is_no_sample() {
+        let listed = [("a_$folder$", 0), ("a/1", 5), ("b/c_$folder$", 0), ("full_$folder$", 3)];
+        assert_eq!(sifted(&listed), ["a/1", "full_$folder$"]);
     }
 
     #[test]

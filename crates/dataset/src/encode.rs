@@ -20,11 +20,12 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
-    LISTING_KEY, NAME_KEY, VERSION, VERSION_KEY, checksum, checksum_digits,
+    LISTING_KEY, NAME_KEY, VERSION, VERSION_KEY, VERSION_ORDERED, checksum, checksum_digits,
 };
 use crate::changes::FileChanges;
+use crate::classes::ClassNumbers;
 use crate::listing::Listing;
-use crate::names::SplitName;
+use crate::names::{SplitName, compare};
 use crate::servers;
 
 /// Rows per batch. A million samples take few batches, and the text of a batch is far below the
@@ -37,11 +38,13 @@ pub(crate) struct CatalogSample {
     pub(crate) cut: SplitName,
     /// The value of the column of servers.
     pub(crate) server: Option<u32>,
+    /// Whether its first directory is its label.
+    pub(crate) has_labels: bool,
 }
 
 impl CatalogSample {
     fn label(&self) -> Option<&str> {
-        Some(self.cut.label(&self.object.path)).filter(|label| !label.is_empty())
+        Some(self.cut.label(&self.object.path)).filter(|label| self.has_labels && !label.is_empty())
     }
 
     fn modified(&self) -> Option<i64> {
@@ -95,8 +98,9 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
 }
 
 /// Identifies the data, independently of the catalog's form and location. It covers each sample in
-/// order: its path, offset, length, version and label.
-pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
+/// order: its path, offset, length, version and label. Classes are covered if they have other
+/// numbers than the labels alone would give them.
+fn fingerprint(samples: &[CatalogSample], classes: &ClassNumbers<'_>) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread samples 1\0");
     for sample in samples {
@@ -109,16 +113,32 @@ pub(crate) fn fingerprint(samples: &[CatalogSample]) -> Fingerprint {
             None => hash.update(&[0]),
         }
     }
+    if classes.are_chosen {
+        hash_names(&mut hash, &classes.names);
+    }
     Fingerprint(hash.digest128())
 }
 
-/// The bytes of the catalog file. `samples` are sorted.
+/// The part of chosen classes in a fingerprint.
+pub(crate) fn hash_names(hash: &mut Xxh3, names: &[impl AsRef<str>]) {
+    hash.update(&[12]);
+    hash.update(&(names.len() as u64).to_le_bytes());
+    names.iter().for_each(|name| hash_text(hash, 12, name.as_ref()));
+}
+
+/// The bytes of the catalog file. `samples` are in the order of their numbers, and `classes` are
+/// the user's or all of the dataset's.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
     samples: &[CatalogSample],
+    classes: Option<&[String]>,
 ) -> Result<Vec<u8>, ArrowError> {
-    let labels = LabelNumbers::of(samples)?;
+    let labels = LabelColumn::of(samples, classes)?;
+    // Versions of foreread that know one order only refuse other ones.
+    let is_sorted =
+        samples.is_sorted_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)).is_le());
+    let version = if is_sorted && labels.classes.are_sorted() { VERSION } else { VERSION_ORDERED };
     let modified = samples.iter().any(|sample| sample.modified().is_some());
     let changes = FileChanges::of(samples.iter().map(|sample| &sample.object), head);
     let etag = samples.iter().any(|sample| sample.etag().is_some());
@@ -140,7 +160,8 @@ pub(crate) fn encode(
     if server {
         fields.push(Field::new(servers::COLUMN, DataType::UInt32, true));
     }
-    let (schema, mut writer) = begin(fields, (VERSION, changes), head, format, fingerprint(samples))?;
+    let fingerprint = fingerprint(samples, &labels.classes);
+    let (schema, mut writer) = begin(fields, (version, changes), head, format, fingerprint)?;
     for rows in samples.chunks(ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
@@ -200,29 +221,29 @@ pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowEr
     Ok(bytes)
 }
 
-/// The labels of sorted samples, which are therefore sorted.
-struct LabelNumbers<'a> {
-    names: Vec<&'a str>,
+/// The column of labels.
+struct LabelColumn<'a> {
+    classes: ClassNumbers<'a>,
     dictionary: ArrayRef,
 }
 
-impl<'a> LabelNumbers<'a> {
-    fn of(samples: &'a [CatalogSample]) -> Result<Self, ArrowError> {
-        let mut names: Vec<&str> = samples.iter().filter_map(CatalogSample::label).collect();
-        names.dedup();
-        let text: usize = names.iter().map(|name| name.len()).sum();
+impl<'a> LabelColumn<'a> {
+    fn of(samples: &'a [CatalogSample], classes: Option<&'a [String]>) -> Result<Self, ArrowError> {
+        let mut found: Vec<&str> = samples.iter().filter_map(CatalogSample::label).collect();
+        found.dedup();
+        found.sort_unstable();
+        found.dedup();
+        let classes = ClassNumbers::of(classes, found);
+        let text: usize = classes.names.iter().map(|name| name.len()).sum();
         if i32::try_from(text).is_err() {
             return Err(ArrowError::InvalidArgumentError("the names of the labels exceed 2 GiB".into()));
         }
-        let dictionary = Arc::new(StringArray::from_iter_values(&names));
-        Ok(Self { names, dictionary })
+        let dictionary = Arc::new(StringArray::from_iter_values(&classes.names));
+        Ok(Self { classes, dictionary })
     }
 
     fn column(&self, rows: &[CatalogSample]) -> Result<DictionaryArray<Int32Type>, ArrowError> {
-        let number = |sample: &CatalogSample| {
-            self.names.binary_search(&sample.label()?).ok().map(|number| number as i32)
-        };
-        let numbers: Int32Array = rows.iter().map(number).collect();
+        let numbers: Int32Array = rows.iter().map(|sample| self.classes.number(sample.label()?)).collect();
         DictionaryArray::try_new(numbers, Arc::clone(&self.dictionary))
     }
 }

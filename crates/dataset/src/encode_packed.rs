@@ -12,7 +12,9 @@ use arrow_schema::{ArrowError, DataType, Field, Fields};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::{VERSION_CHECKED, VERSION_DECODED, VERSION_PACKED, VERSION_VALUES};
+use crate::catalog_file::{
+    VERSION_CHECKED, VERSION_DECODED, VERSION_ORDERED, VERSION_PACKED, VERSION_VALUES,
+};
 use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::made::{self, RecipeTable};
 use crate::packed::{IndexedShard, SampleRows};
@@ -23,7 +25,7 @@ use crate::{Format, SampleChecksum};
 
 /// Identifies the data. It covers the path, length and version of each shard, and the name, extent,
 /// fields, checksum and values of each sample.
-fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
+fn fingerprint(format: &str, shards: &[IndexedShard], labels: &[&ValueTable]) -> Fingerprint {
     let mut hash = Xxh3::new();
     hash.update(b"foreread packed samples 1\0");
     hash_text(&mut hash, 1, format);
@@ -55,6 +57,7 @@ fn fingerprint(format: &str, shards: &[IndexedShard]) -> Fingerprint {
             values::hash_row(&mut hash, shard, row);
         }
     }
+    labels.iter().for_each(|table| table.hash_classes(&mut hash));
     Fingerprint(hash.digest128())
 }
 
@@ -113,13 +116,14 @@ pub(crate) fn encode(
     // Versions of foreread that know no values refuse a catalog that has some, and those that know
     // no decoders refuse one with decoded samples. So it is with the checksums of zip archives.
     let version = match made {
+        _ if labels.iter().any(|table| !table.is_sorted()) => VERSION_ORDERED,
         _ if sums && is_zip => VERSION_CHECKED,
         Some(_) => VERSION_DECODED,
         None if head.extra.is_empty() && labels.is_empty() && values.is_empty() => VERSION_PACKED,
         None => VERSION_VALUES,
     };
-    let (schema, mut writer) =
-        begin(columns, (version, shared.changes()), head, format, fingerprint(format, shards))?;
+    let fingerprint = fingerprint(format, shards, &labels);
+    let (schema, mut writer) = begin(columns, (version, shared.changes()), head, format, fingerprint)?;
     for rows in (BatchRanges { shards, shard: 0, row: 0 }) {
         let numbers = || rows.iter().map(|&(shard, _)| shard);
         let of = |&(shard, _): &(usize, usize)| &shards[shard];

@@ -1,5 +1,7 @@
 //! How samples are stored in objects, and how that is detected from object names.
 
+use std::collections::HashSet;
+
 use crate::{DatasetError, DatasetErrorKind};
 
 /// How samples are stored in objects.
@@ -80,9 +82,9 @@ impl Format {
     }
 
     /// The packed format that an object of this name has, in any case: `.tar`, `.tar.gz`, `.tgz`,
-    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, these with `.gz` or `.zlib`, `.zip`,
-    /// `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.mds`, `.npy`, `.rec`, and
-    /// TensorFlow's `.tfrecord-00000-of-01024`.
+    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`,
+    /// `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.feather`, `.mds`, `.npy`,
+    /// `.rec`, and TensorFlow's `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
@@ -93,7 +95,7 @@ impl Format {
             () if is(".lmdb") || is(".mdb") => Some(Self::Lmdb),
             () if is(".h5") || is(".hdf5") => Some(Self::Hdf5),
             () if is(".parquet") => Some(Self::Parquet),
-            () if is(".arrow") => Some(Self::Arrow),
+            () if is(".arrow") || is(".feather") => Some(Self::Arrow),
             () if is(".mds") => Some(Self::Mds),
             () if is(".npy") => Some(Self::Npy),
             () if is(".rec") => Some(Self::RecordIo),
@@ -135,8 +137,17 @@ impl Format {
 }
 
 /// Suffixes of TFRecord files.
-const TFRECORD: [&str; 6] =
-    [".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz", ".tfrecord.zlib", ".tfrecords.zlib"];
+const TFRECORD: [&str; 9] = [
+    ".tfrecord",
+    ".tfrecords",
+    ".tfrec",
+    ".tfrecord.gz",
+    ".tfrecords.gz",
+    ".tfrec.gz",
+    ".tfrecord.zlib",
+    ".tfrecords.zlib",
+    ".tfrec.zlib",
+];
 
 /// TensorFlow's numbering of shards: `train.tfrecord-00000-of-01024`.
 fn is_numbered(path: &str) -> bool {
@@ -186,7 +197,8 @@ pub(crate) enum DetectedFormat {
 }
 
 /// The format of a dataset of these objects, if none is set. It is packed if every object is a
-/// shard of one kind, and else files. A mixture is reported.
+/// shard of one kind, and else files. Files that accompany shards do not count. A mixture is
+/// reported.
 ///
 /// # Errors
 /// If every object is a compressed shard, which could only be read as files of meaningless bytes.
@@ -194,39 +206,172 @@ pub(crate) fn detect<'a>(
     base_url: &str,
     paths: impl Iterator<Item = &'a str> + Clone,
 ) -> Result<DetectedFormat, DatasetError> {
-    let shards = paths.clone().filter(|path| !Format::is_companion(path));
-    if shards.clone().next().is_some() && shards.clone().all(is_chunk) {
+    let (data, all) = data(paths, false);
+    if data.is_empty() {
+        return Ok(DetectedFormat::Format(Format::Files));
+    }
+    if data.iter().all(|path| is_chunk(path)) {
         return Ok(DetectedFormat::Chunks);
     }
-    let mut found = shards.clone().map(Format::of_shard);
-    match (found.next().flatten(), found.next()) {
+    match kinds(&data)[..] {
         // Of several arrays, each is more likely a sample than a shard.
-        (Some(Format::Npy), Some(_)) => return Ok(DetectedFormat::Format(Format::Files)),
-        (Some(format), second) if second.into_iter().chain(found).all(|other| other == Some(format)) => {
-            return Ok(DetectedFormat::Format(format));
-        }
+        [(Some(Format::Npy), count)] if count > 1 => return Ok(DetectedFormat::Format(Format::Files)),
+        [(Some(format), _)] => return Ok(DetectedFormat::Format(format)),
         _ => {}
     }
-    if paths.clone().next().is_some() && paths.clone().all(Format::is_numbered_shard) {
+    if data.iter().all(|path| Format::is_numbered_shard(path)) {
         return Ok(DetectedFormat::Numbered);
     }
-    if let Some(path) = paths.clone().next()
-        && shards.clone().next().is_some()
-        && shards.clone().all(is_compressed)
-    {
-        let path = shards.clone().next().unwrap_or(path);
-        return Err(compressed(base_url, path));
+    if data.iter().all(|path| is_compressed(path)) {
+        return Err(compressed(base_url, data[0]));
     }
-    let (shards, all) = paths.fold((0u64, 0u64), |(shards, all), path| {
-        (shards + u64::from(Format::of_shard(path).is_some() || is_compressed(path)), all + 1)
-    });
-    if shards > 0 {
+    let shards = data.iter().filter(|path| Format::of_shard(path).is_some() || is_compressed(path));
+    let shards: Vec<&&str> = shards.collect();
+    if let Some(first) = most_frequent(&shards) {
+        let ending = first.rfind('.').map_or("", |dot| &first[dot..]);
         tracing::warn!(
-            "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is \
-             taken as one sample; choose with --include '**/*.tar' or --format"
+            "{base_url}: {} of {all} objects are shards and not all are of one kind: each object is taken as \
+             one sample; to read those of one kind, index them with `include`, such as '**/*{ending}', or \
+             set `format`",
+            shards.len()
         );
     }
     Ok(DetectedFormat::Format(Format::Files))
+}
+
+/// The kinds of these objects, with their numbers. `None` is a name that is of no shard.
+fn kinds(data: &[&str]) -> Vec<(Option<Format>, usize)> {
+    let mut kinds: Vec<(Option<Format>, usize)> = Vec::new();
+    for path in data {
+        let kind = Format::of_shard(path);
+        match kinds.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((kind, 1)),
+        }
+    }
+    kinds
+}
+
+/// A shard of the kind that most of these are of.
+fn most_frequent<'a>(shards: &[&&'a str]) -> Option<&'a str> {
+    let all: Vec<&str> = shards.iter().map(|path| **path).collect();
+    let (most, _) = kinds(&all).into_iter().rev().max_by_key(|(_, count)| *count)?;
+    all.into_iter().find(|path| Format::of_shard(path) == most)
+}
+
+/// The objects without the files that accompany shards, and the number of all. If there would be
+/// none left, or few in comparison, those files are the data, unless the user has set the format
+/// (`is_set`).
+pub(crate) fn data<'a>(paths: impl Iterator<Item = &'a str> + Clone, is_set: bool) -> (Vec<&'a str>, usize) {
+    /// More files beside each shard than any writer makes.
+    const MOST_BESIDE: usize = 4;
+    let all = paths.clone().count();
+    let tars: HashSet<&str> = paths.clone().filter_map(stem_of_tar).collect();
+    let data: Vec<&str> = paths.clone().filter(|path| !accompanies(path, &tars)).collect();
+    let has_shards = data.iter().any(|path| {
+        Format::of_shard(path).is_some()
+            || Format::is_numbered_shard(path)
+            || is_compressed(path)
+            || is_chunk(path)
+    });
+    let is_beside = has_shards && all - data.len() <= (data.len() + 2) * MOST_BESIDE;
+    match is_beside || is_set && !data.is_empty() {
+        true => (data, all),
+        false => (paths.filter(|path| !Format::is_companion(path)).collect(), all),
+    }
+}
+
+/// The path of a tar archive without its ending.
+fn stem_of_tar(path: &str) -> Option<&str> {
+    ends_with(path, ".tar").then(|| &path[..path.len() - ".tar".len()])
+}
+
+/// Whether a file next to shards has no samples: an index, a checksum, a description, a mark of
+/// Spark's. `tars` are the paths of tar archives without their endings, next to which img2dataset
+/// writes a table.
+fn accompanies(path: &str, tars: &HashSet<&str>) -> bool {
+    const ENDINGS: [&str; 19] = [
+        ".json", ".jsonl", ".yaml", ".yml", ".toml", ".xml", ".md", ".txt", ".csv", ".tsv", ".html", ".log",
+        ".md5", ".sha1", ".sha256", ".crc", ".index", ".pbtxt", ".py",
+    ];
+    let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let stem = name.split('.').next().unwrap_or(name);
+    Format::is_companion(path)
+        || directory.split('/').any(|part| part.starts_with('_'))
+        || Format::of_shard(name).is_none() && name.starts_with('_')
+        || ENDINGS.iter().any(|ending| ends_with(name, ending))
+        || ["README", "LICENSE", "LICENCE", "NOTICE", "SHA256SUMS", "MD5SUMS"].contains(&stem)
+        || path.strip_suffix(".parquet").is_some_and(|stem| tars.contains(stem))
+}
+
+/// Whether the ending of a name says that the file is one sample, or a part of one. The first bytes
+/// of others are looked at.
+pub(crate) fn is_named_as_sample(path: &str) -> bool {
+    const ENDINGS: [&str; 55] = [
+        "jpg",
+        "jpeg",
+        "jpe",
+        "png",
+        "ppm",
+        "pgm",
+        "bmp",
+        "tif",
+        "tiff",
+        "webp",
+        "gif",
+        "jp2",
+        "jxl",
+        "avif",
+        "heic",
+        "dng",
+        "exr",
+        "dcm",
+        "nii",
+        "mha",
+        "wav",
+        "flac",
+        "mp3",
+        "ogg",
+        "opus",
+        "m4a",
+        "aac",
+        "mp4",
+        "avi",
+        "mkv",
+        "mov",
+        "webm",
+        "mpg",
+        "mpeg",
+        "txt",
+        "json",
+        "jsonl",
+        "xml",
+        "csv",
+        "tsv",
+        "html",
+        "pdf",
+        "pt",
+        "pth",
+        "pkl",
+        "pickle",
+        "npz",
+        "npy",
+        "safetensors",
+        "gz",
+        "zst",
+        "xz",
+        "bz2",
+        "ply",
+        "las",
+    ];
+    let ending = path.rsplit('/').next().and_then(|name| name.rsplit_once('.')).map(|(_, ending)| ending);
+    ending.is_some_and(|ending| ENDINGS.iter().any(|known| ending.eq_ignore_ascii_case(known)))
+}
+
+/// Whether only the first bytes of a file of this name show whether it is a shard: MATLAB's files
+/// are HDF5 since version 7.3.
+pub(crate) fn may_be_a_shard(path: &str) -> bool {
+    ends_with(path, ".mat")
 }
 
 /// Whether this is a name of LitData's: `chunk-0-0.bin`, or compressed `chunk-0-0.zstd.bin`.
@@ -290,6 +435,31 @@ mod tests {
         }
     }
 
+    /// As Spark, the hub of Hugging Face, img2dataset, TFDS and WebDataset write them.
+    #[test]
+    // semantics: SHARD-1
+    fn files_next_to_shards_do_not_change_the_format() {
+        for (paths, format) in [
+            (
+                &["_SUCCESS", "_committed_7", "part-0.parquet", "part-1.parquet", "_meta/x"][..],
+                Format::Parquet,
+            ),
+            (&["README.md", "dataset_infos.json", "data/train-00000-of-00001.parquet"], Format::Parquet),
+            (&["00000.tar", "00000.parquet", "00000_stats.json", "00001.tar", "00001.parquet"], Format::Tar),
+            (&["features.json", "label.labels.txt", "x.tfrecord-00000-of-00001"], Format::TfRecord),
+            (&["a.tar", "a.tar.md5", "a.tar.index", "_meta/info.yaml", "LICENSE"], Format::Tar),
+            (&["train.tfrec", "sample_submission.csv"], Format::TfRecord),
+            (&["a.feather", "a.feather.crc"], Format::Arrow),
+        ] {
+            let found = detect("/data", paths.iter().copied()).unwrap();
+            assert_eq!(found, DetectedFormat::Format(format), "{paths:?}");
+        }
+        // Of a thousand descriptions and one archive, the descriptions are the data.
+        let many: Vec<String> = (0..1000).map(|number| format!("{number}.json")).collect();
+        let many = many.iter().map(String::as_str).chain(["all.tar"]);
+        assert_eq!(detect("/data", many).unwrap(), DetectedFormat::Format(Format::Files));
+    }
+
     #[test]
     // semantics: SHARD-1
     fn only_shards_of_one_kind_are_packed() {
@@ -306,6 +476,7 @@ mod tests {
             (&["dataset_info.json", "state.json", "data-00000-of-00001.arrow"], Format::Arrow),
             (&["x.npy"], Format::Npy),
             (&["a.idx", "a.lst", "a.rec", "b.rec"], Format::RecordIo),
+            (&["a.tar", "a.json"], Format::Tar),
         ] {
             assert_eq!(of(companions).unwrap(), DetectedFormat::Format(format), "{companions:?}");
         }
@@ -317,8 +488,9 @@ mod tests {
             &["chunk-1.bin"],
             &["index.json"],
             &["a.tar", "b.zip"],
-            &["a-0-of-2", "a.json"],
-            &["a.tar", "a.json"],
+            &["a.tar", "a.jpg", "a.json"],
+            &["a.tar", "b.parquet"],
+            &["a.json", "README.md"],
             &["a.jpg"],
             &["a.tar.xz", "b.jpg"],
             &[],

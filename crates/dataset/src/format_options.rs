@@ -84,7 +84,7 @@ impl FormatOptions {
     }
 
     /// Whether the samples are windows, documents or packed documents of token files.
-    pub(crate) fn is_tokens(&self) -> bool {
+    pub fn is_tokens(&self) -> bool {
         self.window.is_some() || self.document || self.pack.is_some()
     }
 }

@@ -1,25 +1,24 @@
 //! Builds a catalog: lists an origin and reads the headers in its shards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
+use crate::build_catalog::FileOrder;
+use crate::classes::{self, listed};
 use crate::directory_markers::DirectoryMarkers;
-use crate::format::DetectedFormat;
 use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
-use crate::packed::{FormatChoice, ResumeState};
-use crate::servers;
+use crate::packed::{FormatChoice, IndexedShard, ResumeState};
+use crate::selection::{GlobFilter, is_catalogs};
 use crate::shard_journal::{self, ShardJournal};
-use crate::{CATALOG_SUFFIX, Catalog, DatasetError, DatasetErrorKind, Format, format, packed};
-
-/// A single `.bin` file of more bytes more likely has tokens than one sample.
-const LARGE_SAMPLE: u64 = 64 << 20;
+use crate::{
+    Catalog, DatasetError, DatasetErrorKind, Format, choose_format, packed, partitions, servers, values,
+};
 
 /// The number of names that cannot be listed at which the index is aborted.
 const MOST_ERRORS: u64 = 100;
@@ -34,21 +33,26 @@ const MOST_ERRORS: u64 = 100;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IndexOptions {
-    /// If not empty, only objects that match one of these globs.
+    /// If not empty, only objects that match one of these globs, or have one of these paths. One
+    /// that matches nothing is an error.
     pub include: Vec<String>,
     /// Objects that match one of these globs are excluded, even if they are included.
     pub exclude: Vec<String>,
     /// The format of the objects. If `None`, it is detected from their names. They are shards
-    /// ([`Format::of_shard`]) if all but their companions ([`Format::is_companion`]) have one
-    /// format, else files. If shards are only numbered (`train-00000-of-01024`), the first bytes of
-    /// one shard decide. If a packed format is set, every object but companions is a shard of it,
-    /// whatever its name.
+    /// ([`Format::of_shard`]) if all but the files that accompany them (indexes, checksums,
+    /// descriptions) have one format, else files. If names show nothing (`train-00000-of-01024`),
+    /// the first bytes of one object decide. If a packed format is set, every object that does not
+    /// accompany others is a shard of it, whatever its name.
     pub format: Option<Format>,
     /// Choices within the format.
     pub format_options: FormatOptions,
-    /// If not empty, only these objects (their paths below the base URL). A missing one is an
-    /// error.
+    /// If not empty, only these objects (their paths below the base URL), each once. A missing one
+    /// is an error. Files are numbered in this order.
     pub objects: Vec<String>,
+    /// The names of all classes. A class's number is its position here. Each label must be among
+    /// them. If the list is empty, samples have no labels. If it is `None`, the directories below
+    /// the base URL are the classes, whichever objects are selected.
+    pub classes: Option<Vec<String>>,
     /// The file that an unfinished listing is stored in, so that the next index resumes it. Samples
     /// found in shards are stored next to it (suffix `-shards`). `None` stores nothing. The caller
     /// removes both files after the catalog is saved ([`forget_listing`](crate::forget_listing)).
@@ -84,6 +88,18 @@ impl IndexOptions {
         self
     }
 
+    /// Sets [`classes`](Self::classes).
+    #[must_use]
+    pub fn with_classes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.classes = Some(names.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Whether only a part of the objects is wanted.
+    pub(crate) fn is_selected(&self) -> bool {
+        !(self.include.is_empty() && self.exclude.is_empty() && self.objects.is_empty())
+    }
+
     /// Adds a glob to [`exclude`](Self::exclude).
     #[must_use]
     pub fn excluding(mut self, glob: impl Into<String>) -> Self {
@@ -116,52 +132,6 @@ pub struct IndexProgress {
     pub resumed_shards: u64,
 }
 
-struct GlobFilter {
-    include: Option<GlobSet>,
-    exclude: GlobSet,
-}
-
-impl GlobFilter {
-    fn new(options: &IndexOptions) -> Result<Self, DatasetError> {
-        let include = (!options.include.is_empty()).then(|| set(&options.include)).transpose()?;
-        Ok(Self { include, exclude: set(&options.exclude)? })
-    }
-
-    fn wants(&self, path: &str) -> bool {
-        self.include.as_ref().is_none_or(|include| include.is_match(path)) && !self.exclude.is_match(path)
-    }
-
-    /// Whether the name that could not be listed is excluded. If it is a directory, all of its
-    /// content must be excluded. A name that is only *not included* may be a directory with
-    /// included objects.
-    fn excludes(&self, error: &TierError) -> bool {
-        error
-            .object()
-            .is_some_and(|path| self.exclude.is_match(path) || self.exclude.is_match(format!("{path}/")))
-    }
-}
-
-fn set(globs: &[String]) -> Result<GlobSet, DatasetError> {
-    let mut set = GlobSetBuilder::new();
-    for text in globs {
-        set.add(
-            GlobBuilder::new(text).literal_separator(true).build().map_err(|error| bad_glob(text, error))?,
-        );
-    }
-    set.build().map_err(|error| bad_glob(&globs.join(" "), error))
-}
-
-fn bad_glob(text: &str, error: globset::Error) -> DatasetError {
-    let message = format!("{text:?} is not a valid glob: {}", error.kind());
-    DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-}
-
-/// Whether a name is that of a catalog, or of a file of an unfinished index.
-fn is_catalogs(path: &str) -> bool {
-    let kept = path.strip_suffix("-shards").unwrap_or(path).strip_suffix(".partial");
-    path.ends_with(CATALOG_SUFFIX) || kept.is_some_and(|path| path.ends_with(CATALOG_SUFFIX))
-}
-
 /// The objects that a listing has found.
 #[derive(Default)]
 struct FoundObjects {
@@ -173,10 +143,10 @@ struct FoundObjects {
 
 impl FoundObjects {
     /// Adds an object if it is selected.
-    fn choose(&mut self, object: Object, filter: &GlobFilter, progress: &mut impl FnMut(IndexProgress)) {
+    fn choose(&mut self, object: Object, wanted: bool, progress: &mut impl FnMut(IndexProgress)) {
         if is_catalogs(&object.path) {
             self.catalogs += 1;
-        } else if !filter.wants(&object.path) {
+        } else if !wanted {
             self.unwanted += 1;
         } else {
             self.add(object);
@@ -232,75 +202,23 @@ impl Catalog {
         options: &IndexOptions,
         mut progress: impl FnMut(IndexProgress),
     ) -> Result<Self, DatasetError> {
-        let found = list(origin, base_url, options, &mut progress).await?;
+        let mut found = list(origin, base_url, options, &mut progress).await?;
+        found.catalogs += choose_format::drop_catalogs(origin, &mut found.objects).await;
         if found.objects.is_empty() {
             let why = left_out(options, found.unwanted, found.catalogs);
             let message = format!("{base_url}: there are no samples{why}");
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
-        let format = choose_format(origin, base_url, options, &found.objects).await?;
+        let format = choose_format::choose(origin, base_url, options, &found.objects).await?;
         match format.is_packed() {
             false => {
                 let layouts = servers::layouts(origin, &found.objects).await;
-                Self::of_files(base_url, options.name.as_deref(), found.objects, &layouts)
+                let classes = classes::of_files(origin, base_url, options, &found.objects).await?;
+                let order = FileOrder { classes, is_listed: !options.objects.is_empty() };
+                Self::of_files(base_url, options.name.as_deref(), found.objects, order, &layouts)
             }
             true => pack(origin, base_url, format, options, found, progress).await,
         }
-    }
-}
-
-/// The format of the objects: the one that is set, or the one that their names show.
-async fn choose_format(
-    origin: &dyn OriginTier,
-    base_url: &str,
-    options: &IndexOptions,
-    objects: &[Object],
-) -> Result<Format, DatasetError> {
-    let choices = &options.format_options;
-    let paths = || objects.iter().map(|object| &*object.path);
-    let detected = match options.format {
-        Some(format) => DetectedFormat::Format(format),
-        None => format::detect(base_url, paths())?,
-    };
-    if let ([only], DetectedFormat::Format(Format::Files)) = (objects, detected)
-        && only.path.ends_with(".bin")
-        && only.size > LARGE_SAMPLE
-        && !choices.is_tokens()
-    {
-        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set --window", only.path);
-    }
-    let format = match detected {
-        DetectedFormat::Format(Format::Files | Format::Npy)
-            if choices.is_tokens() && options.format.is_none() =>
-        {
-            Format::Tokens
-        }
-        DetectedFormat::Format(format) => format,
-        DetectedFormat::Numbered => packed::sniff(origin, base_url, objects).await?,
-        DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
-        DetectedFormat::Chunks if choices.is_tokens() => Format::Tokens,
-        DetectedFormat::Chunks => Format::Files,
-    };
-    let why = match choices.misplaced(format) {
-        Some(name) => format!("{name} has no effect for the format {}", format.name()),
-        None => match choices.conflict() {
-            Some(why) => why.to_owned(),
-            None => return Ok(format),
-        },
-    };
-    let message = format!("{base_url}: {why}; leave it out, or set the format");
-    Err(DatasetError::new(DatasetErrorKind::Invalid, message))
-}
-
-/// Keeps the token files among files whose format was not set.
-fn keep_tokens(base_url: &str, objects: &mut Vec<Object>) {
-    let all = objects.len();
-    objects.retain(|object| object.path.ends_with(".bin") || object.path.ends_with(".npy"));
-    let others = all - objects.len();
-    if others > 0 && !objects.is_empty() {
-        tracing::warn!(
-            "{base_url}: {others} of {all} files are no token files (.bin, .npy) and are left out"
-        );
     }
 }
 
@@ -310,9 +228,9 @@ async fn list(
     options: &IndexOptions,
     progress: &mut impl FnMut(IndexProgress),
 ) -> Result<FoundObjects, DatasetError> {
-    let filter = GlobFilter::new(options)?;
+    let mut filter = GlobFilter::new(options)?;
     if !options.objects.is_empty() {
-        return named(origin, base_url, options, &filter, progress).await;
+        return named(origin, base_url, options, &mut filter, progress).await;
     }
     let (mut found, mut holders, mut first, mut errors) =
         (FoundObjects::default(), DirectoryMarkers::default(), None, 0u64);
@@ -324,18 +242,22 @@ async fn list(
     {
         found.progress.resumed = before.len() as u64;
         before.iter().for_each(|object| holders.note(object));
+        for object in &before {
+            filter.wants(&object.path);
+        }
         before.into_iter().for_each(|object| found.add(object));
         partial = Some(unfinished);
     }
     let mut listing = origin.list("", partial.as_ref().and_then(ListingJournal::after));
     while let Some(object) = listing.next().await {
-        if let Ok(object) = &object {
-            holders.note(object);
-            let wanted = !is_catalogs(&object.path) && filter.wants(&object.path);
-            partial = partial.and_then(|partial| partial.note(object, wanted));
-        }
         match object {
-            Ok(object) => found.choose(object, &filter, progress),
+            Ok(object) => {
+                holders.note(&object);
+                let wanted = filter.wants(&object.path);
+                let is_kept = wanted && !is_catalogs(&object.path);
+                partial = partial.and_then(|partial| partial.note(&object, is_kept));
+                found.choose(object, wanted, progress);
+            }
             // The objects found so far are discarded, because the restarted listing returns all of
             // them again.
             Err(error) if error.kind() == ErrorKind::Unordered => {
@@ -367,35 +289,44 @@ async fn list(
     found.sift(holders, progress);
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
-        None => Ok(found),
+        None if found.objects.is_empty() => Ok(found),
+        None => filter.check_matched(base_url).map(|()| found),
     }
 }
 
 /// The number of named objects that are requested at once.
 const REQUESTED: usize = 32;
 
-/// Requests each object by its name, because the directory may contain a million others.
+/// Requests each object by its name, because the directory may contain a million others. The
+/// objects are in the order of their names.
 async fn named(
     origin: &dyn OriginTier,
     base_url: &str,
     options: &IndexOptions,
-    filter: &GlobFilter,
+    filter: &mut GlobFilter,
     progress: &mut impl FnMut(IndexProgress),
 ) -> Result<FoundObjects, DatasetError> {
-    let names: BTreeSet<&str> = options.objects.iter().map(String::as_str).collect();
+    let names = &options.objects;
+    let positions: HashMap<&str, usize> = names.iter().map(String::as_str).zip(0..).collect();
+    if positions.len() < names.len() {
+        return Err(repeated(base_url, names));
+    }
     let mut found = FoundObjects::default();
     let (mut first, mut errors, mut gone) = (None, 0u64, BTreeSet::new());
-    let (mut waiting, mut requested) = (names.into_iter(), FuturesUnordered::new());
+    let (mut waiting, mut requested) = (names.iter(), FuturesUnordered::new());
     loop {
         while requested.len() < REQUESTED
             && let Some(name) = waiting.next()
         {
-            let owned = name.to_owned();
+            let owned = name.clone();
             requested.push(origin.stat(name).map(move |object| (owned, object)));
         }
         let Some((name, object)) = requested.next().await else { break };
         match object {
-            Ok(object) => found.choose(object, filter, progress),
+            Ok(object) => {
+                let wanted = filter.wants(&object.path);
+                found.choose(object, wanted, progress);
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 gone.insert(name);
             }
@@ -408,8 +339,24 @@ async fn named(
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
         None if !gone.is_empty() => Err(missing(base_url, &gone)),
-        None => Ok(found),
+        None => {
+            found.objects.sort_by_key(|object| positions.get(&*object.path));
+            filter.check_matched(base_url).map(|()| found)
+        }
     }
+}
+
+/// The error for names that occur twice in a list.
+fn repeated(base_url: &str, names: &[String]) -> DatasetError {
+    let mut seen = HashSet::new();
+    let twice: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| !seen.insert(*name)).collect();
+    let count = twice.len();
+    let message = format!(
+        "{base_url}: {count} of the {} names occur more than once: {}; name each once",
+        names.len(),
+        listed(twice.into_iter(), count)
+    );
+    DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
 /// Whether the last object of the earlier listing is unchanged in this origin. The same URL may
@@ -423,13 +370,8 @@ async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
 
 /// The error for named objects that are missing.
 fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
-    let some: Vec<&str> = named.iter().take(5).map(String::as_str).collect();
-    let more = match named.len() - some.len() {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let message =
-        format!("{base_url}: not there: {}{more}; name what is, or wait until it is", some.join(", "));
+    let names = listed(named.iter().map(String::as_str), named.len());
+    let message = format!("{base_url}: not there: {names}; name what is, or wait until it is");
     DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
@@ -443,9 +385,9 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    objects.retain(|object| !Format::is_companion(&object.path));
+    choose_format::drop_companions(base_url, options.format.is_some(), &mut objects);
     if format == Format::Tokens && options.format.is_none() {
-        keep_tokens(base_url, &mut objects);
+        choose_format::keep_tokens(base_url, &mut objects);
     }
     objects.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     let twice = objects
@@ -474,11 +416,9 @@ async fn pack(
         path.map(|path| ShardJournal::open(&path, base_url, format, choices)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
     let before = ResumeState { kept: kept.unwrap_or_default(), partial: partial.as_ref() };
-    let is_selected =
-        !(options.include.is_empty() && options.exclude.is_empty() && options.objects.is_empty());
-    let is_named = !options.objects.is_empty();
+    let (is_selected, is_named) = (options.is_selected(), !options.objects.is_empty());
     let chosen = FormatChoice { format, options: choices, is_selected, is_named };
-    let shards = packed::index(origin, base_url, chosen, objects, before, |cost| {
+    let mut shards = packed::index(origin, base_url, chosen, objects, before, |cost| {
         so_far = IndexProgress {
             samples: cost.samples,
             resumed_shards: cost.resumed,
@@ -490,6 +430,7 @@ async fn pack(
         progress(so_far);
     })
     .await?;
+    partitions::add_labels(&mut shards);
     // A sum that does not fit is the largest number.
     let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
     if total == u64::MAX {
@@ -503,7 +444,19 @@ async fn pack(
             format!("{base_url}: there are no samples in {} {name} shard{plural}: {why}", shards.len());
         return Err(DatasetError::new(DatasetErrorKind::Empty, message));
     }
-    Catalog::from_shards(base_url, options.name.as_deref(), format, shards, &layouts)
+    let classes = options.classes.as_deref();
+    warn_of_new_numbers(base_url, options, &shards);
+    Catalog::from_shards(base_url, options.name.as_deref(), format, shards, classes, &layouts)
+}
+
+/// Warns about classes that are numbered by a part of the shards.
+fn warn_of_new_numbers(base_url: &str, options: &IndexOptions, shards: &[IndexedShard]) {
+    if options.is_selected() && options.classes.is_none() && values::have_classes(shards) {
+        tracing::warn!(
+            "{base_url}: the labels of the selected shards are texts, and their classes are numbered by these \
+             shards alone; set `classes` to the names of all classes for the numbers of the whole dataset"
+        );
+    }
 }
 
 fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
@@ -528,7 +481,7 @@ fn left_out(options: &IndexOptions, unwanted: u64, catalogs: u64) -> String {
         parts.push(format!("{unwanted} {how} by the globs"));
     }
     if catalogs > 0 {
-        parts.push(format!("{catalogs} left out as catalogs (*{CATALOG_SUFFIX})"));
+        parts.push(format!("{catalogs} left out as catalogs"));
     }
     match parts.is_empty() {
         true => " in it (hidden files do not count)".to_owned(),
@@ -560,7 +513,7 @@ mod tests {
             &self.1
         }
         fn read(&self, _: Arc<ReadRequest>) -> ReadFuture {
-            Box::pin(std::future::pending())
+            Box::pin(std::future::ready(Err(TierError::new(ErrorKind::Denied, "listed"))))
         }
         fn submit(&self) {}
     }
@@ -582,8 +535,11 @@ mod tests {
         }
 
         fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-            let error = TierError::new(ErrorKind::NotFound, "listed").with_object(path);
-            Box::pin(std::future::ready(Err(error)))
+            let found = match self.0.contains(&path) {
+                true => Ok(Object { path: path.into(), size: 10, version: None }),
+                false => Err(TierError::new(ErrorKind::NotFound, "listed").with_object(path)),
+            };
+            Box::pin(std::future::ready(found))
         }
 
         fn layouts(&self, _paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
@@ -602,6 +558,106 @@ mod tests {
         .await?;
         assert_eq!((last.objects, last.bytes), (catalog.len(), catalog.total_bytes()));
         (0..catalog.len()).map(|id| catalog.path(SampleId(id)).map(std::borrow::Cow::into_owned)).collect()
+    }
+
+    /// The labels of a part of a dataset, and all classes.
+    async fn labels(
+        paths: &[&'static str],
+        options: IndexOptions,
+    ) -> Result<(Vec<Option<u32>>, Vec<String>), DatasetError> {
+        let catalog =
+            Catalog::index(&Listed(paths.to_vec(), TierProfile::new(1)), "/data", &options, |_| ()).await?;
+        let catalog = Catalog::from_bytes(catalog.to_bytes()?, "saved")?;
+        let labels = (0..catalog.len()).map(|id| catalog.label_index(SampleId(id))).collect();
+        Ok((labels, catalog.labels().iter().map(ToString::to_string).collect()))
+    }
+
+    #[tokio::test]
+    // semantics: SAMPLE-4
+    async fn class_keeps_its_number_in_every_subset() {
+        let paths = ["cat/1", "dog/1", "dog/2", "eel/1", "top"];
+        let any = IndexOptions::default;
+        let all: Vec<String> = ["cat", "dog", "eel"].map(str::to_owned).to_vec();
+        for (options, numbers) in [
+            (any(), vec![None, Some(0), Some(1), Some(1), Some(2)]),
+            (any().including("dog/*").including("eel/*"), vec![Some(1), Some(1), Some(2)]),
+            (any().excluding("cat/*").excluding("dog/1"), vec![None, Some(1), Some(2)]),
+            (any().naming(["eel/1", "dog/2"]), vec![Some(2), Some(1)]),
+        ] {
+            assert_eq!(labels(&paths, options.clone()).await.unwrap(), (numbers, all.clone()), "{options:?}");
+        }
+    }
+
+    #[tokio::test]
+    // semantics: SAMPLE-4
+    async fn named_classes_have_the_order_of_their_names() {
+        let paths = ["cat/1", "dog/1"];
+        let with = |names: &[&str]| IndexOptions::default().with_classes(names.iter().copied());
+        let (numbers, names) = labels(&paths, with(&["eel", "dog", "cat"])).await.unwrap();
+        assert_eq!(
+            (numbers, names),
+            (vec![Some(2), Some(1)], ["eel", "dog", "cat"].map(str::to_owned).to_vec())
+        );
+        assert_eq!(labels(&paths, with(&[])).await.unwrap(), (vec![None, None], Vec::new()));
+        for (names, why) in [(&["dog"][..], "lacks 1 of the labels: cat"), (&["cat", "dog", "cat"], "twice")]
+        {
+            let error = labels(&paths, with(names)).await.unwrap_err();
+            assert_eq!(error.kind(), DatasetErrorKind::Invalid);
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    // semantics: SAMPLE-4
+    async fn classes_that_cannot_be_listed_must_be_named() {
+        let paths = ["cat/1", "dog/1", "!private"];
+        let named = IndexOptions::default().naming(["dog/1"]);
+        let error = labels(&paths, named.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Listing);
+        assert!(error.to_string().contains("set `classes`"), "{error}");
+        let (numbers, _) = labels(&paths, named.with_classes(["cat", "dog"])).await.unwrap();
+        assert_eq!(numbers, [Some(1)]);
+    }
+
+    #[tokio::test]
+    // semantics: SAMPLE-24
+    async fn globs_that_match_nothing_are_counted_and_named() {
+        let paths = ["a/1.jpg", "b[1].jpg"];
+        let including =
+            |globs: &[&str]| globs.iter().fold(IndexOptions::default(), |all, glob| all.including(*glob));
+        let error = index(&paths, including(&["a/*", "a/2.jpg", "c/*", "a/1.jpg"])).await.unwrap_err();
+        assert_eq!(error.kind(), DatasetErrorKind::Invalid);
+        assert!(
+            error.to_string().contains("2 of 4 globs in `include` match nothing: a/2.jpg, c/*;"),
+            "{error}"
+        );
+        // A name is a name, whatever characters are in it.
+        assert_eq!(index(&paths, including(&["b[1].jpg"])).await.unwrap(), ["b[1].jpg"]);
+    }
+
+    #[tokio::test]
+    // semantics: SAMPLE-3
+    async fn list_keeps_its_order() {
+        let paths = ["a/1", "a/2", "b/1", "b/2"];
+        let listed = |names: &[&str]| IndexOptions::default().naming(names.iter().copied());
+        let origin = Listed(paths.to_vec(), TierProfile::new(1));
+        let catalog = async |names: &[&str]| Catalog::index(&origin, "/data", &listed(names), |_| ()).await;
+        let (sorted, other) = (["a/1", "a/2", "b/1"], ["b/1", "a/2", "a/1"]);
+        let made = catalog(&other).await.unwrap();
+        let made = Catalog::from_bytes(made.to_bytes().unwrap(), "saved").unwrap();
+        for (id, path) in (0..).zip(other) {
+            assert_eq!(made.path(SampleId(id)).unwrap(), path);
+            assert_eq!(made.find(path), Some(SampleId(id)));
+        }
+        assert_eq!(made.find("b/2"), None);
+        let first = catalog(&sorted).await.unwrap();
+        assert_ne!(first.fingerprint(), made.fingerprint());
+        // A list in the order of names is what it was in earlier versions.
+        let objects = sorted.map(|path| Object { path: path.into(), size: 10, version: None });
+        let before = Catalog::from_objects("/data", objects).unwrap();
+        assert_eq!(first.fingerprint(), before.fingerprint());
+        let error = catalog(&["a/1", "b/1", "a/1"]).await.unwrap_err();
+        assert!(error.to_string().contains("1 of the 3 names occur more than once: a/1"), "{error}");
     }
 
     #[tokio::test]
@@ -626,7 +682,7 @@ mod tests {
         let paths = ["a", "b", "old.foreread"];
         let error = index(&paths, IndexOptions::default().excluding("*")).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Empty);
-        let counted = "2 excluded by the globs and 1 left out as catalogs (*.foreread)";
+        let counted = "2 excluded by the globs and 1 left out as catalogs";
         assert_eq!(error.to_string(), format!("/data: there are no samples: {counted}"));
     }
 

@@ -295,7 +295,7 @@ mod tests {
     }
 
     fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
-        Catalog::from_shards("/data", None, Format::Hdf5, shards, &Layouts::new())
+        Catalog::from_shards("/data", None, Format::Hdf5, shards, None, &Layouts::new())
     }
 
     const ZLIB: &[Decoder] = &[Decoder::Fletcher32, Decoder::Zlib, Decoder::Shuffle(4)];
@@ -504,8 +504,8 @@ mod tests {
         let bytes = catalog(shards()).unwrap().to_bytes().unwrap();
         let old = Catalog::from_bytes(of_version(&bytes, b'3'), "x").unwrap();
         assert_eq!(old.entry(SampleId(0)).unwrap().span, part(10..110, 5000, 40..440));
-        let error = catalog_error(of_version(&bytes, b'7'));
-        assert!(error.contains("version 7, and this foreread reads versions 1 to 6"), "{error}");
+        let error = catalog_error(of_version(&bytes, b'8'));
+        assert!(error.contains("version 8, and this foreread reads versions 1 to 7"), "{error}");
     }
 
     fn catalog_error(bytes: Vec<u8>) -> String {

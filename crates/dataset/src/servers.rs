@@ -151,6 +151,7 @@ mod tests {
     use foreread_tier::Version;
 
     use super::*;
+    use crate::build_catalog::FileOrder;
 
     #[derive(Debug)]
     struct OnServer(Option<StorageServer>, bool);
@@ -182,7 +183,14 @@ mod tests {
             };
             let objects: Vec<Object> = paths.iter().map(object).collect();
             let boxed = layouts.into_iter().map(|layout| Box::new(layout) as Box<dyn ObjectLayout>);
-            Catalog::of_files("/data", None, objects, &paths.into_iter().zip(boxed).collect()).unwrap()
+            Catalog::of_files(
+                "/data",
+                None,
+                objects,
+                FileOrder::default(),
+                &paths.into_iter().zip(boxed).collect(),
+            )
+            .unwrap()
         };
         let usual = catalog(vec![on(1), on(2)]);
         let print = usual.server_fingerprint().unwrap();

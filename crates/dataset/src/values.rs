@@ -6,7 +6,7 @@
 //! in the order of their names. All other columns are `value.NAME`. The price is memory: a value
 //! takes one to eight bytes per sample, an array its length.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
@@ -17,7 +17,10 @@ use arrow_schema::{ArrowError, DataType, Field};
 use foreread_formats::{ArrayType, ColumnValues};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::classes::check;
+use crate::encode::hash_names;
 use crate::packed::IndexedShard;
+use crate::{DatasetError, DatasetErrorKind};
 
 /// What the names of these columns begin with.
 pub(crate) const PREFIX: &str = "value.";
@@ -77,20 +80,35 @@ impl ValueType {
 pub(crate) struct ValueTable {
     pub(crate) name: String,
     kind: ValueType,
-    /// The distinct texts, sorted.
-    texts: Vec<Arc<str>>,
+    /// The numbers of texts.
+    numbers: HashMap<Arc<str>, i32>,
     dictionary: ArrayRef,
+    /// The user's classes, if they are not those of the samples.
+    chosen: Option<Vec<String>>,
+    is_sorted: bool,
 }
 
-/// The columns of `shards`, in the order of their names.
+/// The columns of `shards`, in the order of their names. `classes` are the user's names of the
+/// labels.
 ///
 /// # Errors
-/// A text for people, if two shards have one column with different types.
-pub(crate) fn tables(shards: &[IndexedShard]) -> Result<Vec<ValueTable>, String> {
+/// [`DatasetErrorKind::Invalid`] if two shards have one column with different types, or `classes`
+/// do not fit the labels.
+pub(crate) fn tables(
+    base_url: &str,
+    shards: &[IndexedShard],
+    classes: Option<&[String]>,
+) -> Result<Vec<ValueTable>, DatasetError> {
+    let invalid = |why: String| DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}"));
+    if classes.is_some() && !have_classes(shards) {
+        let why = "`classes` has no effect: the samples have no labels that are texts; leave it out";
+        return Err(invalid(why.to_owned()));
+    }
     let mut kinds: BTreeMap<&str, ValueType> = BTreeMap::new();
     for shard in shards {
         for column in &shard.rows.extra().values {
-            let fault = |why: &str| format!("{}: the column {:?} {why}", shard.object.path, column.name);
+            let fault =
+                |why: &str| invalid(format!("{}: the column {:?} {why}", shard.object.path, column.name));
             let kind = ValueType::of(&column.values).map_err(|why| fault(&why))?;
             let before = kinds.remove(&*column.name);
             let both = before.map_or(Some(kind.clone()), |before| before.with(kind));
@@ -104,10 +122,8 @@ pub(crate) fn tables(shards: &[IndexedShard]) -> Result<Vec<ValueTable>, String>
         if matches!(kind, ValueType::Array(..))
             && let Some(without) = shards.iter().find(|shard| !has(shard))
         {
-            return Err(format!(
-                "{}: it has no column {name:?}, which other shards have",
-                without.object.path
-            ));
+            let why = format!("{}: it has no column {name:?}, which other shards have", without.object.path);
+            return Err(invalid(why));
         }
         let without = shards.iter().filter(|shard| !has(shard)).count();
         if without > 0 {
@@ -116,15 +132,31 @@ pub(crate) fn tables(shards: &[IndexedShard]) -> Result<Vec<ValueTable>, String>
                 shards.len()
             );
         }
-        let texts = texts(shards, name);
+        let mut texts = texts(shards, name);
+        let mut chosen = None;
+        if let Some(classes) = classes.filter(|_| name == LABEL) {
+            check(base_url, classes, texts.iter().map(|text| &**text))?;
+            if texts.iter().map(|text| &**text).ne(classes.iter().map(String::as_str)) {
+                chosen = Some(classes.to_vec());
+                texts = classes.iter().map(|name| name.as_str().into()).collect();
+            }
+        }
         let length: usize = texts.iter().map(|text| text.len()).sum();
         if i32::try_from(length).is_err() {
-            return Err(format!("the texts of the column {name:?} exceed 2 GiB"));
+            return Err(invalid(format!("the texts of the column {name:?} exceed 2 GiB")));
         }
         let dictionary = Arc::new(StringArray::from_iter_values(&texts));
-        Ok(ValueTable { name: name.to_owned(), kind, texts, dictionary })
+        let is_sorted = texts.is_sorted();
+        let numbers = texts.into_iter().zip(0..).collect();
+        Ok(ValueTable { name: name.to_owned(), kind, numbers, dictionary, chosen, is_sorted })
     });
     tables.collect()
+}
+
+/// Whether samples have labels that are texts, which are numbered.
+pub(crate) fn have_classes(shards: &[IndexedShard]) -> bool {
+    let mut columns = shards.iter().flat_map(|shard| &shard.rows.extra().values);
+    columns.any(|column| column.name == LABEL && matches!(column.values, ColumnValues::Texts(_)))
 }
 
 /// The distinct texts of a column, sorted.
@@ -165,6 +197,18 @@ impl ValueTable {
         self.name == LABEL && self.kind == ValueType::Text
     }
 
+    /// Whether the texts are in byte order.
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.is_sorted
+    }
+
+    /// Adds the user's classes to a fingerprint.
+    pub(crate) fn hash_classes(&self, hash: &mut Xxh3) {
+        if let Some(chosen) = &self.chosen {
+            hash_names(hash, chosen);
+        }
+    }
+
     /// The column in the schema.
     pub(crate) fn field(&self) -> Field {
         let name = format!("{PREFIX}{}", self.name);
@@ -198,9 +242,7 @@ impl ValueTable {
             }))),
             ValueType::Text => {
                 let numbers = values().map(|value| match value {
-                    Some(SampleValue::Text(text)) => {
-                        self.texts.binary_search_by(|known| (**known).cmp(text)).ok().map(|at| at as i32)
-                    }
+                    Some(SampleValue::Text(text)) => self.numbers.get(text).copied(),
                     _ => None,
                 });
                 let numbers = Int32Array::from_iter(numbers);
@@ -331,8 +373,8 @@ mod tests {
         IndexedShard { object, rows: rows.with_extra(extra), skipped: 0 }
     }
 
-    fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, crate::DatasetError> {
-        let made = Catalog::from_shards("/data", None, Format::Parquet, shards, &Layouts::new())?;
+    fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
+        let made = Catalog::from_shards("/data", None, Format::Parquet, shards, None, &Layouts::new())?;
         let opened = Catalog::from_bytes(made.to_bytes().unwrap(), "test").unwrap();
         assert_eq!(opened.fingerprint(), made.fingerprint());
         Ok(opened)

@@ -197,7 +197,7 @@ pub(crate) async fn open(
         None => {
             // Reads files, which takes long on a slow file server.
             let names = targets.names.clone();
-            context.runtime.spawn_blocking(move || Target::of(&names)).await.map_err(ended)??
+            context.runtime.spawn_blocking(move || Target::of(&names, format)).await.map_err(ended)??
         }
     };
     let backend = registry.find(&target.url)?;
@@ -239,11 +239,11 @@ async fn found(
     Ok((Catalog::index(origin, &url, &options, progress).await?, true))
 }
 
-/// Whether a file is a shard and not a catalog. The error for any other file is that of an invalid
-/// catalog.
+/// Whether a file is a shard and not a catalog. Its content decides, because a catalog may have the
+/// name of an Arrow file. The error for any other file is that of an invalid catalog.
 fn is_shard(file: &Path, format: Option<Format>) -> bool {
     let named = is_named_as_shard(&file.to_string_lossy());
-    named || format.is_some_and(Format::is_packed) && !Catalog::is_catalog_file(file)
+    (named || format.is_some_and(Format::is_packed)) && !Catalog::is_catalog_file(file)
 }
 
 async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
@@ -290,8 +290,9 @@ pub(crate) async fn index(
     progress: impl FnMut(IndexProgress) + Send,
 ) -> Result<Catalog> {
     let names = targets.names.clone();
+    let format = options.format.or(options.format_options.is_tokens().then_some(Format::Tokens));
     let Target { url, objects } =
-        context.runtime.spawn_blocking(move || Target::of(&names)).await.map_err(ended)??;
+        context.runtime.spawn_blocking(move || Target::of(&names, format)).await.map_err(ended)??;
     let options = options.naming(objects);
     let origin = registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)

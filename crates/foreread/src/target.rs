@@ -2,13 +2,15 @@
 //!
 //! `DIR/shard-{000000..000146}.tar`, several names and the name of a single shard have the same
 //! result. It is the directory that contains them, as the dataset's location, and the names in it.
-//! So a catalog has one base URL, regardless of the spelling. The size and version of each shard
+//! So a catalog has one base URL, regardless of the spelling. The directory of a file that is one
+//! sample is its class. So the location of a list of files is above all of their directories. The
+//! size and version of each shard
 //! take one request, because the directory may contain a million other objects. The price is one
 //! request per shard.
 
 use std::path::Path;
 
-use foreread_dataset::{Catalog, Format, expand};
+use foreread_dataset::{CATALOG_SUFFIX, Catalog, Format, expand};
 
 use crate::error::{Error, Result};
 use crate::origin::absolute;
@@ -40,12 +42,12 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The location that `names` have in common.
+    /// The location that `names` have in common. `format` is that of the samples, if it is known.
     ///
     /// # Errors
-    /// If braces expand to too many names, or the names are several datasets or shards of several
-    /// stores.
-    pub(crate) fn of(names: &[String]) -> Result<Self> {
+    /// If braces expand to too many names, or the names are several datasets, shards of several
+    /// stores, or a catalog.
+    pub(crate) fn of(names: &[String], format: Option<Format>) -> Result<Self> {
         let mut urls = Vec::new();
         for name in names {
             match Path::new(name).exists() {
@@ -55,7 +57,7 @@ impl Target {
         }
         match &urls[..] {
             [one] if !is_shard(one) => Ok(Self { url: one.clone(), objects: Vec::new() }),
-            shards => named(shards),
+            shards => named(shards, format),
         }
     }
 }
@@ -75,8 +77,34 @@ pub(crate) fn is_named_as_shard(url: &str) -> bool {
     Format::of_shard(url).is_some() || Format::is_numbered_shard(url) || Format::is_compressed_shard(url)
 }
 
+/// Whether each of these is one sample, and no shard. Several arrays are samples, too.
+fn are_samples(names: &[String], format: Option<Format>) -> bool {
+    match format {
+        Some(format) => !format.is_packed(),
+        None => {
+            let arrays = names.iter().filter(|name| Format::of_shard(name) == Some(Format::Npy)).count();
+            !names.iter().all(|name| is_named_as_shard(name)) || arrays == names.len() && arrays > 1
+        }
+    }
+}
+
+/// The error of a catalog among names of shards. Its content decides. Only names that may be a
+/// catalog's are opened.
+fn refuse_catalogs(names: &[String]) -> Result<()> {
+    let may_be = |name: &str| {
+        names.len() == 1 || name.ends_with(CATALOG_SUFFIX) || Format::of_shard(name) == Some(Format::Arrow)
+    };
+    match names.iter().find(|name| may_be(name) && Catalog::is_catalog_file(name)) {
+        Some(catalog) => Err(Error::usage(format!(
+            "{catalog} is a catalog and holds no samples; load it alone, or index the data that it describes"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The directory that contains all of these.
-fn named(shards: &[String]) -> Result<Target> {
+fn named(shards: &[String], format: Option<Format>) -> Result<Target> {
+    refuse_catalogs(shards)?;
     if let Some(directory) = shards.iter().find(|shard| shard.ends_with('/') || Path::new(shard).is_dir()) {
         let message = format!("{directory} is not a shard; name one dataset, or the shards of one");
         return Err(Error::usage(message));
@@ -89,6 +117,11 @@ fn named(shards: &[String]) -> Result<Target> {
         }
     }
     let root = base.find("://").map_or(0, |scheme| scheme + 3);
+    let is_class = are_samples(shards, format) && shards.iter().any(|name| directory(name) == base.len());
+    let above = &base[..directory(&base[..base.len().saturating_sub(1)])];
+    if is_class && above.len() > root {
+        base = above;
+    }
     if base[root..].is_empty() {
         let first = shards.first().map_or("", String::as_str);
         return Err(Error::usage(format!(
@@ -107,7 +140,7 @@ mod tests {
 
     fn of(names: &[&str]) -> (String, Vec<String>) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let target = Target::of(&names).unwrap();
+        let target = Target::of(&names, None).unwrap();
         (target.url, target.objects)
     }
 
@@ -131,6 +164,25 @@ mod tests {
     }
 
     #[test]
+    // semantics: SAMPLE-4
+    fn list_of_files_keeps_their_class_directories() {
+        for (names, url, objects) in [
+            (&["/d/cat/1.jpg", "/d/cat/2.jpg"][..], "/d", &["cat/1.jpg", "cat/2.jpg"][..]),
+            (&["/d/cat/1.jpg", "/d/dog/1.jpg"], "/d", &["cat/1.jpg", "dog/1.jpg"]),
+            (&["/d/cat/1.jpg", "/d/cat/x/2.jpg"], "/d", &["cat/1.jpg", "cat/x/2.jpg"]),
+            (&["/d/cat/1.npy", "/d/cat/2.npy"], "/d", &["cat/1.npy", "cat/2.npy"]),
+            (&["s3://b/cat/1.jpg", "s3://b/cat/2.jpg"], "s3://b", &["cat/1.jpg", "cat/2.jpg"]),
+            (&["s3://b/1.jpg", "s3://b/2.jpg"], "s3://b", &["1.jpg", "2.jpg"]),
+            (&["/1.jpg", "/2.jpg"], "/", &["1.jpg", "2.jpg"]),
+        ] {
+            let expected: Vec<String> = objects.iter().map(|object| (*object).to_owned()).collect();
+            assert_eq!(of(names), (url.to_owned(), expected), "{names:?}");
+        }
+        let tokens = ["/d/a.bin".to_owned(), "/d/b.bin".to_owned()];
+        assert_eq!(Target::of(&tokens, Some(Format::Tokens)).unwrap().url, "/d");
+    }
+
+    #[test]
     fn existing_name_with_braces_is_not_expanded() {
         let directory = tempfile::tempdir().unwrap();
         let odd = directory.path().join("a{1,2}");
@@ -144,8 +196,8 @@ mod tests {
         for names in
             [["s3://b/x/", "s3://b/y.tar"], ["s3://b/x.tar", "s3://c/x.tar"], ["s3://b/x.tar", "/x.tar"]]
         {
-            assert!(Target::of(&names.map(str::to_owned)).is_err(), "{names:?}");
+            assert!(Target::of(&names.map(str::to_owned), None).is_err(), "{names:?}");
         }
-        assert!(Target::of(&["/x/{0..99999999999}.tar".to_owned()]).is_err());
+        assert!(Target::of(&["/x/{0..99999999999}.tar".to_owned()], None).is_err());
     }
 }

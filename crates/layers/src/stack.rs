@@ -219,6 +219,10 @@ impl OriginTier for LayeredOrigin {
         self.stored.layers.origin.stat(path)
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.stored.layers.origin.directories()
+    }
+
     fn place(&self) -> &str {
         self.stored.layers.origin.place()
     }

@@ -241,10 +241,18 @@ fn texts(name: &str, wanted: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult
     }
 }
 
+/// The names of classes. One text is more likely a mistake than one class.
+fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    given.extract().map_err(|_| errors::wrong_type("classes", "a list of names", given))
+}
+
 /// Lists a dataset into a catalog, reading only the headers of shards.
 ///
-/// `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number
-/// of directories. `name` replaces the location of the data: caches stay valid when the data are
+/// `include` and `exclude` are globs of paths below `target`, or paths: `*` stops at `/`, `**/` is
+/// any number of directories. A glob in `include` that matches nothing is an error. A list of files
+/// as `target` keeps its order. `classes` are the names of all classes in the order of their
+/// numbers. Without it, these are the directories below `target`, whichever files are included. An
+/// empty list means samples without labels. `name` replaces the location of the data: caches stay valid when the data are
 /// moved, and the caller guarantees that the data are the same. `progress` is called periodically
 /// with the samples and bytes found so far. An exception that it raises ends the index.
 ///
@@ -257,8 +265,8 @@ fn texts(name: &str, wanted: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult
 /// of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
 #[pyfunction]
 #[pyo3(signature = (
-    target, *, include = None, exclude = None, format = None, name = None, progress = None, field = None,
-    label = None, key = None, whole = false, window = None, stride = None, dtype = None, document = false,
+    target, *, include = None, exclude = None, classes = None, format = None, name = None, progress = None,
+    field = None, label = None, key = None, whole = false, window = None, stride = None, dtype = None, document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
@@ -267,6 +275,7 @@ pub(crate) fn index(
     target: &Bound<'_, PyAny>,
     include: Option<&Bound<'_, PyAny>>,
     exclude: Option<&Bound<'_, PyAny>>,
+    classes: Option<&Bound<'_, PyAny>>,
     format: Option<&Bound<'_, PyAny>>,
     name: Option<String>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -289,6 +298,7 @@ pub(crate) fn index(
     let globs = |name, given| texts(name, "a glob, or a list of globs", given);
     options.include = globs("include", include)?;
     options.exclude = globs("exclude", exclude)?;
+    options.classes = classes.map(class_names).transpose()?;
     options.format = format.map_or(Ok(None), settings::format)?;
     options.name = name;
     let mut choices = FormatOptions::default();

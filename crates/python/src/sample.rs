@@ -110,8 +110,12 @@ impl PySample {
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();
         let Some(array) = this.catalog().array() else {
-            if this.catalog().format() == Format::Zip && this.key()?.is_some_and(|key| key.ends_with(".npy"))
-            {
+            let is_npy = match this.catalog().format() {
+                Format::Files => this.path()?.ends_with(".npy"),
+                Format::Zip => this.key()?.is_some_and(|key| key.ends_with(".npy")),
+                _ => false,
+            };
+            if is_npy {
                 return values::npy(slf.as_any());
             }
             let format = this.catalog().format().name();

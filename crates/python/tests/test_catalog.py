@@ -57,6 +57,44 @@ def test_index_lists_all_samples(directory: Path) -> None:
             catalog.path(index)
 
 
+# semantics: SAMPLE-4
+def test_class_keeps_its_number_in_every_part(directory: Path) -> None:
+    part = foreread.index(directory, include=["class1/*", "class3/07?.bin"])
+    assert part.labels == ["class0", "class1", "class2", "class3"]
+    assert {part.label(number) for number in range(len(part))} == {1, 3}
+    files = foreread.index([directory / "class3" / "075.bin", directory / "class1" / "030.bin"])
+    assert [files.label(0), files.label(1)] == [3, 1]
+    named = foreread.index(directory / "class1" / "030.bin", classes=["class1", "other"])
+    assert named.label(0) == 0 and named.labels == ["class1", "other"]
+    assert foreread.index(directory, classes=[]).label(0) is None
+    with pytest.raises(foreread.Error, match="lacks 3 of the labels: class1, class2, class3"):
+        foreread.index(directory, classes=["class0"])
+    with pytest.raises(TypeError, match="classes"):
+        foreread.index(directory, classes="class0")  # type: ignore[arg-type]
+
+
+# semantics: SAMPLE-24
+def test_names_that_match_nothing_are_counted(directory: Path) -> None:
+    with pytest.raises(foreread.Error, match="2 of 3 globs in `include` match nothing: no/1, no/2"):
+        foreread.index(directory, include=["class0/000.bin", "no/1", "no/2"])
+
+
+@pytest.mark.parametrize("name", ["c.arrow", "c.feather", "c.foreread", "c"])
+# semantics: SAMPLE-19
+def test_catalog_is_known_by_its_content(directory: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    foreread.index(directory).save(path)
+    with foreread.Loader(path, batch_size=50, epochs=1) as loader:
+        assert loader.samples == 100
+    with pytest.raises(foreread.Error, match="catalog"):
+        foreread.index(path)
+    data = path.read_bytes()
+    for damaged in (data[:-1], data[: len(data) // 2], data[:-500] + b"\0" * 500, b"\0" * 8 + data[8:]):
+        path.write_bytes(damaged)
+        with pytest.raises(foreread.CorruptError):
+            foreread.Loader(path, batch_size=50, epochs=1)
+
+
 def test_catalog_is_saved_pickled_and_loaded(directory: Path, tmp_path: Path) -> None:
     catalog = foreread.index(directory, include=["class1/*", "class2/*"])
     catalog.save(tmp_path / "some.foreread")

@@ -52,12 +52,44 @@ def test_image_next_to_the_classes_is_named(own: Path, make: Any) -> None:
         make(own)
 
 
-@pytest.mark.parametrize("make", [lambda root: DataLoader(root, 8), Dataset])
-# semantics: PY-12
-def test_class_without_images_is_named(own: Path, make: Any) -> None:
+# semantics: SAMPLE-4
+def test_class_without_images_keeps_its_number(own: Path) -> None:
     (own / "class2b").mkdir()
-    with pytest.raises(foreread.ConfigError, match="class2b has no images"):
-        make(own)
+    with DataLoader(own, 8, transform=to_tensor) as loader:
+        assert set(torch.cat([labels for _, labels in loader]).tolist()) == {0, 1, 2, 4, 5}
+
+
+# semantics: SAMPLE-3, SAMPLE-4
+def test_list_of_images_keeps_its_order_and_classes(images: Path) -> None:
+    paths = [images / "class3" / "00003.png", images / "class1" / "00001.png", images / "class3" / "00008.png"]
+    for part, numbers in [(paths, [3, 1, 3]), (paths[2:], [3])]:
+        with DataLoader(part, 3, shuffle=False, transform=to_tensor) as loader:
+            ((pixels, labels),) = loader
+        assert labels.tolist() == numbers
+        assert torch.equal(pixels, torch.stack([to_tensor(Image.open(path).convert("RGB")) for path in part]))
+
+
+@pytest.mark.parametrize("made", ["f8", ">i4", "u2", "?", "f2", "c8"])
+# semantics: PY-18
+def test_npy_files_are_their_arrays(tmp_path: Path, made: str) -> None:
+    values = [np.arange(12).reshape(3, 4).astype(made) + 0 * number for number in range(4)]
+    values[1] = np.asfortranarray(values[1])
+    for number, value in enumerate(values):
+        np.save(tmp_path / f"{number}.npy", value)
+    with DataLoader(tmp_path, 4, shuffle=False) as loader:
+        (batch,) = loader
+    assert batch.tolist() == [value.tolist() for value in values]
+    dataset = Dataset(tmp_path)
+    assert dataset[1].tolist() == values[1].tolist()
+
+
+# semantics: PY-18
+def test_files_without_a_decoder_need_a_choice(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(b"RIFF")
+    for make in (lambda **more: DataLoader(tmp_path, 1, **more), lambda **more: Dataset(tmp_path, **more)):
+        with pytest.raises(foreread.ConfigError, match=r"a\.wav: no decoder is known.*decode='bytes'"):
+            make()
+        make(decode="bytes")
 
 
 def test_images_without_classes_need_none(tmp_path: Path, images: Path) -> None:

@@ -239,6 +239,10 @@ impl<T: OriginTier + ?Sized> OriginTier for FailingTier<T> {
         self.inner.stat(path)
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.inner.directories()
+    }
+
     fn layouts(&self, paths: Vec<Arc<str>>) -> Option<foreread_tier::LayoutsFuture> {
         self.inner.layouts(paths)
     }

@@ -1,14 +1,16 @@
 //! Tiers and origins.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
-use crate::{LayoutsFuture, Object, ReadRequest, TierError};
+use crate::{ErrorKind, LayoutsFuture, Object, ReadRequest, TierError};
 
 /// A read in flight. It resolves to exactly the requested bytes in a separate allocation, so that
 /// keeping them keeps nothing else in memory. They begin at a cache line (64 bytes), as the memory
@@ -115,6 +117,35 @@ pub trait OriginTier: Tier {
     /// # Cancel safety
     /// Dropping the future frees everything.
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>>;
+
+    /// The names of the directories directly below the origin, in any order. Hidden ones are left
+    /// out. Empty ones count where the storage has them. They are the classes of a dataset.
+    ///
+    /// The default takes them from a listing of everything. Origins override it, because a listing
+    /// of the names alone takes one request or a few.
+    ///
+    /// # Errors
+    /// Any failure of the listing.
+    ///
+    /// # Cancel safety
+    /// Dropping the future frees everything.
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        let mut listing = self.list("", None);
+        Box::pin(async move {
+            let mut names = BTreeSet::new();
+            while let Some(object) = listing.next().await {
+                match object {
+                    Ok(object) => {
+                        names.extend(object.path.split_once('/').map(|(first, _)| first.to_owned()));
+                    }
+                    // The listing restarts, and finds the same names again.
+                    Err(error) if error.kind() == ErrorKind::Unordered => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(names.into_iter().collect())
+        })
+    }
 
     /// The layouts of objects on the servers of the storage, in the order of `paths`. `None`,
     /// without any request, if the storage has none.

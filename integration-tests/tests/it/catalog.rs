@@ -59,6 +59,28 @@ fn catalog_loads_as_its_directory_does() {
     }
 }
 
+/// It was read as a dataset of its own column of paths.
+#[test]
+// semantics: SAMPLE-19
+fn catalog_with_the_name_of_an_arrow_file_is_loaded() {
+    let samples = Samples::awkward(30, 100);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let in_it = |arguments: &[&str]| {
+        let mut command = foreread(arguments);
+        command.current_dir(elsewhere.path());
+        command
+    };
+    run(&mut in_it(&["index", samples.path().to_str().unwrap(), "-o", "c.arrow", "--classes", ""])).ok();
+    let report = run(&mut in_it(&["load", "c.arrow", "--report=json"])).json();
+    assert_eq!(report["samples"], 30);
+    let whole = fs::read(elsewhere.path().join("c.arrow")).unwrap();
+    for name in ["c.arrow", "c.feather", "c"] {
+        fs::write(elsewhere.path().join(name), &whole[..whole.len() - 100]).unwrap();
+        let line = run(&mut in_it(&["load", name])).fails(1);
+        assert!(line.contains("the catalog is damaged"), "{name}: {line}");
+    }
+}
+
 #[test]
 fn include_and_exclude_select_files() {
     let samples = Samples::new();

@@ -94,7 +94,7 @@ impl PageSource for Model {
             Some(_) => entries.last().map(|entry| entry.key.as_str()),
             None => self.circular.then_some("the beginning"),
         };
-        Ok(ListPage { token: next.map(|key| format!("{key}#{request}")), entries })
+        Ok(ListPage { token: next.map(|key| format!("{key}#{request}")), entries, ..ListPage::default() })
     }
 
     fn begins_anywhere(&self) -> bool {
@@ -364,7 +364,7 @@ fn key_with_two_tags_in_a_sequence_comes_twice() {
     let mut sequence =
         crate::unordered::UnorderedListing::new(Arc::new(listing(&model, "")), String::new(), "".into());
     let entries = vec![entry("b", "1"), entry("a", "1"), entry("b", "1"), entry("a", "2")];
-    sequence.resume(Default::default(), ListPage { entries, token: None });
+    sequence.resume(Default::default(), ListPage { entries, ..ListPage::default() });
     let mut paths = Vec::new();
     while let Some(found) = runtime.block_on(sequence.next()) {
         paths.push(found.unwrap().path.to_string());

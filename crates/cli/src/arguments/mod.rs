@@ -13,6 +13,7 @@ mod texts;
 
 use std::path::PathBuf;
 
+use anyhow::{Context, Result};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use clap_complete::Shell;
 #[cfg(all(feature = "agent", target_os = "linux"))]
@@ -173,10 +174,32 @@ pub struct Index {
     /// with this name must have the same data
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// The names of all classes in the order of their numbers: 'cat,dog', or '@FILE' with a name in
+    /// each line. '' for samples without labels [default: the directories below the URL, whichever
+    /// files are included]
+    #[arg(long, value_name = "NAMES")]
+    pub classes: Vec<String>,
     #[command(flatten)]
     pub format: FormatArguments,
     #[command(flatten)]
     pub settings: Settings<IndexSet>,
+}
+
+impl Index {
+    /// The names of all classes, if they are set.
+    pub fn class_names(&self) -> Result<Option<Vec<String>>> {
+        let mut names = Vec::new();
+        for given in &self.classes {
+            match given.strip_prefix('@') {
+                Some(file) => {
+                    let text = std::fs::read_to_string(file).with_context(|| format!("--classes @{file}"))?;
+                    names.extend(text.lines().filter(|line| !line.is_empty()).map(str::to_owned));
+                }
+                None => names.extend(given.split(',').filter(|name| !name.is_empty()).map(str::to_owned)),
+            }
+        }
+        Ok((!self.classes.is_empty()).then_some(names))
+    }
 }
 
 /// Which parts of packed files are samples, where a format leaves a choice.

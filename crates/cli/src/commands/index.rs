@@ -26,6 +26,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.format = foreread_settings::format(&knobs)?;
     index.format_options = options.format.options();
     index.name = options.name.clone();
+    index.classes = options.class_names()?;
     let output = options.settings.get("output").map(str::to_owned);
     let path = output.unwrap_or_else(|| default_name(&options.targets));
     refuse_to_replace(Path::new(&path))?;

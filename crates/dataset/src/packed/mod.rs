@@ -25,6 +25,7 @@ mod samples;
 mod saved;
 mod scan;
 mod shard_error;
+mod sniff;
 mod source;
 mod tar;
 mod tfrecord;
@@ -41,7 +42,7 @@ use self::parsers::Parsers;
 use self::reader::ShardStore;
 pub(crate) use self::rows::{FormatColumns, IndexedShard, SampleRows, ShardExtra};
 use self::shard_error::ShardError;
-use crate::format::compressed;
+pub(crate) use self::sniff::{FirstBytes, look, sniff};
 use crate::shard_journal::{KnownShards, ShardJournal};
 use crate::{DatasetError, Format, FormatOptions};
 
@@ -137,29 +138,6 @@ pub(crate) async fn index(
                 shards.push(shard);
             }
         }
-    }
-}
-
-/// Detects the format of shards whose names do not show it. It makes one small read, of the first
-/// shard that is long enough.
-///
-/// # Errors
-/// If the shard cannot be read, or is compressed.
-pub(crate) async fn sniff(
-    origin: &dyn OriginTier,
-    base_url: &str,
-    objects: &[Object],
-) -> Result<Format, DatasetError> {
-    let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
-    let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
-    let head = ShardStore::new(origin).read(object, 0, tfrecord::HEAD).await;
-    let head = head.map_err(|error| ShardError::from(error).into_dataset_error(base_url, &object.path))?;
-    match () {
-        () if tfrecord::begins(&head, object.size) => Ok(Format::TfRecord),
-        () if matches!(shard_error::compression(&head), Some("gzip" | "zlib")) => {
-            Err(compressed(base_url, &object.path))
-        }
-        () => Ok(Format::Files),
     }
 }
 

@@ -82,17 +82,79 @@ async fn records_are_numbered_within_their_file() {
 // semantics: SHARD-1
 async fn format_is_detected_from_names_or_given() {
     let tar = || Content::from(file("webdataset.tar"));
-    let origin = Held::new([("a.tar", tar()), ("notes.txt", b"x".to_vec().into())]);
+    let origin = Held::new([("a.tar", tar()), ("photo.jpg", b"x".to_vec().into())]);
     assert_eq!(origin.index(&IndexOptions::default()).await.unwrap().format(), Format::Files);
     let included = origin.index(&IndexOptions::default().including("*.tar")).await.unwrap();
     assert_eq!((included.format(), included.len()), (Format::Tar, 3));
     let error = origin.index(&IndexOptions::default().with_format(Format::Tar)).await.unwrap_err();
-    assert!(error.to_string().starts_with("/data: notes.txt: byte 0: "), "{error}");
+    assert!(error.to_string().starts_with("/data: photo.jpg: byte 0: "), "{error}");
     let odd = Held::new([("train-00000-of-00001", file("tensorflow.tfrecord"))]);
     assert_eq!(odd.index(&IndexOptions::default().with_format(Format::TfRecord)).await.unwrap().len(), 4);
     let files =
         Held::new([("a.tar", tar())]).index(&IndexOptions::default().with_format(Format::Files)).await;
     assert_eq!(files.unwrap().len(), 1);
+}
+
+#[tokio::test]
+// semantics: SHARD-1
+async fn files_next_to_shards_are_no_shards() {
+    let tar = || Content::from(file("webdataset.tar"));
+    let text = || Content::from(b"{}".to_vec());
+    let origin =
+        Held::new([("a.tar", tar()), ("README.md", text()), ("_SUCCESS", text()), ("a.json", text())]);
+    for options in [IndexOptions::default(), IndexOptions::default().with_format(Format::Tar)] {
+        let catalog = origin.index(&options).await.unwrap();
+        assert_eq!((catalog.format(), catalog.len()), (Format::Tar, 3));
+    }
+}
+
+#[tokio::test]
+// semantics: SHARD-2
+async fn shard_without_a_name_is_recognised_by_its_first_bytes() {
+    let records = || Content::from(file("tensorflow.tfrecord"));
+    let tar = || Content::from(file("webdataset.tar"));
+    for (name, content, format) in [("train", records(), Format::TfRecord), ("a/data.0", tar(), Format::Tar)]
+    {
+        let origin = Held::new([(name, content), ("README.md", b"x".to_vec().into())]);
+        assert_eq!(origin.index(&IndexOptions::default()).await.unwrap().format(), format, "{name}");
+    }
+    // Next to samples it is one of them, with a warning.
+    let mixed = Held::new([("train", tar()), ("b.jpg", b"x".to_vec().into())]);
+    assert_eq!(mixed.index(&IndexOptions::default()).await.unwrap().format(), Format::Files);
+}
+
+/// An Arrow file with one column of bytes and one row.
+fn arrow_file() -> Vec<u8> {
+    let column: arrow_array::ArrayRef =
+        std::sync::Arc::new(arrow_array::BinaryArray::from(vec![&b"sample"[..]]));
+    let batch = arrow_array::RecordBatch::try_from_iter([("image", column)]).unwrap();
+    let mut writer = arrow_ipc::writer::FileWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    writer.into_inner().unwrap()
+}
+
+/// A catalog in the directory of its data was read as a dataset of its own column of paths.
+#[tokio::test]
+// semantics: SAMPLE-2
+async fn catalog_with_the_name_of_a_shard_is_no_sample() {
+    let object = foreread_tier::Object { path: "x/1.jpg".into(), size: 7, version: None };
+    let catalog = Catalog::from_objects("/elsewhere", [object]).unwrap().to_bytes().unwrap();
+    let cut = catalog[..catalog.len() / 2].to_vec();
+    let arrow = || Content::from(arrow_file());
+    let origin = Held::new([
+        ("a.arrow", arrow()),
+        ("b.arrow", catalog.to_vec().into()),
+        ("c.feather", cut.clone().into()),
+        ("d.feather", arrow()),
+    ]);
+    let found = origin.index(&IndexOptions::default()).await.unwrap();
+    assert_eq!((found.format(), found.len(), found.total_bytes()), (Format::Arrow, 2, 12));
+    let beside = Held::new([("cat/1.jpg", b"x".to_vec()), ("c.arrow", catalog.to_vec())]);
+    assert_eq!(beside.index(&IndexOptions::default()).await.unwrap().len(), 1);
+    let alone = Held::new([("c.arrow", cut)]).index(&IndexOptions::default()).await.unwrap_err();
+    assert_eq!(alone.kind(), DatasetErrorKind::Empty);
+    assert!(alone.to_string().contains("1 left out as catalogs"), "{alone}");
 }
 
 #[tokio::test]

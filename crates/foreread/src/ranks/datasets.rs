@@ -31,19 +31,17 @@ pub(super) async fn open_known(
 /// it.
 pub(super) async fn names(targets: &TargetSpec, catalog: &Catalog, context: &OpenContext) -> Result<String> {
     let known = format!("{} (catalog {})", catalog.base_url(), catalog.fingerprint());
-    let targets = targets.clone();
+    let (targets, format, base) = (targets.clone(), catalog.format(), catalog.base_url().to_owned());
     // Reads files and whole catalogs, while this rank's heartbeats continue.
     let looking = context.runtime.spawn_blocking(move || {
         let own = match (targets.catalog, &targets.names[..]) {
             (Some(own), _) => Some(own),
-            (None, [one]) if Catalog::is_catalog_file(one) && Format::of_shard(one).is_none() => {
-                Some(Catalog::open(one)?)
-            }
+            (None, [one]) if Catalog::is_catalog_file(one) => Some(Catalog::open(one)?),
             _ => None,
         };
         Ok::<_, Error>(match own {
             Some(own) => (own.base_url().to_owned(), Some(own.fingerprint())),
-            None => (Target::of(&targets.names)?.url, None),
+            None => (place_of(&targets.names, format, &base)?, None),
         })
     });
     let (url, own) = looking.await.map_err(ended)??;
@@ -64,18 +62,27 @@ pub(super) async fn seek(
     context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<()> {
-    let is_catalog = |target: &String| Catalog::is_catalog_file(target) && Format::of_shard(target).is_none();
-    let named = targets.clone();
+    let (named, format, base) = (targets.clone(), catalog.format(), catalog.base_url().to_owned());
     let looking = context.runtime.spawn_blocking(move || match &named.names[..] {
         _ if named.catalog.is_some() => Ok(None),
-        [one] if is_catalog(one) => Ok(None), // it has been read
-        names => Target::of(names).map(|target| Some(target.url)),
+        [one] if Catalog::is_catalog_file(one) => Ok(None), // it has been read
+        names => place_of(names, format, &base).map(Some),
     });
     let Some(url) = looking.await.map_err(ended)?? else { return Ok(()) };
     if !is_same_place(&url, catalog.base_url()) {
         registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     }
     Ok(())
+}
+
+/// The location of these names. Rank 0 knew the format of the samples, or found it after it had
+/// chosen the location `base`.
+fn place_of(names: &[String], format: Format, base: &str) -> Result<String> {
+    let detected = Target::of(names, None)?.url;
+    match is_same_place(&detected, base) {
+        true => Ok(detected),
+        false => Ok(Target::of(names, Some(format))?.url),
+    }
 }
 
 /// Whether two URLs differ only in slashes at their ends.

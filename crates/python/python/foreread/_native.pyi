@@ -463,6 +463,7 @@ def index(
     *,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
     format: Format | None = None,
     name: str | None = None,
     progress: Callable[[int, int], object] | None = None,
@@ -481,8 +482,10 @@ def index(
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 
-    `include` and `exclude` are globs of paths below `target`: `*` stops at `/`, `**/` is any number of directories.
-    `name` replaces the location of the data: caches stay valid when the data are moved, and the caller guarantees that
+    `include` and `exclude` are globs of paths below `target`, or paths: `*` stops at `/`, `**/` is any number of
+    directories. A glob in `include` that matches nothing is an error. A list of files as `target` keeps its order.
+    `classes` are the names of all classes in the order of their numbers. Without it, these are the directories below
+    `target`, whichever files are included. An empty list means samples without labels. `name` replaces the location of the data: caches stay valid when the data are moved, and the caller guarantees that
     the data are the same. `progress` is called periodically with the samples and bytes found so far. An exception that
     it raises ends the index.
 

@@ -18,6 +18,7 @@ pub async fn origin<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
     every_object_is_listed_once(origin, known).await;
     listing_continues_after_a_path(origin, known).await;
     listing_stays_below_its_prefix(origin, known).await;
+    directories_are_named(origin, known).await;
     an_object_is_found_by_its_path(origin, known).await;
     let listed = with_versions(origin, known).await;
     tier(origin, known).await;
@@ -82,6 +83,21 @@ async fn listing_continues_after_a_path<T: OriginTier + ?Sized>(origin: &T, know
     for after in paths.chain(["", "a", "a/", "a0", "b/c/", "b/c/d", "zzz"]) {
         let rest = known.iter().filter(|sample| sample.object.path.as_bytes() > after.as_bytes());
         assert_listed(&format!("listing after {after:?}"), &list(origin, "", Some(after)).await, rest);
+    }
+}
+
+async fn directories_are_named<T: OriginTier + ?Sized>(origin: &T, known: &[KnownSample]) {
+    let expected = known.iter().filter_map(|sample| sample.object.path.split_once('/'));
+    let mut expected: Vec<&str> = expected.map(|(first, _)| first).collect();
+    expected.sort_unstable();
+    expected.dedup();
+    match tokio::time::timeout(ANSWER_TIMEOUT, origin.directories()).await {
+        Ok(Ok(mut names)) => {
+            names.sort_unstable();
+            assert_eq!(names, expected, "the directories directly below the origin, each once");
+        }
+        Ok(Err(error)) => panic!("the names of directories: {error}"),
+        Err(_) => panic!("the names of directories: nothing in {ANSWER_TIMEOUT:?}"),
     }
 }
 

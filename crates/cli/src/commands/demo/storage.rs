@@ -78,6 +78,10 @@ impl OriginTier for SlowOrigin {
         self.0.stat(path)
     }
 
+    fn directories(&self) -> BoxFuture<'static, Result<Vec<String>, TierError>> {
+        self.0.directories()
+    }
+
     fn layouts(&self, paths: Vec<Arc<str>>) -> Option<LayoutsFuture> {
         self.0.layouts(paths)
     }

@@ -54,10 +54,8 @@ class Tensors:
         import numpy
 
         self._lengths = [-1 if length is None else length for length in shape]
-        self._element = element = numpy.dtype(dtype)
-        wide = numpy.dtype(f"i{min(8, 2 * element.itemsize)}") if element.kind == "u" and element.itemsize > 1 else element
-        # PyTorch has native byte order alone.
-        self._native = wide.newbyteorder("=")
+        self._element = numpy.dtype(dtype)
+        self._native = _tensor_type(self._element)
 
     def __call__(self, sample: Any) -> Any:
         import numpy
@@ -98,6 +96,29 @@ class FieldTensors:
         return fields
 
 
+class NpyTensor:
+    """Makes a tensor of a file that ``numpy.save`` wrote, whatever its type and order. A class, because spawned workers
+    get it pickled."""
+
+    def __call__(self, sample: Any) -> Any:
+        import numpy
+        import torch
+
+        # Fails for objects, which are pickled: reading them would run code.
+        values = numpy.load(io.BytesIO(sample), allow_pickle=False)
+        if not isinstance(values, numpy.ndarray):
+            raise ValueError("it has several arrays, as numpy.savez writes them")
+        return torch.from_numpy(numpy.asarray(values, _tensor_type(values.dtype), order="C"))
+
+
+def _tensor_type(element: Any) -> Any:
+    """The NumPy type of a tensor of these elements, in native byte order."""
+    import numpy
+
+    wide = numpy.dtype(f"i{min(8, 2 * element.itemsize)}") if element.kind == "u" and element.itemsize > 1 else element
+    return wide.newbyteorder("=")
+
+
 def _is_number(kind: tuple[str, list[int | None]] | None) -> bool:
     """Whether PyTorch has tensors of this type."""
     return kind is not None and kind[0].lstrip("<>|=")[0] in "biuf"
@@ -119,7 +140,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return FieldTensors(fields)
     paths = (samples.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
-        return raw
+        return _without_images(samples)
     made = decode if isinstance(decode, ImageDecoder) else _image()
     if samples.catalog.format not in ("files", "tar", "tfrecord", "zip") or samples.catalog.field_types:
         # The classes are not directories, so ImageFolder has no say in them.
@@ -135,11 +156,6 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
             "use a catalog without it (foreread.index(..., exclude=...)), or set decode= to a function, whose label is then None"
         )
     directory = _listed(target)
-    if directory is not None and (empty := _empty_class(directory, samples.catalog.labels)) is not None:
-        raise ConfigError(
-            f"{empty} has no images, and ImageFolder would not number the classes without it; for ImageFolder's class "
-            "numbers, remove the directory or put its images there, or wrap() a DataLoader over ImageFolder"
-        )
     if directory is not None and (path := hidden_file(directory, IMAGES)) is not None:
         raise ConfigError(
             f"{path} is hidden and therefore not a sample, but ImageFolder would include it; for ImageFolder's samples and "
@@ -148,20 +164,22 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     return made
 
 
+def _without_images(samples: Any) -> Decode:
+    """The decoder of samples whose names are of no images. Records of shards are bytes, but files have a type."""
+    if samples.catalog.format not in ("files", "zip"):
+        return raw
+    if (path := samples.catalog.first_without((".npy",))) is None:
+        return NpyTensor()
+    raise ConfigError(
+        f"{path}: no decoder is known for such files; set decode='bytes' for their bytes, 'image' for images, or a function "
+        "of a sample, or leave them out (foreread.index(..., include=...))"
+    )
+
+
 def _without_class(samples: Any) -> int | None:
     """The first sample without a class."""
     targets = array("q", samples.catalog.targets())
     return targets.index(-1) if -1 in targets else None
-
-
-def _empty_class(directory: str, classes: list[str]) -> str | None:
-    """A directory next to the classes' without samples. None if a catalog defines the classes."""
-    if not classes or os.path.exists(os.path.join(directory, CATALOG)):
-        return None
-    known = set(classes)
-    with os.scandir(directory) as entries:
-        others = sorted(entry.path for entry in entries if entry.name not in known and entry.is_dir() and entry.name[0] != ".")
-    return others[0] if others else None
 
 
 def _listed(target: Any) -> str | None:

@@ -104,7 +104,7 @@ class DataLoader:
         collate_fn: as in PyTorch, a function of a list of ``(item, label)``, or of items without labels.
         decode: the input of ``transform``: ``"image"`` (Pillow, RGB), ``"bytes"`` (a buffer, no copy), a function of a sample, or
             ``"auto"``: tensors if the format knows type and shape (a dict of them by name if samples have several
-            fields), images if names have image extensions. ``foreread.image(...)`` decodes, crops and normalises images
+            fields) or files are ``.npy``, images if names have image extensions. Other files are an error. ``foreread.image(...)`` decodes, crops and normalises images
             without the GIL: then batches are tensors of images, and ``transform`` gets each image's tensor.
         labels: the field of each sample whose integer is its label, such as WebDataset's ``"cls"``. By default labels are
             the classes' directories, or the format's column of labels.

@@ -1,0 +1,131 @@
+//! The classes of a dataset of files, in the order of their numbers.
+//!
+//! A class is a directory directly below the base URL, and its number is its position among all of
+//! these. Which files are selected does not matter. So a class has one number in every subset, in
+//! training and in validation. A directory without samples keeps its number. The price is one
+//! request for the names of the directories. Where they cannot be listed, the user names them
+//! ([`IndexOptions::classes`](crate::IndexOptions::classes)).
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use foreread_tier::{Object, OriginTier};
+
+use crate::names::SplitName;
+use crate::{DatasetError, DatasetErrorKind, IndexOptions};
+
+/// The names of classes that a message has.
+const NAMED: usize = 5;
+
+/// The classes of these objects. `None` if they have none, and empty if the user wants none.
+///
+/// # Errors
+/// [`DatasetErrorKind::Listing`] if a part of the dataset was selected and the directories cannot
+/// be listed. [`DatasetErrorKind::Invalid`] if the user's classes do not fit.
+pub(crate) async fn of_files(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    options: &IndexOptions,
+    objects: &[Object],
+) -> Result<Option<Vec<String>>, DatasetError> {
+    let mut found: BTreeSet<&str> = BTreeSet::new();
+    let mut last = "";
+    for object in objects {
+        let label = SplitName::of(&object.path).label(&object.path);
+        // Neighbours have the same class.
+        if label != last && !label.is_empty() {
+            found.insert(label);
+        }
+        last = label;
+    }
+    if let Some(given) = &options.classes {
+        check(base_url, given, found.into_iter())?;
+        return Ok(Some(given.clone()));
+    }
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let mut all: BTreeSet<String> = found.into_iter().map(str::to_owned).collect();
+    match origin.directories().await {
+        Ok(directories) => all.extend(directories),
+        // A listing of everything has found all classes that have samples.
+        Err(error) if !options.is_selected() => {
+            tracing::debug!(%error, "classes without samples are unknown");
+        }
+        Err(error) => {
+            let message = format!(
+                "{base_url}: the classes of a part of the files have unknown numbers, because the directories \
+                 cannot be listed: {error}; set `classes` to the names of all classes in their order, or to \
+                 an empty list for samples without labels"
+            );
+            return Err(DatasetError::new(DatasetErrorKind::Listing, message).with_source(error));
+        }
+    }
+    Ok(Some(all.into_iter().collect()))
+}
+
+/// Checks the user's classes: each occurs once, and each of `found` occurs. An empty list fits
+/// everything, because it means that samples have no labels.
+pub(crate) fn check<'a>(
+    base_url: &str,
+    given: &[String],
+    found: impl Iterator<Item = &'a str>,
+) -> Result<(), DatasetError> {
+    let invalid = |why: String| {
+        Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: `classes` {why}")))
+    };
+    let mut known = HashSet::new();
+    if let Some(twice) = given.iter().find(|name| !known.insert(name.as_str())) {
+        return invalid(format!("has {twice:?} twice; name each class once"));
+    }
+    if known.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<&str> = found.filter(|name| !known.contains(name)).collect();
+    match missing.len() {
+        0 => Ok(()),
+        count => invalid(format!(
+            "lacks {count} of the labels: {}; add them, or exclude their samples",
+            listed(missing.into_iter(), count)
+        )),
+    }
+}
+
+/// The first of `count` names, for a message.
+pub(crate) fn listed<'a>(names: impl Iterator<Item = &'a str>, count: usize) -> String {
+    let some: Vec<&str> = names.take(NAMED).collect();
+    match count - some.len() {
+        0 => some.join(", "),
+        more => format!("{} and {more} more", some.join(", ")),
+    }
+}
+
+/// The classes of a catalog: their names in the order of their numbers.
+#[derive(Debug)]
+pub(crate) struct ClassNumbers<'a> {
+    pub(crate) names: Vec<&'a str>,
+    numbers: HashMap<&'a str, i32>,
+    /// Whether they are more than the samples' labels in the order of their names.
+    pub(crate) are_chosen: bool,
+}
+
+impl<'a> ClassNumbers<'a> {
+    /// The user's classes, or those of the samples. `found` are the samples' labels in byte order.
+    pub(crate) fn of(given: Option<&'a [String]>, found: Vec<&'a str>) -> Self {
+        let names: Vec<&str> = match given {
+            Some(given) => given.iter().map(String::as_str).collect(),
+            None => found.clone(),
+        };
+        let are_chosen = names != found;
+        let numbers = names.iter().zip(0..).map(|(name, number)| (*name, number)).collect();
+        Self { names, numbers, are_chosen }
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<i32> {
+        self.numbers.get(name).copied()
+    }
+
+    /// Whether the names are in byte order, as catalogs of the first versions have them.
+    pub(crate) fn are_sorted(&self) -> bool {
+        self.names.is_sorted()
+    }
+}

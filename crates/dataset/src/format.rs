@@ -1,5 +1,7 @@
 //! How samples are stored in objects, and how that is detected from object names.
 
+use foreread_types::setting;
+
 use crate::{DatasetError, DatasetErrorKind};
 
 /// How samples are stored in objects.
@@ -217,13 +219,16 @@ pub(crate) fn detect<'a>(
         let path = shards.clone().next().unwrap_or(path);
         return Err(compressed(base_url, path));
     }
-    let (shards, all) = paths.fold((0u64, 0u64), |(shards, all), path| {
-        (shards + u64::from(Format::of_shard(path).is_some() || is_compressed(path)), all + 1)
-    });
-    if shards > 0 {
+    let is_shard = |path: &&str| Format::of_shard(path).is_some() || is_compressed(path);
+    let (shards, all) = (paths.clone().filter(is_shard).count(), paths.clone().count());
+    if let Some(first) = paths.clone().find(is_shard) {
+        let suffix = first.rsplit_once('.').map_or(first, |(_, suffix)| suffix);
+        let pattern = format!("**/*.{suffix}");
         tracing::warn!(
-            "{base_url}: {shards} of {all} objects are shards and not all are of one kind: each object is \
-             taken as one sample; choose with --include '**/*.tar' or --format"
+            "{base_url}: {shards} of {all} objects are shards ({first}) and not all are of one kind: each \
+             object is taken as one sample; choose them with {}, or leave them out with {}",
+            setting("include").to(&pattern),
+            setting("exclude").to(&pattern)
         );
     }
     Ok(DetectedFormat::Format(Format::Files))
@@ -244,7 +249,8 @@ fn is_chunk(path: &str) -> bool {
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
         "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; \
-         decompress it and index the result (--format files takes it unchanged)"
+         decompress it and index the result ({} takes it unchanged)",
+        setting("format").to("files")
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
+use foreread_types::setting;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -267,7 +268,8 @@ async fn choose_format(
         && only.size > LARGE_SAMPLE
         && !choices.is_tokens()
     {
-        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set --window", only.path);
+        let window = setting("window");
+        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set {window}", only.path);
     }
     let format = match detected {
         DetectedFormat::Format(Format::Files | Format::Npy)
@@ -428,8 +430,14 @@ fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let message =
-        format!("{base_url}: not there: {}{more}; name what is, or wait until it is", some.join(", "));
+    let is_shard = |name: &String| Format::of_shard(name).is_some() || Format::is_numbered_shard(name);
+    let remedy = match named.iter().all(is_shard) {
+        true => "name what is, or wait until it is".to_owned(),
+        false => format!(
+            "these are no objects; of several directories, name one, or {base_url} for all of its samples"
+        ),
+    };
+    let message = format!("{base_url}: not there: {}{more}; {remedy}", some.join(", "));
     DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
@@ -461,7 +469,8 @@ async fn pack(
     if options.format_options.pack.is_some() && count > 1 {
         let message = format!(
             "{base_url}: pack makes samples of one pair of Megatron's files, and there are {count}: index \
-             each of them, or choose one with --include"
+             each of them, or choose one with {}",
+            setting("include")
         );
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }
@@ -498,7 +507,8 @@ async fn pack(
     if so_far.samples == 0 {
         let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
         if format == Format::Tokens && count > 0 {
-            let message = format!("{base_url}: no file is as long as the window; set a shorter --window");
+            let message =
+                format!("{base_url}: no file is as long as the window; set a shorter {}", setting("window"));
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
         let message = format!(

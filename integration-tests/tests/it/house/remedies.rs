@@ -19,7 +19,7 @@ const COMMAND_ONLY: &[(&str, &str)] = &[
 ];
 
 /// Texts with an option that is none of foreread's own settings, or that stands in a command to
-/// enter, which works from Python, too.
+/// enter. The package for Python has the command, too.
 const OTHER_OPTIONS: &[&str] = &[
     "foreread cache clean {} --all",
     "`foreread index --help`",
@@ -27,6 +27,7 @@ const OTHER_OPTIONS: &[&str] = &[
     "storage blob set-tier --tier Hot",
     "without --sparse",
     "that `--version` shows",
+    "\"--exact\", &format!",
 ];
 
 /// Whether a line of code has an option of a command, as `--memory`.

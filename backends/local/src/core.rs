@@ -54,7 +54,7 @@ impl LocalOrigin {
         let name = root.display().to_string();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(|errno| match errno {
-            Errno::NOENT => from_errno(errno, &name).with_detail("there is no such directory"),
+            Errno::NOENT => from_errno(errno, &name).with_detail("there is no such file or directory"),
             Errno::NOTDIR if is_something_else(root) => TierError::new(ErrorKind::Invalid, NAME)
                 .with_object(&*name)
                 .with_detail("it is not a directory")

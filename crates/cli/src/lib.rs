@@ -52,6 +52,7 @@ pub fn run_with(registry: Registry) -> ExitCode {
 /// own arguments are not the command's.
 pub fn run_arguments(registry: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
     let words: Vec<OsString> = words.into_iter().collect();
+    foreread::Interface::Command.set();
     let parsed = command(&registry).try_get_matches_from(&words);
     let arguments = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,

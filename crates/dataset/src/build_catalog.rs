@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use arrow_schema::ArrowError;
 use foreread_tier::{Object, Version};
+use foreread_types::setting;
 
 use crate::catalog::shortened;
 use crate::catalog_file::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
@@ -133,8 +134,9 @@ impl Catalog {
             if computed > MOST_EXPANDED {
                 return Err(invalid(format!(
                     "{computed} samples have computed places, but their lengths or labels differ from shard \
-                     to shard: index the shards of one length together, or leave out --label (at most \
-                     {MOST_EXPANDED} places are stored)"
+                     to shard: index the shards of one length together, or leave out {} (at most \
+                     {MOST_EXPANDED} places are stored)",
+                    setting("label")
                 )));
             }
             shards.iter_mut().for_each(|shard| shard.rows.expand());

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use foreread_types::setting;
+
 use crate::{DatasetError, DatasetErrorKind};
 
 /// How samples are stored in objects.
@@ -229,11 +231,13 @@ pub(crate) fn detect<'a>(
     let shards: Vec<&&str> = shards.collect();
     if let Some(first) = most_frequent(&shards) {
         let ending = first.rfind('.').map_or("", |dot| &first[dot..]);
+        let pattern = format!("**/*{ending}");
         tracing::warn!(
-            "{base_url}: {} of {all} objects are shards and not all are of one kind: each object is taken as \
-             one sample; to read those of one kind, index them with `include`, such as '**/*{ending}', or \
-             set `format`",
-            shards.len()
+            "{base_url}: {} of {all} objects are shards ({first}) and not all are of one kind: each object is \
+             taken as one sample; choose those of one kind with {}, or leave them out with {}",
+            shards.len(),
+            setting("include").to(&pattern),
+            setting("exclude").to(&pattern)
         );
     }
     Ok(DetectedFormat::Format(Format::Files))
@@ -389,7 +393,8 @@ fn is_chunk(path: &str) -> bool {
 pub(crate) fn compressed(base_url: &str, path: &str) -> DatasetError {
     let message = format!(
         "{base_url}: {path:?} is a compressed shard, so its samples cannot be read individually; \
-         decompress it and index the result (--format files takes it unchanged)"
+         decompress it and index the result ({} takes it unchanged)",
+        setting("format").to("files")
     );
     DatasetError::new(DatasetErrorKind::Unsupported, message)
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
+use foreread_types::setting;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
@@ -371,7 +372,14 @@ async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
 /// The error for named objects that are missing.
 fn missing(base_url: &str, named: &BTreeSet<String>) -> DatasetError {
     let names = listed(named.iter().map(String::as_str), named.len());
-    let message = format!("{base_url}: not there: {names}; name what is, or wait until it is");
+    let is_shard = |name: &String| Format::of_shard(name).is_some() || Format::is_numbered_shard(name);
+    let remedy = match named.iter().all(is_shard) {
+        true => "name what is, or wait until it is".to_owned(),
+        false => format!(
+            "these are no objects; of several directories, name one, or {base_url} for all of its samples"
+        ),
+    };
+    let message = format!("{base_url}: not there: {names}; {remedy}");
     DatasetError::new(DatasetErrorKind::Invalid, message)
 }
 
@@ -403,7 +411,8 @@ async fn pack(
     if options.format_options.pack.is_some() && count > 1 {
         let message = format!(
             "{base_url}: pack makes samples of one pair of Megatron's files, and there are {count}: index \
-             each of them, or choose one with --include"
+             each of them, or choose one with {}",
+            setting("include")
         );
         return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
     }

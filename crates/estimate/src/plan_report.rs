@@ -12,6 +12,7 @@ use foreread::plan::{
 };
 use foreread::size::ByteSize;
 use foreread::{Catalog, Error, ErrorKind, Result};
+use foreread_types::setting;
 use serde::Serialize;
 
 use crate::ServerReport;
@@ -265,7 +266,8 @@ impl fmt::Display for PlanReport {
             writeln!(out, "             {all}: no policy reads less for all ranks together")?;
         }
         if forecast.is_empty() {
-            writeln!(out, "time         unknown (run `foreread calibrate`, or set --origin-limit)")?;
+            let limit = setting("origin-limit");
+            writeln!(out, "time         unknown (run `foreread calibrate`, or set {limit})")?;
         }
         epoch_lines(out, forecast)?;
         for more in &self.one_more_gigabyte {

@@ -5,6 +5,7 @@ use std::fmt;
 use foreread::dataset::{ServerShare, ServerShares};
 use foreread::size::ByteSize;
 use foreread::{Catalog, Format};
+use foreread_types::setting;
 use serde::Serialize;
 
 /// Servers that the text lists. The JSON report has all.
@@ -150,9 +151,10 @@ impl fmt::Display for ServerReport {
             writeln!(
                 out,
                 "released to an archive: {} samples, {}; restore them with `lfs hsm_restore FILE`, or load \
-                 with --recall",
+                 with {}",
                 self.released_samples,
-                ByteSize(self.released_bytes)
+                ByteSize(self.released_bytes),
+                setting("recall")
             )?;
         }
         let what = if self.is_packed { "shard, once per run" } else { "file, in each epoch that reads it" };

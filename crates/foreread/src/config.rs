@@ -81,7 +81,7 @@ impl FromStr for Memory {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text {
             "auto" => Ok(Self::Auto),
-            size => size.parse::<ByteSize>().map(|size| Self::Bytes(size.0)),
+            size => ByteSize::of_cache(size).map(|size| Self::Bytes(size.0)),
         }
     }
 }
@@ -127,7 +127,7 @@ impl FromStr for Disk {
             }
             None => (size, false),
         };
-        let bytes = size.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
+        let bytes = ByteSize::of_cache(size).map_err(|error| error.to_string())?.0;
         Ok(Self { directory: directory.into(), bytes, shared })
     }
 }

@@ -77,7 +77,7 @@ mod units;
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
 pub use foreread_oracle::Deal;
-pub use foreread_types::SampleId;
+pub use foreread_types::{Interface, SampleId};
 
 pub use crate::agent_choice::{AGENT_VARIABLE, AgentChoice, default_socket};
 pub use crate::builder::Builder;

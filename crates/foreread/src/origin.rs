@@ -8,7 +8,7 @@ use std::time::Duration;
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack, Units};
 use foreread_tier::{OpenContext, OpenOptions, OriginTier, TierProfile};
-use foreread_types::DatasetIdentity;
+use foreread_types::{DatasetIdentity, setting};
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +18,9 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::target::{Target, TargetSpec, is_named_as_shard};
 use crate::units::unit_memory;
+
+/// The suffixes of tables and lists, which name samples and are none.
+const TABLES: &[&str] = &["csv", "tsv", "txt", "json", "jsonl", "ndjson", "xlsx"];
 
 /// The limits and policies that all origins of a run share.
 #[derive(Clone, Debug)]
@@ -209,8 +212,9 @@ pub(crate) async fn open(
     if let Some(format) = format.filter(|format| *format != catalog.format()) {
         let (base, is, configured) = (catalog.base_url(), catalog.format().name(), format.name());
         return Err(Error::usage(format!(
-            "the catalog of {base} has the format {is}, but --format is {configured}; leave it out, \
-             or index the data again"
+            "the catalog of {base} has the format {is}, but {} is set; leave it out, or index \
+             the data again",
+            setting("format").to(configured)
         )));
     }
     let identity = catalog.identity(store.place());
@@ -253,15 +257,34 @@ async fn open_catalog(path: &Path, context: &OpenContext) -> Result<Catalog> {
         .map_err(|error| Error::new(ErrorKind::System, format!("the catalog was not opened: {error}")))?;
     opened.map_err(|error| match error.kind() {
         DatasetErrorKind::NotACatalog => {
+            if let Some(error) = table_error(path) {
+                return error;
+            }
             let message = format!(
-                "{0} is neither a directory nor a catalog made by `foreread index`; if it has samples, run \
-                 `foreread index {0}` first",
-                path.display()
+                "{} is neither a directory nor a catalog made by `foreread index`; name the directory of the \
+                 samples, or set {} if it is a shard",
+                path.display(),
+                setting("format")
             );
             Error::dataset(DatasetErrorKind::NotACatalog, message)
         }
         _ => Error::from(error),
     })
+}
+
+/// The error for a file that lists samples, such as `train.csv`, if its name shows that.
+fn table_error(path: &Path) -> Option<Error> {
+    let suffix = path.extension()?.to_str()?.to_ascii_lowercase();
+    if !TABLES.contains(&&*suffix) {
+        return None;
+    }
+    let message = format!(
+        "{} is a table or a list of samples, and tables are not read yet: name the directory or the shards \
+         of the samples, and look up a row by its sample's path ({} indexes it as one sample)",
+        path.display(),
+        setting("format").to("files")
+    );
+    Some(Error::dataset(DatasetErrorKind::Unsupported, message))
 }
 
 /// Makes a relative path absolute, so that a catalog is valid in every directory. Returns anything
@@ -293,6 +316,12 @@ pub(crate) async fn index(
     let format = options.format.or(options.format_options.is_tokens().then_some(Format::Tokens));
     let Target { url, objects } =
         context.runtime.spawn_blocking(move || Target::of(&names, format)).await.map_err(ended)??;
+    if let [only] = &objects[..]
+        && options.format.is_none()
+        && let Some(error) = table_error(&Path::new(&url).join(only))
+    {
+        return Err(error);
+    }
     let options = options.naming(objects);
     let origin = registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use foreread_oracle::Run;
 use foreread_tier::{Object, OpenContext, OpenOptions, OriginTier, ReadRequest, Span};
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick, setting};
 use futures::StreamExt;
 
 use crate::config::Config;
@@ -111,10 +111,11 @@ fn warn(url: &str, files: &BTreeMap<SampleId, Object>, recall: bool) {
     let more = if files.len() > LISTED { ", ..." } else { "" };
     let remedy = match recall {
         true => "they are restored in the background",
-        false => {
+        false => &format!(
             "the first read of each waits until it is restored. Run `lfs hsm_restore FILE` for each \
-                  before, or set --recall (in Python recall=True)"
-        }
+                 before, or set {}",
+            setting("recall")
+        ),
     };
     tracing::warn!(
         "{url}: {} files ({}) were released to an archive: {}{more}; {remedy}",

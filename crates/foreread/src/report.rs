@@ -98,6 +98,9 @@ pub struct AgentReport {
     pub direct_samples: u64,
     /// Their bytes.
     pub direct_bytes: u64,
+    /// The number of ranks that share it, if it is the cache of a node without an agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_by: Option<u32>,
 }
 
 /// How much of a dataset the node's agent has in memory.
@@ -232,7 +235,7 @@ impl UnitsReport {
 }
 
 /// The samples exchanged between a rank and the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeersReport {
     /// Samples that this rank served to others.
     pub served: u64,

@@ -16,6 +16,21 @@ use std::str::FromStr;
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
+    /// The size of a cache. A plain number that holds no sample is refused, because its unit was
+    /// forgotten.
+    ///
+    /// # Errors
+    /// As parsing, and for 1 to 1023 without a unit: `8` was meant to be 8 GiB.
+    pub fn of_cache(text: &str) -> Result<Self, ParseSizeError> {
+        let size: Self = text.parse()?;
+        let is_plain = text.trim().bytes().all(|byte| byte.is_ascii_digit());
+        if is_plain && (1..SMALLEST_PLAIN_CACHE).contains(&size.0) {
+            let why = "so few bytes hold no sample; write the unit, e.g. 8GiB or 500MB";
+            return Err(ParseSizeError { text: text.to_owned(), why });
+        }
+        Ok(size)
+    }
+
     /// The next size that prints without a loss, so that a user who writes the printed text gets no
     /// less than this.
     pub(crate) fn rounded_up(self) -> Self {
@@ -52,8 +67,21 @@ const TIB: (&str, u64) = ("tib", 1 << 40);
 
 /// The text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("invalid size '{0}': expected bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, e.g. 256MiB")]
-pub struct ParseSizeError(String);
+#[error("invalid size '{text}': {why}")]
+pub struct ParseSizeError {
+    text: String,
+    why: &'static str,
+}
+
+impl ParseSizeError {
+    fn new(text: &str) -> Self {
+        let why = "expected bytes, plain or with B KB MB GB TB or KiB MiB GiB TiB, e.g. 256MiB";
+        Self { text: text.to_owned(), why }
+    }
+}
+
+/// Cache sizes below this need a unit: `8` was meant to be 8 GiB.
+const SMALLEST_PLAIN_CACHE: u64 = 1 << 10;
 
 impl FromStr for ByteSize {
     type Err = ParseSizeError;
@@ -61,7 +89,7 @@ impl FromStr for ByteSize {
     /// The case of units is ignored. A space before the unit and a decimal fraction are allowed.
     /// The result is rounded down to whole bytes.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ParseSizeError(text.to_owned());
+        let wrong = || ParseSizeError::new(text);
         let trimmed = text.trim();
         let split = trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(split);
@@ -103,7 +131,7 @@ impl FromStr for ByteRate {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let size = text.trim().strip_suffix("/s").unwrap_or(text);
-        size.parse::<ByteSize>().map(|size| Self(size.0)).map_err(|_| ParseSizeError(text.to_owned()))
+        size.parse::<ByteSize>().map(|size| Self(size.0)).map_err(|_| ParseSizeError::new(text))
     }
 }
 
@@ -137,6 +165,20 @@ mod tests {
         }
         assert_eq!("100MB/s".parse(), Ok(ByteRate(100_000_000)));
         assert_eq!("5KiB".parse(), Ok(ByteRate(5120)));
+    }
+
+    #[test]
+    fn cache_without_its_unit_is_refused() {
+        for text in ["1", "8", " 64 ", "1023"] {
+            let error = ByteSize::of_cache(text).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("invalid size '{text}': ")) && error.contains("8GiB"),
+                "{error}"
+            );
+        }
+        for (text, bytes) in [("0", 0), ("1024", 1024), ("8B", 8), ("0.5KiB", 512)] {
+            assert_eq!(ByteSize::of_cache(text), Ok(ByteSize(bytes)), "{text}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use foreread_local::disk::DiskTier;
 use foreread_memory::MemoryTier;
 use foreread_planner::{Origin, unit_reads};
 use foreread_tier::{CacheTier, Span, StoredPart};
-use foreread_types::{SampleId, Sizes};
+use foreread_types::{SampleId, Sizes, setting};
 use serde::Serialize;
 
 #[cfg(any(feature = "agent", feature = "peer"))]
@@ -226,7 +226,7 @@ impl fmt::Display for RoomForAll {
         let each = if self.ranks > 1 { " on each rank" } else { "" };
         let [own_memory, own_disk] = self.has.map(ByteSize);
         write!(f, "{memory} of memory or {disk} of disk{each}, and there are {own_memory} and {own_disk}; ")?;
-        f.write_str("set --memory or --disk")
+        write!(f, "set {} or {}", setting("memory"), setting("disk"))
     }
 }
 

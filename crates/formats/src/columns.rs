@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use foreread_types::setting;
+
 use crate::ColumnValues;
 
 /// Names of a column of labels. The first one that a table has is used.
@@ -82,7 +84,7 @@ pub(crate) fn choose(candidates: &[Candidate<'_>], field: Option<&str>) -> Resul
     if candidates.len() > LISTED {
         names.push("...");
     }
-    Err(format!("{problem}: choose one with --field: {}", names.join(", ")))
+    Err(format!("{problem}: choose one with {}: {}", setting("field"), names.join(", ")))
 }
 
 /// What the values of a column of labels are.
@@ -170,7 +172,7 @@ mod tests {
             [(None, "several columns have bytes"), (Some("x"), "no column of bytes or text has the path 'x'")]
         {
             let error = chosen(&[("a", true), ("b", true), ("text", false)], field).unwrap_err();
-            assert_eq!(error, format!("{problem}: choose one with --field: a, b, text"));
+            assert_eq!(error, format!("{problem}: choose one with {}: a, b, text", setting("field")));
         }
         let error = chosen(&[("imaged", true)], Some("image")).unwrap_err();
         assert!(error.starts_with("no column of bytes or text"), "{error}");

@@ -3,6 +3,8 @@
 //! Window `i` holds the tokens `i * stride` to `i * stride + window`. The windows are one [`Run`]
 //! whatever their number. The price is that windows ignore the boundaries of documents.
 
+use foreread_types::setting;
+
 use crate::element::ElementType;
 use crate::found::{Extents, FoundSamples, Run};
 use crate::{FileSource, FormatError, npy};
@@ -27,7 +29,7 @@ pub struct WindowOptions {
 /// invalid.
 pub async fn raw(source: &dyn FileSource, options: &WindowOptions) -> Result<FoundSamples, FormatError> {
     if options.dtype.is_empty() {
-        let why = "the file has only tokens: set their type by --dtype, e.g. --dtype u16";
+        let why = format!("the file has only tokens: set their type, e.g. {}", setting("dtype").to("u16"));
         return Err(FormatError::unsupported(0, why));
     }
     let element = ElementType::parse(&options.dtype, 0)?;

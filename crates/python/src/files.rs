@@ -11,7 +11,7 @@ use std::ffi::OsString;
 use std::fs::Metadata;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -69,13 +69,14 @@ fn look_up(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found
     let threads = THREADS.min(paths.len().div_ceil(1024)).max(1);
     let each = paths.len().div_ceil(threads).max(1);
     let times = ChangeTimes::below(Path::new(base));
+    let base_path = Path::new(base);
+    let directory = Base { root, base: base_path, canonical: std::fs::canonicalize(base_path).ok() };
     let seen: Vec<Option<Object>> = std::thread::scope(|scope| {
         let parts: Vec<_> = paths
             .chunks(each)
             .map(|part| {
-                scope.spawn(move || {
-                    part.iter().map(|path| object(root, Path::new(base), path, times)).collect::<Vec<_>>()
-                })
+                let directory = &directory;
+                scope.spawn(move || part.iter().map(|path| directory.object(path, times)).collect::<Vec<_>>())
             })
             .collect();
         // The files of a panicked thread count as missing and are read as usual.
@@ -111,19 +112,34 @@ fn look_up(root: &Path, base: &str, paths: &[PathBuf]) -> foreread::Result<Found
     Ok(FoundFiles { catalog: Some(catalog), numbers, times })
 }
 
-/// The object at `path`, if it is a file below `base`, which the path may spell `root`.
-fn object(root: &Path, base: &Path, path: &Path, times: ChangeTimes) -> Option<Object> {
-    let plain = below(root, path).or_else(|| below(base, path));
-    let (inside, file) = match plain {
-        Some(inside) => {
-            let file = std::fs::metadata(base.join(&inside)).ok()?;
-            (inside, file)
-        }
-        None => normalized(base, path)?,
-    };
-    let inside = inside.into_os_string().into_string().ok().filter(|inside| inside.len() <= MAX_PATH)?;
-    let version = Some(times.version_of(&file));
-    file.is_file().then(|| Object { path: inside.into(), size: file.len(), version })
+/// The directory of a dataset's files.
+struct Base<'a> {
+    /// As the dataset may spell it.
+    root: &'a Path,
+    base: &'a Path,
+    /// Without symbolic links, if it exists.
+    canonical: Option<PathBuf>,
+}
+
+impl Base<'_> {
+    /// The object at `path`, if it is a file below the directory.
+    fn object(&self, path: &Path, times: ChangeTimes) -> Option<Object> {
+        let plain = below(self.root, path).or_else(|| below(self.base, path));
+        let inside = plain.or_else(|| self.resolved(path))?;
+        let file = std::fs::metadata(self.base.join(&inside)).ok()?;
+        let inside = inside.into_os_string().into_string().ok().filter(|inside| inside.len() <= MAX_PATH)?;
+        let version = Some(times.version_of(&file));
+        file.is_file().then(|| Object { path: inside.into(), size: file.len(), version })
+    }
+
+    /// The part of a path below the directory, if the path is relative, or has `..` or symbolic
+    /// links. The file itself may be a link to elsewhere.
+    fn resolved(&self, path: &Path) -> Option<PathBuf> {
+        let (directory, name) = (path.parent()?, path.file_name()?);
+        let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+        let directory = std::fs::canonicalize(directory).ok()?;
+        Some(directory.strip_prefix(self.canonical.as_ref()?).ok()?.join(name))
+    }
 }
 
 /// The part of `path` after `root/`, if it is in the form of catalog paths.
@@ -133,23 +149,6 @@ fn below(root: &Path, path: &Path) -> Option<PathBuf> {
     let rest = path.as_os_str().as_bytes().strip_prefix(root)?.strip_prefix(b"/")?;
     let odd = rest.split(|&byte| byte == b'/').any(|part| matches!(part, b"" | b"." | b".."));
     (!odd).then(|| PathBuf::from(OsString::from_vec(rest.to_vec())))
-}
-
-/// The same for a path with `..` or `//`, if the normalized path leads to the same file. With
-/// symbolic links it may lead to another.
-fn normalized(base: &Path, path: &Path) -> Option<(PathBuf, Metadata)> {
-    let mut normal = PathBuf::new();
-    for part in std::path::absolute(path).ok()?.components() {
-        match part {
-            Component::ParentDir => {
-                normal.pop();
-            }
-            part => normal.push(part),
-        }
-    }
-    let inside = normal.strip_prefix(base).ok()?;
-    let (there, here) = (std::fs::metadata(path).ok()?, std::fs::metadata(&normal).ok()?);
-    ((there.dev(), there.ino()) == (here.dev(), here.ino())).then(|| (inside.to_owned(), here))
 }
 
 /// The path of a hidden file, or one in a hidden directory, below a class of `root`, with one of

@@ -74,6 +74,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        foreread::Interface::Python.set();
         module.add("MAX_EPOCHS", foreread::Config::MAX_EPOCHS)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }

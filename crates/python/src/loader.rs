@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use foreread::SampleId;
 use foreread::ranks::Token;
-use foreread::ranks::{Meeting, Meetings};
+use foreread::ranks::{Meeting, Meetings, RendezvousProgress};
 use foreread::{Builder, Catalog, Config, Error, Jump, LoadError, LoadErrorKind, Loader, State};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -165,6 +165,14 @@ fn with_token(py: Python<'_>, meeting: Meeting, config: &Config) -> PyResult<Mee
     Ok(meeting.token(token))
 }
 
+/// Logs the ranks that a rank waits for.
+fn log_waiting(waiting: &RendezvousProgress) {
+    match waiting.is_overdue {
+        true => tracing::warn!(target: "foreread", "{waiting}"),
+        false => tracing::debug!(target: "foreread", "{waiting}"),
+    }
+}
+
 /// A builder for `target` with all settings.
 pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> PyResult<Builder> {
     let mut builder = match target.cast::<PyCatalog>() {
@@ -186,8 +194,7 @@ pub(crate) fn builder(target: &Bound<'_, PyAny>, settings: PythonSettings) -> Py
         match meeting.map_err(|error| errors::raised(&error))? {
             Some(meeting) => {
                 let meeting = with_token(target.py(), meeting, &settings.config)?;
-                let log = |waiting: &_| tracing::info!(target: "foreread", "{waiting}");
-                let meeting = MEETINGS.numbered(meeting).progress(log);
+                let meeting = MEETINGS.numbered(meeting).progress(log_waiting);
                 #[cfg(target_os = "linux")]
                 let meeting = meeting.node_host(Arc::new(foreread_agent::JobHost));
                 builder = builder.peers(meeting);

@@ -121,7 +121,7 @@ impl PySample {
             let format = this.catalog().format().name();
             let message = format!(
                 "samples of {format} have no known type: decode them, for example by \
-                 numpy.load(io.BytesIO(sample)) or numpy.frombuffer(sample, dtype)"
+                 numpy.load(sample.open()) or numpy.frombuffer(sample, dtype)"
             );
             return Err(pyo3::exceptions::PyTypeError::new_err(message));
         };
@@ -183,6 +183,12 @@ impl PySample {
         }
     }
 
+    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it is
+    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        values::as_file(slf.as_any())
+    }
+
     fn __len__(&self) -> usize {
         self.data.peek().len()
     }
@@ -229,6 +235,12 @@ impl PyField {
     #[getter]
     fn id(&self) -> u64 {
         self.id
+    }
+
+    /// The part as a file for reading, without a copy of its bytes, which the file holds until it is
+    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        values::as_file(slf.as_any())
     }
 
     fn __len__(&self) -> usize {

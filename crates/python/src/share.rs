@@ -17,7 +17,7 @@ use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
 use crate::sample::fill_view;
 use crate::source::SourceSlot;
-use crate::{process_local, settings};
+use crate::{process_local, settings, values};
 
 /// Makes the source serve other processes, unless it does already, and returns the address.
 pub(crate) fn start(
@@ -226,6 +226,12 @@ impl SharedSample {
     #[getter]
     fn is_shared(&self) -> PyResult<bool> {
         self.held.get("sample").map(SharedBytes::is_shared)
+    }
+
+    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it is
+    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        values::as_file(slf.as_any())
     }
 
     fn __len__(&self) -> PyResult<usize> {

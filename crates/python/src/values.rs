@@ -24,6 +24,11 @@ pub(crate) fn label<'py>(
     }
 }
 
+/// A buffer as a file for reading.
+pub(crate) fn as_file<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    buffer.py().import("foreread._sample_file")?.call_method1("SampleFile", (buffer,))
+}
+
 /// Whether samples may have labels.
 pub(crate) fn has_labels(catalog: &Catalog) -> bool {
     !catalog.labels().is_empty() || catalog.value_names().iter().any(|name| name == LABEL)
@@ -102,8 +107,7 @@ pub(crate) fn npy<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>
     let head = format.call_method1(reader, (&file,))?;
     let (shape, is_fortran, dtype): (Bound<'py, PyAny>, bool, Bound<'py, PyAny>) = head.extract()?;
     if dtype.getattr("hasobject")?.extract()? {
-        let message =
-            "the array has Python objects: numpy.load(io.BytesIO(sample), allow_pickle=True) reads them";
+        let message = "the array has Python objects: numpy.load(sample.open(), allow_pickle=True) reads them";
         return Err(pyo3::exceptions::PyTypeError::new_err(message));
     }
     let count = numpy.call_method1("prod", (&shape,))?.call_method0("item")?.call_method0("__int__")?;

@@ -95,10 +95,47 @@ def test_missing_target_is_named(tmp_path: Path) -> None:
 
 
 def test_file_without_a_dataset_is_corrupt(tmp_path: Path) -> None:
-    file = tmp_path / "notes.txt"
+    file = tmp_path / "notes.md"
     file.write_text("no catalog")
-    with pytest.raises(foreread.CorruptError, match="notes.txt"):
+    with pytest.raises(foreread.CorruptError, match=r"notes\.md is neither .*, or set format= if it is a shard"):
         foreread.Loader(file)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.txt", "train.jsonl", "coco.json"])
+def test_table_is_not_taken_for_a_dataset(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("a/1.jpg,0\n")
+    for make in (foreread.Loader, foreread.index):
+        with pytest.raises(foreread.ConfigError, match=f"{name} is a table .* not read yet: name the directory"):
+            make(tmp_path / name)
+    assert len(foreread.index(tmp_path / name, format="files")) == 1
+
+
+def test_missing_file_is_no_missing_directory(tmp_path: Path) -> None:
+    with pytest.raises(foreread.NotFoundError, match=r"train\.foreread.*there is no such file or directory"):
+        foreread.Loader(tmp_path / "train.foreread")
+
+
+def test_remedy_names_the_format_of_the_stray_shard(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (directory / "stray.parquet").write_bytes(b"PAR1")
+    foreread.index(directory)
+    assert "1 of 101 objects are shards (stray.parquet)" in caplog.text
+    assert "include='**/*.parquet', or leave them out with exclude='**/*.parquet'" in caplog.text
+
+
+@pytest.mark.parametrize("settings", [{"memory": 8}, {"memory": "8"}, {"disk": {"/nowhere": 64}}, {"memory_alone": 8}])
+def test_size_without_its_unit_is_refused(directory: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(foreread.ConfigError, match="so few bytes hold no sample; write the unit, e.g. 8GiB"):
+        foreread.Loader(directory, **settings)
+
+
+def test_remedies_are_arguments_of_python(directory: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [b"1"], "b": [b"2"]}), tmp_path / "x.parquet")
+    with pytest.raises(foreread.ConfigError, match=r"choose one with field=: a, b.*help\(foreread.index\).*format='files'"):
+        foreread.index(tmp_path / "x.parquet")
+    assert "set origin_limit=)" in str(foreread.plan(directory, epochs=2))
 
 
 def test_invalid_environment_setting_names_the_variable(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

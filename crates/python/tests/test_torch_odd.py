@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch")
 import foreread
 from torch_images import SAMPLES, Image, assert_same, batches, folder, generators, images, served, to_tensor, torchvision  # noqa: F401
 from foreread.torch import DataLoader, Dataset, wrap
-from foreread.torch._files import _SampleFile
+from foreread._sample_file import SampleFile
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import Dataset as AnyDataset
 
@@ -151,9 +151,9 @@ def test_descriptor_of_a_served_file_reads_the_read_ahead_bytes() -> None:
     np.save(file, array)
     held = file.getvalue()
     # The file does not exist, so a second read is impossible.
-    gone = _SampleFile(held, "/nowhere/sample.npy")
+    gone = SampleFile(held, "/nowhere/sample.npy")
     assert (np.load(gone.buffered()) == array).all()
-    with _SampleFile(held, "/nowhere/sample.npy").buffered() as opened:
+    with SampleFile(held, "/nowhere/sample.npy").buffered() as opened:
         head = opened.read(10)
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
         assert os.fstat(opened.fileno()).st_size == len(held) == len(mapped)

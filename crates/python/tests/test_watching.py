@@ -59,7 +59,9 @@ def test_stats_cover_the_time_since_the_last_call(directory: Path) -> None:
             next(loader)
         second = loader.stats()
         assert second.samples == 200 and second.hits["memory"] == 1.0 and second.origin_bytes == TOTAL
-        assert loader.stats().samples_per_second == 0.0
+        third = loader.stats()
+        assert third.samples_per_second == 0.0 and third.limiting == "nothing"
+        assert "200 samples, none since the last stats(); the whole run: " in str(third) and "limited" not in str(third)
         line = str(second)
         assert "200 samples" in line and "memory 100%" in line and "\n" not in line
         with pytest.raises(AttributeError):
@@ -114,6 +116,29 @@ def test_plot_of_a_torch_loader(directory: Path, tmp_path: Path) -> None:
 )
 def test_bottleneck_is_named(changes: dict[str, float], reads: dict[str, int], expected: str) -> None:
     assert _stats.build(report(changes["seconds"], changes["stalled"], reads), None).limiting == expected
+
+
+def test_cache_of_a_node_is_no_agent() -> None:
+    def read(samples: int, origin_bytes: int) -> dict[str, Any]:
+        made = report(10.0, 5.0, {"agent": samples}, origin_bytes=origin_bytes)
+        made["epochs"][0]["reads"]["agent"]["bytes"] = 10 * samples
+        return made | {"agent": {"shared_by": 2, "direct_samples": 3}}
+
+    cold, warm = read(100, 1000), read(400, 1000)
+    first, second, both = _stats.build(cold, None), _stats.build(warm, cold | {"epochs": []}), _stats.build(warm, None)
+    assert first.hits["origin"] == 1.0 and first.limiting == "origin" and "agent" not in str(first)
+    assert second.hits["node cache"] == 1.0 and second.limiting == "node cache" and "agent" not in str(second)
+    assert both.hits["origin"] == 0.25 and both.direct["node cache"] == 3
+    assert "samples read directly: 3 node cache" in str(both)
+    agent = warm | {"agent": {"direct_samples": 2}, "peers": {"late": 4, "lost": 0}}
+    assert _stats.build(agent, None).limiting == "agent"
+    assert _stats.build(agent, None).direct == {"late peers": 4, "lost peers": 0, "agent": 2}
+
+
+def test_every_bottleneck_has_a_remedy_and_a_row() -> None:
+    rows = (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text()
+    for name in _stats._REMEDY:
+        assert f"| `{name}` |" in rows, name
 
 
 def test_throttling_store_and_a_short_look_ahead_are_named() -> None:

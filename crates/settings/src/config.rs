@@ -32,7 +32,8 @@ pub fn config(knobs: &Knobs) -> Result<Config> {
     config.memory = knobs.parse("memory")?.unwrap_or(config.memory);
     config.disk = knobs.parse::<DisksSetting>("disk")?.map_or(config.disk, |disks| disks.0);
     config.agent = knobs.parse("agent")?.unwrap_or(config.agent);
-    config.memory_alone = knobs.parse::<ByteSize>("memory-alone")?.map_or(config.memory_alone, |size| size.0);
+    config.memory_alone =
+        knobs.parse::<CacheSize>("memory-alone")?.map_or(config.memory_alone, |size| size.0);
     config.job_name = knobs.parse("job-name")?;
     let look_ahead = knobs.parse::<AutoSetting<ByteSize>>("look-ahead")?.and_then(|look_ahead| look_ahead.0);
     config.look_ahead = look_ahead.map_or(config.look_ahead, |size| size.0);
@@ -106,6 +107,17 @@ pub fn format(knobs: &Knobs) -> Result<Option<Format>> {
             Some(format) => Ok(Some(format)),
             None => Err(knobs.refuse("format", "this build does not read it")),
         },
+    }
+}
+
+/// The size of a cache, without a forgotten unit.
+struct CacheSize(u64);
+
+impl FromStr for CacheSize {
+    type Err = foreread::size::ParseSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        ByteSize::of_cache(text).map(|size| Self(size.0))
     }
 }
 

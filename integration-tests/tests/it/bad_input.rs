@@ -56,9 +56,9 @@ fn empty_directory_is_an_error() {
 #[test]
 fn file_that_is_not_a_catalog_is_refused() {
     let samples = Samples::awkward(3, 10);
-    samples.add("notes.txt", b"hello");
-    let line = run(&mut foreread(["load", samples.path().join("notes.txt").to_str().unwrap()])).fails(1);
-    assert_contains(&line, &["notes.txt", "neither a directory nor a catalog"]);
+    samples.add("notes.md", b"hello");
+    let line = run(&mut foreread(["load", samples.path().join("notes.md").to_str().unwrap()])).fails(1);
+    assert_contains(&line, &["notes.md", "neither a directory nor a catalog"]);
 }
 
 /// Indexes, changes one file and loads: one line names the file and the change.

@@ -6,6 +6,7 @@
 
 mod language;
 mod names;
+mod remedies;
 mod semantics;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,10 +12,13 @@ pub(super) const NAME: &str = "disk";
 /// The error of a system call on the path `object`.
 pub(super) fn from_errno(errno: Errno, object: impl std::fmt::Display) -> TierError {
     let (kind, remedy) = match errno {
-        Errno::NOSPC => (ErrorKind::Full, Some("the disk is full; free some of it or give --disk less")),
-        Errno::DQUOT => {
-            (ErrorKind::Full, Some("this user's quota is used up; free some of it or give --disk less"))
+        Errno::NOSPC => {
+            (ErrorKind::Full, Some("the disk is full; free some of it or give the disk tier less"))
         }
+        Errno::DQUOT => (
+            ErrorKind::Full,
+            Some("this user's quota is used up; free some of it or give the disk tier less"),
+        ),
         Errno::ROFS => {
             (ErrorKind::Denied, Some("the file system is read-only; choose a directory on another"))
         }

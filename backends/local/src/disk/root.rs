@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use foreread_tier::{ErrorKind, TierError};
+use foreread_types::setting;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -164,9 +165,12 @@ pub(super) fn open(directory: &DiskDirectory) -> Result<CacheRoot, TierError> {
     let root =
         |name: &str, descriptor| CacheRoot::Open(Folder::new(descriptor, path.join(name), permissions));
     let not_kept = |why: String| {
-        let remedy = "a cache there could be read or replaced by other users. If all who can write to it \
-                      may be trusted, give it as --disk DIR=SIZE,shared";
-        unusable(why, remedy)
+        let shared = setting("disk").to("DIR=SIZE,shared");
+        let remedy = format!(
+            "a cache there could be read or replaced by other users. If all who can write to it may be \
+             trusted, give it as {shared}"
+        );
+        unusable(why, &remedy)
     };
     for name in candidate_names(permissions) {
         match inspect(&parent, &name, permissions).map_err(failed)? {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::dial::DialError;
 use super::members::RECONNECT_TIMEOUT;
 use super::messages::{Hello, MeetMessage, RankInfo, key, ranks};
-use super::waiting::{ABSENT_RANK_HINT, RETURN_TIMEOUT, TwoStepCheck, WaitDeadline};
+use super::waiting::{RETURN_TIMEOUT, TwoStepCheck, WaitDeadline, absent_rank_hint};
 use super::{MeetError, MeetErrorKind};
 use crate::Address;
 use crate::Nonce;
@@ -311,7 +311,8 @@ impl Follower {
             }
         };
         let line = format!(
-            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {ABSENT_RANK_HINT}"
+            "rank {rank} did not find rank 0 at {place} within {seconds} s; {last}; {}",
+            absent_rank_hint()
         );
         Err(MeetError::new(MeetErrorKind::Deadline, line))
     }

@@ -19,7 +19,7 @@ use super::hub::Hub;
 use super::leader::Leader;
 use super::messages::{ComparedSettings, ranks};
 use super::shared_catalog::SharedCatalog;
-use super::waiting::{ABSENT_RANK_HINT, RETURN_TIMEOUT, TwoStepCheck, WaitDeadline};
+use super::waiting::{RETURN_TIMEOUT, TwoStepCheck, WaitDeadline, absent_rank_hint};
 use super::{MeetError, MeetErrorKind};
 
 /// How long connected ranks may take to receive the failure.
@@ -145,7 +145,7 @@ impl Rank0Steps {
                     leader.world, self.place
                 );
                 // A known reason follows.
-                if why.is_some() { line } else { format!("{line}; {ABSENT_RANK_HINT}") }
+                if why.is_some() { line } else { format!("{line}; {}", absent_rank_hint()) }
             }
             Some(_) => {
                 let places = leader.locations(missing);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use foreread_types::Rank;
+use foreread_types::{Interface, Rank, setting};
 use tokio::time::Instant;
 
 use super::members::RECONNECT_TIMEOUT;
@@ -18,14 +18,22 @@ pub(super) const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a rank that disconnected before the start may take to reconnect.
 pub(super) const RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The waiting time after which the hint is shown.
+/// The waiting time after which the hint is shown, and a warning is due.
 const HINT_DELAY: Duration = Duration::from_secs(10);
 
 /// Remedies for ranks that do not come for an unknown reason: they have another token, or make no
 /// such loader.
-pub(super) const ABSENT_RANK_HINT: &str = "check that all ranks have the same FOREREAD_TOKEN, or none has \
-     one; if only some ranks make this loader, pass rank=0 and world_size=1 there, or together=False (the \
-     command: --peers off); an earlier loader may still have to be closed";
+pub(super) fn absent_rank_hint() -> String {
+    let (rank, world_size) = (setting("rank").to("0"), setting("world-size").to("1"));
+    let alone = match Interface::current() {
+        Interface::Library => "give it no rendezvous".to_owned(),
+        _ => setting("peers").to("off").to_string(),
+    };
+    format!(
+        "check that all ranks have the same FOREREAD_TOKEN, or none has one; if only some ranks make this \
+         loader, set {rank} and {world_size} there, or {alone}; an earlier loader may still have to be closed"
+    )
+}
 
 /// Checks a condition twice before it counts. When a paused process resumes, all its timers fire at
 /// once, before it has read the messages that arrived meanwhile.
@@ -58,6 +66,9 @@ pub struct RendezvousProgress {
     pub waited: Duration,
     /// The deadline.
     pub deadline: Duration,
+    /// Whether a user should be warned: after ten seconds, and then each time the waiting time has
+    /// tripled. Ranks rarely start at the same time, and a rank may be missing for hours.
+    pub is_overdue: bool,
 }
 
 impl fmt::Display for RendezvousProgress {
@@ -81,6 +92,8 @@ pub(super) struct WaitDeadline {
     shown: Instant,
     /// To be shown at the next check.
     is_due: bool,
+    /// The waiting time at which the next warning is due.
+    warning: Duration,
     progress: WaitingCallback,
 }
 
@@ -92,12 +105,12 @@ impl fmt::Debug for WaitDeadline {
 
 impl WaitDeadline {
     pub(super) fn new(deadline: Duration, progress: WaitingCallback, now: Instant) -> Self {
-        Self { began: now, deadline, shown: now, is_due: false, progress }
+        Self { began: now, deadline, shown: now, is_due: false, warning: HINT_DELAY, progress }
     }
 
     /// Restarts the deadline: a new step, or progress.
     pub(super) fn restart(&mut self, now: Instant) {
-        self.began = now;
+        (self.began, self.warning) = (now, HINT_DELAY);
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -114,7 +127,7 @@ impl WaitDeadline {
 
     /// As [`show`](Self::show), for ranks that have not connected yet, for an unknown reason.
     pub(super) fn show_absent(&mut self, missing: &[Rank], more: usize, on: Option<String>, now: Instant) {
-        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(|| ABSENT_RANK_HINT.to_owned());
+        let hint = (now.duration_since(self.began) >= HINT_DELAY).then(absent_rank_hint);
         let on: Vec<_> = on.into_iter().chain(hint).collect();
         self.show(missing, more, (!on.is_empty()).then(|| on.join("; ")), now);
     }
@@ -140,7 +153,11 @@ impl WaitDeadline {
         }
         (self.shown, self.is_due) = (now, false);
         let (missing, waited) = (missing.to_vec(), now.duration_since(self.began));
-        let waiting = RendezvousProgress { missing, more, on, waited, deadline: self.deadline };
+        let is_overdue = waited >= self.warning;
+        if is_overdue {
+            self.warning = waited * 3;
+        }
+        let waiting = RendezvousProgress { missing, more, on, waited, deadline: self.deadline, is_overdue };
         (self.progress)(&waiting);
     }
 }
@@ -157,6 +174,7 @@ mod tests {
             on: None,
             waited: Duration::from_millis(12_700),
             deadline: Duration::from_secs(300),
+            is_overdue: true,
         };
         assert_eq!(waiting.to_string(), "waiting for ranks 2, 5 and 7 others (12 s of 300 s)");
         waiting.on = Some("rank 0 lists s3://bucket".to_owned());
@@ -181,6 +199,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn warnings_of_a_long_wait_are_rare() {
+        let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+        let show = move |waiting: &RendezvousProgress| {
+            if waiting.is_overdue {
+                sender.send((waiting.waited.as_secs(), waiting.to_string())).unwrap();
+            }
+        };
+        let mut wait = WaitDeadline::new(Duration::from_secs(300), Box::new(show), Instant::now());
+        while !wait.is_expired(Instant::now()) {
+            tokio::time::sleep_until(wait.next()).await;
+            wait.show_absent(&[Rank(1)], 0, None, Instant::now());
+        }
+        drop(wait);
+        let mut warnings = Vec::new();
+        while let Some((seconds, line)) = received.recv().await {
+            assert!(line.contains("rank 1") && line.contains("if only some ranks"), "{line}");
+            warnings.push(seconds);
+        }
+        assert_eq!(warnings, [10, 30, 90, 270]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn long_wait_shows_the_remedies_for_absent_ranks() {
         let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
         let show = move |waiting: &RendezvousProgress| drop(sender.send(waiting.to_string()));
@@ -191,6 +231,9 @@ mod tests {
         }
         assert_eq!(received.recv().await.unwrap(), "waiting for rank 1 (6 s of 300 s)");
         let line = received.recv().await.unwrap();
-        assert_eq!(line, format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {ABSENT_RANK_HINT}"));
+        assert_eq!(
+            line,
+            format!("waiting for rank 1 (12 s of 300 s): at node1:7000; {}", absent_rank_hint())
+        );
     }
 }

@@ -411,7 +411,7 @@ pub struct RunProgram {
     #[arg(long, value_name = "DIR=SIZE", conflicts_with = "memory")]
     pub disk: Option<Disk>,
     /// Keep copies in memory, of at most this size
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::of_cache)]
     pub memory: Option<ByteSize>,
     /// The agent that keeps copies if neither is given: auto, or the path of its socket
     #[cfg(feature = "agent")]

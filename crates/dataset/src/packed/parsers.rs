@@ -8,6 +8,7 @@ use foreread_formats::{
     FoundSamples, arrow_stream, hdf5, litdata, lmdb, mds, megatron, npy, parquet, tokens,
 };
 use foreread_tier::{ErrorKind, Object, OriginTier};
+use foreread_types::setting;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::lock::Mutex;
@@ -88,7 +89,8 @@ impl<'a> Parsers<'a> {
                 let (path, more) = (path(first), missing.len() - 1);
                 let message = format!(
                     "{base_url}: {path} is missing, and {more} more that {INDEX} next to it lists; copy them \
-                     again, or choose the rest with --include"
+                     again, or choose the rest with {}",
+                    setting("include")
                 );
                 return Err(DatasetError::new(DatasetErrorKind::BadShard, message));
             }
@@ -157,7 +159,8 @@ impl<'a> Parsers<'a> {
             && found.columns.is_empty()
             && !found.is_empty()
         {
-            let why = format!("{label:?} cannot be read as labels ({}); leave out --label", found.summary);
+            let (found, option) = (&found.summary, setting("label"));
+            let why = format!("{label:?} cannot be read as labels ({found}); leave out {option}");
             return Err(ShardError::unsupported(0, why));
         }
         Ok(found)
@@ -234,9 +237,13 @@ impl<'a> Parsers<'a> {
 
     /// The windows that were chosen.
     fn windows(&self) -> Result<tokens::WindowOptions, ShardError> {
-        let why =
-            "the samples of token files are windows: set --window, or for Megatron's --document or --pack";
-        let window = self.options.window.ok_or_else(|| ShardError::unsupported(0, why))?;
+        let [window, document, pack] = ["window", "document", "pack"].map(setting);
+        let why = || {
+            format!(
+                "the samples of token files are windows: set {window}, or for Megatron's {document} or {pack}"
+            )
+        };
+        let window = self.options.window.ok_or_else(|| ShardError::unsupported(0, why()))?;
         let stride = self.options.stride.unwrap_or(window);
         let dtype = self.options.dtype.clone().unwrap_or_default();
         Ok(tokens::WindowOptions { window, stride, dtype })

@@ -16,6 +16,7 @@ use std::borrow::Cow;
 use foreread_formats::{
     ArrayType, ColumnValues, Extents, FoundSamples, MadeRow, MadeRows, ValueColumn, found::MOST_PARTS,
 };
+use foreread_types::setting;
 
 use super::scan::{MemberScan, ParseStep, ShardMember, ShardParser};
 use super::shard_error::{ShardError, compressed, compression};
@@ -259,7 +260,8 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
         let mut left_out = 0;
         if are_images {
             let image = first.image.as_ref().ok_or_else(|| {
-                let why = "the record has no header of an image: set --field record to take whole records";
+                let whole = setting("field").to("record");
+                let why = format!("the record has no header of an image: set {whole} to take whole records");
                 ShardError::unsupported(at, why)
             })?;
             labels.push(&image.labels);
@@ -319,8 +321,9 @@ impl Labels {
     fn finish(self) -> (Option<ValueColumn>, Option<String>) {
         let Some(count) = self.count else { return (None, None) };
         if self.differ {
-            let why = "no labels: records have different numbers of them; --field record keeps them";
-            return (None, Some(why.to_owned()));
+            let whole = setting("field").to("record");
+            let why = format!("no labels: records have different numbers of them; {whole} keeps them");
+            return (None, Some(why));
         }
         let values = match count {
             Some(count) => ColumnValues::Arrays {
@@ -394,6 +397,6 @@ mod tests {
         assert!(matches!(of(&[one(f32::INFINITY)]).0.unwrap().values, ColumnValues::Floats(_)));
         assert!(of(&[several(&[1.0, 2.0]), several(&[3.0, 4.0])]).0.is_some());
         let (none, note) = of(&[several(&[1.0, 2.0]), several(&[3.0])]);
-        assert!(none.is_none() && note.unwrap().contains("--field record"));
+        assert!(none.is_none() && note.unwrap().contains(&setting("field").to("record").to_string()));
     }
 }

@@ -1,6 +1,7 @@
 //! Errors of shards.
 
 use foreread_tier::TierError;
+use foreread_types::setting;
 
 use crate::{DatasetError, DatasetErrorKind};
 
@@ -37,7 +38,10 @@ impl ShardError {
         match self {
             Self::Damaged { at, why } => DatasetError::new(
                 DatasetErrorKind::BadShard,
-                format!("{base_url}: {path}: byte {at}: {why}; make the shard again, or --exclude it"),
+                format!(
+                    "{base_url}: {path}: byte {at}: {why}; make the shard again, or leave it out by {}",
+                    setting("exclude")
+                ),
             ),
             Self::Unsupported { at, why } => DatasetError::new(
                 DatasetErrorKind::Unsupported,

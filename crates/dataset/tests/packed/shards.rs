@@ -169,6 +169,10 @@ async fn named_shards_are_indexed_and_missing_ones_are_one_error() {
     assert_eq!(error.kind(), DatasetErrorKind::Invalid);
     let expected = "/data: not there: s-2.tar, s-3.tar, s-4.tar, s-5.tar, s-6.tar and 3 more";
     assert!(error.to_string().starts_with(expected), "{error}");
+    // Directories of a bucket are no objects.
+    let error =
+        origin.index(&IndexOptions::default().naming(["train", "val"])).await.unwrap_err().to_string();
+    assert!(error.contains("train, val; these are no objects; of several directories, name one"), "{error}");
 }
 
 #[tokio::test]

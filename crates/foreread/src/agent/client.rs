@@ -122,6 +122,7 @@ impl AgentLink {
             bytes: counts.bytes,
             direct_samples: counts.direct_samples,
             direct_bytes: counts.direct_bytes,
+            shared_by: self.shared_by,
         }
     }
 }

@@ -39,6 +39,7 @@ use foreread_dataset::{Catalog, IndexProgress};
 use foreread_loader::{BlockTable, LocalityDeal, PeerGroup};
 use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
+pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSteps, Settings};
 use foreread_peer::{Settings as Bounds, WireProtection};
 use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION};

@@ -7,6 +7,8 @@ use std::collections::HashSet;
 
 use arrow_ipc::{Endianness, Field, MetadataVersion, Precision, Schema, Type, UnionMode};
 
+use foreread_types::setting;
+
 use super::ArrowOptions;
 use crate::columns::{self, Candidate, LabelKind};
 use crate::{FormatError, le};
@@ -190,7 +192,10 @@ fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
         [only] if matches!(columns[only].storage, Storage::Offsets { .. }) => Ok(only),
         [_] => Err(format!("the values of the samples are not bytes or text: {remedy}")),
         _ => {
-            let label = if label.is_some() { "next to its label" } else { "(--label chooses its label)" };
+            let label = match label {
+                Some(_) => "next to its label".to_owned(),
+                None => format!("({} chooses its label)", setting("label")),
+            };
             Err(format!("a sample has {} values in separate places {label}: {remedy}", values.len()))
         }
     }

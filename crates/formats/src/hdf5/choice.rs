@@ -1,5 +1,7 @@
 //! Which datasets of a file are samples, and which are labels.
 
+use foreread_types::setting;
+
 use super::dataset::Dataset;
 use super::datatype::Element;
 use super::file::File;
@@ -129,7 +131,7 @@ async fn by_path(file: &File<'_>, path: &str) -> Result<(Choice, Vec<Dataset>), 
     let refused = |why: &str| {
         Err(FormatError::unsupported(
             header.at,
-            format!("HDF5 group /{path}: {why}: choose by `--field NAME`"),
+            format!("HDF5 group /{path}: {why}: choose by {}", setting("field").to("NAME")),
         ))
     };
     match &group {
@@ -194,8 +196,9 @@ fn only_one(
         format!("the HDF5 file has no dataset of rows of numbers or bytes: {}", named(&all))
     } else {
         format!(
-            "the HDF5 file has several datasets: choose one by `--field NAME`, several by more of them, or a \
-             group of samples: {}",
+            "the HDF5 file has several datasets: choose one by {}, several by more of them, or a group of \
+             samples: {}",
+            setting("field").to("NAME"),
             named(&candidates)
         )
     };

@@ -19,6 +19,8 @@ mod walk;
 
 use std::collections::HashMap;
 
+use foreread_types::setting;
+
 use crate::columns::SharedTexts;
 use crate::parts::{listed, shown};
 use crate::{
@@ -104,9 +106,11 @@ async fn samples(
         None if !found.rows.is_empty() && !found.databases.is_empty() => {
             let list = list(&found.databases);
             let why = format!(
-                "there are {} values and named databases: use --key NAME with one of {list}, or --key '' \
-                 for the values",
-                found.rows.len()
+                "there are {} values and named databases: use {} with one of {list}, or {} for the \
+                 values",
+                found.rows.len(),
+                setting("key").to("NAME"),
+                setting("key").to("")
             );
             return Err(FormatError::unsupported(at, why));
         }
@@ -131,18 +135,19 @@ fn named(at: u64, found: &Found, name: &str) -> Result<(String, u64, Db), Format
     if let Some(found) = found.databases.iter().find(|(other, ..)| other == name) {
         return Ok(found.clone());
     }
+    let key = setting("key");
     Err(FormatError::unsupported(
         at,
         match &found.databases[..] {
-            [] => format!("there is no database '{name}', only the main one: leave out --key"),
-            others => format!("there is no database '{name}': use --key with one of {}", list(others)),
+            [] => format!("there is no database '{name}', only the main one: leave out {key}"),
+            others => format!("there is no database '{name}': use {key} with one of {}", list(others)),
         },
     ))
 }
 
 fn ambiguous(at: u64, databases: &[(String, u64, Db)]) -> FormatError {
-    let list = list(databases);
-    FormatError::unsupported(at, format!("there are several databases: use --key NAME with one of {list}"))
+    let (list, key) = (list(databases), setting("key").to("NAME"));
+    FormatError::unsupported(at, format!("there are several databases: use {key} with one of {list}"))
 }
 
 fn list(databases: &[(String, u64, Db)]) -> String {

@@ -11,6 +11,8 @@
 
 use std::ops::Range;
 
+use foreread_types::setting;
+
 use super::numpy_shuffle::RandomState;
 use super::{HEADER, Tables};
 use crate::found::{Extents, FoundSamples, MOST_PARTS, MadeRow, MadeRows};
@@ -92,9 +94,9 @@ pub async fn packed(
         let parts = made.more(rows.len() - 1).len() + 1;
         if parts > MOST_PARTS {
             let why = format!(
-                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a shorter \
-                 --pack",
-                rows.len() - 1
+                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a shorter {}",
+                rows.len() - 1,
+                setting("pack")
             );
             return Err(FormatError::unsupported(HEADER, why));
         }
@@ -128,7 +130,7 @@ impl EpochPlan {
     fn new(options: &PackOptions, per_epoch: u64, sequences: u64) -> Result<Self, FormatError> {
         let length = options.sequence_length;
         if length == 0 || length > i32::MAX.unsigned_abs().into() {
-            let why = format!("samples of {length} tokens: expected e.g. --pack 2048");
+            let why = format!("samples of {length} tokens: expected e.g. {}", setting("pack").to("2048"));
             return Err(FormatError::unsupported(0, why));
         }
         let most = || {
@@ -150,7 +152,8 @@ impl EpochPlan {
             return Err(most());
         }
         if plan.samples == 0 {
-            let why = format!("its {sequences} documents have {per_epoch} tokens: set a shorter --pack");
+            let pack = setting("pack");
+            let why = format!("its {sequences} documents have {per_epoch} tokens: set a shorter {pack}");
             return Err(FormatError::unsupported(0, why));
         }
         if epochs == 1 {

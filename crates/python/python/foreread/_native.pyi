@@ -1,5 +1,6 @@
 """The native module of foreread."""
 
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, final, overload
@@ -56,6 +57,9 @@ class Field:
     @property
     def id(self) -> int:
         """The id of its sample."""
+    def open(self) -> io.RawIOBase:
+        """The part as a file for reading, without a copy of its bytes, which the file holds until it is closed.
+        For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -94,6 +98,9 @@ class Sample:
         samples without any."""
     def field(self, name: str) -> Field:
         """The part `name` of the sample, without a copy. Raises KeyError if there is none."""
+    def open(self) -> io.RawIOBase:
+        """The sample as a file for reading, without a copy of its bytes, which the file holds until it is closed.
+        For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -382,6 +389,9 @@ class SharedSample:
     @property
     def is_shared(self) -> bool:
         """Whether it is in shared memory. Without room there, it is a copy in this process."""
+    def open(self) -> io.RawIOBase:
+        """The sample as a file for reading, without a copy of its bytes, which the file holds until it is closed.
+        For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:

@@ -17,6 +17,12 @@ _TIERS = ("origin", "memory", "disk", "peer", "agent")
 #: Below this share of stalled time, the trainer itself is the bottleneck.
 TRAINER_BOUND_SHARE = 0.05
 
+#: The bottleneck of a time in which no sample was delivered, and the trainer did not wait.
+IDLE = "nothing"
+
+#: The tier of the cache that the ranks of a node share without an agent.
+_NODE = "node cache"
+
 
 @dataclass(frozen=True, slots=True)
 class Stats:
@@ -33,11 +39,12 @@ class Stats:
     overall_stall_share: float
     """The same over the whole run."""
     hits: dict[str, float]
-    """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer."""
+    """The sources of samples since the last ``stats()``, as shares: origin, memory, disk, peer, agent, or "node cache" (the
+    cache that the ranks of a node share)."""
     limiting: str
     """The bottleneck: "trainer" (no waiting), "decode" (foreread.image), "transform" (decoding and transforms in Python),
-    "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "peers", "agent", "look-ahead", or "memory"
-    (delivery of samples that are in memory)."""
+    "collate", "transfer" (to a device), "origin", "origin: throttled", "disk", "peers", "agent", "node cache", "look-ahead",
+    or "memory" (delivery of samples that are in memory). "nothing" if no sample was delivered since the last ``stats()``."""
     requests: int
     """Requests that this rank has sent to storage."""
     origin_bytes: int
@@ -54,6 +61,9 @@ class Stats:
     waits: dict[str, float] = field(default_factory=dict)
     """The share of time that the trainer waited since the last ``stats()``, by cause: "storage" (samples that were not yet in
     memory), "decode", "transform", "collate" and "transfer". ``foreread.Loader`` and ``Source`` know storage only."""
+    direct: dict[str, int] = field(default_factory=dict)
+    """Samples of the whole run that this rank read from storage itself although a cache of another process should have had
+    them, by cause: "late peers", "lost peers", and "agent" or "node cache" that were absent, silent or unable."""
     _text: str = field(default="{}", repr=False, compare=False)
     _ranks: int = field(default=1, repr=False, compare=False)
     _seconds: float = field(default=0.0, repr=False, compare=False)
@@ -65,15 +75,22 @@ class Stats:
         return report
 
     def __str__(self) -> str:
-        hits = ", ".join(f"{tier} {share:.0%}" for tier, share in self.hits.items() if share > 0)
         bound = "lower bound of all ranks" if self._ranks > 1 else "lower bound"
+        direct = ", ".join(f"{count} {cause}" for cause, count in self.direct.items() if count)
         return (
-            f"{self.samples} samples, {self.samples_per_second:.0f}/s, stalled {self._waited()}, "
-            f"limited by {self.limiting}; {hits or 'nothing delivered'}; "
+            f"{self.samples} samples, {self._lately()}; "
             f"{self.requests} requests, {self.origin_bytes / 1e6:.1f} MB from storage "
-            f"({bound} {self.floor_bytes / 1e6:.1f} MB)"
+            f"({bound} {self.floor_bytes / 1e6:.1f} MB)" + (f"; samples read directly: {direct}" if direct else "")
         )
 
+    def _lately(self) -> str:
+        """The time since the last ``stats()``, or the whole run if nothing was delivered since then."""
+        if self.limiting == IDLE:
+            if not self.samples:
+                return "nothing delivered"
+            return f"none since the last stats(); the whole run: {self.overall_samples_per_second:.0f}/s, stalled {self.overall_stall_share:.0%}"
+        hits = ", ".join(f"{tier} {share:.0%}" for tier, share in self.hits.items() if share > 0)
+        return f"{self.samples_per_second:.0f}/s, stalled {self._waited()}, limited by {self.limiting}; {hits or 'nothing delivered'}"
 
     def _waited(self) -> str:
         """The share of time waited, with its causes if there are several."""
@@ -103,7 +120,7 @@ class Waits:
         waits = {name: min(1.0, getattr(self, name) / seconds) if seconds > 0 else 0.0 for name in self.__slots__}
         largest = max(waits, key=waits.__getitem__)
         if sum(waits.values()) < TRAINER_BOUND_SHARE:
-            limiting = "trainer"
+            limiting = IDLE if stats.limiting == IDLE else "trainer"
         elif largest != "storage":
             limiting = largest
         else:
@@ -121,12 +138,16 @@ class _Sums:
     seconds: float = 0.0
     stalled: float = 0.0
     tiers: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_TIERS, 0))
+    #: The bytes from the agent or the node's cache, and those from storage.
+    shared_bytes: int = 0
+    origin_bytes: int = 0
 
     @staticmethod
     def of(report: dict[str, Any] | None) -> _Sums:
         sums = _Sums()
         if report is None:
             return sums
+        sums.origin_bytes = report.get("origin_bytes", 0)
         for epoch in report["epochs"]:
             sums.seconds += epoch["seconds"]
             sums.stalled += epoch["stall_seconds"]
@@ -141,6 +162,7 @@ class _Sums:
     def _add(self, reads: dict[str, Any]) -> None:
         for tier in _TIERS:
             self.tiers[tier] += reads.get(tier, {}).get("samples", 0)
+        self.shared_bytes += reads.get("agent", {}).get("bytes", 0)
 
     def since(self, before: _Sums) -> _Sums:
         return _Sums(
@@ -148,7 +170,19 @@ class _Sums:
             self.seconds - before.seconds,
             self.stalled - before.stalled,
             {tier: count - before.tiers[tier] for tier, count in self.tiers.items()},
+            self.shared_bytes - before.shared_bytes,
+            self.origin_bytes - before.origin_bytes,
         )
+
+    def hits(self, report: dict[str, Any]) -> dict[str, float]:
+        """The share of samples from each tier. The cache of a node reads from storage for its ranks, which counts as storage."""
+        hits = {tier: count / self.samples if self.samples else 0.0 for tier, count in self.tiers.items()}
+        if _is_shared_by_ranks(report):
+            share = hits.pop("agent")
+            read = min(1.0, self.origin_bytes / self.shared_bytes) if self.shared_bytes else 0.0
+            hits["origin"] += share * read
+            hits[_NODE] = share * (1 - read)
+        return hits
 
     def rate(self) -> float:
         return self.samples / self.seconds if self.seconds > 0 else 0.0
@@ -157,16 +191,28 @@ class _Sums:
         return min(1.0, self.stalled / self.seconds) if self.seconds > 0 else 0.0
 
 
+def _is_shared_by_ranks(report: dict[str, Any]) -> bool:
+    """Whether the samples come from the cache of a node that has no agent."""
+    return (report.get("agent") or {}).get("shared_by") is not None
+
+
+def _direct(report: dict[str, Any]) -> dict[str, int]:
+    """Samples read from storage in place of another process, by cause."""
+    peers, agent = report.get("peers") or {}, report.get("agent") or {}
+    name = _NODE if _is_shared_by_ranks(report) else "agent"
+    return {"late peers": peers.get("late", 0), "lost peers": peers.get("lost", 0), name: agent.get("direct_samples", 0)}
+
+
 def _storage_limit(report: dict[str, Any], tiers: dict[str, float]) -> str:
     """What a wait for samples is for, by the samples of each tier."""
     adapted = report["adapted"]
     parallelism = adapted.get("origin_parallelism") or {}
-    slow = {tier: tiers[tier] for tier in ("origin", "disk", "peer", "agent")}
+    slow = {tier: tiers.get(tier, 0.0) for tier in ("origin", "disk", "peer", "agent", _NODE)}
     tier = max(slow, key=slow.__getitem__)
     if slow[tier] == 0 and tiers["memory"] > 0:
         return "memory"
     if slow[tier] > 0 and tier != "origin":
-        return {"disk": "disk", "peer": "peers", "agent": "agent"}[tier]
+        return "peers" if tier == "peer" else tier
     if parallelism.get("why") == "throttled":
         return "origin: throttled"
     ahead = adapted["look_ahead"]
@@ -181,7 +227,11 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
     epochs summed up."""
     whole = _Sums.of(report)
     lately = whole.since(_Sums.of(before))
-    hits = {tier: count / lately.samples if lately.samples else 0.0 for tier, count in lately.tiers.items()}
+    hits = lately.hits(report)
+    if lately.stall() >= TRAINER_BOUND_SHARE:
+        limiting = _storage_limit(report, hits)
+    else:
+        limiting = "trainer" if lately.samples else IDLE
     return Stats(
         samples=whole.samples,
         samples_per_second=lately.rate(),
@@ -189,7 +239,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
         stall_share=lately.stall(),
         overall_stall_share=whole.stall(),
         hits=hits,
-        limiting="trainer" if lately.stall() < TRAINER_BOUND_SHARE else _storage_limit(report, hits),
+        limiting=limiting,
         requests=report["origin_requests"],
         origin_bytes=report["origin_bytes"],
         floor_bytes=report["floor_origin_bytes"],
@@ -197,6 +247,7 @@ def build(report: dict[str, Any], before: dict[str, Any] | None, text: str | Non
         skipped=report["skipped"] + report["substituted"],
         retried=report["retried"],
         waits={"storage": lately.stall()},
+        direct=_direct(report),
         _text=json.dumps(report) if text is None else text,
         _ranks=report["world_size"],
         _seconds=lately.seconds,
@@ -210,6 +261,7 @@ _REMEDY = {
     "disk": "more memory=, or a faster disk= (foreread calibrate measures it)",
     "peers": "a faster network between ranks, or more memory= on each rank",
     "agent": "more memory for the node's agent (foreread agent status shows what it keeps)",
+    _NODE: "more memory= or a faster disk= for the cache that the ranks of this node share; busy CPUs delay it, too",
     "memory": "small samples cost more to deliver than to read: use a larger batch_size=, or several samples in one",
     "look-ahead": "a larger look_ahead= allows more concurrent reads",
 }
@@ -231,7 +283,7 @@ def starved(report: dict[str, Any], before: dict[str, Any] | None, threshold: fl
     `waited` is the measured share, if workers make the requests, which may wait while the trainer does not."""
     stats = build(report, before)
     waited = stats.stall_share if waited is None else waited
-    if waited <= threshold or stats.limiting == "trainer":
+    if waited <= threshold or stats.limiting in ("trainer", IDLE):
         return False
     remedy = _REMEDY[stats.limiting]
     if stats.limiting == "origin" and _reads_once(report):

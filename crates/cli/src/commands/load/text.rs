@@ -225,6 +225,15 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
         report.skipped,
         report.substituted
     )?;
+    let (peers, agent) = (report.peers.unwrap_or_default(), report.agent.unwrap_or_default());
+    if peers.late + peers.lost + agent.direct_samples > 0 {
+        writeln!(
+            out,
+            "direct       {} samples of late ranks, {} of silent ranks and {} of the node's cache were read from \
+             storage",
+            peers.late, peers.lost, agent.direct_samples
+        )?;
+    }
     if let Some(all) = &report.all_ranks {
         writeln!(
             out,

@@ -1,43 +1,61 @@
 """Serves the files that a dataset opens from memory.
 
 A dataset reads a sample by opening a file, directly, by pathlib, or through Pillow, NumPy and other Python code. While
-it makes a sample, ``open`` returns that sample's bytes instead of the file, in the same kind of object. Other files open
-as usual. So any dataset can be served unchanged. The price: libraries that open files in C (OpenCV's imread,
-torchvision.io) read the files themselves, and their read-ahead is wasted. Code that opens the file in Python and reads
-it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the bytes in memory. It costs a copy, not a second read.
+it makes a sample, ``open`` returns that sample's bytes instead of the file, in the same kind of object, as bytes or as
+text. Other files open as usual. So any dataset can be served unchanged. The price: libraries that open files in C
+(OpenCV's imread, torchvision.io, ``os.open``) read the files themselves, and their read-ahead is wasted. Code that opens
+the file in Python and reads it by its descriptor (NumPy's fromfile, mmap) gets a descriptor of the bytes in memory. It
+costs a copy, not a second read.
+
+A path is one of the sample's files if it is the same text once it is absolute. A path with ``..`` or through a symbolic
+link may be the same file although its text differs. So a path with the name of one of the files is compared by inode.
 """
 
 from __future__ import annotations
 
 import builtins
-import errno
 import io
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._sample_file import SampleFile
 from ..errors import Error
 
 _log = logging.getLogger("foreread.torch")
 _open = builtins.open
 _serving = threading.local()
 
-#: The buffer size of a sample's file, in bytes.
-_BUFFER = 1 << 16
+#: The modes of reading bytes, and text.
+_BYTES, _TEXT = ("rb", "br"), ("r", "rt", "tr")
 
-#: The supported values of `whence`.
-_WHENCE = (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END)
+#: Parts of a path that never change its meaning. ``..`` does after a symbolic link.
+_EMPTY_PARTS = re.compile(r"/(?:\.?/)+")
+
+
+def full_path(path: str, base: str | None = None) -> str:
+    """An absolute path to the same file, without empty parts and ``.``. A relative path is below `base`, or in the working
+    directory."""
+    if not path.startswith("/"):
+        path = f"{os.getcwd() if base is None else base}/{path}"
+    return _EMPTY_PARTS.sub("/", path) if "//" in path or "/./" in path else path
 
 
 class Serving:
-    """A context in which the thread's ``open(path, "rb")`` returns the bytes that `files` has for the path, if any."""
+    """A context in which the thread's ``open(path)`` returns the bytes that `files` has for the path, if any.
 
-    __slots__ = ("_before", "_last", "files", "opened")
+    The paths in `files` are as ``full_path`` makes them.
+    """
+
+    __slots__ = ("_before", "_last", "_names", "files", "opened")
 
     def __init__(self, files: Mapping[str, Callable[[], Any]]) -> None:
         self.files = files
+        #: The paths by their last parts, once needed.
+        self._names: dict[str, list[str]] | None = None
         self._before: Serving | None = None
         #: The last opened file and its bytes, because some readers check the header and reopen the file.
         self._last: tuple[str, Any] | None = None
@@ -55,19 +73,16 @@ class Serving:
         _serving.now = self._before
         self._last = None
 
-    def opens(self, file: Any) -> _SampleFile | None:
+    def opens(self, file: Any) -> SampleFile | None:
         """The sample as a file, if `file` is a sample's path."""
-        if not isinstance(file, (str, os.PathLike)):
-            return None
-        path = os.fspath(file)
-        get = self.files.get(path)
-        if get is None:
+        if not isinstance(file, (str, bytes, os.PathLike)) or (path := self._known(os.fsdecode(file))) is None:
             return None
         self.opened = True
+        given = os.fspath(file)
         if self._last is not None and self._last[0] == path:
-            return _SampleFile(self._last[1], path)
+            return SampleFile(self._last[1], given)
         try:
-            data = get()
+            data = self.files[path]()
         except Error as error:
             # Opening the file itself reports the problem, or succeeds.
             _log.warning("%s is opened as usual: %s", path, error)
@@ -75,108 +90,48 @@ class Serving:
         if data is None:
             return None
         self._last = (path, data)
-        return _SampleFile(data, path)
+        return SampleFile(data, given)
 
-
-class _SampleFile(io.RawIOBase):
-    """A sample as a file. Its descriptor, for reading or mapping in C, is that of an in-memory file with the same bytes.
-    Once it is requested, all operations use that file."""
-
-    mode = "rb"
-
-    def __init__(self, data: Any, name: str) -> None:
-        super().__init__()
-        self.name = name
-        self._data = memoryview(data)
-        self._at = 0
-        self._real: io.FileIO | None = None
-
-    def buffered(self) -> io.BufferedReader:
-        """The buffered reader that ``open`` returns."""
-        return io.BufferedReader(self, max(io.DEFAULT_BUFFER_SIZE, min(len(self._data), _BUFFER)))
-
-    def readable(self) -> bool:
-        self._check_open()
-        return True
-
-    def seekable(self) -> bool:
-        self._check_open()
-        return True
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._check_open()
-        if self._real is not None:
-            return self._real.readinto(buffer)
-        room = memoryview(buffer).cast("B")
-        count = max(0, min(len(room), len(self._data) - self._at))
-        room[:count] = self._data[self._at : self._at + count]
-        self._at += count
-        return count
-
-    def readall(self) -> bytes:
-        self._check_open()
-        if self._real is not None:
-            return self._real.readall()
-        rest = bytes(self._data[self._at :])
-        self._at += len(rest)
-        return rest
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._check_open()
-        if self._real is not None or whence not in _WHENCE:
-            return self._file().seek(offset, whence)
-        to = offset + (0, self._at, len(self._data))[whence]
-        if to < 0:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        self._at = to
-        return to
-
-    def tell(self) -> int:
-        self._check_open()
-        return self._at if self._real is None else self._real.tell()
-
-    def fileno(self) -> int:
-        self._check_open()
-        return self._file().fileno()
-
-    def _file(self) -> io.FileIO:
-        if self._real is None:
-            self._real = _in_memory(self._data) or io.FileIO(self.name, "rb")
-            self._real.seek(self._at)
-        return self._real
-
-    def close(self) -> None:
-        if self._real is not None:
-            self._real.close()
-        self._data = memoryview(b"")
-        super().close()
-
-
-def _in_memory(data: memoryview) -> io.FileIO | None:
-    """An in-memory file of these bytes. None if the system does not support it or has no memory."""
-    try:
-        file = io.FileIO(os.memfd_create("foreread-sample"), "r+")
-    except (AttributeError, OSError):
+    def _known(self, path: str) -> str | None:
+        """The path in `files` of the file at `path`."""
+        if path in self.files:
+            return path
+        try:
+            path = full_path(path)
+            if path in self.files:
+                return path
+            if self._names is None:
+                self._names = {}
+                for known in self.files:
+                    self._names.setdefault(os.path.basename(known), []).append(known)
+            for known in self._names.get(os.path.basename(path), ()):
+                if os.path.samefile(known, path):
+                    return known
+        except (OSError, ValueError):
+            pass  # opening it reports the problem
         return None
-    try:
-        written = 0
-        while written < len(data):
-            written += file.write(data[written:])
-    except OSError:
-        file.close()
-        return None
-    return file
 
 
-def _served(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **settings: Any) -> Any:
+def _served(
+    file: Any,
+    mode: str = "r",
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    closefd: bool = True,
+    opener: Any = None,
+) -> Any:
     now: Serving | None = getattr(_serving, "now", None)
-    if now is not None and mode == "rb" and (found := now.opens(file)) is not None:
-        return found if buffering == 0 else found.buffered()
-    return _open(file, mode, buffering, *args, **settings)
+    if now is not None and closefd and opener is None:
+        if mode in _BYTES and buffering != 1 and encoding is errors is newline is None:
+            if (found := now.opens(file)) is not None:
+                return found if buffering == 0 else found.buffered(buffering)
+        elif mode in _TEXT and buffering != 0 and (found := now.opens(file)) is not None:
+            text = io.TextIOWrapper(found.buffered(buffering), io.text_encoding(encoding), errors, newline, buffering == 1)
+            text.mode = mode  # type: ignore[misc]
+            return text
+    return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
 
 _installed = False

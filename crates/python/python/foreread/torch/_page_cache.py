@@ -16,16 +16,19 @@ from itertools import chain
 from typing import Any
 
 from .._native import PageCacheReader, Source
-from .._stats import TRAINER_BOUND_SHARE, Stats
+from .._stats import IDLE, TRAINER_BOUND_SHARE, Stats
+from ._paths import places_of
 
 
 class PageCachePart:
     """The files of a dataset that are read ahead into the page cache."""
 
-    def __init__(self, reader: PageCacheReader, source: Source, numbers: array[int]) -> None:
+    def __init__(self, reader: PageCacheReader, source: Source, numbers: array[int], width: int = 1) -> None:
         self._reader: PageCacheReader | None = reader
         self._pid = os.getpid()
         self._numbers = numbers
+        #: The number of files per sample.
+        self._width = width
         self._look_ahead = source.stats().look_ahead_bytes
         #: The position of the current epoch in the announced order, and its length.
         self._base = self._length = 0
@@ -50,7 +53,7 @@ class PageCachePart:
         if self._reader is None:
             return
         # Not by PyTorch, whose threads then spin for a tenth of a second.
-        self._reader.announce(array("q", map(self._numbers.__getitem__, chain.from_iterable(orders))))
+        self._reader.announce(array("q", map(self._numbers.__getitem__, places_of(chain.from_iterable(orders), self._width))))
         lengths = [len(order) for order in orders]
         self._base, self._length, self._later = 0, lengths[0], lengths[1:]
 
@@ -68,7 +71,7 @@ class PageCachePart:
             self._waited += waited or 0.0
         self._last = now
         if self._reader is not None and self.is_open:
-            self._reader.advance(self._base + min(begun, self._length))
+            self._reader.advance((self._base + min(begun, self._length)) * self._width)
 
     def pause(self) -> None:
         """Marks the end of an epoch."""
@@ -91,7 +94,7 @@ class PageCachePart:
             stall_share=stall,
             overall_stall_share=min(1.0, self._waited / self._seconds) if self._seconds else 0.0,
             hits={name: count / every if every else 0.0 for name, count in seen.items()},
-            limiting=_limiting(stall, seen),
+            limiting=_limiting(stall, seen) if samples else IDLE,
             requests=counts["read_ahead"],
             origin_bytes=counts["bytes"],
             floor_bytes=counts["bytes"],

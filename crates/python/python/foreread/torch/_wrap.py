@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import logging
 import operator
 import os
 import time
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,13 +30,14 @@ import torch.utils.data
 from torch.utils.data import ConcatDataset, IterableDataset, Subset
 
 from .._engine import Engine, EngineDataset
-from .._native import Catalog, PageCacheReader, Source, catalog_of, modified
+from .._native import PageCacheReader, Source, modified
 from ..errors import ClosedError, ConfigError
 from ._ahead import Prediction
 from ._dataset import Dataset
 from ._files import Serving
 from ._loader import DataLoader
 from ._page_cache import PageCachePart
+from ._paths import SampleFiles, SamplePaths, find_files, hash_of, places_of
 
 _log = logging.getLogger("foreread.torch")
 
@@ -46,48 +45,8 @@ _log = logging.getLogger("foreread.torch")
 _EPOCHS = 8
 _INDICES = 1 << 21
 
-#: Files above this size that several samples share are assumed to be read in part by each of them.
-_SHARED_FILE_SIZE = 1 << 20
-
 #: The number of samples after which a dataset that opens no files in Python is reported.
 _SAMPLES_CHECKED = 64
-
-
-def _path(dataset: Any, index: int) -> str:
-    """The file of a sample, for datasets like ImageFolder and their subsets and concatenations."""
-    if isinstance(dataset, Subset):
-        return _path(dataset.dataset, dataset.indices[index])
-    if isinstance(dataset, ConcatDataset):
-        for part in dataset.datasets:
-            if index < len(part):
-                return _path(part, index)
-            index -= len(part)
-        raise IndexError(index)
-    for name in ("samples", "imgs"):
-        samples = getattr(dataset, name, None)
-        if isinstance(samples, Sequence):
-            first = samples[index]
-            return os.fspath(first[0] if isinstance(first, (list, tuple)) else first)
-    raise ConfigError(
-        f"{type(dataset).__name__} does not name its samples' files: it has no `samples` as ImageFolder has; "
-        "pass paths=, a list of paths or a function from a sample's index to its path"
-    )
-
-
-def _path_hash(path: str) -> int:
-    """A hash of a path, in eight bytes, equal in all processes."""
-    return int.from_bytes(hashlib.blake2b(path.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "little")
-
-
-class _Files(NamedTuple):
-    """A dataset's files, by its indices."""
-
-    #: Their ids in the catalog. -1 for files that are read as usual.
-    numbers: array[int]
-    #: The hashes of their paths.
-    hashes: array[int]
-    #: Their modification times. None where the look-up would cost too much.
-    times: array[int] | None
 
 
 class _Served(torch.utils.data.Dataset[Any]):
@@ -95,7 +54,7 @@ class _Served(torch.utils.data.Dataset[Any]):
 
     _OWN = frozenset({"_dataset", "_engine", "_files", "_paths", "_unopened"})
 
-    def __init__(self, dataset: Any, engine: Engine, files: _Files, paths: Callable[[int], str]) -> None:
+    def __init__(self, dataset: Any, engine: Engine, files: SampleFiles, paths: SamplePaths) -> None:
         self._dataset = dataset
         self._engine = engine
         self._files = files
@@ -117,10 +76,11 @@ class _Served(torch.utils.data.Dataset[Any]):
             self._unopened = unopened
         elif (worker := torch.utils.data.get_worker_info()) is None or worker.id == 0:
             _log.warning(
-                "%d samples were made and none of their files was opened by Python's open(path, 'rb'): libraries that read files in "
-                "C (OpenCV, torchvision.io) are not served, and read-ahead is wasted; decode from bytes "
-                "(cv2.imdecode, torchvision.io.decode_image), or do not use wrap()",
+                "%d samples were made and none of their files was opened by Python's open(path), for instance %s: libraries that "
+                "read files in C (OpenCV, torchvision.io) are not served, and read-ahead is wasted; decode from bytes "
+                "(cv2.imdecode, torchvision.io.decode_image), name the files that are opened (paths=), or do not use wrap()",
                 unopened,
+                next(iter(serving.files)),
             )
 
     def settle(self) -> None:
@@ -136,11 +96,12 @@ class _Served(torch.utils.data.Dataset[Any]):
         for index in indices:
             try:
                 at = operator.index(index)
-                number, path = files.numbers[at], self._paths(at)
-            except (TypeError, IndexError):
-                continue  # the dataset handles such indices
-            if number >= 0 and _path_hash(path) == files.hashes[at]:
-                opened[path] = partial(self._read, number, path, files.times[at] if files.times else None)
+                for place, path in zip(places_of([at], files.width), self._paths(at)):
+                    number = files.numbers[place]
+                    if number >= 0 and hash_of(path) == files.hashes[place]:
+                        opened[path] = partial(self._read, number, path, files.times[place] if files.times else None)
+            except (TypeError, IndexError, ConfigError):
+                continue  # the dataset handles such indices and samples
         return opened
 
     def _read(self, number: int, path: str, time: int | None) -> Any:
@@ -195,25 +156,14 @@ class _ServedBatches(_Served):
         return items
 
 
-class _Paths:
-    """Maps an index to a path, in worker processes too."""
-
-    def __init__(self, dataset: Any, paths: Sequence[Any] | Callable[[int], Any] | None) -> None:
-        self._dataset, self._paths = dataset, paths
-
-    def __call__(self, index: int) -> str:
-        if self._paths is None:
-            return _path(self._dataset, index)
-        path: str = os.fspath(self._paths(index) if callable(self._paths) else self._paths[index])
-        return path
-
-
 class _EnginePart(NamedTuple):
     """The part of a dataset that one engine serves."""
 
     engine: Engine
-    #: For each index of the dataset, the engine's id, or a negative number for samples of other engines.
+    #: For each place of the dataset, the engine's id, or a negative number for samples of other engines.
     numbers: array[int]
+    #: The number of places for each index.
+    width: int = 1
 
     @property
     def is_open(self) -> bool:
@@ -227,7 +177,7 @@ class _EnginePart(NamedTuple):
     def _ids(self, order: array[int]) -> array[int]:
         """The engine's part of an order, as ids."""
         # PyTorch would do it in threads, which then spin for a tenth of a second.
-        return array("q", filter((0).__le__, map(self.numbers.__getitem__, order)))
+        return array("q", filter((0).__le__, map(self.numbers.__getitem__, places_of(order, self.width))))
 
     def next_epoch(self) -> None:
         """The engine itself knows where announced epochs begin."""
@@ -478,7 +428,8 @@ def wrap(
         loader: a ``DataLoader`` over a dataset like ImageFolder, over a ``foreread.torch.Dataset``, or over subsets or
             concatenations of these.
         root: the directory of all its files (default: the dataset's ``root``).
-        paths: the files of a dataset without ``samples``: a list of paths, or a function of an index.
+        paths: the files of a dataset without ``samples``: a list with a path, or a list of paths, for each index, or a
+            function of an index. Relative paths are looked for in the working directory and in `root`.
         look_ahead: how far reads run ahead, in bytes. At least twice the bytes that the workers process at once.
         settings: memory, disk, agent, origin_limit, origin_parallelism: as ``foreread.Loader``.
     """
@@ -487,28 +438,10 @@ def wrap(
         raise ConfigError("an IterableDataset has no order to read ahead; use foreread.torch.DataLoader for its data")
     if (native := _foreread_parts(dataset)) is not None:
         return _wrapped(loader, native.parts(), dataset)
-    root = os.fspath(root if root is not None else _root(dataset))
-    where = os.path.abspath(root)
-    known = _Paths(dataset, paths)
-    every = [known(index) for index in range(len(dataset))]
-    catalog, numbers, times = catalog_of(root, where, every)
-    if catalog is None:
-        raise ConfigError(f"none of the dataset's {len(every)} files is in {where}; set root=")
-    found = array("q", numbers)
-    files = _Files(_without_shared_files(found, catalog, where), array("Q", map(_path_hash, every)), array("q", times))
-    missing = [path for path, number in zip(every, found) if number < 0]
-    if missing:
-        _log.warning(
-            "%d of the dataset's %d files are not in %s, are missing or have names that are not UTF-8: "
-            "they are read as usual; the first is %r",
-            len(missing),
-            len(every),
-            where,
-            missing[0],
-        )
+    catalog, files, known, where = find_files(dataset, root, paths)
     source = Source(catalog, look_ahead=look_ahead, **settings)
     if (reader := PageCacheReader.of(source, where)) is not None:
-        pages = PageCachePart(reader, source, files.numbers)
+        pages = PageCachePart(reader, source, files.numbers, files.width)
         source.close()
         return _wrapped(loader, pages, dataset)
     if not source.is_kernel_cached:
@@ -517,7 +450,7 @@ def wrap(
     served = _copied(loader)
     kind = _ServedBatches if hasattr(dataset, "__getitems__") else _Served
     object.__setattr__(served, "dataset", kind(dataset, engine, files, known))
-    return _wrapped(served, [_EnginePart(engine, files.numbers)], dataset)
+    return _wrapped(served, [_EnginePart(engine, files.numbers, files.width)], dataset)
 
 
 def _dataset_of(loader: Any) -> Any:
@@ -526,26 +459,6 @@ def _dataset_of(loader: Any) -> Any:
     if not hasattr(loader, "dataset") or isinstance(loader, torch.utils.data.Dataset):
         raise TypeError(f"wrap() expects a torch.utils.data.DataLoader, not a {type(loader).__name__}")
     return loader.dataset
-
-
-def _without_shared_files(numbers: array[int], catalog: Catalog, where: str) -> array[int]:
-    """The ids of files, without large files that several samples share. Each sample reads a part of these, and would be
-    served the whole file."""
-    if len(catalog) + numbers.count(-1) == len(numbers):
-        return numbers  # each file has one sample
-    uses = Counter(numbers)
-    shared = {number for number, count in uses.items() if count > 1 and number >= 0 and catalog.size(number) > _SHARED_FILE_SIZE}
-    if not shared:
-        return numbers
-    some = catalog.path(min(shared))
-    _log.warning(
-        "%d files of %s contain several samples each, for instance %s: they are read as usual, because foreread "
-        "would read the whole file for each sample; use one file per sample, or shards (tar), for read-ahead",
-        len(shared),
-        where,
-        some,
-    )
-    return array("q", (-1 if number in shared else number for number in numbers))
 
 
 class _ForereadParts(NamedTuple):
@@ -600,15 +513,3 @@ def _index_of(datasets: list[Dataset | EngineDataset], one: Dataset | EngineData
             return at
     datasets.append(one)
     return len(datasets) - 1
-
-
-def _root(dataset: Any) -> str:
-    """The directory of a dataset's files: its ``root``, or the common parent of its parts' roots."""
-    while isinstance(dataset, Subset):
-        dataset = dataset.dataset
-    if isinstance(dataset, ConcatDataset) and dataset.datasets:
-        return os.path.commonpath([os.path.abspath(_root(part)) for part in dataset.datasets])
-    root = getattr(dataset, "root", None)
-    if root is None:
-        raise ConfigError(f"{type(dataset).__name__} has no `root`: set root= to the directory of its files")
-    return str(os.fspath(root))

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use foreread_tier::{Object, OriginTier};
+use foreread_types::setting;
 use futures::StreamExt;
 use futures::stream;
 
@@ -44,7 +45,11 @@ pub(crate) async fn choose(
         && only.size > LARGE_SAMPLE
         && !choices.is_tokens()
     {
-        tracing::warn!("{base_url}: {} is taken as one sample; for tokens, set --window", only.path);
+        tracing::warn!(
+            "{base_url}: {} is taken as one sample; for tokens, set {}",
+            only.path,
+            setting("window")
+        );
     }
     let format = match detected {
         DetectedFormat::Format(Format::Files | Format::Npy)

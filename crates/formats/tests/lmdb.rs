@@ -126,13 +126,13 @@ fn only_database_is_taken_and_several_are_listed() {
         assert_eq!(found.summary, format!("LMDB {version} database bilder \u{e4}: 12 values, 1 skipped"));
         let file = file(&format!("named-{version}.mdb"));
         let listed = refusal(&file, None, FormatErrorKind::Unsupported);
-        assert!(listed.contains("--key NAME") && listed.contains("plain (30 entries)"), "{listed}");
+        assert!(listed.contains("`key` NAME") && listed.contains("plain (30 entries)"), "{listed}");
         assert!(listed.contains("empty (0 entries)"), "{listed}");
         let unknown = refusal(&file, Some("plane"), FormatErrorKind::Unsupported);
         assert!(unknown.contains("no database 'plane'") && unknown.contains("plain"), "{unknown}");
         let file = self::file(&format!("main_database-{version}.mdb"));
         let alone = refusal(&file, Some("plain"), FormatErrorKind::Unsupported);
-        assert!(alone.contains("leave out --key"), "{alone}");
+        assert!(alone.contains("leave out `key`"), "{alone}");
         assert_eq!(find(&file, None).unwrap().skipped, 7);
     }
 }
@@ -144,7 +144,7 @@ fn keys_of_counters_are_named_and_can_be_kept() {
     let file = file("main_database-0.9.mdb");
     let found = find(&file, None).unwrap();
     let [note] = &found.notes[..] else { panic!("{:?}", found.notes) };
-    assert!(note.starts_with("7 values are not samples") && note.contains("--field ''"), "{note}");
+    assert!(note.starts_with("7 values are not samples") && note.contains("`field` \"\""), "{note}");
     assert!(note.contains("__keys__, __len__, deleted_ids, length, metadata"), "{note}");
     let mut options = LmdbOptions::default();
     options.prefix = Some(String::new());

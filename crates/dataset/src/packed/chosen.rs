@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use foreread_formats::ChosenParts;
+use foreread_types::setting;
 
 use super::rows::IndexedShard;
 use crate::{DatasetError, DatasetErrorKind, Format};
@@ -43,7 +44,9 @@ impl CommonParts {
         let differ = |what: &str, [one, other]: [&str; 2], option: &str| {
             let message = format!(
                 "{base_url}: the {what} of {first} are {one}, and those of {path} are {other}: choose with \
-                 --{option} ({option}= in Python), or index them apart with --include"
+                 {}, or index them apart with {}",
+                setting(option),
+                setting("include")
             );
             Err(DatasetError::new(DatasetErrorKind::Unsupported, message))
         };

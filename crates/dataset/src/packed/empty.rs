@@ -1,5 +1,7 @@
 //! Why shards have no samples.
 
+use foreread_types::setting;
+
 use super::rows::IndexedShard;
 use crate::Format;
 
@@ -12,7 +14,9 @@ pub(crate) fn why(format: Format, shards: &[IndexedShard]) -> String {
         chosen.map_or("the column of samples", |chosen| &*chosen.samples)
     };
     match (format, skipped) {
-        (Format::Tokens, _) => "no file is as long as the window; set a shorter --window".to_owned(),
+        (Format::Tokens, _) => {
+            format!("no file is as long as the window; set a shorter {}", setting("window"))
+        }
         (Format::Parquet | Format::Arrow, 1..) => format!(
             "all {skipped} values of {} are null; where the files are stored elsewhere and only named here, \
              index their directory, or save the dataset by `save_to_disk`, which embeds them",
@@ -20,11 +24,16 @@ pub(crate) fn why(format: Format, shards: &[IndexedShard]) -> String {
         ),
         (Format::Parquet | Format::Arrow, 0) => "their tables have no rows; write them again".to_owned(),
         (Format::Lmdb, 1..) => format!(
-            "all {skipped} entries are other databases or have keys of counters; choose with --key NAME, or \
-             take all keys with --field ''"
+            "all {skipped} entries are other databases or have keys of counters; choose with {}, or \
+             take all keys with {}",
+            setting("key").to("NAME"),
+            setting("field").to("")
         ),
         (Format::Lmdb, 0) => {
-            "the database has no entries; write it again, or choose another one with --key".to_owned()
+            format!(
+                "the database has no entries; write it again, or choose another one with {}",
+                setting("key")
+            )
         }
         (Format::Tar, 1..) => format!(
             "all {skipped} members are directories, links, hidden, or names without a dot, which WebDataset \

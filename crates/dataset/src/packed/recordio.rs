@@ -282,8 +282,10 @@ pub(crate) fn group(scan: &MemberScan<RecordPart>, field: Option<&str>) -> Resul
     let what = if are_images { "images in records" } else { "records" };
     let mut summary = format!("RecordIO: {} {what}", extents.len());
     let (column, note) = labels.finish();
-    let headers = "records have a header and no image, and are left out: --field data keeps them";
-    let headers = (without_image > 0).then(|| format!("{without_image} {headers}"));
+    let headers = (without_image > 0).then(|| {
+        let all = setting("field").to("data");
+        format!("{without_image} records have a header and no image, and are left out: {all} keeps them")
+    });
     let notes: Vec<String> = note.into_iter().chain(headers).collect();
     summary.extend(notes.iter().flat_map(|note| [", ", note]));
     Ok(FoundSamples {

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foreread_tier::{ErrorKind, Object, OriginTier};
+use foreread_types::setting;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -176,9 +177,10 @@ impl SavedDirectory<'_> {
             if let Some(missing) = names.difference(&there).next().filter(|_| !is_selected) {
                 let message = format!(
                     "{}: {} is missing, which {STATE} next to it lists; copy it again, or choose the rest with \
-                     --include",
+                     {}",
                     below(self.base_url, path),
-                    missing.escape_debug()
+                    missing.escape_debug(),
+                    setting("include")
                 );
                 return Err(DatasetError::new(DatasetErrorKind::BadShard, message));
             }

@@ -141,14 +141,17 @@ async fn shards_of_other_columns_are_an_error() {
         let [first, second] = [files[0].0, files[1].0];
         let (kind, error) = refusal(files).await;
         assert_eq!(kind, DatasetErrorKind::Unsupported, "{error}");
-        assert!(error.contains("--field (field= in Python)"), "{error}");
+        assert!(error.contains("choose with `field`"), "{error}");
         assert!([first, second, parts[0], parts[1]].iter().all(|part| error.contains(part)), "{error}");
     }
     // A shard without samples may have any column.
     let files = [("a.arrow", two("image")), ("b.arrow", table("mask", &[]))];
     assert_eq!(Held::new(files).index(&IndexOptions::default()).await.unwrap().len(), 2);
     let (_, error) = refusal([("a.arrow", labelled("label")), ("b.arrow", labelled("target"))]).await;
-    assert!(error.contains("the labels of a.arrow are label") && error.contains("--label"), "{error}");
+    assert!(
+        error.contains("the labels of a.arrow are label") && error.contains("choose with `label`"),
+        "{error}"
+    );
 }
 
 /// The cache of an image folder has the paths of images and not their bytes.

@@ -75,7 +75,7 @@ async fn records_without_a_header_of_images_are_refused() {
     let origin = Held::new([("a.rec", both)]);
     let error = origin.index(&options(None)).await.unwrap_err();
     assert_eq!(error.kind(), DatasetErrorKind::Unsupported);
-    assert!(error.to_string().contains("set --field record"), "{error}");
+    assert!(error.to_string().contains("set `field` \"record\""), "{error}");
     assert_eq!(origin.index(&options(Some("record"))).await.unwrap().len(), 54);
     let error = origin.index(&options(Some("x"))).await.unwrap_err();
     assert!(error.to_string().contains("no field \"x\" of records: expected data or record"), "{error}");

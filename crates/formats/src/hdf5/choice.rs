@@ -175,7 +175,8 @@ fn only_one(
         _ => None,
     };
     if let (Some(_), Some(missing)) = (chosen, missing) {
-        let why = format!("the HDF5 file has several datasets, and {missing}: choose one by `--field NAME`");
+        let field = setting("field").to("NAME");
+        let why = format!("the HDF5 file has several datasets, and {missing}: choose one by {field}");
         return Err(FormatError::unsupported(0, why));
     }
     if let Some(dataset) = chosen {

@@ -192,8 +192,10 @@ impl Found {
             let keys = listed(self.conventional.iter().map(String::as_str));
             notes.push(format!(
                 "{} values are not samples by the names of their keys ({keys}), which data sets use for \
-                 counters: --field '' takes all keys, and --field PREFIX those that begin with it",
-                self.conventional.len()
+                 counters: {} takes all keys, and {} those that begin with it",
+                self.conventional.len(),
+                setting("field").to(""),
+                setting("field").to("PREFIX")
             ));
         }
         let mut columns = Vec::new();
@@ -217,7 +219,8 @@ impl Found {
 /// The text of each sample's label. Samples without one have none.
 async fn labels(source: &dyn FileSource, found: &Found, prefix: &str) -> Result<ColumnValues, FormatError> {
     if let Some((name, (at, _))) = found.labels.iter().find(|(_, (_, length))| *length > MOST_TEXT) {
-        let why = format!("the label of '{}' is longer than 16 KiB: leave out --label", shown(name));
+        let why =
+            format!("the label of '{}' is longer than 16 KiB: leave out {}", shown(name), setting("label"));
         return Err(FormatError::unsupported(*at, why));
     }
     let reader = BlockReader::new(source, BLOCK);
@@ -228,7 +231,8 @@ async fn labels(source: &dyn FileSource, found: &Found, prefix: &str) -> Result<
         let read = reader.read_all(places, REQUEST).await?;
         for ((name, (at, _)), bytes) in labels.iter().zip(read) {
             let text = std::str::from_utf8(&bytes).map_err(|_| {
-                let why = format!("the label of '{}' is not UTF-8: leave out --label", shown(name));
+                let why =
+                    format!("the label of '{}' is not UTF-8: leave out {}", shown(name), setting("label"));
                 FormatError::unsupported(*at, why)
             })?;
             by_name.insert(name.as_str(), texts.share(text));

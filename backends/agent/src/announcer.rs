@@ -6,6 +6,7 @@
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use foreread_store::attach::{
@@ -27,8 +28,16 @@ const WAIT: Duration = Duration::from_millis(500);
 /// How often the agent hears how the job gets on.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Starts the thread.
+pub(crate) fn spawn(link: &Arc<Link>) -> Result<JoinHandle<()>, StoreError> {
+    let announcing = Arc::clone(link);
+    let thread = std::thread::Builder::new().name("foreread-orders".to_owned());
+    let thread = thread.spawn(move || run(&announcing));
+    thread.map_err(|error| StoreError::system("no thread for the agent", error))
+}
+
 /// Announces until the job ends.
-pub(crate) fn run(link: &Arc<Link>) {
+fn run(link: &Arc<Link>) {
     let mut progress = Progress { reported: Instant::now() };
     loop {
         let mut state = link.lock();

@@ -37,6 +37,8 @@ pub struct AgentJob {
     /// Whether another agent may serve there after this one. Otherwise the job does not connect
     /// again, because any process may get the address then.
     pub comes_back: bool,
+    /// Whether the address may be used now: another user may have created a directory in `/tmp`.
+    pub may_use: fn(&str) -> bool,
     /// Makes the cache that the job has while the agent is gone. `None`: it has none.
     pub alone: Option<CacheMaker>,
     /// The job.
@@ -56,6 +58,14 @@ impl Connected {
     pub(crate) fn is_accepted(&self) -> bool {
         self.attached.datasets.iter().all(|answer| *answer == DatasetAnswer::Kept)
     }
+
+    /// Why it does not, if it gave a reason.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.attached.datasets.iter().find_map(|answer| match answer {
+            DatasetAnswer::Refused(why) => Some(&**why),
+            DatasetAnswer::Kept | DatasetAnswer::CatalogNeeded => None,
+        })
+    }
 }
 
 impl std::fmt::Debug for Connected {
@@ -74,6 +84,9 @@ impl AgentJob {
     /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is
     /// false.
     pub(crate) fn connect(&self, closed: &dyn Fn() -> bool) -> Result<Connected, StoreError> {
+        if !(self.may_use)(&self.address) {
+            return Err(StoreError::gone());
+        }
         let begun = Instant::now();
         let client =
             Client::connect_with(&self.address, &mut || closed() || begun.elapsed() > ATTACH_SILENCE)?;
@@ -128,13 +141,35 @@ impl AgentClient {
     pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
         let Connected { connection, attached } = job.connect(&|| false)?;
         let link = Arc::new(Link::default());
-        link.connect(connection);
+        link.connect(connection, attached.capacity);
         let mut client = Self { link, attached, threads: Vec::new() };
         let receiving = Arc::clone(&client.link);
-        client.spawn("foreread-agent", move || receiver::run(&receiving, &job))?;
-        let announcing = Arc::clone(&client.link);
-        client.spawn("foreread-orders", move || announcer::run(&announcing))?;
+        let announcing = announcer::spawn(&client.link)?;
+        client.spawn("foreread-agent", move || receiver::run(&receiving, &job, Some(announcing)))?;
         Ok(client)
+    }
+
+    /// A job that looks for an agent from now on, and attaches when one serves. Until then, its
+    /// samples are read directly.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn look(job: AgentJob) -> Result<Self, StoreError> {
+        let (link, attached, threads) = Default::default();
+        let mut client = Self { link, attached, threads };
+        let receiving = Arc::clone(&client.link);
+        client.spawn("foreread-agent", move || receiver::run(&receiving, &job, None))?;
+        Ok(client)
+    }
+
+    /// Whether an agent has served this job at any time.
+    pub fn was_connected(&self) -> bool {
+        self.link.capacity().is_some()
+    }
+
+    /// The bytes of memory of the agent that served last.
+    pub fn latest_capacity(&self) -> u64 {
+        self.link.capacity().unwrap_or_default()
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), StoreError> {

@@ -67,6 +67,8 @@ pub(crate) struct LinkState {
     pub(crate) stalled: Option<StallTime>,
     /// Increases with each connection and each set of orders.
     pub(crate) generation: u64,
+    /// The memory of the last agent. `None` before the first one.
+    capacity: Option<u64>,
     pub(crate) closed: bool,
 }
 
@@ -175,12 +177,13 @@ impl Link {
     }
 
     /// Uses a new connection.
-    pub(crate) fn connect(&self, connection: Arc<Connection>) {
+    pub(crate) fn connect(&self, connection: Arc<Connection>, capacity: u64) {
         let mut state = self.lock();
         if state.closed {
             return;
         }
         (state.connection, state.silent) = (Some(connection), false);
+        state.capacity = Some(capacity);
         state.earlier_reads = state.all_reads();
         state.reads = JobReads::default();
         state.generation += 1;
@@ -189,6 +192,24 @@ impl Link {
         // Its memory is the agent's again.
         drop(alone);
         self.changed.notify_all();
+    }
+
+    /// The memory of the last agent. `None` before the first one.
+    pub(crate) fn capacity(&self) -> Option<u64> {
+        self.lock().capacity
+    }
+
+    /// Waits until a time. `false` if the job ends before.
+    pub(crate) fn wait_until(&self, time: Instant) -> bool {
+        let mut state = self.lock();
+        while !state.closed {
+            let left = time.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
     }
 
     /// Has all open requests read directly. `end` says whether the connection has ended.

@@ -1,11 +1,13 @@
-//! The thread that receives a job's samples, watches the agent, and connects again.
+//! The thread that receives a job's samples, watches the agent, and looks for one while there is
+//! none.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::SILENCE;
 use crate::client::AgentJob;
 use crate::link::{Connection, Link};
+use crate::{SILENCE, announcer};
 
 /// How long an agent is silent before it is pinged.
 const PING_AFTER: Duration = Duration::from_millis(100);
@@ -13,62 +15,61 @@ const PING_AFTER: Duration = Duration::from_millis(100);
 /// The pauses before connecting again: the first, and the longest.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// How often a pause looks for the end of the job.
-const CLOSE_POLL: Duration = Duration::from_millis(50);
+/// The pause after a refusal, which would come again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Receives until the job ends.
-pub(crate) fn run(link: &Arc<Link>, job: &AgentJob) {
+/// Receives until the job ends, and looks for an agent while there is none. The thread of the
+/// orders starts with the first one, unless it runs already.
+pub(crate) fn run(link: &Arc<Link>, job: &AgentJob, mut announcing: Option<JoinHandle<()>>) {
     let mut pause = RECONNECT.0;
-    loop {
-        if let Some(connection) = link.connection() {
-            let begun = Instant::now();
-            receive(link, &connection, job.called);
-            if link.is_closed() {
-                return;
-            }
-            link.give_up(true);
-            if let Some(make) = &job.alone {
-                link.set_alone(make());
-            }
-            let until = if job.comes_back { ", until it is back" } else { "" };
-            tracing::warn!(
-                "{} has ended; samples are read from storage, without a shared cache{until}",
-                job.called
-            );
-            if !job.comes_back {
-                return;
-            }
-            if begun.elapsed() > RECONNECT.1 {
-                pause = RECONNECT.0;
-            }
+    while let Some(begun) = serve(link, job) {
+        if begun.is_some_and(|begun| begun.elapsed() > RECONNECT.1) {
+            pause = RECONNECT.0;
         }
         // Jobs that lost one agent must not all come back at one moment.
         let jitter = pause.mul_f64(f64::from(std::process::id() % 64) / 64.0);
-        if !sleep(link, pause + jitter) {
-            return;
+        if !link.wait_until(Instant::now() + pause + jitter) {
+            break;
         }
         pause = (pause * 2).min(RECONNECT.1);
         match job.connect(&|| link.is_closed()) {
             Ok(connected) if connected.is_accepted() => {
-                tracing::info!("{} is back", job.called);
-                link.connect(connected.connection);
+                if announcing.is_none() {
+                    announcing = announcer::spawn(link).inspect_err(|error| tracing::warn!(%error)).ok();
+                }
+                tracing::info!("{} serves this job now", job.called);
+                link.connect(connected.connection, connected.attached.capacity);
             }
-            Ok(_) => tracing::debug!(agent = %job.address, "the node's agent does not read this job's data"),
-            Err(error) => tracing::debug!(%error, "the node's agent cannot be reached"),
+            Ok(connected) => {
+                let why = connected.refusal();
+                tracing::debug!(agent = %job.address, why, "{} does not read this job's data", job.called);
+                pause = REFUSED_PAUSE;
+            }
+            Err(error) => tracing::debug!(%error, "{} cannot be reached", job.called),
         }
+    }
+    if let Some(thread) = announcing {
+        // A panic was reported when it happened.
+        let _ = thread.join();
     }
 }
 
-/// Sleeps, unless the job ends.
-fn sleep(link: &Link, duration: Duration) -> bool {
-    let until = Instant::now() + duration;
-    while Instant::now() < until {
-        if link.is_closed() {
-            return false;
-        }
-        std::thread::sleep(CLOSE_POLL.min(duration));
+/// Receives from the agent, if there is one, until its connection ends. Returns when that began.
+/// `None` if the job ends, or no other agent may follow.
+fn serve(link: &Arc<Link>, job: &AgentJob) -> Option<Option<Instant>> {
+    let Some(connection) = link.connection() else { return Some(None) };
+    let begun = Instant::now();
+    receive(link, &connection, job.called);
+    if link.is_closed() {
+        return None;
     }
-    true
+    link.give_up(true);
+    if let Some(make) = &job.alone {
+        link.set_alone(make());
+    }
+    let until = if job.comes_back { ", until it is back" } else { "" };
+    tracing::warn!("{} has ended; samples are read from storage, without a shared cache{until}", job.called);
+    job.comes_back.then_some(Some(begun))
 }
 
 /// Receives until the connection or the job ends.
@@ -94,6 +95,8 @@ struct Watch {
     silent: Option<Instant>,
     pinged: Option<Instant>,
     number: u32,
+    /// Whether it seemed silent at the last look.
+    is_suspected: bool,
 }
 
 impl Watch {
@@ -112,7 +115,15 @@ impl Watch {
         }
         let Some(open_since) = link.open_since() else { return Ok(()) };
         let quiet = now.saturating_duration_since(heard.map_or(open_since, |heard| heard.max(open_since)));
-        if quiet >= SILENCE && self.pinged.is_some_and(|pinged| now.duration_since(pinged) <= quiet) {
+        let is_silent =
+            quiet >= SILENCE && self.pinged.is_some_and(|pinged| now.duration_since(pinged) <= quiet);
+        // On a busy machine this thread is late itself. Messages that have arrived meanwhile are
+        // received first.
+        if is_silent && !std::mem::replace(&mut self.is_suspected, is_silent) {
+            return Ok(());
+        }
+        self.is_suspected = is_silent;
+        if is_silent {
             tracing::warn!(
                 "{} gives no sign of life; samples are read from storage until it answers",
                 self.called

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::num::NonZeroU32;
+use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -71,17 +72,29 @@ impl JobOrders for Orders {
     }
 }
 
-fn agent(unanswered: &'static str) -> (Server, AgentJob, mpsc::Receiver<String>) {
+fn provider(unanswered: &'static str) -> (Arc<TestAgent>, mpsc::Receiver<String>) {
     let (sender, seen) = mpsc::channel();
     let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
     let (kept, seen_by) = (Mutex::default(), Mutex::new(sender));
-    let agent = TestAgent { unanswered, kept, seen: seen_by, buffers: Arc::clone(&buffers) };
-    let server = Server::start(Arc::new(agent), buffers, ServerSettings::default()).unwrap();
+    (Arc::new(TestAgent { unanswered, kept, seen: seen_by, buffers }), seen)
+}
+
+fn serve_at(socket: &Path) -> (Server, mpsc::Receiver<String>) {
+    let (agent, seen) = provider("");
+    let buffers = Arc::clone(&agent.buffers);
+    (Server::start_at(socket, agent, buffers, ServerSettings::default()).unwrap(), seen)
+}
+
+fn agent(unanswered: &'static str) -> (Server, AgentJob, mpsc::Receiver<String>) {
+    let (agent, seen) = provider(unanswered);
+    let buffers = Arc::clone(&agent.buffers);
+    let server = Server::start(agent, buffers, ServerSettings::default()).unwrap();
     let attach = Attach { datasets: vec![AttachDataset::default()], ..Attach::default() };
     let job = AgentJob {
         address: server.address(),
         called: "the agent",
         comes_back: true,
+        may_use: |_| true,
         alone: None,
         attach,
         catalogs: Box::new(NoCatalogs),
@@ -136,4 +149,28 @@ fn samples_come_from_the_agent_and_directly_after_its_end() {
     drop(client);
     assert_eq!(runtime.block_on(origin.read(request(3))).unwrap(), direct.expected(SampleId(3)));
     assert!(held.iter().all(|byte| *byte == 7));
+}
+
+#[test]
+// semantics: AGENT-29
+fn job_that_begins_without_an_agent_uses_one_that_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("node.sock");
+    let (_other, job, seen) = agent("");
+    let client = AgentClient::look(AgentJob { address: socket.display().to_string(), ..job }).unwrap();
+    let direct = Arc::new(FakeOrigin::uniform(4, LENGTH as u64));
+    let origin = client.origin(0, Arc::clone(&direct) as _);
+    client.announce(Arc::new(Orders));
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    let request = |id| Arc::new(direct.request(SampleId(id), Tick(id)));
+    assert_eq!(runtime.block_on(origin.read(request(1))).unwrap(), direct.expected(SampleId(1)));
+    assert!(!client.was_connected());
+    let (server, seen_there) = serve_at(&socket);
+    while seen_there.recv_timeout(Duration::from_secs(60)).unwrap() != ORDER {}
+    assert!(client.was_connected() && seen.try_recv().is_err());
+    let sample = runtime.block_on(origin.read(request(2))).unwrap();
+    assert!(sample.iter().all(|byte| *byte == 7) && client.counts().samples == 1);
+    drop(server);
+    assert_eq!(runtime.block_on(origin.read(request(3))).unwrap(), direct.expected(SampleId(3)));
+    assert!(ends(move || drop(client)));
 }

@@ -6,10 +6,10 @@
 //!   shorter ends the read early. A file that grew or was overwritten in place has another length
 //!   or modification time. Both are checked *after* the read, on the same descriptor. The price is
 //!   a window: a write between read and check makes correct bytes an error.
-//! * A writer may restore the modification time. So the inode and the change time are compared, too,
-//!   where the file system keeps them and the catalog was made of the same directory. The price:
-//!   another owner, mode or hard link changes that time, too, and is an error until the data are
-//!   indexed again.
+//! * A writer may restore the modification time. So the inode and the change time are compared,
+//!   too, where the file system keeps them and the catalog was made of the same directory. The
+//!   price: another owner, mode or hard link changes that time, too, and is an error until the data
+//!   are indexed again.
 //! * Each step is first tried without blocking (`RESOLVE_CACHED`, `RWF_NOWAIT`), and the caller is
 //!   notified before the first step that may block. That is free when the kernel has everything
 //!   cached, and costs 1 us otherwise. It lets the pool distinguish work that needs a core from
@@ -295,6 +295,7 @@ fn compare_state(request: &ReadRequest, state: &FileState) -> Result<(), TierErr
 }
 
 /// The inode or the change time differs alone.
-const CHANGED_ONLY: &str = "its inode or change time is not the indexed one, although its size and modification \
-                            time are: it was rewritten, replaced by a copy, or given other rights or links; \
-                            index it again, or, if its bytes are known to be the same, index it with a name";
+const CHANGED_ONLY: &str = "its inode or change time is not the indexed one, although its size and \
+                            modification time are: it was rewritten, replaced by a copy, or given other \
+                            rights or links; index it again, or, if its bytes are known to be the same, \
+                            index it with a name";

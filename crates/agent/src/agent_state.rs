@@ -9,13 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
-use foreread_store::attach::{
-    Attach, AttachDataset, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest,
-};
+use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
 use foreread_store::{ConnectionId, NodeStore, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
@@ -24,7 +21,8 @@ use tokio::runtime::Handle;
 use crate::cluster_cache::ClusterCache;
 use crate::connections::{AttachedJob, Connections, MAX_DATASETS};
 use crate::control::HeldLeases;
-use crate::datasets::{Datasets, KnownDataset};
+use crate::dataset_room::{DatasetRoom, bounds_within};
+use crate::datasets::{DatasetOpener, Datasets, KnownDataset, OPEN_PATIENCE};
 use crate::files::AgentFiles;
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
@@ -47,8 +45,10 @@ pub(crate) struct AgentState {
     pub(crate) begun: Instant,
     /// When the last job has left.
     left: Mutex<Instant>,
-    host: DatasetHost,
+    opener: DatasetOpener,
     pub(crate) datasets: Datasets,
+    /// Held for reading while a job attaches, for writing while datasets are closed.
+    attaching: tokio::sync::RwLock<()>,
     connections: Mutex<Connections>,
     policy: Mutex<PolicyState>,
     /// Apart from the policy: a file server that hangs must not hang the agent.
@@ -110,6 +110,13 @@ impl AgentState {
         };
         let (datasets, connections, rates, warmings, files, control, stopped) = Default::default();
         let now = Instant::now();
+        let host = Arc::new(host);
+        let opener = DatasetOpener {
+            host,
+            store: store.clone(),
+            cluster: Arc::clone(&cluster),
+            runtime: runtime.clone(),
+        };
         let state = Self {
             store,
             runtime,
@@ -117,8 +124,9 @@ impl AgentState {
             memory: AtomicU64::new(memory),
             begun: now,
             left: Mutex::new(now),
-            host,
+            opener,
             datasets,
+            attaching: tokio::sync::RwLock::default(),
             connections,
             policy: Mutex::new(PolicyState { policy, mistake: None }),
             file_name: file.path().display().to_string(),
@@ -141,7 +149,7 @@ impl AgentState {
 
     /// The disks, if there are any.
     pub(crate) fn disk(&self) -> Option<&Arc<HostDisk>> {
-        self.host.disk()
+        self.opener.host.disk()
     }
 
     /// Tells the disks which datasets have jobs, and which keep their room without them.
@@ -156,7 +164,7 @@ impl AgentState {
         for dataset in self.datasets.all() {
             if let Some(number) = dataset.on_disk {
                 let has_jobs = used.contains(&dataset.id) || self.warmings.contains(dataset.id);
-                disk.set_use(number, has_jobs, policy.is_pinned(&dataset.url));
+                disk.set_use(number, has_jobs, self.is_pinned(&policy, &dataset));
             }
         }
     }
@@ -226,7 +234,7 @@ impl AgentState {
         let mut limits = policy.store(origin);
         // The control process cannot raise the agent's own limit.
         limits.bytes_per_second = [limits.bytes_per_second, lease].into_iter().flatten().min();
-        self.host.set_limit(origin, limits.bytes_per_second);
+        self.opener.host.set_limit(origin, limits.bytes_per_second);
         self.store.set_origin(origin, limits);
     }
 
@@ -320,15 +328,15 @@ impl AgentState {
         if let Some(disk) = self.disk() {
             disk.expect(attach.datasets.iter().map(|dataset| &*dataset.identity));
         }
+        let attaching = self.attaching.read().await;
+        let deadline = tokio::time::Instant::now() + OPEN_PATIENCE;
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
-            let (mut id, mut answer) = self.find(wanted, catalog).await;
+            let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.opener, deadline).await;
             let known = id.and_then(|id| self.datasets.get(id));
             shared.push(known.as_ref().and_then(|known| known.hosted.shared_catalog()));
             if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {
                 (id, answer) = (None, DatasetAnswer::Refused(why));
-            } else if let Some(known) = known {
-                self.apply_to_dataset(&self.lock_policy().policy, &known);
             }
             datasets.push(id);
             answers.push(answer);
@@ -339,6 +347,7 @@ impl AgentState {
         let (host, capacity, disk_capacity) = self.cluster.shared().unwrap_or_else(own);
         let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
         let job = self.enter(connection, &attach, &datasets, is_remote);
+        drop(attaching);
         self.note_disk_uses();
         let is_complete = !answer.datasets.contains(&DatasetAnswer::CatalogNeeded);
         if let Some(job) = job.filter(|_| !is_remote && is_complete) {
@@ -349,14 +358,6 @@ impl AgentState {
             }
         }
         Ok(answer)
-    }
-
-    async fn find(
-        &self,
-        wanted: &AttachDataset,
-        catalog: Option<Bytes>,
-    ) -> (Option<DatasetId>, DatasetAnswer) {
-        self.datasets.find(wanted, catalog, &self.host, (&self.store, &self.cluster)).await
     }
 
     /// Makes a job known to the store. `None` if it has left.
@@ -380,9 +381,10 @@ impl AgentState {
         });
         self.store.set_weight(job, weight);
         let (attach, datasets) = (attach.clone(), datasets.to_vec());
+        self.datasets.note_use(&datasets);
         there.attached = Some(AttachedJob { job, attach, datasets });
         drop(connections);
-        self.keep_units(&policy.policy);
+        self.apply_to_datasets(&policy.policy);
         Some(job)
     }
 
@@ -391,9 +393,26 @@ impl AgentState {
         if let Some(job) = left.and_then(|left| left.attached) {
             self.store.end_job(job.job);
             self.cluster.end_job(job.job);
-            self.keep_units(&self.lock_policy().policy);
+            self.datasets.note_use(&job.datasets);
+            self.apply_to_datasets(&self.lock_policy().policy);
             self.note_disk_uses();
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
+
+    /// Closes datasets without jobs, and forgets those without samples.
+    pub(crate) fn release_unused(&self) {
+        // A job that attaches uses what it has found a moment later.
+        let Ok(_nobody_attaches) = self.attaching.try_write() else { return };
+        for dataset in self.datasets.all() {
+            if self.is_used(dataset.id) || self.warmings.contains(dataset.id) {
+                continue;
+            }
+            dataset.hosted.close();
+            let on_disk = self.disk().zip(dataset.on_disk).map_or(0, |(disk, number)| disk.held(number).0);
+            if on_disk == 0 {
+                self.datasets.forget(&dataset, &self.opener);
+            }
         }
     }
 
@@ -492,23 +511,38 @@ impl AgentState {
         if let Some(disk) = self.disk() {
             disk.set_writes_per_day(policy.disk_writes_per_day().unwrap_or(WRITES_PER_DAY));
         }
-        for dataset in self.datasets.all() {
-            self.apply_to_dataset(policy, &dataset);
-        }
+        self.apply_to_datasets(policy);
         let connections = self.lock();
         for job in connections.values().filter_map(|there| there.attached.as_ref()) {
             self.store.set_weight(job.job, scaled(policy.job_weight(&job.attach.name)));
         }
     }
 
-    fn apply_to_dataset(&self, policy: &Policy, dataset: &KnownDataset) {
-        self.limit_origin(policy, &dataset.origin, self.lease(&dataset.origin));
-        let (weight, mut bounds) = policy.dataset(&dataset.url, u64::MAX);
-        if self.is_used(dataset.id) {
-            // Samples of units that left would each cost a unit again.
-            bounds.floor = bounds.floor.max(dataset.hosted.needs()).min(bounds.cap);
+    /// Applies the policy to all datasets. They share the memory, so each depends on the others.
+    fn apply_to_datasets(&self, policy: &Policy) {
+        let all = self.datasets.all();
+        let uses = |dataset: &KnownDataset| DatasetRoom {
+            is_used: self.is_used(dataset.id),
+            needs: dataset.hosted.needs(),
+            most: dataset.most_memory(),
+            bounds: policy.dataset(&dataset.url, u64::MAX).1,
+        };
+        let mut rooms: Vec<DatasetRoom> = all.iter().map(uses).collect();
+        for (room, dataset) in rooms.iter_mut().zip(&all) {
+            if !(room.is_used || self.datasets.is_latest(dataset)) {
+                // Data that were replaced keep no room from those in their place.
+                room.bounds.floor = 0;
+            }
         }
-        self.store.set_dataset(dataset.id, weight, bounds);
+        for (dataset, bounds) in all.iter().zip(bounds_within(&rooms, self.memory())) {
+            self.limit_origin(policy, &dataset.origin, self.lease(&dataset.origin));
+            self.store.set_dataset(dataset.id, policy.dataset(&dataset.url, 0).0, bounds);
+        }
+    }
+
+    /// Whether a dataset keeps its room without jobs. One that was replaced at its place does not.
+    fn is_pinned(&self, policy: &Policy, dataset: &KnownDataset) -> bool {
+        policy.is_pinned(&dataset.url) && self.datasets.is_latest(dataset)
     }
 
     /// Whether a job is attached to a dataset.
@@ -516,13 +550,6 @@ impl AgentState {
         let connections = self.lock();
         let mut jobs = connections.values().filter_map(|there| there.attached.as_ref());
         jobs.any(|job| job.datasets.contains(&Some(id)))
-    }
-
-    /// Keeps the room of datasets with units as long as they have jobs.
-    fn keep_units(&self, policy: &Policy) {
-        for dataset in self.datasets.all().iter().filter(|dataset| dataset.hosted.needs() > 0) {
-            self.apply_to_dataset(policy, dataset);
-        }
     }
 
     /// Why a dataset with units does not fit next to those of all jobs and to these, if so.

@@ -3,9 +3,15 @@
 //! Two jobs share a dataset if its bytes have one identity and both read them in the same way. The
 //! identity that a job states is not believed: the agent opens the dataset from the job's catalog,
 //! and compares what it finds itself.
+//!
+//! A dataset is opened for its first job and closed after its last one, so that its mount is free.
+//! Its samples stay in memory and on disks. A dataset without jobs and samples is forgotten, with
+//! its catalog. The price: a job that comes later opens it again, and has to send the catalog if it
+//! was forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use foreread::agent::disk::{DiskChange, DiskDataset};
@@ -14,21 +20,38 @@ use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
 use foreread_types::DatasetId;
+use futures::future::BoxFuture;
+use tokio::runtime::Handle;
 
 use crate::cluster_cache::{ClusterCache, ClusterReader, SharedDataset};
+use crate::openings::Openings;
 use crate::origin_name::origin_name;
 
+/// How long a job waits for its datasets to be opened. It is shorter than the time after which the
+/// job gives up the agent ([`foreread_agent_client`]), so the job hears the reason.
+pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(20);
+
 /// What makes a dataset the same for two jobs.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct DatasetKey {
     identity: String,
+    /// Empty for directories: the identity has their place, which several paths may lead to.
     url: String,
     settings: BTreeMap<String, String>,
 }
 
-/// A dataset that is open.
+impl DatasetKey {
+    fn of(wanted: &AttachDataset) -> Self {
+        let AttachDataset { identity, url, settings, .. } = wanted.clone();
+        let is_path = !url.contains("://") || url.starts_with("file:");
+        Self { identity, url: if is_path { String::new() } else { url }, settings }
+    }
+}
+
+/// A dataset that the store knows.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownDataset {
+    key: Arc<DatasetKey>,
     pub(crate) id: DatasetId,
     pub(crate) url: String,
     /// The store that it is read from.
@@ -38,14 +61,31 @@ pub(crate) struct KnownDataset {
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
     pub(crate) hosted: HostedDataset,
+    /// When a job last began or ended.
+    pub(crate) used: Instant,
 }
 
-/// All datasets since the start.
-#[derive(Default)]
+impl KnownDataset {
+    /// The memory that all of its samples take, at most.
+    pub(crate) fn most_memory(&self) -> u64 {
+        self.bytes.saturating_add(self.samples.saturating_mul(NodeStore::FOOTPRINT.of(0) + 64))
+    }
+}
+
+/// What datasets are opened with.
+#[derive(Clone, Debug)]
+pub(crate) struct DatasetOpener {
+    pub(crate) host: Arc<DatasetHost>,
+    pub(crate) store: NodeStore,
+    pub(crate) cluster: Arc<ClusterCache>,
+    pub(crate) runtime: Handle,
+}
+
+/// The datasets with jobs or samples. Clones are the same.
+#[derive(Clone, Default)]
 pub(crate) struct Datasets {
-    known: Mutex<HashMap<DatasetKey, KnownDataset>>,
-    /// One dataset is opened at a time, so that none is opened twice.
-    opening: tokio::sync::Mutex<()>,
+    known: Arc<Mutex<HashMap<Arc<DatasetKey>, KnownDataset>>>,
+    openings: Openings<DatasetKey, DatasetId>,
 }
 
 impl std::fmt::Debug for Datasets {
@@ -55,43 +95,74 @@ impl std::fmt::Debug for Datasets {
 }
 
 impl Datasets {
-    /// Every change is one insertion.
-    fn lock(&self) -> MutexGuard<'_, HashMap<DatasetKey, KnownDataset>> {
+    /// Every change is one insertion or removal.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<DatasetKey>, KnownDataset>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The dataset that a job names, and the answer to the job. `catalog` is the job's, if it has
-    /// sent it.
+    /// sent it. Waits until `deadline` at most.
     pub(crate) async fn find(
         &self,
         wanted: &AttachDataset,
         catalog: Option<Bytes>,
-        host: &DatasetHost,
-        (store, cluster): (&NodeStore, &Arc<ClusterCache>),
+        opener: &DatasetOpener,
+        deadline: tokio::time::Instant,
     ) -> (Option<DatasetId>, DatasetAnswer) {
         if wanted.environment != environment(&wanted.url) {
             let why = "its environment has other credentials than the agent's: start the agent with the same \
                        ones, or set them as storage options";
             return (None, DatasetAnswer::Refused(why.to_owned()));
         }
-        let AttachDataset { identity, url, settings, .. } = wanted.clone();
-        let key = DatasetKey { identity, url, settings };
-        let known = || self.lock().get(&key).map(|known| known.id);
-        if let Some(id) = known() {
-            return (Some(id), DatasetAnswer::Kept);
+        let key = DatasetKey::of(wanted);
+        let known = self.lock().get(&key).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.hosted.is_open()) {
+            return (Some(known.id), DatasetAnswer::Kept);
         }
-        let Some(catalog) = catalog else { return (None, DatasetAnswer::CatalogNeeded) };
-        let _opening = self.opening.lock().await;
-        if let Some(id) = known() {
-            return (Some(id), DatasetAnswer::Kept);
+        if known.is_none() && catalog.is_none() && !self.openings.contains(&key) {
+            return (None, DatasetAnswer::CatalogNeeded);
         }
-        match open(&key, catalog, host, (store, cluster)).await {
-            Ok(opened) => {
-                let id = opened.id;
-                self.lock().insert(key, opened);
-                (Some(id), DatasetAnswer::Kept)
+        let (datasets, to_open, with) = (self.clone(), (key.clone(), wanted.url.clone()), opener.clone());
+        let open = move || -> BoxFuture<'static, Result<DatasetId, String>> {
+            Box::pin(async move { datasets.open(to_open, catalog, &with).await })
+        };
+        match self.openings.wait(&key, deadline, &opener.runtime, open).await {
+            Some(Ok(id)) => (Some(id), DatasetAnswer::Kept),
+            Some(Err(why)) => (None, DatasetAnswer::Refused(why)),
+            None => {
+                let seconds = OPEN_PATIENCE.as_secs();
+                let why = format!(
+                    "the agent has not opened its data after {seconds} s: the storage at {} is slow or hangs",
+                    wanted.url
+                );
+                (None, DatasetAnswer::Refused(why))
             }
-            Err(why) => (None, DatasetAnswer::Refused(why)),
+        }
+    }
+
+    /// Opens a dataset, again if it is known.
+    async fn open(
+        &self,
+        (key, url): (DatasetKey, String),
+        catalog: Option<Bytes>,
+        opener: &DatasetOpener,
+    ) -> Result<DatasetId, String> {
+        // It may have been opened between the look at it and this task.
+        let known = self.lock().get(&key).cloned();
+        match (known, catalog) {
+            (Some(known), _) if known.hosted.is_open() => Ok(known.id),
+            (Some(known), _) => {
+                let again = hosted(&key, known.hosted.catalog().clone(), &known.origin, opener).await?;
+                known.hosted.open_as(&again);
+                Ok(known.id)
+            }
+            (None, Some(catalog)) => {
+                let opened = open((Arc::new(key), url), catalog, opener).await?;
+                let id = opened.id;
+                self.lock().insert(Arc::clone(&opened.key), opened);
+                Ok(id)
+            }
+            (None, None) => Err("its catalog is missing".to_owned()),
         }
     }
 
@@ -106,33 +177,71 @@ impl Datasets {
         all.sort_by_key(|dataset| dataset.id);
         all
     }
+
+    /// Whether no other dataset of its location was used after it: it is not an earlier version.
+    /// Datasets of one job were used at one time.
+    pub(crate) fn is_latest(&self, dataset: &KnownDataset) -> bool {
+        let known = self.lock();
+        !known.values().any(|other| other.url == dataset.url && other.used > dataset.used)
+    }
+
+    /// Notes that a job with these datasets begins or ends.
+    pub(crate) fn note_use(&self, ids: &[Option<DatasetId>]) {
+        let now = Instant::now();
+        for dataset in self.lock().values_mut().filter(|dataset| ids.contains(&Some(dataset.id))) {
+            dataset.used = now;
+        }
+    }
+
+    /// Forgets a dataset without jobs, unless it has samples in memory.
+    pub(crate) fn forget(&self, dataset: &KnownDataset, opener: &DatasetOpener) {
+        if self.openings.contains(&dataset.key) || !opener.store.remove_dataset(dataset.id) {
+            return;
+        }
+        self.lock().remove(&dataset.key);
+        opener.cluster.remove_dataset(dataset.id);
+        dataset.hosted.leave_disk();
+        tracing::debug!(url = dataset.url, "a dataset without jobs and samples is forgotten");
+    }
 }
 
-async fn open(
+/// Opens the dataset of a catalog, and compares its identity.
+async fn hosted(
     key: &DatasetKey,
-    catalog: Bytes,
-    host: &DatasetHost,
-    (store, cluster): (&NodeStore, &Arc<ClusterCache>),
-) -> Result<KnownDataset, String> {
-    // Reads and copies all of it.
-    let reading = tokio::task::spawn_blocking(move || {
-        let received =
-            Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
-        let shared = received.in_shared_memory();
-        let shared = shared.inspect_err(|error| tracing::debug!(%error, "jobs have catalogs of their own"));
-        Ok::<_, String>(shared.unwrap_or(received))
-    });
-    let catalog = reading.await.map_err(|error| error.to_string())??;
-    if catalog.base_url() != key.url {
-        return Err("its catalog is of another place".to_owned());
-    }
-    let origin = origin_name(&key.url);
-    let hosted = host.open(catalog, &key.settings, &origin).await.map_err(|error| error.to_string())?;
+    catalog: Catalog,
+    origin: &str,
+    opener: &DatasetOpener,
+) -> Result<HostedDataset, String> {
+    let opening = opener.host.open(catalog, &key.settings, origin).await;
+    let hosted = opening.map_err(|error| error.to_string())?;
     if hosted.identity() != key.identity {
         return Err(
             "the agent sees other data at its place: is another file system mounted there?".to_owned()
         );
     }
+    Ok(hosted)
+}
+
+async fn open(
+    (key, url): (Arc<DatasetKey>, String),
+    catalog: Bytes,
+    opener: &DatasetOpener,
+) -> Result<KnownDataset, String> {
+    let DatasetOpener { store, cluster, .. } = opener;
+    let location = url.clone();
+    // Reads and copies all of the catalog, and asks the file system for the store's name.
+    let reading = tokio::task::spawn_blocking(move || {
+        let received =
+            Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
+        let shared = received.in_shared_memory();
+        let shared = shared.inspect_err(|error| tracing::debug!(%error, "jobs have catalogs of their own"));
+        Ok::<_, String>((shared.unwrap_or(received), origin_name(&location)))
+    });
+    let (catalog, origin) = reading.await.map_err(|error| error.to_string())??;
+    if catalog.base_url() != url {
+        return Err("its catalog is of another place".to_owned());
+    }
+    let hosted = hosted(&key, catalog, &origin, opener).await?;
     let (of_blocks, has_homes) = (hosted.clone(), cluster.has_joined());
     // It may visit each entry of the catalog.
     let blocks = tokio::task::spawn_blocking(move || match has_homes {
@@ -154,6 +263,6 @@ async fn open(
         DiskChange::Lost(ids) => marked.set_on_disk(id, ids, false),
     };
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
-    let (url, samples, bytes) = (key.url.clone(), hosted.sizes().len(), hosted.sizes().total());
-    Ok(KnownDataset { id, url, origin, on_disk, samples, bytes, hosted })
+    let (samples, bytes, used) = (hosted.sizes().len(), hosted.sizes().total(), Instant::now());
+    Ok(KnownDataset { key, id, url, origin, on_disk, samples, bytes, hosted, used })
 }

@@ -32,6 +32,15 @@ pub enum AgentError {
         /// The directory of the socket.
         directory: PathBuf,
     },
+    /// Other users could put another directory in its place.
+    #[error(
+        "others can write to the directory above {directory}, and replace it: take that right from them \
+         (chmod go-w), or name another socket"
+    )]
+    Replaceable {
+        /// The directory of the socket.
+        directory: PathBuf,
+    },
     /// Other machines could reach the page.
     #[error(
         "{address} is not a loopback address: expected 127.0.0.1 or [::1] and a port, such as 127.0.0.1:0"
@@ -57,6 +66,9 @@ pub enum AgentError {
         /// The directory.
         directory: PathBuf,
     },
+    /// A disk cannot be used.
+    #[error("--disk: {0}")]
+    Disk(foreread::Error),
     /// The file with the tokens of a cluster cannot be used.
     #[error("the tokens in {path}: {why}")]
     Token {

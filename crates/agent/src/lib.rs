@@ -21,6 +21,7 @@ mod agent_state;
 mod cluster_cache;
 mod connections;
 mod control;
+mod dataset_room;
 mod datasets;
 mod error;
 mod file_limit;
@@ -29,6 +30,7 @@ mod http;
 mod job_host;
 mod job_runtime;
 mod memory;
+mod openings;
 mod origin_name;
 mod policy;
 mod policy_file;
@@ -57,6 +59,7 @@ use crate::cluster_cache::ClusterCache;
 pub use crate::control::{
     CONTROL_CHANGE, CONTROL_STATUS, CONTROL_STOP, ClusterToken, Control, ControlAnswer, ControlChange,
     ControlRequest, ControlSettings, ControlStatus, ControlTarget, NodeLease, NodeStatus, ShareChoice,
+    wrong_node_name,
 };
 use crate::control::{ControlLink, OwnAgent};
 pub use crate::error::AgentError;
@@ -70,7 +73,7 @@ use crate::policy::{Policy, PolicySource};
 pub use crate::policy::{PolicyError, cluster_policy_keys, policy_keys};
 use crate::policy_file::PolicyFile;
 use crate::provider::AgentProvider;
-pub use crate::socket::private_directory;
+pub use crate::socket::{directory_holder, private_directory};
 pub use crate::status::{
     AgentStatus, ControlLinkStatus, DatasetStatus, DiskStatus, JobStatus, OriginStatus, PolicyValue,
 };
@@ -149,6 +152,9 @@ impl Agent {
         FileLimit::current().raise(None);
         let AgentCore { runtime, arena, provider } = AgentCore::new(memory, config, policy, Some(file))?;
         let state = Arc::clone(&provider.state);
+        if let Some(disk) = state.disk() {
+            disk.check_free().map_err(AgentError::Disk)?;
+        }
         runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.spawn(look_regularly(Arc::clone(&state)));
         runtime.spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
@@ -267,12 +273,13 @@ async fn keep_within(state: Arc<AgentState>, arena: ArenaBuffers) {
     }
 }
 
-/// Notes totals for rates, and which datasets are used: a warming may have ended.
+/// Notes totals for rates, and which datasets are used: a job or a warming may have ended.
 async fn look_regularly(state: Arc<AgentState>) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         state.note_rates();
         state.note_disk_uses();
+        state.release_unused();
     }
 }
 

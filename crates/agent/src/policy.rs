@@ -56,6 +56,9 @@ const WRITES_SCALE: f64 = 1000.0;
 /// The value that removes one.
 const NONE: &str = "none";
 
+/// The value that takes back what was set at run time.
+const FILE: &str = "file";
+
 /// Where a value comes from. Later ones win.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PolicySource {
@@ -86,11 +89,18 @@ impl Default for Policy {
     }
 }
 
-/// A value as text, and as a number: bytes, bytes per second, a count, or 0 and 1. `None`: `none`.
+/// A value as text, and as a number: bytes, bytes per second, a count, or 0 and 1. `None`: `none`,
+/// or `file`, which leaves the key to the other sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PolicyEntry {
     text: String,
     number: Option<u64>,
+}
+
+impl PolicyEntry {
+    fn is_set(&self) -> bool {
+        self.text != FILE
+    }
 }
 
 /// What is wrong with a value.
@@ -117,8 +127,8 @@ impl Policy {
         Self { words, values: BTreeMap::new() }
     }
 
-    /// Sets a value by a text such as `limit@s3://bucket=100MB/s`. `none` removes the value of this
-    /// source.
+    /// Sets a value by a text such as `limit@s3://bucket=100MB/s`. `none` removes the value. At run
+    /// time, `file` takes it back to that of the file, or of an argument.
     ///
     /// # Errors
     /// If the key or the value is not valid.
@@ -152,6 +162,14 @@ impl Policy {
             return Err(wrong(&why));
         }
         let key = ((word.to_owned(), about.to_owned()), source);
+        if value == FILE {
+            if key.1 != PolicySource::Set {
+                return Err(wrong(&"only what was set at run time goes back to the file"));
+            }
+            // It stays as an entry, so that it replaces one that is known elsewhere.
+            self.values.insert(key, PolicyEntry { text: FILE.to_owned(), number: None });
+            return Ok(());
+        }
         if value == NONE {
             if key.1 == PolicySource::Set {
                 // A value of the file or of an argument no longer holds either.
@@ -186,8 +204,8 @@ impl Policy {
 
     /// The names and patterns that a word has values for.
     pub(crate) fn names(&self, word: &str) -> Vec<&str> {
-        let names: BTreeSet<&str> =
-            self.values.keys().filter(|((of, _), _)| of == word).map(|((_, about), _)| &**about).collect();
+        let set = self.values.iter().filter(|(((of, _), _), entry)| of == word && entry.is_set());
+        let names: BTreeSet<&str> = set.map(|(((_, about), _), _)| &**about).collect();
         names.into_iter().collect()
     }
 
@@ -200,6 +218,7 @@ impl Policy {
         let about = self
             .values
             .iter()
+            .filter(|(_, entry)| entry.is_set())
             .filter(|(((of, about), source), _)| of == word && is_by(source) && matches(about, name));
         // An exact name first, then the source, then the longer pattern.
         let best = about.max_by_key(|(((_, about), source), _)| (about == name, source.clone(), about.len()));
@@ -234,7 +253,8 @@ impl Policy {
         self.weight("weight", name)
     }
 
-    /// What a dataset counts, and its room. `bytes` are those that all of it takes.
+    /// What a dataset counts, and its room. `bytes` are those that all of it takes. The memory of
+    /// all datasets may be less than their floors.
     pub(crate) fn dataset(&self, url: &str, bytes: u64) -> (NonZeroU32, CacheBounds) {
         let floor = if self.is_pinned(url) { bytes } else { self.find("floor", url).unwrap_or(0) };
         let own = self.find_by("cap", url, |source| *source != PolicySource::Control).unwrap_or(u64::MAX);
@@ -257,7 +277,7 @@ impl Policy {
     pub(crate) fn values(&self, file: &str, mistake: Option<&str>) -> Vec<PolicyValue> {
         let mut last: BTreeMap<&PolicyKey, (&PolicySource, &PolicyEntry)> = BTreeMap::new();
         // Sources come in their order.
-        for ((key, source), entry) in &self.values {
+        for ((key, source), entry) in self.values.iter().filter(|(_, entry)| entry.is_set()) {
             last.insert(key, (source, entry));
         }
         let values = last.into_iter().map(|((word, about), (source, entry))| PolicyValue {
@@ -393,6 +413,26 @@ mod tests {
         let of = |key: &str| values.iter().find(|value| value.key == key).unwrap();
         assert_eq!((&*of("weight@search-*").value, &*of("weight@search-*").source), ("2", "set"));
         assert_eq!(of("limit@s3://slow").source, "/etc/agent.toml");
+    }
+
+    #[test]
+    fn value_set_at_run_time_goes_back_to_the_file() {
+        use PolicySource::{Argument, File, Set};
+        let file = [("limit@*=1GB/s", File), ("weight@a=3", File), ("memory=1GB", Argument)];
+        let mut policy = policy(&file);
+        let of_file = policy.values("agent.toml", None);
+        for key in ["limit@*", "weight@a", "memory", "cap@b"] {
+            let value = if key == "weight@a" { "7" } else { "none" };
+            policy.set_text(&format!("{key}={value}"), Set).unwrap();
+        }
+        assert_eq!((policy.store("s3://x").bytes_per_second, policy.memory()), (None, None));
+        for key in ["limit@*", "weight@a", "memory", "cap@b"] {
+            policy.set_text(&format!("{key}=file"), Set).unwrap();
+        }
+        assert_eq!(policy.values("agent.toml", None), of_file);
+        assert_eq!(policy.store("s3://x").bytes_per_second.map(NonZeroU64::get), Some(1_000_000_000));
+        assert_eq!((policy.job_weight("a").get(), policy.memory()), (3, Some(1_000_000_000)));
+        assert!(policy.set_text("limit@*=file", File).is_err());
     }
 
     #[test]

@@ -14,7 +14,7 @@ const LOCK: &str = "agent.lock";
 /// The directory of a socket, which is created if it does not exist.
 ///
 /// # Errors
-/// If it cannot be created, belongs to another user, or can be searched by others.
+/// If it cannot be created, belongs to another user, or can be searched or replaced by others.
 pub fn private_directory(socket: &Path) -> Result<&Path, AgentError> {
     let directory = socket.parent().unwrap_or(Path::new("/"));
     let shown = directory.display();
@@ -30,7 +30,23 @@ pub fn private_directory(socket: &Path) -> Result<&Path, AgentError> {
     if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
         return Err(AgentError::NotPrivate { directory: directory.to_owned() });
     }
+    if foreread::agent::may_be_replaced(directory) {
+        return Err(AgentError::Replaceable { directory: directory.to_owned() });
+    }
     Ok(directory)
+}
+
+/// The process that has locked the directory of a socket, if it still has. It may not answer: it is
+/// stopped, or its socket was removed.
+pub fn directory_holder(socket: &Path) -> Option<u32> {
+    let lock = socket.parent()?.join(LOCK);
+    let id = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let found = lock.metadata().ok().map(id)?;
+    let text = std::fs::read_to_string(lock).ok()?;
+    let process: u32 = text.strip_prefix("process ")?.split(' ').next()?.parse().ok()?;
+    // Another process may have got the number since.
+    let mut open = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
+    open.any(|file| file.path().metadata().ok().map(id) == Some(found)).then_some(process)
 }
 
 /// Locks the directory of a socket for this process. Removes a socket that an ended agent has left.
@@ -70,14 +86,20 @@ mod tests {
         let directory = socket.parent().unwrap();
         assert_eq!(directory.metadata().unwrap().mode() & 0o777, 0o700);
         assert!(matches!(prepare(&socket).unwrap_err(), AgentError::InUse { .. }));
+        assert_eq!(directory_holder(&socket), Some(std::process::id()));
         // Left by an agent that was killed.
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         drop(lock);
+        assert_eq!(directory_holder(&socket), None);
+        std::fs::write(directory.join(LOCK), "process 1 on elsewhere, which was killed").unwrap();
+        assert_eq!(directory_holder(&socket), None);
         drop(prepare(&socket).unwrap());
         assert!(!socket.exists());
         std::fs::write(&socket, "a file of the user").unwrap();
         assert!(matches!(prepare(&socket).unwrap_err(), AgentError::System { .. }));
         assert!(socket.exists());
+        std::fs::set_permissions(root.path().join("a"), Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(prepare(&socket).unwrap_err(), AgentError::Replaceable { .. }));
         std::fs::set_permissions(directory, Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(prepare(&socket).unwrap_err(), AgentError::NotPrivate { .. }));
     }

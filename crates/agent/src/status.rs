@@ -82,6 +82,9 @@ pub struct DiskStatus {
     pub refused: u64,
     /// Their bytes.
     pub refused_bytes: u64,
+    /// Why they keep no samples, if they cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
 }
 
 /// A connected job.

@@ -61,7 +61,7 @@ impl AgentState {
             held_bytes: store.held_bytes,
             samples: store.samples,
             reading: store.reading,
-            disk: self.disk().map(|disk| disk_status(&disk.counts())),
+            disk: self.disk().map(|disk| disk_status(&disk.counts(), disk.problem())),
             files: self.files.status(),
             disk_reads: store.counts.disk_reads,
             node_reads: store.counts.node_reads,
@@ -191,12 +191,13 @@ fn cause_of_stall(job: &JobState, stores: &[&OriginStatus]) -> String {
     cause.to_owned()
 }
 
-fn disk_status(counts: &HostDiskCounts) -> DiskStatus {
+fn disk_status(counts: &HostDiskCounts, problem: Option<String>) -> DiskStatus {
     DiskStatus {
         capacity: counts.capacity,
         held_bytes: counts.held_bytes,
         written_bytes: counts.written_bytes,
         refused: counts.refused,
         refused_bytes: counts.refused_bytes,
+        problem,
     }
 }

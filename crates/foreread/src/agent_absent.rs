@@ -61,7 +61,15 @@ impl AgentLink {
         match self.0 {}
     }
 
-    pub(crate) fn report(&self) -> AgentReport {
+    pub(crate) fn report(&self) -> Option<AgentReport> {
+        match self.0 {}
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub(crate) fn was_used(&self) -> bool {
         match self.0 {}
     }
 }

@@ -67,27 +67,61 @@ impl AgentChoice {
     /// The socket of the agent, if there may be one.
     #[cfg(all(feature = "agent", target_os = "linux"))]
     pub fn socket(&self) -> Option<PathBuf> {
+        self.expected().filter(ExpectedSocket::may_use).map(|expected| expected.path)
+    }
+
+    /// Where an agent may serve now or later.
+    #[cfg(all(feature = "agent", target_os = "linux"))]
+    pub(crate) fn expected(&self) -> Option<ExpectedSocket> {
         match self {
             Self::Off => None,
-            Self::At(path) => Some(path.clone()),
+            Self::At(path) => Some(ExpectedSocket { path: path.clone(), is_named: true }),
             Self::Auto => match std::env::var_os(AGENT_VARIABLE).filter(|path| !path.is_empty()) {
-                Some(text) => text.to_str()?.parse::<Self>().ok().filter(|it| *it != Self::Auto)?.socket(),
-                None => Some(default_socket()).filter(|path| is_own(path)),
+                Some(text) => text.to_str()?.parse::<Self>().ok().filter(|it| *it != Self::Auto)?.expected(),
+                None => Some(ExpectedSocket { path: default_socket(), is_named: false }),
             },
         }
+    }
+}
+
+/// The path of an agent's socket, which need not exist.
+#[cfg(all(feature = "agent", target_os = "linux"))]
+#[derive(Clone, Debug)]
+pub(crate) struct ExpectedSocket {
+    pub(crate) path: PathBuf,
+    /// Whether the user has named it, in contrast to the default.
+    pub(crate) is_named: bool,
+}
+
+#[cfg(all(feature = "agent", target_os = "linux"))]
+impl ExpectedSocket {
+    /// Whether it may be used now.
+    pub(crate) fn may_use(&self) -> bool {
+        self.is_named || is_own(&self.path)
     }
 }
 
 /// Whether a socket is in a directory that other users cannot change. Anyone may create the
 /// directory in `/tmp`.
 #[cfg(all(feature = "agent", target_os = "linux"))]
-fn is_own(socket: &Path) -> bool {
+pub(crate) fn is_own(socket: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     let own = rustix::process::geteuid().as_raw();
     let directory = socket.parent().and_then(|directory| directory.symlink_metadata().ok());
     let is_private = directory.is_some_and(|it| it.is_dir() && it.uid() == own && it.mode() & 0o077 == 0);
-    is_private && socket.exists()
+    is_private && socket.exists() && !socket.parent().is_some_and(may_be_replaced)
+}
+
+/// Whether other users could put another directory in the place of this one: they can write to the
+/// directory above, which has no sticky bit.
+#[cfg(all(feature = "agent", target_os = "linux"))]
+pub fn may_be_replaced(directory: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let above = std::path::absolute(directory).ok();
+    let above = above.and_then(|directory| directory.parent()?.metadata().ok());
+    above.is_some_and(|above| above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0)
 }
 
 #[cfg(all(test, feature = "agent", target_os = "linux"))]
@@ -116,6 +150,17 @@ mod tests {
             is_own(&socket)
         };
         assert!(mode(0o700) && !mode(0o770) && !mode(0o701));
+        let inside = directory.path().join("inside");
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(inside.join(SOCKET), "").unwrap();
+        let is_replaceable = |above| {
+            mode(above);
+            assert_eq!(is_own(&inside.join(SOCKET)), !may_be_replaced(&inside));
+            may_be_replaced(&inside)
+        };
+        assert!(is_replaceable(0o777) && is_replaceable(0o770) && !is_replaceable(0o1777));
+        assert!(!is_replaceable(0o755));
         assert!(!is_own(Path::new("/tmp/nothing/node.sock")));
     }
 }

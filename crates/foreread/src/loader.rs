@@ -65,7 +65,7 @@ impl Ready {
     /// # Errors
     /// If the agent has ended, or cannot do it.
     pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
-        self.prepared.agent.as_ref().map(|agent| agent.warm(begin, (0, 1))).transpose()
+        self.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
     }
 
     /// Begins the same with one of several equal parts of the data, from 0: a cluster's agents
@@ -74,7 +74,12 @@ impl Ready {
     /// # Errors
     /// If the agent has ended, or cannot do it.
     pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
-        self.prepared.agent.as_ref().map(|agent| agent.warm(true, (part, parts))).transpose()
+        self.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
+    }
+
+    /// The agent, if it serves already.
+    fn attached(&self) -> Option<&AgentLink> {
+        self.prepared.agent.as_ref().filter(|agent| agent.is_attached())
     }
 
     /// Starts reading ahead.
@@ -284,7 +289,7 @@ impl Loader {
             (origin.requests, origin.bytes) = (origin.requests + requests, origin.bytes + bytes);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
-            .with_agent(self.agent.as_ref().map(AgentLink::report))
+            .with_agent(self.agent.as_ref().and_then(AgentLink::report))
     }
 
     /// The history so far: delivered bytes by source, and stalls, over time, in at most 512 slots.

@@ -46,7 +46,7 @@ pub struct Prepared {
     pub(crate) group: Option<Box<dyn GroupMember>>,
     /// Memory for samples.
     pub(crate) buffers: Arc<dyn Buffers>,
-    /// The node's agent, if the samples come from there.
+    /// The node's agent, if the samples come from there, or will when one serves.
     pub(crate) agent: Option<AgentLink>,
     /// The cache of this node's ranks, on the one that hosts it.
     pub(crate) node_host: Option<Box<dyn HostedStore>>,
@@ -92,6 +92,7 @@ impl Prepared {
             let storage = [&targets.storage, &config.validate_storage_options.clone()];
             agent = attach(&mut opened, &mut config, storage, false, context).await?;
         }
+        let is_attached = agent.as_ref().is_some_and(AgentLink::is_attached);
         let on_node = config.on_node();
         let (disk, (capacity, warm)) = if config.plan_only {
             let found = disk::look(&config, on_node, &opened, context).await?;
@@ -107,8 +108,8 @@ impl Prepared {
             warm,
             url: Some(opened[0].catalog.base_url().to_owned()),
             packed: opened[0].catalog.format() != Format::Files,
-            has_agent: agent.is_some(),
-            is_client: agent.is_some(),
+            has_agent: is_attached,
+            is_client: is_attached,
             stored: StoredSizes::of(&catalogs),
             servers: None,
         };
@@ -145,9 +146,9 @@ impl Prepared {
         self.planned.units()
     }
 
-    /// Whether the samples come from the node's agent.
+    /// Whether the samples come from the node's agent. `false` if none has served so far.
     pub fn has_agent(&self) -> bool {
-        self.agent.as_ref().is_some_and(|agent| agent.shared_by().is_none())
+        self.agent.as_ref().is_some_and(|agent| agent.shared_by().is_none() && agent.is_attached())
     }
 
     /// The cache that the ranks of this node share without an agent. `None` if this rank has caches

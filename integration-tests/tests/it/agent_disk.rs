@@ -41,6 +41,8 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     let job = ["--seed", "3", "--epochs", "3"];
     let report = load(&node, "s3://train", &job);
     assert_eq!(number(&report, "/agent/samples"), fetched(&report));
+    // Samples are written behind their uses, and `stop` waits a second for them.
+    eventually("they are written", || number(&node.status(), "/datasets/0/disk_samples") >= 390);
     let (status, requests) = (node.status(), node.store.requests().get);
     assert_eq!(digests(&report), node.digests(&job));
     let (held, on_disk) =

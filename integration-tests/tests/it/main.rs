@@ -9,6 +9,7 @@ mod agent;
 mod agent_disk;
 mod agent_faults;
 mod agent_http;
+mod agent_lifetime;
 mod agent_node;
 mod agent_policy;
 mod agent_shards;

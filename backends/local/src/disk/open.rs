@@ -106,6 +106,22 @@ fn check(config: &DiskConfig, sets: usize) -> Result<(), TierError> {
     Ok(())
 }
 
+/// Checks that no process owns the space of a directory.
+///
+/// # Errors
+/// The owner, and the remedy.
+pub fn check_free(directory: &DiskDirectory) -> Result<(), TierError> {
+    let Some(root) = root::find_part(directory) else { return Ok(()) };
+    let path = directory.path.display();
+    // A tier of this process that was dropped may still write.
+    closing::wait(root.id().map_err(|errno| from_errno(errno, &path))?);
+    if flock::is_owned(&root) {
+        let detail = owned_message(&flock::owner(&root), &directory.path, &ProcessId::this());
+        return Err(about(ErrorKind::Other, path, detail));
+    }
+    Ok(())
+}
+
 /// What the directories would offer if they were opened. Nothing is created, removed or locked.
 ///
 /// # Errors

@@ -154,6 +154,11 @@ impl ClusterCache {
         self.apply_to(&dataset, &self.view());
     }
 
+    /// Forgets a dataset without jobs.
+    pub(crate) fn remove_dataset(&self, id: DatasetId) {
+        self.lock().datasets.retain(|dataset| dataset.id() != Some(id));
+    }
+
     fn apply_to(&self, dataset: &SharedDataset, view: &ClusterView) {
         if let Some(id) = dataset.id() {
             self.store.set_elsewhere(id, |sample| view.is_elsewhere(dataset, sample));

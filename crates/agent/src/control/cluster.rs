@@ -50,6 +50,16 @@ struct Totals {
     jobs: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// What is wrong with the name of a node, if anything. Patterns match names, so a name has no `*`.
+pub fn wrong_node_name(name: &str) -> Option<String> {
+    let is_wrong = |character: char| character.is_control() || "@*".contains(character);
+    let wrong = name.is_empty() || name.len() > MAX_NAME || name.contains(is_wrong);
+    wrong.then(|| {
+        let shown: String = name.escape_debug().take(MAX_NAME).collect();
+        format!("'{shown}': expected 1 to {MAX_NAME} bytes without '@', '*' and control characters")
+    })
+}
+
 /// A grant for an agent.
 #[derive(Debug)]
 pub(super) struct OutgoingGrant {
@@ -128,9 +138,8 @@ impl Cluster {
                 VERSIONS.1
             ));
         }
-        let is_wrong = |character: char| character.is_control() || character == '@';
-        if hello.node.is_empty() || hello.node.len() > MAX_NAME || hello.node.contains(is_wrong) {
-            return Err("an agent's name has up to 255 bytes, and no '@': set --node".to_owned());
+        if let Some(why) = wrong_node_name(&hello.node) {
+            return Err(format!("the agent's name: {why}: set --node"));
         }
         let name = self.free_name(node_name(user, &hello.node), &hello.instance, now);
         if !self.nodes.contains_key(&name) && self.nodes.len() >= MAX_NODES {
@@ -172,8 +181,9 @@ impl Cluster {
         }
         if !self.was_settled {
             // What was set since the restart wins.
-            for change in self.policy.texts(&PolicySource::Set) {
-                if let Err(error) = set.set_text(&change, PolicySource::Set) {
+            let since = self.policy.texts(&PolicySource::Set);
+            for change in since.iter().filter(|change| !self.earlier.set.contains(change)) {
+                if let Err(error) = set.set_text(change, PolicySource::Set) {
                     tracing::warn!(%error, "a value is not in force");
                 }
             }

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
+use super::cluster::wrong_node_name;
 use super::messages::{
     APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
     REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS, decoded, encoded,
@@ -102,6 +103,9 @@ impl ControlLink {
         let token = ClusterToken::read(&target.tokens)?;
         let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = target.node.unwrap_or_else(machine);
+        if let Some(why) = wrong_node_name(&node) {
+            return Err(AgentError::Setting(format!("--node: {why}")));
+        }
         let (identity, instance) = (token.identity(), state.name().to_owned());
         let wire = std::env::var(WireProtection::VARIABLE).ok().filter(|text| !text.is_empty());
         let wire = wire

@@ -39,6 +39,7 @@ use foreread_store::Server;
 use foreread_tier::{ArenaBuffers, Buffers};
 use tokio::runtime::Builder;
 
+pub use self::cluster::wrong_node_name;
 pub(crate) use self::held_leases::HeldLeases;
 pub(crate) use self::link::ControlLink;
 pub use self::link::{ControlTarget, ShareChoice};

@@ -168,12 +168,15 @@ fn jobs(metrics: &mut MetricsText, jobs: &[JobStatus]) {
 }
 
 fn datasets(metrics: &mut MetricsText, datasets: &[DatasetStatus]) {
-    let mut family = |name, kind, help, value: fn(&DatasetStatus) -> u64| {
-        let series = datasets.iter().map(|it| (vec![("dataset", it.url.clone())], value(it) as f64));
-        metrics.family(name, kind, help, Sum, series);
+    let series = |value: fn(&DatasetStatus) -> u64| {
+        datasets.iter().map(move |it| (vec![("dataset", it.url.clone())], value(it) as f64))
     };
-    family("dataset_bytes", Gauge, "Bytes of a dataset's samples", |it| it.bytes);
-    family("dataset_samples", Gauge, "Samples of a dataset", |it| it.samples);
+    // Several versions of the data at one location are not one larger dataset.
+    let help = "Bytes of a dataset's samples, in its largest version";
+    metrics.family("dataset_bytes", Gauge, help, Max, series(|it| it.bytes));
+    let help = "Samples of a dataset, in its largest version";
+    metrics.family("dataset_samples", Gauge, help, Max, series(|it| it.samples));
+    let mut family = |name, kind, help, value| metrics.family(name, kind, help, Sum, series(value));
     family("dataset_held_bytes", Gauge, "Memory that a dataset's samples take", |it| it.held_bytes);
     family("dataset_held_samples", Gauge, "Samples of a dataset in memory", |it| it.held_samples);
     family("dataset_disk_bytes", Gauge, "Space that a dataset's samples take on disks", |it| it.disk_bytes);

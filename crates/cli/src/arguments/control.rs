@@ -24,8 +24,8 @@ pub enum Control {
     Set {
         #[command(flatten)]
         target: ControlTarget,
-        /// Values of the policy, such as limit@s3://bucket=2GB/s or weight@alice/search-*=4; `none`
-        /// removes one
+        /// Values of the policy, such as limit@s3://bucket=2GB/s or weight@alice/search-*=4;
+        /// `none` removes one, and `file` takes one back to the file
         #[arg(value_name = "KEY=VALUE", required = true)]
         changes: Vec<String>,
     },

@@ -391,7 +391,7 @@ pub enum Agent {
         #[command(flatten)]
         target: AgentTarget,
         /// Values of the policy, such as memory=100GiB, limit@s3://bucket=100MB/s or weight@JOB=4;
-        /// `none` removes one
+        /// `none` removes one, and `file` takes one back to the file
         #[arg(value_name = "KEY=VALUE", required = true)]
         changes: Vec<String>,
     },

@@ -8,7 +8,8 @@ use std::ffi::OsString;
 use std::fs::Permissions;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -83,6 +84,11 @@ fn start_agent(knobs: &Knobs, socket: PathBuf, options: StartOptions<'_>) -> Res
 fn control_target(options: &AgentControl) -> Result<Option<ControlTarget>> {
     let usage = |why: &str| Error::new(ErrorKind::Usage, why);
     match (&options.control, &options.control_token) {
+        (Some(_), Some(_))
+            if let Some(why) = options.node.as_deref().and_then(foreread_agent::wrong_node_name) =>
+        {
+            Err(usage(&format!("--node: {why}")).into())
+        }
         (Some(address), Some(tokens)) => Ok(Some(ControlTarget {
             address: address.clone(),
             tokens: std::path::absolute(tokens).unwrap_or_else(|_| tokens.clone()),
@@ -217,6 +223,7 @@ fn run_command(
 ) -> Result<ExitCode> {
     let Some(knobs) = settings::gather(settings)? else { return Ok(ExitCode::SUCCESS) };
     let [program, arguments @ ..] = words else { bail!("no command") };
+    remove_left_directories();
     let directory = agent_directory().context("cannot create a directory for the agent")?;
     let limit = foreread_agent::FileLimit::current();
     let socket = directory.path().join("node.sock");
@@ -246,12 +253,47 @@ fn run_command(
     }
 }
 
+/// How the directories of `agent run` begin.
+const RUN_DIRECTORY: &str = "foreread-agent-";
+
+/// A directory without an agent is left over, and does not belong to one that starts just now.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
+
 /// A private directory, whose path leaves room for a socket's name.
 fn agent_directory() -> std::io::Result<tempfile::TempDir> {
     let mut builder = tempfile::Builder::new();
-    let builder = builder.prefix("foreread-agent-").permissions(Permissions::from_mode(0o700));
-    // A socket's path has at most 107 bytes.
-    if std::env::temp_dir().as_os_str().len() > 70 { builder.tempdir_in("/tmp") } else { builder.tempdir() }
+    let builder = builder.prefix(RUN_DIRECTORY).permissions(Permissions::from_mode(0o700));
+    builder.tempdir_in(run_directories())
+}
+
+/// Where the directories of `agent run` are. A socket's path has at most 107 bytes.
+fn run_directories() -> PathBuf {
+    let usual = std::env::temp_dir();
+    if usual.as_os_str().len() > 70 { "/tmp".into() } else { usual }
+}
+
+/// Removes the directories of this user's earlier runs that were killed.
+fn remove_left_directories() {
+    let own = rustix::process::geteuid().as_raw();
+    let is_left = |directory: &Path| {
+        let named =
+            directory.file_name().is_some_and(|name| name.as_bytes().starts_with(RUN_DIRECTORY.as_bytes()));
+        let socket = directory.join("node.sock");
+        let found =
+            directory.symlink_metadata().ok().filter(|found| named && found.is_dir() && found.uid() == own);
+        // Its lock is as old as the agent.
+        let lock = directory.join("agent.lock").symlink_metadata().ok().and_then(|lock| lock.modified().ok());
+        let age = lock.and_then(|started| started.elapsed().ok());
+        found.is_some()
+            && age.is_some_and(|age| age > LEFT_AFTER)
+            && foreread_agent::directory_holder(&socket).is_none()
+    };
+    let found = std::fs::read_dir(run_directories()).into_iter().flatten().flatten();
+    for directory in found.map(|entry| entry.path()).filter(|directory| is_left(directory)) {
+        if let Err(error) = std::fs::remove_dir_all(&directory) {
+            tracing::debug!(%error, directory = %directory.display(), "a directory of a killed run is left");
+        }
+    }
 }
 
 /// The socket of the agent that a command is about.
@@ -261,14 +303,8 @@ fn target(target: &AgentTarget) -> PathBuf {
     std::path::absolute(&socket).unwrap_or(socket)
 }
 
-fn connect(socket: &Path) -> Result<Client> {
-    Client::connect(&socket.display().to_string()).map_err(|_| {
-        anyhow::anyhow!("no agent serves at {}; `foreread agent start` starts one", socket.display())
-    })
-}
-
 fn status_at(socket: &Path) -> Result<AgentStatus> {
-    let answer = connect(socket)?.call(STATUS, b"")?;
+    let answer = daemon::connect(socket, daemon::AGENT)?.call(STATUS, b"")?;
     serde_json::from_slice(&answer).context("the agent is of another version")
 }
 
@@ -298,7 +334,10 @@ fn print(socket: &Path, status: &AgentStatus) -> Result<()> {
             0 => String::new(),
             refused => format!(", {refused} samples not written (disk-writes-per-day)"),
         };
-        writeln!(out, "disk         {held} of {capacity}, {written} written{refused}")?;
+        match &disk.problem {
+            Some(problem) => writeln!(out, "disk         not used: {}", output::one_line(problem))?,
+            None => writeln!(out, "disk         {held} of {capacity}, {written} written{refused}")?,
+        }
     }
     if let Some(files) = &status.files {
         writeln!(out, "files        {}", files_line(files))?;
@@ -454,7 +493,7 @@ pub(super) fn job_line(job: &JobStatus) -> String {
 fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
     let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
     let changes = serde_json::to_vec(&PolicyChanges { changes: changes.to_vec() })?;
-    let set = connect(&target(options))?.call(SET, &changes);
+    let set = daemon::connect(&target(options), daemon::AGENT)?.call(SET, &changes);
     // The agent says which key or value is wrong.
     set.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
     Ok(())
@@ -462,9 +501,5 @@ fn set(options: &AgentTarget, changes: &[String]) -> Result<()> {
 
 fn stop(options: &AgentTarget) -> Result<()> {
     let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
-    let socket = target(options);
-    let client = connect(&socket)?;
-    // It may end before its answer arrives.
-    let _ = client.call(STOP, b"");
-    daemon::wait_until_gone(&client, &socket, "agent")
+    daemon::stop(&target(options), daemon::AGENT, STOP)
 }

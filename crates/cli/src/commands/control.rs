@@ -102,15 +102,8 @@ fn start(options: &ControlOptions) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn connect(socket: &Path) -> Result<Client> {
-    Client::connect(&socket.display().to_string()).map_err(|_| {
-        let shown = socket.display();
-        anyhow::anyhow!("no control process serves at {shown}; `foreread control start` starts one")
-    })
-}
-
 fn status_at(socket: &Path) -> Result<ControlStatus> {
-    let answer = connect(socket)?.call(CONTROL_STATUS, b"")?;
+    let answer = daemon::connect(socket, daemon::CONTROL)?.call(CONTROL_STATUS, b"")?;
     serde_json::from_slice(&answer).context("the control process is of another version")
 }
 
@@ -184,7 +177,8 @@ fn asker() -> String {
 fn change(target: &ControlTarget, request: ControlRequest) -> Result<ControlAnswer> {
     settings::gather(&target.settings)?;
     let request = serde_json::to_vec(&ControlRequest { by: asker(), ..request })?;
-    let changed = connect(&socket_of(target.socket.as_ref()))?.call(CONTROL_CHANGE, &request);
+    let changed =
+        daemon::connect(&socket_of(target.socket.as_ref()), daemon::CONTROL)?.call(CONTROL_CHANGE, &request);
     // The process says which key, value or node is wrong.
     let answer = changed.map_err(|error| Error::new(ErrorKind::Usage, error.to_string()))?;
     serde_json::from_slice(&answer).context("the control process is of another version")
@@ -249,8 +243,5 @@ fn drain(target: &ControlTarget, node: &str, wait: Option<f64>) -> Result<()> {
 fn stop(target: &ControlTarget) -> Result<()> {
     settings::gather(&target.settings)?;
     let socket = socket_of(target.socket.as_ref());
-    let client = connect(&socket)?;
-    // It may end before its answer arrives.
-    let _ = client.call(CONTROL_STOP, b"");
-    daemon::wait_until_gone(&client, &socket, "control process")
+    daemon::stop(&socket, daemon::CONTROL, CONTROL_STOP)
 }

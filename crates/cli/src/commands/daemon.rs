@@ -74,9 +74,64 @@ fn wait_until_serving(child: &mut Child, is_serving: impl Fn(u32) -> bool) -> Re
     }
 }
 
+/// Connects to the process at a socket, which messages call so.
+pub(super) fn connect(socket: &Path, what: &str) -> Result<Client> {
+    let shown = socket.display();
+    Client::connect(&shown.to_string()).map_err(|_| {
+        let command = if what == AGENT { "foreread agent" } else { "foreread control" };
+        if let Some(process) = foreread_agent::directory_holder(socket) {
+            return anyhow!(
+                "the {what} at {shown} is process {process}, which does not answer: it is stopped, or its \
+                 socket was removed; `{command} stop` ends it"
+            );
+        }
+        let directory = socket.parent().filter(|directory| directory.exists());
+        if let Some(Err(error)) = directory.map(|_| foreread_agent::private_directory(socket)) {
+            return anyhow!("no {what} is used at {shown}: {error}");
+        }
+        anyhow!("no {what} serves at {shown}; `{command} start` starts one")
+    })
+}
+
+/// What messages call an agent, and a control process.
+pub(super) const AGENT: &str = "agent";
+pub(super) const CONTROL: &str = "control process";
+
+/// Has the process at a socket end, and waits until it has: by the call of this name, or by a
+/// signal if it does not answer.
+pub(super) fn stop(socket: &Path, what: &str, call: &str) -> Result<()> {
+    let client = match (connect(socket, what), foreread_agent::directory_holder(socket)) {
+        (Ok(client), _) => client,
+        (Err(_), Some(process)) => return stop_by_signal(socket, what, process),
+        (Err(error), None) => return Err(error),
+    };
+    // It may end before its answer arrives.
+    let _ = client.call(call, b"");
+    wait_until_gone(&client, socket, what)
+}
+
+/// Ends a process that holds the directory of a socket and does not answer.
+fn stop_by_signal(socket: &Path, what: &str, process: u32) -> Result<()> {
+    use rustix::process::{Pid, Signal, kill_process};
+    if let Some(pid) = Pid::from_raw(process.cast_signed()) {
+        // A stopped process gets the first signal after the second.
+        for signal in [Signal::TERM, Signal::CONT] {
+            kill_process(pid, signal).with_context(|| format!("cannot end process {process}"))?;
+        }
+    }
+    let begun = Instant::now();
+    while foreread_agent::directory_holder(socket) == Some(process) {
+        if begun.elapsed() > STOP_TIMEOUT {
+            bail!("the {what} at {} does not end: `kill -9 {process}` ends it", socket.display());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
 /// Waits until nothing serves at a socket any more, and until the process of this connection has
 /// ended. Only then are its directories and ports free. `what` had served there.
-pub(super) fn wait_until_gone(client: &Client, socket: &Path, what: &str) -> Result<()> {
+fn wait_until_gone(client: &Client, socket: &Path, what: &str) -> Result<()> {
     let begun = Instant::now();
     while client.is_server_running() || Client::connect(&socket.display().to_string()).is_ok() {
         if begun.elapsed() > STOP_TIMEOUT {

@@ -16,7 +16,7 @@ use foreread_tier::{CacheTier, OpenContext};
 
 use super::host::described;
 use super::orders::RunOrders;
-use crate::agent_choice::AgentChoice;
+use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own};
 use crate::config::{Config, Memory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::OpenDataset;
@@ -35,9 +35,21 @@ pub(crate) struct AgentLink {
     shared_by: Option<u32>,
     /// The bytes of a block, if it reads the training data in blocks at first.
     blocks: Option<u64>,
+    /// Whether no agent served when the run began. Then it has caches of its own.
+    is_late: bool,
 }
 
 impl AgentLink {
+    /// Whether an agent served when the run began.
+    pub(crate) fn is_attached(&self) -> bool {
+        !self.is_late
+    }
+
+    /// Whether samples may come from an agent's memory, or have come from there.
+    pub(crate) fn was_used(&self) -> bool {
+        !self.is_late || self.client.was_connected()
+    }
+
     /// Has the datasets of the run read from the agent, and their names from its memory.
     pub(crate) fn replace_origins(&self, opened: &mut [OpenDataset]) {
         let mut catalogs = self.catalogs.lock();
@@ -113,17 +125,18 @@ impl AgentLink {
         })
     }
 
-    /// The samples by the way they came.
-    pub(crate) fn report(&self) -> AgentReport {
+    /// The samples by the way they came. `None` if no agent has served.
+    pub(crate) fn report(&self) -> Option<AgentReport> {
         let counts = self.client.counts();
-        AgentReport {
-            capacity: self.memory,
+        let capacity = if self.is_late { self.client.latest_capacity() } else { self.memory };
+        self.was_used().then_some(AgentReport {
+            capacity,
             samples: counts.samples,
             bytes: counts.bytes,
             direct_samples: counts.direct_samples,
             direct_bytes: counts.direct_bytes,
             shared_by: self.shared_by,
-        }
+        })
     }
 }
 
@@ -150,7 +163,8 @@ impl JobCatalogs for Catalogs {
 
 /// Attaches a run to its agent, if it has one. The datasets are then read from there, and the run
 /// has no caches of its own. An agent that is absent or refuses is a warning: a job never depends
-/// on it. With `is_rank` the run is that of a rank in a group, whose plan needs the agent's name.
+/// on it. The run then looks for one as long as it lasts. With `is_rank` the run is that of a rank
+/// in a group, whose plan needs the agent's name.
 ///
 /// # Errors
 /// If the runtime was shut down.
@@ -162,11 +176,27 @@ pub(crate) async fn attach(
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
     let is_named = matches!(config.agent, AgentChoice::At(_));
-    let Some(socket) = config.agent.socket().filter(|_| is_named || helps(opened, config)) else {
+    let Some(expected) = config.agent.expected().filter(|_| is_named || helps(opened, config)) else {
         return Ok(None);
     };
-    let place = (socket.display().to_string(), "the node's agent", true);
-    let link = match attach_at(opened, config, storage, place, context).await? {
+    let may_use = expected.may_use();
+    let ExpectedSocket { path: socket, is_named } = expected;
+    let place = AgentPlace {
+        address: socket.display().to_string(),
+        called: "the node's agent",
+        comes_back: true,
+        may_use: if is_named { |_| true } else { |socket| is_own(socket.as_ref()) },
+    };
+    if !may_use {
+        if let Some(directory) = socket.parent().filter(|_| socket.exists()) {
+            tracing::warn!(
+                "{} belongs to another user or can be searched by others, so no agent is used there",
+                directory.display()
+            );
+        }
+        return Ok(look(opened, config, storage, place, is_rank));
+    }
+    let link = match attach_at(opened, config, storage, place.clone(), context).await? {
         Ok(link) if is_rank && link.client.host().is_none() => {
             Err("it is too old for ranks that share their caches".to_owned())
         }
@@ -184,10 +214,34 @@ pub(crate) async fn attach(
             Ok(Some(link))
         }
         Err(why) => {
-            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent");
-            Ok(None)
+            let until = if is_rank { "" } else { ", until it serves this run" };
+            tracing::warn!(why, agent = %socket.display(), "runs without the node's agent{until}");
+            Ok(look(opened, config, storage, place, is_rank))
         }
     }
+}
+
+/// Has a run look for an agent as long as it lasts. It has its own caches, and reads what they lack
+/// through the agent once that serves. The plan of ranks that share their caches needs the agent at
+/// the start.
+fn look(
+    opened: &mut [OpenDataset],
+    config: &Config,
+    storage: [&StorageOptions; 2],
+    place: AgentPlace,
+    is_rank: bool,
+) -> Option<AgentLink> {
+    if is_rank {
+        return None;
+    }
+    let (job, catalogs) = agent_job(opened, config, storage, place);
+    let client = AgentClient::look(AgentJob { alone: None, ..job });
+    let client =
+        client.inspect_err(|error| tracing::warn!(%error, "does not look for the node's agent")).ok()?;
+    let (memory, shared_by, blocks) = (0, None, None);
+    let link = AgentLink { client: Arc::new(client), catalogs, memory, shared_by, blocks, is_late: true };
+    link.replace_origins(opened);
+    Some(link)
 }
 
 /// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. Its
@@ -204,7 +258,12 @@ pub(crate) async fn attach_to(
     storage: [&StorageOptions; 2],
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
-    let place = (address, "the cache that the ranks of this node share", false);
+    let place = AgentPlace {
+        address,
+        called: "the cache that the ranks of this node share",
+        comes_back: false,
+        may_use: |_| true,
+    };
     match attach_at(opened, config, storage, place, context).await? {
         // The host may have heard of its memory later than this rank of its address.
         Ok(link) => Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link })),
@@ -215,15 +274,23 @@ pub(crate) async fn attach_to(
     }
 }
 
-/// Attaches a run to the agent at an address, which messages call so. Also returns why it does not
-/// serve the run.
-async fn attach_at(
+/// Where a job looks for its agent.
+#[derive(Clone, Debug)]
+struct AgentPlace {
+    address: String,
+    /// What messages call the agent.
+    called: &'static str,
+    comes_back: bool,
+    may_use: fn(&str) -> bool,
+}
+
+/// This run as a job of an agent.
+fn agent_job(
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
-    (address, called, comes_back): (String, &'static str, bool),
-    context: &OpenContext,
-) -> Result<Result<AgentLink, String>> {
+    place: AgentPlace,
+) -> (AgentJob, Catalogs) {
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
     let attach = Attach {
         name: job_name(config),
@@ -237,7 +304,20 @@ async fn attach_at(
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
     let sent = Box::new(catalogs.clone());
-    let job = AgentJob { address, called, comes_back, alone, attach, catalogs: sent };
+    let AgentPlace { address, called, comes_back, may_use } = place;
+    (AgentJob { address, called, comes_back, may_use, alone, attach, catalogs: sent }, catalogs)
+}
+
+/// Attaches a run to the agent at an address. Also returns why it does not serve the run.
+async fn attach_at(
+    opened: &[OpenDataset],
+    config: &Config,
+    storage: [&StorageOptions; 2],
+    place: AgentPlace,
+    context: &OpenContext,
+) -> Result<Result<AgentLink, String>> {
+    let called = place.called;
+    let (job, catalogs) = agent_job(opened, config, storage, place);
     let begun = Instant::now();
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {
@@ -245,6 +325,11 @@ async fn attach_at(
         Err(error) => {
             return Ok(Err(match error.kind() {
                 StoreErrorKind::Gone => "no agent serves there".to_owned(),
+                // The wait ends at a silent agent, or at one that takes too long.
+                StoreErrorKind::Interrupted => {
+                    let seconds = begun.elapsed().as_secs_f64();
+                    format!("{called} has not answered for {seconds:.0} s: it is stopped, or very busy")
+                }
                 _ => error.to_string(),
             }));
         }
@@ -260,7 +345,8 @@ async fn attach_at(
             let milliseconds = begun.elapsed().as_millis() as u64;
             tracing::debug!(milliseconds, "attached to {called}");
             let (memory, shared_by, blocks) = (client.capacity(), None, None);
-            Ok(Ok(AgentLink { client: Arc::new(client), catalogs, memory, shared_by, blocks }))
+            let (client, is_late) = (Arc::new(client), false);
+            Ok(Ok(AgentLink { client, catalogs, memory, shared_by, blocks, is_late }))
         }
     }
 }

@@ -14,6 +14,8 @@
 //! * *A new dataset opens the disk tier again*, because a tier knows its datasets from the
 //!   beginning. The price: samples are read from their stores meanwhile. New datasets are rare.
 
+mod uses;
+
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -140,6 +142,8 @@ struct DiskState {
     expected: HashSet<DatasetIdentity>,
     wear: Option<WearBudget>,
     per_day: f64,
+    /// Why no tier is open, if it could not be opened.
+    problem: Option<String>,
 }
 
 #[derive(Clone)]
@@ -182,8 +186,8 @@ impl HostDisk {
         buffers: Arc<dyn Buffers>,
         runtime: Handle,
     ) -> Self {
-        let (tier, datasets, expected, wear) = Default::default();
-        let state = DiskState { tier, datasets, expected, wear, per_day: WRITES_PER_DAY };
+        let (tier, datasets, expected, wear, problem) = Default::default();
+        let state = DiskState { tier, datasets, expected, wear, per_day: WRITES_PER_DAY, problem };
         let (opening, making_room, skipped, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
         let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));
@@ -246,11 +250,16 @@ impl HostDisk {
             state.datasets.len() - 1
         };
         if let Err(error) = self.open_again().await {
-            self.lock().datasets.truncate(number);
+            {
+                let mut state = self.lock();
+                state.datasets.truncate(number);
+                state.problem = (number == 0).then(|| error.to_string());
+            }
             if number > 0
                 && let Err(error) = self.open_again().await
             {
                 tracing::warn!(%error, "the agent's disks are not used any more");
+                self.lock().problem = Some(error.to_string());
                 self.tell_all(None);
             }
             return Err(error);
@@ -297,7 +306,7 @@ impl HostDisk {
         let (now, per_day) = (self.begun.elapsed(), state.per_day);
         let tier = &open.tier;
         state.wear.get_or_insert_with(|| WearBudget::new(tier.capacity(), tier.free(), per_day, now));
-        state.tier = Some(open);
+        (state.tier, state.problem) = (Some(open), None);
         Ok(())
     }
 
@@ -344,30 +353,6 @@ impl HostDisk {
             self.disks.iter().for_each(warn_of_little_space);
         }
         Ok(OpenTier { cache: guarded(Arc::clone(&tier)), tier })
-    }
-
-    /// Notes whether a dataset has jobs, and whether it keeps its room without them.
-    pub fn set_use(&self, dataset: DiskDataset, has_jobs: bool, is_pinned: bool) {
-        if let Some(there) = self.lock().datasets.get_mut(dataset.0) {
-            if there.has_jobs || has_jobs {
-                there.latest = Instant::now();
-            }
-            (there.has_jobs, there.is_pinned) = (has_jobs, is_pinned);
-        }
-    }
-
-    /// Changes the capacities per day that may be written.
-    pub fn set_writes_per_day(&self, capacities: f64) {
-        let mut state = self.lock();
-        state.per_day = capacities;
-        if let Some(wear) = &mut state.wear {
-            wear.set_per_day(capacities, self.begun.elapsed());
-        }
-    }
-
-    /// The capacities per day that may be written.
-    pub fn writes_per_day(&self) -> f64 {
-        self.lock().per_day
     }
 
     /// What the disks have done and keep.

@@ -156,8 +156,8 @@ impl DatasetHost {
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
-        let reader = HostedReader { reader, origin, limit, lengths, disk, on_disk, blocks };
-        let reader = Arc::new(reader);
+        let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit })));
+        let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks });
         Ok(HostedDataset { catalog, identity, sizes, reader, needs })
     }
 }
@@ -166,6 +166,29 @@ impl HostedDataset {
     /// The identity of its bytes, as the host sees them.
     pub fn identity(&self) -> String {
         self.identity.to_string()
+    }
+
+    /// Whether its storage is open.
+    pub fn is_open(&self) -> bool {
+        self.reader.source().is_some()
+    }
+
+    /// Closes its storage, once reads under way have ended. Other reads fail from now on.
+    pub fn close(&self) {
+        self.reader.source.write().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
+    /// Reads from the storage of another one with the same identity from now on.
+    pub fn open_as(&self, other: &Self) {
+        let source = other.reader.source();
+        *self.reader.source.write().unwrap_or_else(PoisonError::into_inner) = source;
+    }
+
+    /// Notes that it is forgotten: its samples on the host's disks are those of no known dataset.
+    pub fn leave_disk(&self) {
+        if let (Some(disk), Some(&number)) = (&self.reader.disk, self.reader.on_disk.get()) {
+            disk.leave(number);
+        }
     }
 
     /// Uses the host's disks from now on, if there are any. The listener hears which samples they
@@ -249,14 +272,21 @@ impl HostedDataset {
 /// Samples of one dataset, read through its layers into memory that stays.
 #[derive(Debug)]
 struct HostedReader {
-    reader: DirectReader,
-    origin: Arc<dyn foreread_tier::OriginTier>,
-    limit: Option<Limit>,
+    /// `None` while it has no jobs.
+    source: RwLock<Option<Arc<OpenSource>>>,
     lengths: Sizes,
     disk: Option<Arc<HostDisk>>,
     /// Set once the disks know the dataset.
     on_disk: OnceLock<DiskDataset>,
     blocks: RwLock<Arc<HostedBlocks>>,
+}
+
+/// The open storage of a dataset.
+#[derive(Debug)]
+struct OpenSource {
+    reader: DirectReader,
+    origin: Arc<dyn foreread_tier::OriginTier>,
+    limit: Option<Limit>,
 }
 
 /// The blocks of shards, and their length, or one more than the most for those that nodes share.
@@ -279,7 +309,15 @@ fn units(catalog: &Catalog) -> Result<(HostedBlocks, u64)> {
     Ok((HostedBlocks { bytes: 0, table: BlockTable::of_units(catalog)?, are_units: true }, needs))
 }
 
+fn closed() -> TierError {
+    TierError::new(TierErrorKind::Closed, "agent").with_detail("the dataset has no jobs, and is closed")
+}
+
 impl HostedReader {
+    fn source(&self) -> Option<Arc<OpenSource>> {
+        self.source.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     fn blocks(&self) -> Arc<HostedBlocks> {
         Arc::clone(&self.blocks.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -287,9 +325,11 @@ impl HostedReader {
 
 impl SampleReader for HostedReader {
     fn read(&self, id: SampleId, order: Tick) -> ReadFuture {
-        let reader = self.reader.clone();
+        let source = self.source();
         let key = SampleKey::new(DatasetId(0), id);
-        Box::pin(async move { reader.read_for(key, order, Lifetime::Kept).await })
+        Box::pin(async move {
+            source.ok_or_else(closed)?.reader.clone().read_for(key, order, Lifetime::Kept).await
+        })
     }
 
     fn block(&self, id: SampleId) -> Option<SampleBlock> {
@@ -299,8 +339,12 @@ impl SampleReader for HostedReader {
     }
 
     fn read_block(&self, ids: Vec<SampleId>, order: Tick) -> BoxFuture<'static, Vec<ReadFuture>> {
-        let (reader, blocks) = (self.reader.clone(), self.blocks());
+        let (source, blocks) = (self.source(), self.blocks());
         Box::pin(async move {
+            let Some(source) = source else {
+                return ids.iter().map(|_| Box::pin(async { Err(closed()) }) as ReadFuture).collect();
+            };
+            let reader = source.reader.clone();
             let block = ids.first().and_then(|id| blocks.table.block(*id));
             let bytes = block.map(|(_, bytes)| bytes).unwrap_or_default();
             reader.read_block(DatasetId(0), ids, (bytes, order), Lifetime::Kept).await
@@ -308,14 +352,17 @@ impl SampleReader for HostedReader {
     }
 
     fn submit(&self) {
-        self.origin.submit();
+        if let Some(source) = self.source() {
+            source.origin.submit();
+        }
     }
 
     /// Twice as many as the store is known to answer at once. So reads wait in the layers, too, and
     /// an adaptive limit sees that there is demand for more.
     fn parallelism(&self) -> usize {
-        let known = self.limit.as_ref().map(|limit| limit.decisions().limit);
-        2 * known.unwrap_or_else(|| self.origin.profile().parallelism).max(FEWEST_READS)
+        let Some(source) = self.source() else { return FEWEST_READS };
+        let known = source.limit.as_ref().map(|limit| limit.decisions().limit);
+        2 * known.unwrap_or_else(|| source.origin.profile().parallelism).max(FEWEST_READS)
     }
 
     fn has_disk(&self) -> bool {

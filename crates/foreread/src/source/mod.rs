@@ -398,7 +398,7 @@ impl Source {
         let asked = Some(WaitReport::of(self.inner.wait_time.read()));
         let units = self.inner.units.as_ref().map(UnitsReport::of);
         Report { disk, units, direct, asked, ..Report::new(&whole, &self.inner.origin.read(), adapted, &run) }
-            .with_agent(self.inner.agent.as_ref().map(AgentLink::report))
+            .with_agent(self.inner.agent.as_ref().and_then(AgentLink::report))
     }
 
     /// Waits until the disk tier has written all samples it was given, for at most five seconds.
@@ -473,7 +473,7 @@ impl SourceInner {
     /// time, and by those with an agent.
     fn for_own_process(&self, bytes: Bytes) -> Bytes {
         let is_shared = self.shared.load(Ordering::Relaxed) && self.buffers.shared_place(&bytes).is_some();
-        if !is_shared && self.agent.is_none() {
+        if !is_shared && !self.agent.as_ref().is_some_and(AgentLink::was_used) {
             return bytes;
         }
         let Some(mut copy) = HeapBuffers.allocate(bytes.len(), 1) else { return bytes };

@@ -44,7 +44,7 @@ mod sample_set;
 
 use std::num::NonZeroU32;
 
-use foreread_types::{DatasetId, SampleId, SampleKey};
+use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
 pub use self::announced_uses::AnnouncedUses;
 use self::calendar::NextUseTime;
@@ -145,6 +145,19 @@ impl NextUseCache {
         let cached = small.then(|| DatasetResidents::new(costs)).flatten();
         self.datasets.push(cached.ok_or(PlanReason::Memory { dataset, samples })?);
         Ok(dataset)
+    }
+
+    /// Drops the tables of a dataset that has neither jobs nor residents. It has no samples from
+    /// now on, and its number stays taken. `false` if it has some, and nothing changes.
+    pub fn clear_dataset(&mut self, dataset: DatasetId) -> bool {
+        let Some(there) = self.datasets.get_mut(dataset.0 as usize) else { return false };
+        if there.residents > 0 || !there.jobs.is_empty() {
+            return false;
+        }
+        if let Some(empty) = DatasetResidents::new(DatasetCosts::new(Sizes::table(&[]))) {
+            *there = empty;
+        }
+        true
     }
 
     /// Adds a job with the order of its first epoch, and of the epoch after it unless there is

@@ -24,6 +24,7 @@ mod fair_queue;
 mod flight;
 mod job_orders;
 mod origin_queue;
+mod removal;
 mod state;
 
 use std::collections::{HashMap, HashSet};

@@ -384,7 +384,7 @@ fn names_are_unique_and_versions_compared() {
     // The same agent again, and another one in place of a silent one.
     cluster.hello(4, "cluster", hello("a", "n1"), now).unwrap();
     cluster.hello(5, "cluster", hello("b", "n1"), now + SILENT * 2).unwrap();
-    for name in ["", "a\nb", "a@b", &"x".repeat(256)] {
+    for name in ["", "a\nb", "a@b", "*", &"x".repeat(256)] {
         assert!(cluster.hello(6, "cluster", hello("d", name), now).is_err());
     }
     let later = Hello { versions: (7, 9), ..hello("e", "n3") };
@@ -394,4 +394,26 @@ fn names_are_unique_and_versions_compared() {
     assert_eq!(cluster.nodes().len(), 2);
     cluster.goodbye("n1", 5);
     assert_eq!(cluster.nodes().len(), 1);
+}
+
+/// A value came back with the notes of an agent that had missed its end.
+#[test]
+// semantics: CONTROL-4
+fn value_taken_back_to_the_file_stays_so_after_a_restart() {
+    let now = Duration::from_secs(1);
+    let notes = |version, value: &str| ClusterNotes {
+        version,
+        set: vec![format!("limit@{STORE}={value}")],
+        ..ClusterNotes::default()
+    };
+    let (before, after) = (notes(5, "none"), notes(6, "file"));
+    for order in [[&before, &after], [&after, &before]] {
+        let mut cluster = Cluster::new(policy_file());
+        for (connection, notes) in (1..).zip(order) {
+            let (node, notes) = (format!("n{connection}"), Some(notes.clone()));
+            let hello = Hello { versions: VERSIONS, instance: node.clone(), node, notes, ..Hello::default() };
+            cluster.hello(connection, "cluster", hello, now).unwrap();
+        }
+        assert_eq!(cluster.policy().find("limit", STORE), Some(LIMIT));
+    }
 }

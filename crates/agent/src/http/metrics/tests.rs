@@ -165,6 +165,7 @@ fn full() -> AgentStatus {
             written_bytes: 403,
             refused: 404,
             refused_bytes: 405,
+            problem: None,
         }),
         hits: 5,
         disk_reads: 8,
@@ -294,7 +295,7 @@ fn loaders_of_one_process_are_one_series() {
     assert_eq!(value(&families, "jobs", &[]), 3.0);
     assert_eq!(value(&families, "job_requests_total", &[job[0], job[1], ("outcome", "hit")]), 1102.0);
     assert_eq!(value(&families, "job_stalled_ratio", &job), 0.75);
-    assert_eq!(value(&families, "dataset_bytes", &[("dataset", "s3://bucket/train")]), 404.0);
+    assert_eq!(value(&families, "dataset_bytes", &[("dataset", "s3://bucket/train")]), 202.0);
 }
 
 #[test]

@@ -57,4 +57,4 @@ mod token;
 mod two_runs;
 mod unchanged;
 mod unchanged_agent;
-mod unchanged_nodes;
+mod unchanged_names;

@@ -10,6 +10,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=interpose");
     println!("cargo::rerun-if-changed=src/layout.rs");
+    println!("cargo::rerun-if-changed=src/layout");
     let to = PathBuf::from(variable("OUT_DIR")).join("preload.so");
     if variable("CARGO_CFG_TARGET_OS") != "linux" {
         // Other systems have no programs to preload it, and the command says so.

@@ -1,7 +1,14 @@
 //! A command that this process runs, and whose end is its own.
+//!
+//! The command is started as it would be without this process: signals that this one was started to
+//! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that other
+//! processes send to this one. Those of the terminal reach it anyway. The price is that a signal to
+//! the whole process group arrives twice.
 
-use std::os::unix::process::ExitStatusExt;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -11,57 +18,113 @@ use crate::output;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
+/// The signals that are for the command: those that end a process, and those by which programs are
+/// told something (Slurm's `--signal`).
+const PASSED: [libc::c_int; 10] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+];
+
+/// The command's process. 0: it has not started.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// The signals that came before it has started, a bit each.
+static EARLY: AtomicU64 = AtomicU64::new(0);
+
 /// Starts a command, which gets the signals of this process from now on. The inner error is the
 /// exit code for one that cannot be started, which was reported.
 pub fn spawn(command: &mut Command) -> Result<Result<Child, ExitCode>> {
-    let signals = PassedSignals::record()?;
+    let ignored = pass_signals().context("cannot register signal handlers")?;
+    inherited::keep(command, ignored);
     match command.spawn() {
         Ok(child) => {
-            signals.pass_to(child.id())?;
+            PROGRAM.store(child.id() as i32, Ordering::SeqCst);
+            let early = EARLY.swap(0, Ordering::SeqCst);
+            PASSED.into_iter().filter(|signal| early & bit(*signal) != 0).for_each(send);
             Ok(Ok(child))
         }
         Err(error) => {
             output::complain(&format!("cannot run {}: {error}", command.get_program().display()));
-            let is_missing = error.kind() == std::io::ErrorKind::NotFound;
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
             Ok(Err(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })))
         }
     }
 }
 
-/// Passes the signals of this process on to one that runs already.
-pub fn pass_signals_to(process: u32) -> Result<()> {
-    PassedSignals::record()?.pass_to(process)
+const fn bit(signal: libc::c_int) -> u64 {
+    1 << signal
 }
 
-/// Signals that end this process are for the command, which ends it.
-struct PassedSignals(signal_hook::iterator::Signals);
-
-impl PassedSignals {
-    /// Records signals from now on, so that none is lost while the command starts.
-    fn record() -> Result<Self> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-        let signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
-        Ok(Self(signals.context("cannot register signal handlers")?))
-    }
-
-    /// Passes SIGTERM and SIGHUP on to a process. SIGINT and SIGQUIT reach it from the terminal.
-    fn pass_to(self, process: u32) -> Result<()> {
-        use signal_hook::consts::{SIGHUP, SIGTERM};
-        let Self(mut signals) = self;
-        let pass = move || {
-            for signal in signals.forever().filter(|signal| [SIGHUP, SIGTERM].contains(signal)) {
-                let signal = rustix::process::Signal::from_named_raw(signal);
-                let process = rustix::process::Pid::from_raw(process as i32);
-                if let (Some(signal), Some(process)) = (signal, process) {
-                    // It may have ended.
-                    let _ = rustix::process::kill_process(process, signal);
-                }
+/// Passes signals on from now on. Returns those that this process was started to ignore, a bit each:
+/// the command begins so, and may handle them.
+fn pass_signals() -> io::Result<u64> {
+    let mut ignored = 0;
+    let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *mut libc::c_void) = pass_on;
+    for signal in PASSED {
+        // SAFETY: all zeros are a value of this structure, and both calls read or fill one.
+        let result = unsafe {
+            let mut before: libc::sigaction = std::mem::zeroed();
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+            libc::sigemptyset(&raw mut action.sa_mask);
+            let result = libc::sigaction(signal, &raw const action, &raw mut before);
+            if result == 0 && before.sa_sigaction == libc::SIG_IGN {
+                ignored |= bit(signal);
             }
+            result
         };
-        let thread = std::thread::Builder::new().name("foreread-signals".to_owned());
-        thread.spawn(pass).context("cannot start a thread")?;
-        Ok(())
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
+    Ok(ignored)
+}
+
+/// The handler of signals. It makes system calls only, which leave `errno` as it was.
+extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a structure. Positive codes are those of the kernel itself, which sends
+    // the terminal's signals to the whole group.
+    let is_sent = info.is_null() || unsafe { (*info).si_code } <= 0;
+    if is_sent {
+        send(signal);
+    } else if signal == libc::SIGTSTP {
+        // SAFETY: it has no memory.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
+/// Sends a signal to the command, or keeps it until that has started.
+fn send(signal: libc::c_int) {
+    match PROGRAM.load(Ordering::SeqCst) {
+        0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),
+        // It may have ended. Its number is not used again before this process has waited for it.
+        // SAFETY: it has no memory.
+        program => unsafe {
+            let error = io::Error::last_os_error();
+            libc::kill(program, signal);
+            restore(error);
+        },
+    }
+}
+
+/// Sets the number of the last error again, which the interrupted code may be about to read.
+fn restore(error: io::Error) {
+    #[cfg(target_os = "linux")]
+    if let Some(number) = error.raw_os_error() {
+        // SAFETY: the C library gives the place of this thread's number.
+        unsafe { *libc::__errno_location() = number };
+    }
+    #[cfg(not(target_os = "linux"))]
+    drop(error);
 }
 
 /// The exit code of a shell for a command.
@@ -70,5 +133,60 @@ pub fn exit_code(status: ExitStatus) -> ExitCode {
         (Some(code), _) => ExitCode::from(code as u8),
         (None, Some(signal)) => ExitCode::from(128 + signal as u8),
         (None, None) => ExitCode::FAILURE,
+    }
+}
+
+/// What Rust's runtime changes before `main`: it ignores SIGPIPE, and opens closed descriptors.
+mod inherited {
+    use super::{AtomicU64, Command, CommandExt, Ordering, bit};
+
+    /// The closed ones of the first three descriptors, and SIGPIPE if it was ignored, a bit each.
+    static FOUND: AtomicU64 = AtomicU64::new(0);
+
+    /// Runs before Rust's runtime.
+    #[cfg(target_os = "linux")]
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static LOOK: extern "C" fn() = look;
+
+    #[cfg(target_os = "linux")]
+    extern "C" fn look() {
+        let mut found = 0;
+        // SAFETY: all zeros are a value of this structure, and the calls fill one or have no memory.
+        unsafe {
+            for descriptor in 0..3 {
+                if libc::fcntl(descriptor, libc::F_GETFD) == -1 {
+                    found |= bit(descriptor);
+                }
+            }
+            let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+            {
+                found |= bit(libc::SIGPIPE);
+            }
+        }
+        FOUND.store(found, Ordering::Relaxed);
+    }
+
+    /// Has a command start with what this process was started with, which ignored these signals.
+    pub(super) fn keep(command: &mut Command, ignored: u64) {
+        let found = FOUND.load(Ordering::Relaxed);
+        let ignored = ignored | found & bit(libc::SIGPIPE);
+        if found | ignored == 0 {
+            return;
+        }
+        // SAFETY: between fork and exec, it makes system calls only.
+        unsafe {
+            command.pre_exec(move || {
+                for descriptor in (0..3).filter(|descriptor| found & bit(*descriptor) != 0) {
+                    libc::close(descriptor);
+                }
+                for signal in (1..64).filter(|signal| ignored & bit(*signal) != 0) {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                Ok(())
+            });
+        }
     }
 }

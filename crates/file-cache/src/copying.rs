@@ -8,11 +8,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use foreread_preload::layout::{COPY_MODE, copy_name};
+use foreread_preload::layout::{copy_mode, copy_name};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::original::{Original, Unfit};
+use crate::original::{Original, Unfit, is_database};
 use crate::table::EarlierCopy;
 
 /// The bytes of one read.
@@ -99,14 +99,12 @@ impl Drop for NewCopy {
     }
 }
 
-/// Copies a file, and returns what the table has to know of it. `fetch` may fill the copy from
-/// elsewhere, and returns the checksum then.
+/// Copies a file, and returns what the table has to know of it.
 pub(crate) fn copy(
     original: &Original,
     path: &Path,
     copies: &Path,
     (hash, generation): (u64, u32),
-    fetch: impl FnOnce(&File) -> Option<u32>,
 ) -> Result<EarlierCopy, CopyFailure> {
     let to = copy_path(copies, hash, generation);
     let folder = to.parent().unwrap_or(copies);
@@ -116,18 +114,18 @@ pub(crate) fn copy(
     }
     let copy = NewCopy::create(folder)?;
     allocate(&copy.file, original.identity.size)?;
-    let crc32c = match fetch(&copy.file) {
-        Some(crc32c) => crc32c,
-        None => copy_bytes(original, &copy.file)?,
-    };
+    let crc32c = copy_bytes(original, path, &copy.file)?;
     if !original.is_same(path) {
         return Err(CopyFailure::Unfit(Unfit::Changed));
     }
     let [seconds, nanoseconds] = original.identity.modified;
     let time = Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
-    let times = Timestamps { last_access: time, last_modification: time };
+    // The reads above may have changed when the original was read last.
+    let accessed = rustix::fs::fstat(&original.file)?;
+    let accessed = Timespec { tv_sec: accessed.st_atime as _, tv_nsec: accessed.st_atime_nsec as _ };
+    let times = Timestamps { last_access: accessed, last_modification: time };
     rustix::fs::futimens(&copy.file, &times)?;
-    rustix::fs::fchmod(&copy.file, Mode::from(COPY_MODE))?;
+    rustix::fs::fchmod(&copy.file, Mode::from(copy_mode(original.identity.mode)))?;
     copy.finish(&to)?;
     let made = std::fs::metadata(&to)?;
     let (inode, changed) = (made.ino(), change_time(&made));
@@ -147,7 +145,7 @@ fn allocate(to: &File, size: u64) -> Result<(), CopyFailure> {
 }
 
 /// Copies the bytes, and returns their checksum.
-fn copy_bytes(original: &Original, to: &File) -> Result<u32, CopyFailure> {
+fn copy_bytes(original: &Original, path: &Path, to: &File) -> Result<u32, CopyFailure> {
     let (size, mut crc) = (original.identity.size, 0);
     let mut piece = vec![0_u8; PIECE.min(size as usize)];
     let mut at = 0;
@@ -159,6 +157,9 @@ fn copy_bytes(original: &Original, to: &File) -> Result<u32, CopyFailure> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(CopyFailure::System(error)),
         };
+        if at == 0 && is_database(&piece[..length], path) {
+            return Err(CopyFailure::Unfit(Unfit::Database));
+        }
         crc = crc32c::crc32c_append(crc, &piece[..length]);
         to.write_all_at(&piece[..length], at)?;
         at += length as u64;

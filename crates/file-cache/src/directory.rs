@@ -10,7 +10,9 @@
 //! | `preload-N.so` | the library |
 //!
 //! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is
-//! named by user, has mode 0700, and is used only if the user owns it and it is no link.
+//! named by user, has mode 0700, and is used only if the user owns it and it is no link. They must
+//! not be able to put another one in its place: programs load a library from it. So a directory on
+//! the way that others may write needs the sticky bit, as `/tmp` has it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -38,6 +40,7 @@ impl CacheDirectory {
     /// The directory of this user below `parent`, which is made if it is absent. With `node`, it is
     /// for the node of this name alone.
     pub(crate) fn open(parent: &Path, node: Option<&str>) -> Result<Self, FileCacheError> {
+        check_parents(parent)?;
         let user = rustix::process::geteuid().as_raw();
         let mut why = None;
         for candidate in 0..CANDIDATES {
@@ -159,7 +162,10 @@ impl CacheDirectory {
         for directory in std::iter::once(self.0.clone()).chain(others) {
             // The dynamic linker divides its variable there.
             let is_plain = !directory.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte));
-            if !is_plain || !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory)) {
+            let is_safe = directory.parent().is_some_and(|parent| check_parents(parent).is_ok());
+            if !(is_plain && is_safe)
+                || !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory))
+            {
                 continue;
             }
             let path = directory.join(&name);
@@ -190,6 +196,26 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Refuses a directory in which other users may replace what this one has made.
+fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
+    let system = |error| FileCacheError::system("look at", parent, error);
+    let group = rustix::process::getegid().as_raw();
+    for directory in parent.canonicalize().map_err(system)?.ancestors() {
+        let found = std::fs::metadata(directory).map_err(system)?;
+        let mode = found.mode();
+        let is_open = mode & 0o002 != 0 || mode & 0o020 != 0 && found.gid() != group;
+        if is_open && mode & 0o1000 == 0 {
+            let (parent, directory, mode) = (parent.display(), directory.display(), mode & 0o7777);
+            let why = format!(
+                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, no \
+                 sticky bit), so they could replace the copies; use another directory, or chmod +t {directory}"
+            );
+            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
+        }
+    }
+    Ok(())
 }
 
 /// Makes a directory, or checks that the one that is there is this user's alone.
@@ -243,6 +269,25 @@ mod tests {
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
         let of_node = CacheDirectory::open(parent.path(), Some("n1")).unwrap();
         assert!(of_node.path().ends_with("node-n1"));
+    }
+
+    #[test]
+    // semantics: FILES-2
+    fn directory_that_others_may_replace_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let inner = parent.path().join("open/inner");
+        std::fs::create_dir_all(&inner).unwrap();
+        let set = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(parent.path().join("open"), mode).unwrap();
+        };
+        set(0o777);
+        let error = CacheDirectory::open(&inner, None).unwrap_err();
+        assert_eq!(error.kind(), FileCacheErrorKind::Invalid);
+        assert!(error.to_string().contains("mode 0777, no sticky bit"), "{error}");
+        assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 0);
+        set(0o1777);
+        CacheDirectory::open(&inner, None).unwrap();
     }
 
     #[test]

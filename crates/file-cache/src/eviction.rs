@@ -10,7 +10,12 @@ pub(crate) fn expect_lease_signals() {
     extern "C" fn nothing(_: libc::c_int) {}
     let nothing: extern "C" fn(libc::c_int) = nothing;
     // SAFETY: the handler does nothing, so it may run at any time.
-    unsafe { libc::signal(libc::SIGIO, nothing as libc::sighandler_t) };
+    unsafe {
+        if libc::signal(libc::SIGIO, nothing as libc::sighandler_t) == libc::SIG_IGN {
+            // The programs are to ignore it, too.
+            libc::signal(libc::SIGIO, libc::SIG_IGN);
+        }
+    }
 }
 
 /// What became of a copy that was to leave.

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_local::is_on_this_machine;
@@ -24,11 +24,11 @@ use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
 use crate::listing::{ListedFile, list};
-use crate::nodes::OtherNodes;
 use crate::orders::follow_epochs;
-use crate::original::{Original, identity_of};
+use crate::original::{Original, Unfit, identity_of};
+use crate::root::{RootIdentity, own_rights};
 use crate::run::{RunSettings, read_names};
-use crate::table::{NewTable, Table, id_of};
+use crate::table::{NewTable, RootName, Table};
 use crate::trace::Trace;
 
 /// Files that are copied at once.
@@ -67,8 +67,6 @@ pub(crate) struct HostShared {
     ended: AtomicBool,
     /// Whether there are runs.
     has_runs: AtomicBool,
-    /// The hosts of other nodes, if they are used.
-    pub(crate) nodes: OnceLock<OtherNodes>,
 }
 
 impl HostShared {
@@ -102,17 +100,20 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.work.notify_all();
-        if let Some(nodes) = self.shared.nodes.get() {
-            nodes.leave();
-        }
     }
 }
 
-/// The device of a directory.
-pub(crate) fn device(path: &Path) -> Result<u64, FileCacheError> {
-    let found = rustix::fs::stat(path).map_err(|errno| FileCacheError::system("look at", path, errno))?;
-    #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
-    Ok(found.st_dev as u64)
+/// The device of files in a directory. Overlays of several file systems have another one for
+/// directories.
+fn device_of_files(directory: &Path) -> Result<u64, FileCacheError> {
+    let path = directory.join(format!("device-{}", std::process::id()));
+    let made = File::create(&path).and_then(|file| {
+        std::fs::remove_file(&path)?;
+        let found = rustix::fs::fstat(&file)?;
+        #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
+        Ok(found.st_dev as u64)
+    });
+    made.map_err(|error| FileCacheError::system("make", &path, error))
 }
 
 pub(crate) fn is_local(path: &Path) -> bool {
@@ -134,8 +135,8 @@ impl Host {
         let in_use = earlier_table.filter(|_| is_in_use);
         let mut datasets = in_use.as_ref().map(Table::datasets).unwrap_or_default();
         for root in &settings.roots {
-            if !datasets.contains(&root.target) {
-                datasets.push(root.target.clone());
+            if !datasets.iter().any(|(_, dataset)| *dataset == root.dataset()) {
+                datasets.push((root.target.clone(), root.dataset()));
             }
         }
         let lists = Lists::of(datasets, key);
@@ -151,13 +152,14 @@ impl Host {
                     }
                 }
                 table.set_checks(checks || table.checks());
+                table.set_rights(own_rights());
                 table
             }
             None => {
                 let listed = first.len() as u64;
                 let files = if is_whole { listed + listed / 4 } else { MANY_FILES.max(4 * listed) };
                 let files = files + earlier.len() as u64;
-                let (copies, directory) = (device(&cache.copies())?, cache.copies());
+                let (copies, directory) = (device_of_files(&cache.copies())?, cache.copies());
                 let new = NewTable {
                     checks,
                     key,
@@ -166,6 +168,7 @@ impl Host {
                     copies_device: copies,
                     directory: &directory,
                     roots: &settings.roots,
+                    rights: own_rights(),
                 };
                 Table::create(cache.path(), &new)
                     .map_err(|error| FileCacheError::system("make the table of", cache.path(), error))?
@@ -181,7 +184,6 @@ impl Host {
             work: Condvar::new(),
             ended: AtomicBool::new(false),
             has_runs: AtomicBool::new(true),
-            nodes: OnceLock::new(),
         });
         let host = Self { shared };
         host.spawn("lists", {
@@ -196,7 +198,6 @@ impl Host {
             let announced = settings.order.take();
             move |shared| follow_epochs(&shared, announced)
         })?;
-        host.join_nodes(cache, settings);
         for _ in 0..COPIERS {
             host.spawn("copies", |shared| copy_files(&shared))?;
         }
@@ -207,16 +208,6 @@ impl Host {
         }
         cache.set_ready(true)?;
         Ok(host)
-    }
-
-    /// Gets copies from other nodes from now on, and gives them copies.
-    fn join_nodes(&self, cache: &CacheDirectory, settings: &RunSettings) {
-        let Some(nodes) = &settings.nodes else { return };
-        let source = Arc::clone(&self.shared);
-        match OtherNodes::start(nodes, cache.path(), source) {
-            Ok(nodes) => drop(self.shared.nodes.set(nodes)),
-            Err(error) => tracing::warn!(%error, "copies of other nodes are not used"),
-        }
     }
 
     fn spawn(
@@ -264,15 +255,18 @@ struct Lists {
 }
 
 impl Lists {
-    /// Lists datasets, which are paths without links.
-    fn of(datasets: Vec<PathBuf>, key: u64) -> Self {
+    /// Lists datasets. One whose path leads to another directory for this process is left out.
+    fn of(datasets: Vec<(PathBuf, u64)>, key: u64) -> Self {
         let (sender, files) = channel();
         // Without a thread, no file is known, and originals are opened.
         let thread = std::thread::Builder::new().name("foreread-list".to_owned());
         let _ = thread.spawn(move || {
-            for root in datasets {
+            for (root, dataset) in datasets {
+                if !is_dataset(&root, dataset) {
+                    continue;
+                }
                 let mut each = |file| sender.send(file).is_ok();
-                if let Err(error) = list(&root, (id_of(&root), key), &mut each) {
+                if let Err(error) = list(&root, (dataset, key), &mut each) {
                     let root = root.display();
                     tracing::warn!(%error, %root, "cannot list; its files are opened as they are");
                 }
@@ -325,8 +319,10 @@ fn take_file(shared: &HostShared, file: ListedFile) -> bool {
     };
     let (hash, path) = (file.hash, file.path.clone());
     let copy = earlier.map(|(copy, checks_content)| {
+        // Changes are noted before the file is looked at.
+        let is_watched = shared.lock().table.watch(&copy.identity);
         // Without the lock: it may wait for a file server.
-        let is_right = is_right((hash, &copy), &path, &copies, checks_content);
+        let is_right = is_watched && is_right((hash, &copy), &path, &copies, checks_content);
         (copy, is_right)
     });
     let mut state = shared.lock();
@@ -380,13 +376,16 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
     let size = original.identity.size;
     let copies = {
         let mut state = shared.lock();
+        // Changes are noted before the copy begins, and the file is compared at its end.
+        if !state.table.watch(&original.identity) {
+            return state.is_unfit(job, Unfit::Written);
+        }
         if !state.reserve(job, size) {
             return;
         }
         state.copies_path().to_owned()
     };
-    let fetch = |to: &File| shared.fetch(job, &original, to);
-    let made = copy(&original, &job.path, &copies, (job.hash, job.generation), fetch);
+    let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
     if shared.has_ended() {
         // Copies in memory may have been removed by now.
         return remove_copy(&copies, job.hash, job.generation);
@@ -473,29 +472,65 @@ impl Traces {
     }
 }
 
-/// Serves the datasets of a run that are not in the table yet.
+/// Serves the datasets of a run. Those that the table has already are listed again, and their
+/// copies compared with the originals, which may have changed before the run has begun. Until then,
+/// its programs compare at each open.
 fn serve_roots(shared: &HostShared, run: &Path) {
     if run.join("checks").exists() {
         shared.lock().table.set_checks(true);
     }
+    let trace = Trace::open(&run.join("trace"));
+    let is_earlier = trace.as_ref().is_some_and(Trace::checks);
+    let mut is_whole = true;
     for name in read_names(&run.join("roots")) {
-        let (added, key) = {
-            let state = shared.lock();
-            (state.table.add_root(&name), state.table.key())
-        };
-        match added {
-            Ok(true) => {
-                let lists = Lists::of(vec![name.target], key);
-                if !lists.files.iter().all(|file| take_file(shared, file)) {
-                    return;
-                }
-            }
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(%error, root = %name.path.display(), "its files are opened as they are");
-            }
+        match serve_root(shared, &name, is_earlier) {
+            Some(is_served) => is_whole &= is_served,
+            None => return,
         }
     }
+    if let Some(trace) = trace.filter(|_| is_whole && is_earlier) {
+        trace.set_checks(false);
+    }
+}
+
+/// Serves a dataset, and returns whether its copies are those of the originals. `None`: the host has
+/// ended.
+fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bool> {
+    let dataset = name.dataset();
+    let (known, key) = {
+        let state = shared.lock();
+        (state.table.datasets().into_iter().find(|(_, known)| *known == dataset), state.table.key())
+    };
+    let is_known = known.is_some();
+    let path = known.map_or_else(|| name.target.clone(), |(path, _)| path);
+    if !is_dataset(&path, dataset) {
+        let root = name.path.display();
+        tracing::warn!(%root, "it is another directory for the process that makes copies, so originals are opened");
+        return Some(false);
+    }
+    if let Err(error) = shared.lock().table.add_root(name) {
+        tracing::warn!(%error, root = %name.path.display(), "its files are opened as they are");
+    }
+    if is_known && !compares {
+        return Some(true);
+    }
+    let lists = Lists::of(vec![(path.clone(), dataset)], key);
+    if !lists.files.iter().all(|file| take_file(shared, file)) {
+        return None;
+    }
+    for check in shared.lock().copies_below(&path) {
+        if shared.has_ended() {
+            return None;
+        }
+        let now = identity_of(&check.path);
+        shared.lock().compared(&check, now);
+    }
+    Some(true)
+}
+
+/// Whether a path leads to this dataset, for this process.
+fn is_dataset(path: &Path, dataset: u64) -> bool {
+    RootIdentity::of(path).is_ok_and(|found| found.dataset == dataset)
 }
 
 /// Doubts all copies after a program has renamed a directory.

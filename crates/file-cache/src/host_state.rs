@@ -11,9 +11,12 @@ use foreread_planner::{FileChoice, FileCopy};
 use foreread_preload::layout::{GENERATIONS, Identity, OpenKind};
 use serde::{Deserialize, Serialize};
 
+mod room;
+
+use room::Lack;
+
 use crate::adoption::EarlierCopies;
 use crate::copying::{copy_path, remove_copy};
-use crate::eviction::{Eviction, remove_unused};
 use crate::listing::ListedFile;
 use crate::original::Unfit;
 use crate::table::{EarlierCopy, Table};
@@ -22,14 +25,8 @@ use crate::writes::WriteBudget;
 /// Blocks of a disk. A copy takes whole ones.
 const BLOCK: u64 = 4096;
 
-/// How long no file is copied ahead after one found no room.
-const PAUSE: Duration = Duration::from_millis(20);
-
 /// How long nothing is copied to a full disk.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
-
-/// Copies that are looked at for the room of one.
-const MOST_VICTIMS: usize = 64;
 
 /// What a host did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,22 +50,16 @@ pub struct HostCounts {
     pub copied_bytes: u64,
     /// Copies that left for others.
     pub evicted: u64,
-    /// Copies that were not made for lack of a budget of writes.
+    /// Files that were not copied for lack of a budget of writes, at least once.
     pub over_budget: u64,
-    /// Copies that found no room.
+    /// Files that found no room, at least once.
     pub no_room: u64,
     /// Copies that failed: a full disk, or an error.
     pub failed: u64,
-    /// Files with extended attributes or holes, which no copy can stand for.
+    /// Files that no copy can stand for: with extended attributes or holes, in memory, and databases.
     pub unfit: u64,
     /// Epochs whose order was recognised.
     pub recognised: u64,
-    /// Copies whose bytes came from other nodes. They count as made, too.
-    pub fetched: u64,
-    /// Their bytes.
-    pub fetched_bytes: u64,
-    /// Copies that were given to other nodes.
-    pub given: u64,
 }
 
 #[derive(Debug)]
@@ -79,6 +70,10 @@ struct HostFile {
     copy: Option<EarlierCopy>,
     /// Whether the copy is not published until it is known what its path means.
     is_doubted: bool,
+    /// The bytes of a copy, as far as they are known.
+    bytes: u64,
+    /// Whether it was counted as a file without room, and as one over the budget of writes.
+    is_counted: [bool; 2],
 }
 
 /// What a host has to do with a file, which may wait for a file server.
@@ -130,6 +125,11 @@ pub(crate) struct HostState {
     reserved: u64,
     ahead_from: Instant,
     any_from: Instant,
+    /// The fewest bytes that the budget of writes did not have, and when it is asked again.
+    lacking: Option<(u64, Instant)>,
+    /// Copies that no program finds any more, and that were in use: names and bytes. They take their
+    /// room until no process has them.
+    leaving: VecDeque<(u64, u32, u64)>,
     pub(crate) counts: HostCounts,
 }
 
@@ -169,6 +169,8 @@ impl HostState {
             reserved: 0,
             ahead_from: now,
             any_from: now,
+            lacking: None,
+            leaving: VecDeque::new(),
             counts,
         }
     }
@@ -202,6 +204,8 @@ impl HostState {
             is_link: file.is_link,
             copy: None,
             is_doubted: false,
+            bytes: BLOCK,
+            is_counted: [false; 2],
         });
         self.counts.files += 1;
         Some(number)
@@ -225,9 +229,8 @@ impl HostState {
 
     /// Removes a copy that was there before, and that no file has.
     pub(crate) fn discard(&mut self, hash: u64, copy: &EarlierCopy) {
-        remove_copy(&self.copies, hash, copy.generation);
         self.table.forget(hash, copy.generation);
-        self.room.give_back(footprint(copy.identity.size));
+        self.leave(hash, copy);
     }
 
     /// All files of the first datasets are known. Copies of others stay while there is room.
@@ -239,39 +242,6 @@ impl HostState {
         self.room.set_files(published + self.reserved + self.earlier.held());
         self.is_listed = true;
         self.shrink();
-    }
-
-    /// Takes `bytes`, for which copies of files that no run has listed may leave. `false` if there
-    /// is no room.
-    fn take_room(&mut self, bytes: u64) -> bool {
-        while !self.room.try_take(bytes) {
-            if !self.remove_unlisted() {
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Removes copies of files that no run has listed, until all fit.
-    fn shrink(&mut self) {
-        while self.room.files() > self.room.for_files() && self.remove_unlisted() {}
-    }
-
-    /// Removes a copy of a file that no run has listed. `false` if there is none.
-    fn remove_unlisted(&mut self) -> bool {
-        if !self.is_listed {
-            return false;
-        }
-        let Some((hash, copy)) = self.earlier.take_any() else { return false };
-        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-            // A program that outlives its run has it. The next host looks at it again.
-            Eviction::InUse => {}
-            Eviction::Removed | Eviction::Absent => {
-                self.table.forget(hash, copy.generation);
-                self.room.give_back(footprint(copy.identity.size));
-            }
-        }
-        true
     }
 
     /// Whether a copy is published, or may be soon.
@@ -311,7 +281,7 @@ impl HostState {
                 }
                 self.choice.opened(number);
             }
-            OpenKind::Renamed | OpenKind::Unknown | OpenKind::Refused => {}
+            OpenKind::Renamed | OpenKind::Unknown | OpenKind::Refused | OpenKind::Elsewhere => {}
         }
     }
 
@@ -321,9 +291,8 @@ impl HostState {
         let Some(copy) = file.copy.take() else { return };
         self.table.withdraw(file.place);
         let hash = self.hash_of(number);
-        remove_copy(&self.copies, hash, copy.generation);
+        self.leave(hash, &copy);
         self.choice.lost(number);
-        self.room.give_back(footprint(copy.identity.size));
         self.counts.copies -= 1;
     }
 
@@ -366,6 +335,23 @@ impl HostState {
         }
     }
 
+    /// The copies of files below a directory, to be compared with their originals.
+    pub(crate) fn copies_below(&self, directory: &Path) -> Vec<CopyCheck> {
+        let renames = self.table.renames()[0];
+        let files = self.files.iter().zip(0..);
+        let copies = files.filter(|(file, _)| file.copy.is_some() && file.path.starts_with(directory));
+        copies.map(|(file, number)| CopyCheck { path: file.path.clone(), number, renames }).collect()
+    }
+
+    /// Removes a copy whose path does not mean `now` what the copy was made of.
+    pub(crate) fn compared(&mut self, check: &CopyCheck, now: Option<Identity>) {
+        let copy = self.files[check.number as usize].copy;
+        let is_its = copy.is_none_or(|copy| now.is_some_and(|now| now.has_content_of(&copy.identity)));
+        if !is_its {
+            self.remove(check.number);
+        }
+    }
+
     /// The next file to look at.
     pub(crate) fn next(&mut self) -> Option<HostWork> {
         if let Some(number) = self.doubts.pop_front() {
@@ -392,97 +378,24 @@ impl HostState {
                 self.choice.refuse(copy.file);
                 continue;
             }
+            // Before the original is opened: without room or budget, that would be in vain.
+            let lack = match copy.is_ahead {
+                false if !self.fits(file.bytes) => Some(Lack::Room),
+                _ if !self.has_budget(now) => Some(Lack::Budget),
+                _ => None,
+            };
+            if let Some(lack) = lack {
+                self.give_up(copy, lack);
+                if copy.is_ahead {
+                    return None;
+                }
+                continue;
+            }
+            let file = &self.files[copy.file as usize];
             self.generation = (self.generation + 1) % GENERATIONS;
             let (path, hash, generation) = (file.path.clone(), self.hash_of(copy.file), self.generation);
             let renames = self.table.renames()[0];
             return Some(CopyJob { copy, path, hash, generation, renames });
-        }
-    }
-
-    /// Makes room for a copy of a file of `size` bytes. `false` if there is none: the job is over.
-    pub(crate) fn reserve(&mut self, job: &CopyJob, size: u64) -> bool {
-        let bytes = footprint(size);
-        if bytes > self.room.capacity() {
-            self.counts.no_room += 1;
-            self.choice.refuse(job.copy.file);
-            return false;
-        }
-        // Copies of this run's files leave for those that are copied ahead only.
-        let fixed = self.room.files().saturating_sub(self.earlier.held());
-        if !job.copy.is_ahead && fixed.saturating_add(bytes) > self.room.for_files() {
-            return self.has_no_room(job);
-        }
-        if self.writes.as_ref().is_some_and(|writes| !writes.take(bytes)) {
-            self.counts.over_budget += 1;
-            self.give_up(job);
-            return false;
-        }
-        if !(self.take_room(bytes) || job.copy.is_ahead && self.make_room(bytes)) {
-            self.give_back_writes(bytes);
-            return self.has_no_room(job);
-        }
-        self.reserved += bytes;
-        true
-    }
-
-    fn give_back_writes(&self, bytes: u64) {
-        if let Some(writes) = &self.writes {
-            writes.give_back(bytes);
-        }
-    }
-
-    /// Ends a job for lack of room.
-    fn has_no_room(&mut self, job: &CopyJob) -> bool {
-        self.counts.no_room += u64::from(!job.copy.is_ahead);
-        self.give_up(job);
-        false
-    }
-
-    /// Ends a job for lack of room or budget.
-    fn give_up(&mut self, job: &CopyJob) {
-        if job.copy.is_ahead {
-            self.choice.wait(job.copy.file);
-            self.ahead_from = Instant::now() + PAUSE;
-        } else {
-            self.choice.copied(job.copy.file, false);
-        }
-    }
-
-    /// Takes `bytes`, for which used copies leave.
-    fn make_room(&mut self, bytes: u64) -> bool {
-        for _ in 0..MOST_VICTIMS {
-            let Some(victim) = self.choice.victim() else { return false };
-            self.evict(victim);
-            if self.room.try_take(bytes) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Removes a copy unless it is in use.
-    fn evict(&mut self, number: u32) {
-        let (hash, file) = (self.hash_of(number), &mut self.files[number as usize]);
-        let Some(copy) = file.copy.take() else { return };
-        // No program finds it from now on.
-        self.table.withdraw(file.place);
-        match remove_unused(&copy_path(&self.copies, hash, copy.generation)) {
-            Eviction::InUse => {
-                let stays = if file.is_doubted {
-                    // It waits for its next open. A later host may take it.
-                    self.table.remember(hash, &copy);
-                    true
-                } else {
-                    self.table.publish(file.place, &copy, file.is_link)
-                };
-                file.copy = stays.then_some(copy);
-                self.choice.is_busy(number);
-            }
-            Eviction::Removed | Eviction::Absent => {
-                self.room.give_back(footprint(copy.identity.size));
-                self.counts.copies -= 1;
-                self.counts.evicted += 1;
-            }
         }
     }
 
@@ -495,7 +408,7 @@ impl HostState {
         self.counts.copied_bytes += copy.identity.size;
         // A directory was renamed meanwhile: the path may mean something else.
         let is_published = is_doubted || self.table.publish(file.place, &copy, file.is_link);
-        if is_published && !self.table.is_marked(file.place) {
+        if is_published && !self.table.is_marked(file.place) && !self.table.is_changed(&copy.identity) {
             (file.copy, file.is_doubted) = (Some(copy), is_doubted);
             self.counts.copies += 1;
             self.choice.copied(job.copy.file, true);
@@ -513,20 +426,12 @@ impl HostState {
         match why {
             // It is tried again at its next open.
             Unfit::Fresh | Unfit::Changed => self.choice.copied(job.copy.file, false),
-            Unfit::Kind => self.choice.refuse(job.copy.file),
-            Unfit::Attributes | Unfit::Holes | Unfit::Names => {
+            Unfit::Kind | Unfit::Written => self.choice.refuse(job.copy.file),
+            Unfit::Attributes | Unfit::Holes | Unfit::Names | Unfit::Memory | Unfit::Database => {
                 self.counts.unfit += 1;
                 self.choice.refuse(job.copy.file);
             }
         }
-    }
-
-    /// A copy of `size` bytes was not made, although it had room.
-    pub(crate) fn release(&mut self, size: u64) {
-        let bytes = footprint(size);
-        self.reserved -= bytes;
-        self.room.give_back(bytes);
-        self.give_back_writes(bytes);
     }
 
     /// A copy failed. A full disk gets no others for some time.
@@ -536,13 +441,6 @@ impl HostState {
         if is_full {
             self.any_from = Instant::now() + FULL_PAUSE;
         }
-    }
-
-    /// The copy of a file, if programs may have it now.
-    pub(crate) fn published(&self, hash: u64) -> Option<EarlierCopy> {
-        let file = &self.files[*self.by_hash.get(&hash)? as usize];
-        let copy = file.copy.filter(|_| !file.is_doubted)?;
-        self.table.copy_at(file.place).map(|_| copy)
     }
 
     /// The paths of the copies below a directory.

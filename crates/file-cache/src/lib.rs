@@ -15,15 +15,14 @@
 //!   program may not have read them yet.
 //! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no
 //!   other copy gets this name. The original must be the same before and after.
+//! * *A dataset is a directory and not a path* (`root`), and each process of a program decides whether
+//!   its path leads there.
 //! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease
 //!   then.
-//! * *Hosts of several nodes give each other copies* of the files that they copy ahead, so the
-//!   storage is read less (`nodes`).
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or
 //!   changed a moment ago.
 //!
-//! * *An agent may be the host*: its copies share the room of its samples. Hosts of several nodes
-//!   give each other copies.
+//! * *An agent may be the host*: its copies share the room of its samples.
 //!
 //! Which files are copied is the decision of
 //! [`FileChoice`](foreread_planner::FileChoice).
@@ -31,7 +30,6 @@
 
 mod adoption;
 mod caches;
-mod catch;
 mod copying;
 mod directory;
 mod error;
@@ -41,23 +39,20 @@ mod host;
 mod host_state;
 mod listing;
 mod mapping;
-mod nodes;
 mod orders;
 mod original;
 mod recognition;
 mod report;
+mod root;
 mod run;
-mod seccomp;
 mod table;
 mod trace;
 mod writes;
 
 pub use caches::{FileCacheEntry, file_caches, remove_file_cache};
-pub use catch::{Catcher, Caught};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
-pub use nodes::{NodeSettings, own_addresses};
 pub use report::{OriginalReason, RunCounts, RunReport};
 pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
 pub use writes::WriteBudget;

@@ -12,6 +12,10 @@ use rustix::io::Errno;
 /// A file that was changed less than this time ago may change again without another time.
 const SETTLED: Duration = Duration::from_secs(2);
 
+/// The bits of a mode by which a program gains rights, and by which files are programs.
+const SET_ID: u32 = 0o6000;
+const EXECUTES: u32 = 0o111;
+
 /// Attributes that say where a file is and not what it is.
 const HARMLESS: [&[u8]; 3] = [b"security.selinux", b"lustre.", b"trusted."];
 
@@ -30,6 +34,12 @@ pub(crate) enum Unfit {
     Fresh,
     /// It changed while it was copied.
     Changed,
+    /// A program has written to it, by any name.
+    Written,
+    /// It is in memory, where changes through mappings have no time.
+    Memory,
+    /// It is a database. Its reader needs other files and locks that belong to the original.
+    Database,
 }
 
 /// An open original.
@@ -78,6 +88,13 @@ impl Original {
             return Err(Unfit::Kind);
         }
         let identity = identity(&stat);
+        // A copy of such a program would not gain its rights.
+        if identity.mode & SET_ID != 0 && identity.mode & EXECUTES != 0 {
+            return Err(Unfit::Kind);
+        }
+        if is_in_memory(&file) {
+            return Err(Unfit::Memory);
+        }
         if !is_settled(&identity) {
             return Err(Unfit::Fresh);
         }
@@ -104,6 +121,31 @@ impl Original {
         now.is_ok_and(|now| now == self.identity)
             && identity_of(path).is_some_and(|named| named == self.identity)
     }
+}
+
+/// Whether a file is in a file system in memory, where it needs no copy.
+pub(crate) fn is_in_memory(file: &File) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    const HUGETLBFS: i64 = 0x9584_58f6;
+    #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
+    rustix::fs::fstatfs(file).is_ok_and(|found| [TMPFS, RAMFS, HUGETLBFS].contains(&(found.f_type as i64)))
+}
+
+/// Whether a file that begins with these bytes is a database that programs may change while others
+/// read it: SQLite, or LMDB with the file of its locks next to it.
+pub(crate) fn is_database(head: &[u8], path: &Path) -> bool {
+    const LMDB: [u8; 4] = 0xbeef_c0de_u32.to_ne_bytes();
+    /// The magic number comes after the header of the first page.
+    const LMDB_AT: usize = 16;
+    let has_locks = || {
+        let in_directory = path.file_name().is_some_and(|name| name == "data.mdb");
+        let mut own = path.as_os_str().to_owned();
+        own.push("-lock");
+        Path::new(&own).exists() || in_directory && path.with_file_name("lock.mdb").exists()
+    };
+    head.starts_with(b"SQLite format 3\0")
+        || head.get(LMDB_AT..).is_some_and(|head| head.starts_with(&LMDB)) && has_locks()
 }
 
 /// Whether a file was changed long enough ago.
@@ -136,6 +178,31 @@ fn has_holes(file: &File, size: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    // semantics: FILES-3
+    fn databases_are_known_by_content_and_locks() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        assert!(is_database(b"SQLite format 3\0more", &at("any")));
+        let mut page = [0_u8; 64];
+        page[16..20].copy_from_slice(&0xbeef_c0de_u32.to_ne_bytes());
+        // A database that nobody locks is a file like others.
+        assert!(!is_database(&page, &at("data.mdb")) && !is_database(&page, &at("one")));
+        std::fs::write(at("lock.mdb"), b"").unwrap();
+        std::fs::write(at("one-lock"), b"").unwrap();
+        assert!(is_database(&page, &at("data.mdb")) && is_database(&page, &at("one")));
+        assert!(!is_database(&page, &at("other")) && !is_database(b"short", &at("data.mdb")));
+    }
+
+    #[test]
+    // semantics: FILES-3
+    fn files_in_memory_are_left_out() {
+        let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return };
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"bytes").unwrap();
+        assert_eq!(Original::open(&path, true).unwrap_err(), Unfit::Memory);
+    }
 
     #[test]
     // semantics: FILES-3

@@ -22,13 +22,16 @@ pub enum OriginalReason {
     Failed,
     /// The program follows no link, and the path is one.
     Link,
-    /// The program cannot open copies: it has no descriptor left, or has become another user.
+    /// The program cannot open copies or may not read originals: it has no descriptor left, has
+    /// become another user, or was restricted.
     Refused,
+    /// The path means another file for the program: by a mount, or in another namespace.
+    Elsewhere,
 }
 
 impl OriginalReason {
     /// All of them, with the kinds of records.
-    const ALL: [(Self, OpenKind); 8] = [
+    const ALL: [(Self, OpenKind); 9] = [
         (Self::Absent, OpenKind::Absent),
         (Self::Unlisted, OpenKind::Unknown),
         (Self::Writing, OpenKind::Writing),
@@ -37,6 +40,7 @@ impl OriginalReason {
         (Self::Failed, OpenKind::Failed),
         (Self::Link, OpenKind::Link),
         (Self::Refused, OpenKind::Refused),
+        (Self::Elsewhere, OpenKind::Elsewhere),
     ];
 
     /// What a report calls it.
@@ -50,6 +54,7 @@ impl OriginalReason {
             Self::Failed => "the copy was gone",
             Self::Link => "a link that is not followed",
             Self::Refused => "the program may not open copies",
+            Self::Elsewhere => "the path means another file for the program",
         }
     }
 }
@@ -65,6 +70,11 @@ pub struct RunCounts {
     pub served_bytes: u64,
     /// The others, by their reasons. Those that did not happen are left out.
     pub originals: Vec<(OriginalReason, u64)>,
+    /// Starts of programs that read originals, because they do not load the library: static ones,
+    /// those of 32 bits, and those without the environment.
+    pub unserved: u64,
+    /// The names of the first of these programs.
+    pub unserved_names: Vec<String>,
 }
 
 impl RunCounts {
@@ -74,7 +84,8 @@ impl RunCounts {
         let originals: Vec<_> = all.filter(|(_, count)| *count > 0).collect();
         let served = trace.count(OpenKind::Served);
         let opens = served + originals.iter().map(|(_, count)| count).sum::<u64>();
-        Self { opens, served, served_bytes: trace.served_bytes(), originals }
+        let (unserved, unserved_names) = trace.unserved();
+        Self { opens, served, served_bytes: trace.served_bytes(), originals, unserved, unserved_names }
     }
 }
 

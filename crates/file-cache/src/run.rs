@@ -15,9 +15,9 @@ use foreread_preload::layout::{MAX_PATH, MAX_ROOTS};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
 use crate::host::{Host, check_root, has_runs, is_local};
-use crate::nodes::NodeSettings;
 use crate::report::{RunCounts, RunReport};
-use crate::table::{RootName, Table};
+use crate::root::{RootIdentity, watch_mounts};
+use crate::table::RootName;
 use crate::trace::Trace;
 use crate::writes::{OwnWrites, WriteBudget};
 
@@ -131,8 +131,6 @@ pub struct RunSettings {
     pub(crate) order: OrderCell,
     /// The room and the budget of writes that others share. `None`: those of the store.
     pub(crate) shared: Option<(SharedRoom, Arc<dyn WriteBudget>)>,
-    /// How hosts of other nodes are found, if they are used.
-    pub(crate) nodes: Option<NodeSettings>,
 }
 
 /// An order that the first host takes.
@@ -161,6 +159,8 @@ impl RunSettings {
         for root in roots {
             check_root(root)?;
             let found = root.canonicalize().map_err(|error| FileCacheError::system("find", root, error))?;
+            let identity = RootIdentity::of(&found);
+            let identity = identity.map_err(|error| FileCacheError::system("look at", root, error))?;
             let given =
                 std::path::absolute(root).map_err(|error| FileCacheError::system("find", root, error))?;
             if !found.is_dir() || found.parent().is_none() {
@@ -173,7 +173,7 @@ impl RunSettings {
                     let why = format!("{} has more than {MAX_PATH} bytes", path.display());
                     return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
                 }
-                let name = RootName { path, target: found.clone() };
+                let name = RootName { path, target: found.clone(), identity };
                 if !all.contains(&name) {
                     all.push(name);
                 }
@@ -184,7 +184,7 @@ impl RunSettings {
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
         let (check, order) = (CheckOriginals::Auto, OrderCell::default());
-        Ok(Self { roots: all, store, check, order, shared: None, nodes: None })
+        Ok(Self { roots: all, store, check, order, shared: None })
     }
 
     /// The room for copies.
@@ -208,12 +208,6 @@ impl RunSettings {
     #[must_use]
     pub fn with_check(self, check: CheckOriginals) -> Self {
         Self { check, ..self }
-    }
-
-    /// The same with copies of other nodes' hosts.
-    #[must_use]
-    pub fn with_nodes(self, nodes: NodeSettings) -> Self {
-        Self { nodes: Some(nodes), ..self }
     }
 
     /// The same with a known order.
@@ -243,13 +237,15 @@ impl FileRun {
     /// A directory that cannot be used, or a host that does not start.
     pub fn start(settings: RunSettings) -> Result<Self, FileCacheError> {
         let directory = settings.store.directory();
-        let real = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let real = resolved(directory);
         if let Some(root) = settings.roots.iter().find(|root| real.starts_with(&root.target)) {
             let (directory, root) = (directory.display(), root.path.display());
             let why =
                 format!("{directory} for copies is in {root}, whose files are copied; use another directory");
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }
+        let made = std::fs::create_dir_all(directory);
+        made.map_err(|error| FileCacheError::system("make", directory, error))?;
         let cache = settings.store.open()?;
         let library = cache.library()?;
         let lock_file = cache.lock_file()?;
@@ -258,10 +254,10 @@ impl FileRun {
         let (host, announced) = loop {
             if lock(&lock_file, false) {
                 let host = Host::start(&cache, &settings)?;
-                break (Some(host), AnnouncedRun::new(&cache, &settings)?);
+                break (Some(host), AnnouncedRun::new(&cache, &settings, true)?);
             }
             if cache.is_ready() {
-                let announced = AnnouncedRun::new(&cache, &settings)?;
+                let announced = AnnouncedRun::new(&cache, &settings, false)?;
                 // A host that starts keeps the table of the runs that it finds after this.
                 if cache.is_ready() {
                     break (None, announced);
@@ -273,12 +269,6 @@ impl FileRun {
             }
             std::thread::sleep(POLL);
         };
-        if host.is_none() && Table::open(cache.path()).is_some_and(|table| table.contradicts(&settings.roots))
-        {
-            let why = "another run on this node has a --root of the same name, which was a link to another \
-                       directory then";
-            return Err(FileCacheError::new(FileCacheErrorKind::System, why));
-        }
         let in_memory = matches!(settings.store, CopyStore::Memory { .. }).then(|| cache.clone());
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
@@ -311,6 +301,11 @@ impl FileRun {
             ("ASAN_OPTIONS", joined("ASAN_OPTIONS", b"verify_asan_link_order=0")),
             (VARIABLE, self.announced.directory.join("trace").into_os_string()),
         ]
+    }
+
+    /// Notes the program of the run, by the path of its file.
+    pub fn starts(&self, program: &Path) {
+        self.announced.trace.starts(program);
     }
 
     /// Whether this process is the host of the cache.
@@ -349,15 +344,25 @@ struct AnnouncedRun {
     trace: Trace,
     /// Locked as long as this process lives.
     _lock: File,
+    is_over: Arc<AtomicBool>,
 }
 
 impl AnnouncedRun {
-    fn new(cache: &CacheDirectory, settings: &RunSettings) -> Result<Self, FileCacheError> {
-        let (directory, trace, own) = announce(cache, settings)?;
-        Ok(Self { directory, trace, _lock: own })
+    fn new(cache: &CacheDirectory, settings: &RunSettings, is_host: bool) -> Result<Self, FileCacheError> {
+        let (directory, trace, own) = announce(cache, settings, is_host)?;
+        let run = Self { directory, trace, _lock: own, is_over: Arc::default() };
+        let roots = settings.roots.iter().map(|root| (root.path.clone(), root.identity)).collect();
+        let (watched, is_over) = (Trace::open(&run.directory.join("trace")), Arc::clone(&run.is_over));
+        let thread = std::thread::Builder::new().name("foreread-mounts".to_owned());
+        let started = watched.map(|trace| thread.spawn(move || watch_mounts(roots, trace, is_over)));
+        if !started.is_some_and(|started| started.is_ok()) {
+            run.trace.set_checks(true);
+        }
+        Ok(run)
     }
 
     fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
         // A program that still runs has it mapped.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
@@ -373,6 +378,7 @@ impl Drop for AnnouncedRun {
 fn announce(
     cache: &CacheDirectory,
     settings: &RunSettings,
+    is_host: bool,
 ) -> Result<(PathBuf, Trace, File), FileCacheError> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let name = format!("{}-{}", std::process::id(), since.as_micros());
@@ -384,13 +390,20 @@ fn announce(
     std::fs::create_dir(&new).map_err(system("make"))?;
     let own = open_lock(&new.join("lock")).map_err(system("lock"))?;
     lock(&own, false);
-    let paths = settings.roots.iter().flat_map(|root| [&root.path, &root.target]);
-    let all: Vec<u8> = paths.flat_map(|path| [path.as_os_str().as_bytes(), b"\0"].concat()).collect();
+    let line = |root: &RootName| {
+        let RootIdentity { device, inode, dataset, .. } = root.identity;
+        let numbers = format!("{device} {inode} {dataset}");
+        let [path, target] = [&root.path, &root.target].map(|path| path.as_os_str().as_bytes());
+        [path, b"\0", target, b"\0", numbers.as_bytes(), b"\0"].concat()
+    };
+    let all: Vec<u8> = settings.roots.iter().flat_map(line).collect();
     std::fs::write(new.join("roots"), all).map_err(system("write"))?;
     if settings.check.of(settings.roots.iter().any(|root| is_local(&root.target))) {
         std::fs::write(new.join("checks"), b"").map_err(system("write"))?;
     }
-    let trace = Trace::create(&new.join("trace"), &cache.table()).map_err(system("make"))?;
+    // The host of other runs has compared the copies before this one has begun.
+    let trace = Trace::create(&new.join("trace"), &cache.table(), &settings.roots, !is_host);
+    let trace = trace.map_err(system("make"))?;
     std::fs::rename(&new, &path).map_err(system("name"))?;
     Ok((path, trace, own))
 }
@@ -400,8 +413,16 @@ pub(crate) fn read_names(path: &Path) -> Vec<RootName> {
     let written = std::fs::read(path).unwrap_or_default();
     let path = |bytes: &[u8]| PathBuf::from(OsString::from_vec(bytes.to_vec()));
     let paths: Vec<&[u8]> = written.split(|byte| *byte == 0).filter(|path| !path.is_empty()).collect();
-    let (pairs, _) = paths.as_chunks::<2>();
-    pairs.iter().map(|[name, target]| RootName { path: path(name), target: path(target) }).collect()
+    let (roots, _) = paths.as_chunks::<3>();
+    let name = |[name, target, numbers]: &[&[u8]; 3]| {
+        let numbers: Vec<u64> =
+            std::str::from_utf8(numbers).ok()?.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let &[device, inode, dataset] = &numbers[..] else { return None };
+        // The mount is that of the run's namespace.
+        let identity = RootIdentity { device, inode, mount: 0, dataset };
+        Some(RootName { path: path(name), target: path(target), identity })
+    };
+    roots.iter().filter_map(name).collect()
 }
 
 /// The wait of a run for the place of the host.
@@ -486,10 +507,21 @@ pub fn memory_directory() -> Option<(PathBuf, u64)> {
     Some((directory.to_owned(), found.f_bavail.saturating_mul(found.f_frsize)))
 }
 
+/// A path without links, as far as it is there.
+fn resolved(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let found = path.ancestors().find_map(|ancestor| Some((ancestor, ancestor.canonicalize().ok()?)));
+    match found {
+        Some((ancestor, real)) => path.strip_prefix(ancestor).map_or(real.clone(), |rest| real.join(rest)),
+        None => path,
+    }
+}
+
 /// The name of this node, if other nodes may see a directory: on a file system that is not this
 /// machine's.
 pub fn node_of(directory: &Path) -> Option<String> {
-    if is_local(directory) {
+    let real = resolved(directory);
+    if real.ancestors().find(|path| path.exists()).is_some_and(is_local) {
         return None;
     }
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark, MarksHeader, PathText, Root,
-    SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION, dataset_id, entry_places, find_slot,
-    slot_places, table_bytes,
+    CopyEntry, FileCell, FileCells, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark,
+    MarksHeader, PathText, Rights, Root, SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION,
+    entry_places, find_slot, marks_bytes, slot_places, table_bytes,
 };
 
 use crate::mapping::MappedFile;
+use crate::root::RootIdentity;
 
 /// A file that was open when its copy left may be compared with its original for so long.
 const RETIRED: Duration = Duration::from_secs(60);
@@ -28,21 +29,17 @@ const MARKS: &str = "marks";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RootName {
     pub(crate) path: PathBuf,
-    /// The path without links, which names the dataset.
+    /// The path without links.
     pub(crate) target: PathBuf,
+    /// The directory that both lead to.
+    pub(crate) identity: RootIdentity,
 }
 
 impl RootName {
     /// The number of the dataset, which is the same in every run.
     pub(crate) fn dataset(&self) -> u64 {
-        id_of(&self.target)
+        self.identity.dataset
     }
-}
-
-/// The number of a dataset, by its path without links.
-pub(crate) fn id_of(dataset: &Path) -> u64 {
-    use std::os::unix::ffi::OsStrExt;
-    dataset_id(dataset.as_os_str().as_bytes())
 }
 
 /// What a new table needs.
@@ -57,6 +54,8 @@ pub(crate) struct NewTable<'a> {
     pub(crate) copies_device: u64,
     pub(crate) directory: &'a Path,
     pub(crate) roots: &'a [RootName],
+    /// What the host may read.
+    pub(crate) rights: Rights,
 }
 
 /// A copy of an earlier host.
@@ -68,15 +67,6 @@ pub(crate) struct EarlierCopy {
     /// When the copy itself was changed last, in nanoseconds.
     pub(crate) changed: i64,
     pub(crate) identity: Identity,
-}
-
-/// A copy that programs may have.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PublishedCopy {
-    pub(crate) generation: u32,
-    pub(crate) original: Identity,
-    /// Whether its path is a link.
-    pub(crate) is_link: bool,
 }
 
 /// A table and its marks.
@@ -103,7 +93,7 @@ impl Table {
             }
         }
         let table = MappedFile::create(&table_new, table_bytes(slots, copies))?;
-        let marks = MappedFile::create(&marks_new, SMALL_HEADER_BYTES as u64 + slots)?;
+        let marks = MappedFile::create(&marks_new, marks_bytes(slots))?;
         let header = TableHeader {
             magic: TABLE_MAGIC,
             version: VERSION,
@@ -115,7 +105,8 @@ impl Table {
             directory: text(new.directory)?,
             marks: text(&marks_path)?,
             roots: AtomicU64::new(0),
-            root: [const { Root { path: PathText::EMPTY, device: 0, dataset: 0 } }; MAX_ROOTS],
+            root: [const { Root::EMPTY }; MAX_ROOTS],
+            rights: new.rights.map(AtomicU64::new),
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
@@ -142,8 +133,7 @@ impl Table {
         }
         // SAFETY: the first bytes are numbers, whatever they are.
         let header = unsafe { &table.slice::<TableHeader>(0, 1)[0] };
-        let is_whole = header.is_whole(table.len() as u64)
-            && marks.len() as u64 >= SMALL_HEADER_BYTES as u64 + header.slots;
+        let is_whole = header.is_whole(table.len() as u64) && marks.len() as u64 >= marks_bytes(header.slots);
         is_whole.then(|| Self::of(table, marks))
     }
 
@@ -177,8 +167,9 @@ impl Table {
     }
 
     fn marks(&self) -> &[Mark] {
+        let at = SMALL_HEADER_BYTES + self.header().slots as usize * size_of::<FileCell>();
         // SAFETY: marks are atomic bytes.
-        unsafe { self.marks.slice(SMALL_HEADER_BYTES, self.header().slots as usize) }
+        unsafe { self.marks.slice(at, self.header().slots as usize) }
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -194,34 +185,61 @@ impl Table {
         self.header().root[..count.min(MAX_ROOTS)].iter().map(name).collect()
     }
 
-    /// The paths of the datasets without links.
-    pub(crate) fn datasets(&self) -> Vec<PathBuf> {
-        let names = self.names().into_iter();
-        names.filter(|(path, dataset)| id_of(path) == *dataset).map(|(path, _)| path).collect()
+    /// The datasets, with the paths by which the host has found them.
+    pub(crate) fn datasets(&self) -> Vec<(PathBuf, u64)> {
+        let mut found: Vec<(PathBuf, u64)> = Vec::new();
+        for (path, dataset) in self.names() {
+            if !found.iter().any(|(_, known)| *known == dataset) {
+                found.push((path, dataset));
+            }
+        }
+        found
     }
 
     /// Adds a name of a dataset. Returns whether the dataset is new.
     pub(crate) fn add_root(&self, name: &RootName) -> io::Result<bool> {
-        let mut is_new = name.path == name.target;
-        if !is_new {
-            is_new = self.add_root(&RootName { path: name.target.clone(), target: name.target.clone() })?;
+        let names = self.names();
+        let is_new = !names.iter().any(|(_, dataset)| *dataset == name.dataset());
+        // The name by which the host lists it comes first.
+        for path in [&name.target, &name.path] {
+            let (names, number) = (self.names(), self.names().len());
+            if names.iter().any(|(known, dataset)| known == path && *dataset == name.dataset()) {
+                continue;
+            }
+            if number >= MAX_ROOTS {
+                let why = format!("a cache of files has at most {MAX_ROOTS} names of datasets");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+            let at = std::mem::offset_of!(TableHeader, root) + number * size_of::<Root>();
+            let root = name.identity.root(path)?;
+            // SAFETY: programs and this process look at roots below the number only, which follows.
+            unsafe { self.table.write(at, root) };
+            self.header().roots.store(number as u64 + 1, Ordering::Release);
         }
-        let (names, number) = (self.names(), self.names().len());
-        if names.iter().any(|(path, _)| *path == name.path) {
-            return Ok(is_new && name.path != name.target);
-        }
-        if number >= MAX_ROOTS {
-            let why = format!("a cache of files has at most {MAX_ROOTS} names of datasets");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        #[allow(clippy::unnecessary_cast, reason = "the type depends on the processor")]
-        let device = rustix::fs::stat(&name.target)?.st_dev as u64;
-        let at = std::mem::offset_of!(TableHeader, root) + number * size_of::<Root>();
-        let root = Root { path: text(&name.path)?, device, dataset: name.dataset() };
-        // SAFETY: programs and this process look at roots below the number only, which follows.
-        unsafe { self.table.write(at, root) };
-        self.header().roots.store(number as u64 + 1, Ordering::Release);
         Ok(is_new)
+    }
+
+    /// Notes what the process that makes copies may read.
+    pub(crate) fn set_rights(&self, rights: Rights) {
+        for (to, word) in self.header().rights.iter().zip(rights) {
+            to.store(word, Ordering::Release);
+        }
+    }
+
+    fn files(&self) -> FileCells<'_> {
+        // SAFETY: all bits are cells, which are atomic.
+        FileCells(unsafe { self.marks.slice::<FileCell>(SMALL_HEADER_BYTES, self.header().slots as usize) })
+    }
+
+    /// Has programs note from now on when they change a file by any name. Whether that is possible,
+    /// and none has.
+    pub(crate) fn watch(&self, original: &Identity) -> bool {
+        self.files().watch((original.device, original.inode))
+    }
+
+    /// Whether a program has changed a file by any name.
+    pub(crate) fn is_changed(&self, original: &Identity) -> bool {
+        self.files().is_changed((original.device, original.inode))
     }
 
     /// Whether each open compares the original with the copy.
@@ -327,32 +345,6 @@ impl Table {
         find_slot(self.slots(), hash).map(|at| at as u32)
     }
 
-    /// The copy at a place, if a program may have it.
-    pub(crate) fn copy_at(&self, place: u32) -> Option<PublishedCopy> {
-        let value = SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Acquire));
-        if !value.is_present || self.is_marked(place) || self.marks_header().is_renamed() {
-            return None;
-        }
-        let entry = self.entries().get(value.entry as usize)?;
-        let original = entry.original(self.hash_at(place), value.generation)?;
-        Some(PublishedCopy { generation: value.generation, original, is_link: value.is_link })
-    }
-
-    /// Whether it has one of these names for another dataset.
-    pub(crate) fn contradicts(&self, names: &[RootName]) -> bool {
-        let there = self.names();
-        let is_other = |name: &RootName| {
-            there.iter().any(|(path, dataset)| *path == name.path && *dataset != name.dataset())
-        };
-        names.iter().any(is_other)
-    }
-
-    /// The directory of copies.
-    pub(crate) fn directory(&self) -> PathBuf {
-        use std::os::unix::ffi::OsStrExt;
-        std::ffi::OsStr::from_bytes(self.header().directory.bytes()).into()
-    }
-
     /// The hash of the file at a place.
     pub(crate) fn hash_at(&self, place: u32) -> u64 {
         self.slots()[place as usize].hash.load(Ordering::Relaxed)
@@ -442,7 +434,8 @@ impl Table {
     }
 }
 
-fn text(path: &Path) -> io::Result<PathText> {
+/// A path as it is in a mapped file.
+pub(crate) fn text(path: &Path) -> io::Result<PathText> {
     use std::os::unix::ffi::OsStrExt;
     let too_long = || {
         let why = format!("{} is too long a path for programs", path.display());
@@ -453,10 +446,14 @@ fn text(path: &Path) -> io::Result<PathText> {
 
 #[cfg(test)]
 mod tests {
+    use foreread_preload::layout::mixed;
+
     use super::*;
 
     fn name(path: &str, target: &str) -> RootName {
-        RootName { path: path.into(), target: target.into() }
+        let dataset = target.bytes().fold(1, |hash, byte| mixed(hash, u64::from(byte)));
+        let identity = RootIdentity { device: 1, inode: 2, mount: 3, dataset };
+        RootName { path: path.into(), target: target.into(), identity }
     }
 
     fn table(cache: &Path, files: u64) -> Table {
@@ -469,6 +466,7 @@ mod tests {
             copies_device: 3,
             directory: Path::new("/c"),
             roots: &roots,
+            rights: [1, 2, 3, 4],
         };
         Table::create(cache, &new).unwrap()
     }
@@ -514,18 +512,32 @@ mod tests {
         assert!(!table.add_root(&name("/link", "/tmp")).unwrap());
         assert!(table.add_root(&name("/other", "/usr")).unwrap());
         assert!(!table.add_root(&name("/usr", "/usr")).unwrap());
-        assert!(table.add_root(&name("/var", "/var")).unwrap());
-        let expected =
-            [("/tmp", "/tmp"), ("/link", "/tmp"), ("/usr", "/usr"), ("/other", "/usr"), ("/var", "/var")];
-        assert_eq!(table.names(), expected.map(|(path, of)| (PathBuf::from(path), id_of(Path::new(of)))));
-        assert_eq!(table.datasets(), ["/tmp", "/usr", "/var"].map(PathBuf::from));
+        // In another container, a path may lead to another directory.
+        let other = RootName { path: "/tmp".into(), target: "/tmp".into(), ..name("/", "/var") };
+        assert!(table.add_root(&other).unwrap());
+        let id = |target| name("/", target).dataset();
+        let names =
+            [("/tmp", "/tmp"), ("/link", "/tmp"), ("/usr", "/usr"), ("/other", "/usr"), ("/tmp", "/var")];
+        assert_eq!(table.names(), names.map(|(path, of)| (PathBuf::from(path), id(of))));
+        let datasets = [("/tmp", "/tmp"), ("/usr", "/usr"), ("/tmp", "/var")];
+        assert_eq!(table.datasets(), datasets.map(|(path, of)| (PathBuf::from(path), id(of))));
         for number in 5..MAX_ROOTS {
             table.add_root(&name(&format!("/{number}"), "/tmp")).unwrap();
         }
         assert!(table.add_root(&name("/one-more", "/tmp")).is_err());
-        assert!(table.add_root(&name("/absent", "/absent")).is_err());
-        assert!(!table.contradicts(&[name("/link", "/tmp"), name("/new", "/tmp")]));
-        assert!(table.contradicts(&[name("/link", "/usr")]));
+    }
+
+    #[test]
+    // semantics: FILES-6
+    fn file_that_a_program_has_changed_is_not_watched_again() {
+        let cache = tempfile::tempdir().unwrap();
+        let table = table(cache.path(), 10);
+        let [one, other] = [7, 8].map(|inode| Identity { device: 1, inode, ..Identity::default() });
+        assert!(table.watch(&one) && !table.is_changed(&one) && table.is_changed(&other));
+        table.files().change((1, 7), false);
+        assert!(!table.watch(&one) && table.is_changed(&one));
+        let again = Table::open(cache.path()).unwrap();
+        assert!(again.is_changed(&one) && again.watch(&other));
     }
 
     #[test]

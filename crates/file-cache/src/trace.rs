@@ -1,15 +1,18 @@
 //! The records that the programs of a run leave of their opens.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    OpenKind, OpenRecord, PathText, RECORDS, SMALL_HEADER_BYTES, TRACE_BYTES, TRACE_MAGIC, TraceHeader,
+    MAX_ROOTS, OpenKind, OpenRecord, PROGRAM_HEAD, PathText, ProgramKind, ProgramName, RECORDS, Root,
+    TRACE_BYTES, TRACE_HEADER_BYTES, TRACE_MAGIC, TraceHeader,
 };
 
 use crate::mapping::MappedFile;
+use crate::root::is_restricted;
+use crate::table::RootName;
 
 /// A record that is not written for so long is lost: its program has died.
 const LOST: Duration = Duration::from_millis(50);
@@ -24,15 +27,33 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// Makes the trace of a run, whose programs find the table through it.
-    pub(crate) fn create(path: &Path, table: &Path) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, table: &Path, roots: &[RootName], checks: bool) -> io::Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let why = || io::Error::new(io::ErrorKind::InvalidInput, "the path of the cache is too long");
         let table = PathText::new(table.as_os_str().as_bytes()).ok_or_else(why)?;
         let file = MappedFile::create(path, TRACE_BYTES)?;
         let counts = [const { AtomicU64::new(0) }; OpenKind::COUNT];
-        let [served_bytes, next, read] = [0; 3].map(AtomicU64::new);
+        let [served_bytes, next, read, unserved] = [0; 4].map(AtomicU64::new);
+        let mut root = [const { Root::EMPTY }; MAX_ROOTS];
+        for (to, name) in root.iter_mut().zip(roots) {
+            *to = name.identity.root(&name.path)?;
+        }
+        let header = TraceHeader {
+            magic: TRACE_MAGIC,
+            table,
+            served_bytes,
+            next,
+            read,
+            counts,
+            checks: AtomicU64::new(u64::from(checks)),
+            is_restricted: u64::from(is_restricted()),
+            roots: roots.len().min(MAX_ROOTS) as u64,
+            root,
+            unserved,
+            names: Default::default(),
+        };
         // SAFETY: the file was made here, and nothing has a reference to it.
-        unsafe { file.write(0, TraceHeader { magic: TRACE_MAGIC, table, served_bytes, next, read, counts }) };
+        unsafe { file.write(0, header) };
         Ok(Self { file, missing: None })
     }
 
@@ -48,6 +69,16 @@ impl Trace {
         unsafe { &self.file.slice::<TraceHeader>(0, 1)[0] }
     }
 
+    /// Has each open of the run's programs compare the original, or not any more.
+    pub(crate) fn set_checks(&self, checks: bool) {
+        self.header().checks.store(u64::from(checks), Ordering::Release);
+    }
+
+    /// Whether the copies were not compared with their originals since the run has begun.
+    pub(crate) fn checks(&self) -> bool {
+        self.header().checks.load(Ordering::Acquire) != 0
+    }
+
     /// How many opens became what, so far.
     pub(crate) fn count(&self, kind: OpenKind) -> u64 {
         self.header().counts[kind as usize].load(Ordering::Relaxed)
@@ -58,21 +89,31 @@ impl Trace {
         self.header().served_bytes.load(Ordering::Relaxed)
     }
 
-    /// The path of the table.
-    pub(crate) fn table(&self) -> PathBuf {
-        use std::os::unix::ffi::OsStrExt;
-        std::ffi::OsStr::from_bytes(self.header().table.bytes()).into()
+    /// Starts of programs that do not load the library, and the names of the first ones.
+    pub(crate) fn unserved(&self) -> (u64, Vec<String>) {
+        let names = self.header().names.iter().filter_map(ProgramName::bytes);
+        let text = |bytes: [u8; _]| {
+            let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+            String::from_utf8_lossy(name).into_owned()
+        };
+        (self.header().unserved.load(Ordering::Relaxed), names.map(text).collect())
     }
 
-    /// Leaves a record, as programs do.
-    pub(crate) fn note(&self, hash: u64, kind: OpenKind, bytes: u64) {
-        self.header().served_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.header().record(self.records(), std::process::id(), hash, kind);
+    /// Notes that the first program of the run is one that does not load the library.
+    pub(crate) fn starts(&self, program: &Path) {
+        use std::io::Read;
+        use std::os::unix::ffi::OsStrExt;
+        let mut head = Vec::new();
+        let file = std::fs::File::open(program);
+        let read = file.and_then(|file| file.take(PROGRAM_HEAD as u64).read_to_end(&mut head));
+        if read.is_ok() && ProgramKind::of(&head) == ProgramKind::Unserved {
+            self.header().starts_unserved(program.as_os_str().as_bytes());
+        }
     }
 
     fn records(&self) -> &[OpenRecord] {
         // SAFETY: the file is as long as a trace, and records are atomic.
-        unsafe { self.file.slice(SMALL_HEADER_BYTES, RECORDS as usize) }
+        unsafe { self.file.slice(TRACE_HEADER_BYTES, RECORDS as usize) }
     }
 
     /// Gives each new record to `each`: the hash of the path, and what became of the open. Those
@@ -86,8 +127,8 @@ impl Trace {
         let mut missing = self.missing;
         while read < next {
             let record = &records[(read % RECORDS) as usize];
-            let detail = record.detail.swap(0, Ordering::Acquire);
-            if detail == 0 {
+            let number = record.kind.swap(0, Ordering::Acquire);
+            if number == 0 {
                 // Its program has the number and has not written yet, or has died.
                 let since = missing.filter(|(number, _)| *number == read).map(|(_, since)| since);
                 let is_lost = since.is_some_and(|since| since.elapsed() > LOST);
@@ -96,7 +137,7 @@ impl Trace {
                     break;
                 }
             }
-            let kind = OpenKind::ALL.into_iter().find(|kind| *kind as u64 == detail & 0xff);
+            let kind = OpenKind::ALL.into_iter().find(|kind| *kind as u64 == number);
             if let Some(kind) = kind {
                 each(record.hash.load(Ordering::Relaxed), kind);
             }

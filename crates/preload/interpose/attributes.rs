@@ -3,7 +3,7 @@
 //! By a path, the file is marked before. By a descriptor of a copy, they are refused: the path of
 //! the original is not known there.
 
-use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use crate::changes::OnePath;
 use crate::decision;
@@ -82,6 +82,10 @@ unsafe fn from_seconds(times: *const c_void) -> Option<[[c_long; 2]; 2]> {
     Some(times.map(|seconds| [seconds, 0]))
 }
 
+/// The calls of `ioctl` that change a file: its flags (`chattr`), its project, its version, and the
+/// sealing of its content (fs-verity).
+const FLAG_CALLS: [u32; 4] = [0x4008_6602, 0x401c_5820, 0x4008_7602, 0x4080_6685];
+
 type Mode = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type ModeAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_int) -> c_int;
 type ModeOf = unsafe extern "C" fn(c_int, c_uint) -> c_int;
@@ -157,6 +161,27 @@ stand_in! {
         let null = core::ptr::null();
         let otherwise = || system::set_times((file, null), from_nanoseconds(times), 0);
         change::<TimesOf>(of(file), &next::FUTIMENS, |next| next(file, times), otherwise)
+    };
+    /// `futimes`.
+    futimes(file: c_int, times: *const c_void) -> c_int = {
+        let null = core::ptr::null();
+        let otherwise = || system::set_times((file, null), from_microseconds(times), 0);
+        change::<TimesOf>(of(file), &next::FUTIMES, |next| next(file, times), otherwise)
+    };
+    /// `lutimes`.
+    lutimes(path: *const c_char, times: *const c_void) -> c_int = {
+        let otherwise = || system::set_times((AT_FDCWD, path), from_microseconds(times), NO_FOLLOW);
+        change::<Times>((AT_FDCWD, path, NO_FOLLOW), &next::LUTIMES, |next| next(path, times), otherwise)
+    };
+    /// `ioctl`, of which some calls change flags of a file that is open for reading.
+    ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int = {
+        if FLAG_CALLS.contains(&(request as u32)) && decision::is_copy(file, c"".as_ptr(), system::AT_EMPTY_PATH) {
+            return system::returned(-(system::EROFS as isize));
+        }
+        match next::IOCTL.get::<unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int>() {
+            Some(ioctl) => ioctl(file, request, argument),
+            None => system::returned(system::ioctl(file, request, argument)),
+        }
     };
     /// `setxattr`.
     setxattr(

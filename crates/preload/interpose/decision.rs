@@ -4,10 +4,10 @@ use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::identity::FileStat;
-use crate::layout::{MAX_PATH, NAME_BYTES, OpenKind, SlotValue, copy_name, open_flags};
+use crate::layout::{Identity, MAX_PATH, NAME_BYTES, OpenKind, Root, SlotValue, copy_name, open_flags};
 use crate::mapped::Mapped;
 use crate::paths::Purpose;
-use crate::{paths, system};
+use crate::{paths, rights, system};
 
 /// The path of a copy, as a C string.
 pub(crate) struct CopyPath([u8; MAX_PATH + NAME_BYTES + 1]);
@@ -31,10 +31,30 @@ pub(crate) struct Copy {
     mapped: Mapped,
     hash: u64,
     bytes: u64,
+    /// The number of the copy in its file system.
+    inode: u64,
     pub(crate) path: CopyPath,
 }
 
 impl Copy {
+    /// Whether an open file is the copy: its path may mean another one for this process.
+    pub(crate) fn is_open(&self, descriptor: c_int) -> bool {
+        // SAFETY: an empty path is a C string.
+        let found = unsafe { FileStat::of(descriptor, c"".as_ptr(), system::AT_EMPTY_PATH) };
+        self.is_found(found)
+    }
+
+    /// Whether its path leads to the copy.
+    pub(crate) fn is_there(&self) -> bool {
+        // SAFETY: the path is a C string.
+        let found = unsafe { FileStat::of(system::AT_FDCWD, self.path.as_ptr(), 0) };
+        self.is_found(found)
+    }
+
+    fn is_found(&self, found: Option<FileStat>) -> bool {
+        found.is_some_and(|found| (found.device, found.inode) == (self.mapped.copies_device(), self.inode))
+    }
+
     /// Records that the program has the copy.
     pub(crate) fn opened(&self) {
         self.mapped.count_bytes(self.bytes);
@@ -67,9 +87,10 @@ pub(crate) fn root_changes() {
 pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -> Option<Copy> {
     let mapped = Mapped::get().filter(|_| !HAS_OTHER_ROOT.load(Ordering::Acquire))?;
     // SAFETY: as for this function.
-    let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
-    match unsafe { decide(mapped, hash, (directory, path), flags) } {
-        Ok((path, bytes)) => Some(Copy { mapped, hash, bytes, path }),
+    let (root, hash) = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
+    // SAFETY: as for this function.
+    match unsafe { decide(mapped, (root, hash), (directory, path), flags) } {
+        Ok(copy) => Some(copy),
         Err(kind) => {
             mapped.record(hash, kind);
             None
@@ -81,10 +102,10 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
 /// The path is a C string.
 unsafe fn decide(
     mapped: Mapped,
-    hash: u64,
+    (root, hash): (&Root, u64),
     (directory, path): (c_int, *const c_char),
     flags: c_int,
-) -> Result<(CopyPath, u64), OpenKind> {
+) -> Result<Copy, OpenKind> {
     let (place, value) = mapped.find(hash).ok_or(OpenKind::Unknown)?;
     let value = SlotValue::decode(value);
     if mapped.is_marked(place) {
@@ -100,17 +121,48 @@ unsafe fn decide(
         return Err(OpenKind::Link);
     }
     // It is being replaced at this moment.
-    let original = mapped.original_at(value.entry, hash, value.generation).ok_or(OpenKind::Absent)?;
-    if mapped.checks() {
+    let found = mapped.original_at(value.entry, hash, value.generation).ok_or(OpenKind::Absent)?;
+    let (inode, original) = found;
+    if mapped.files().is_changed((original.device, original.inode)) {
+        return Err(OpenKind::Changed);
+    }
+    if !rights::may_have_copies() {
+        return Err(OpenKind::Refused);
+    }
+    if mapped.checks() || !rights::are_those_of_host(mapped) || !rights::has_root(root) {
         // SAFETY: as for this function.
-        let found = unsafe { FileStat::of(directory, path, 0) };
-        if !found.is_some_and(|found| found.identity().has_content_of(&original)) {
-            mapped.mark(place);
-            return Err(OpenKind::Changed);
-        }
+        unsafe { compare(mapped, root, (directory, path), place, &original) }?;
     }
     let path = CopyPath::new(mapped.directory(), &copy_name(hash, value.generation));
-    path.map(|path| (path, original.size)).ok_or(OpenKind::Failed)
+    let path = path.ok_or(OpenKind::Failed)?;
+    Ok(Copy { mapped, hash, bytes: original.size, inode, path })
+}
+
+/// Compares the file that a path means for this process with the original of a copy.
+///
+/// # Safety
+/// The path is a C string.
+unsafe fn compare(
+    mapped: Mapped,
+    root: &Root,
+    (directory, path): (c_int, *const c_char),
+    place: usize,
+    original: &Identity,
+) -> Result<(), OpenKind> {
+    // SAFETY: as for this function.
+    let found = unsafe { FileStat::of(directory, path, 0) };
+    let found = found.filter(|found| found.identity().has_content_of(original));
+    let Some(found) = found else {
+        // In another namespace, it says nothing about the original.
+        if root.mount != 0 && !rights::has_root(root) {
+            return Err(OpenKind::Elsewhere);
+        }
+        mapped.mark(place);
+        return Err(OpenKind::Changed);
+    };
+    // SAFETY: as for this function.
+    let may_read = unsafe { rights::may_read(found.mode, directory, path) };
+    if may_read { Ok(()) } else { Err(OpenKind::Refused) }
 }
 
 /// Notes that a program changes what a path means, or with `follows` the file that it leads to.
@@ -119,15 +171,38 @@ unsafe fn decide(
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool) {
-    let Some(mapped) = Mapped::get() else { return };
+    let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return };
+    // SAFETY: as for this function.
+    unsafe {
+        change_name(mapped, directory, path, follows);
+        // Other names of the file, such as links to it, mean another content, too.
+        let found = FileStat::of(directory, path, 0);
+        if let Some(found) = found.filter(FileStat::is_file) {
+            change_file(mapped, &found, follows);
+        }
+    }
+}
+
+/// Notes that a file changes, or with `is_written` unset one of its names.
+fn change_file(mapped: Mapped, found: &FileStat, is_written: bool) {
+    // One that has no copy yet is not copied from now on.
+    let is_added = is_written && mapped.roots().iter().any(|root| root.device == found.device);
+    if !mapped.files().change((found.device, found.inode), is_added) {
+        mapped.check_from_now_on();
+    }
+}
+
+/// # Safety
+/// `path` is a C string.
+unsafe fn change_name(mapped: Mapped, directory: c_int, path: *const c_char, follows: bool) {
     // SAFETY: as for this function.
     let hash = unsafe { paths::hash(mapped, directory, path, Purpose::Change) };
-    let is_plain = hash.is_some_and(|hash| mark(mapped, hash));
+    let is_plain = hash.is_some_and(|(_, hash)| mark(mapped, hash));
     if !is_plain {
         // Through a link or `..`, it may be a file of a dataset all the same.
         // SAFETY: as for this function.
         let real = unsafe { paths::real_hash(mapped, directory, path, !follows) };
-        if let Some(real) = real.filter(|real| hash != Some(*real)) {
+        if let Some((_, real)) = real.filter(|(_, real)| hash.is_none_or(|(_, hash)| hash != *real)) {
             mark(mapped, real);
         }
     }

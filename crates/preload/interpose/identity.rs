@@ -3,7 +3,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::layout::{COPY_MODE, Identity};
+use crate::layout::{COPY_BIT, Identity};
 use crate::mapped::Mapped;
 use crate::opens::stand_in;
 use crate::system;
@@ -13,9 +13,9 @@ use crate::system;
 #[repr(C)]
 pub(crate) struct FileStat {
     pub(crate) device: u64,
-    inode: u64,
+    pub(crate) inode: u64,
     links: u64,
-    mode: u32,
+    pub(crate) mode: u32,
     user: u32,
     group: u32,
     _padding: u32,
@@ -34,8 +34,8 @@ pub(crate) struct FileStat {
 #[repr(C)]
 pub(crate) struct FileStat {
     pub(crate) device: u64,
-    inode: u64,
-    mode: u32,
+    pub(crate) inode: u64,
+    pub(crate) mode: u32,
     links: u32,
     user: u32,
     group: u32,
@@ -51,6 +51,8 @@ pub(crate) struct FileStat {
     _unused: [u32; 2],
 }
 
+/// The bits of a mode that say whether a file is a copy.
+const COPY_BITS: u32 = KIND | COPY_BIT;
 const KIND: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const DIRECTORY: u32 = 0o040_000;
@@ -80,6 +82,10 @@ impl FileStat {
         self.mode & KIND == DIRECTORY
     }
 
+    pub(crate) fn is_file(&self) -> bool {
+        self.mode & KIND == REGULAR
+    }
+
     pub(crate) fn is_link(&self) -> bool {
         self.mode & KIND == LINK
     }
@@ -107,7 +113,7 @@ impl FileStat {
 
     /// The original, if this is a copy.
     fn original(&self) -> Option<Identity> {
-        if self.mode != REGULAR | COPY_MODE {
+        if self.mode & COPY_BITS != REGULAR | COPY_BIT {
             return None;
         }
         let mapped = Mapped::get().filter(|mapped| mapped.copies_device() == self.device)?;
@@ -151,10 +157,10 @@ unsafe fn stat_at(directory: c_int, path: *const c_char, to: *mut c_void, flags:
     }
 }
 
-/// The part of `struct statx` that tells files apart.
+/// `struct statx`.
 #[repr(C)]
-struct FileStatx {
-    mask: u32,
+pub(crate) struct FileStatx {
+    pub(crate) mask: u32,
     block_size: u32,
     _attributes: u64,
     links: u32,
@@ -162,7 +168,7 @@ struct FileStatx {
     group: u32,
     mode: u16,
     _padding: u16,
-    inode: u64,
+    pub(crate) inode: u64,
     size: u64,
     blocks: u64,
     _supported: u64,
@@ -171,11 +177,21 @@ struct FileStatx {
     changed: (i64, u32, i32),
     modified: (i64, u32, i32),
     _special: [u32; 2],
-    device: [u32; 2],
+    pub(crate) device: [u32; 2],
+    pub(crate) mount: u64,
+    _rest: [u64; 13],
 }
 
+impl FileStatx {
+    /// Space for one.
+    // SAFETY: all fields are numbers, for which zero is a value.
+    pub(crate) const EMPTY: Self = unsafe { core::mem::zeroed() };
+}
+
+const _: () = assert!(size_of::<FileStatx>() == 256);
+
 /// The device as two numbers.
-fn device_numbers(device: u64) -> [u32; 2] {
+pub(crate) fn device_numbers(device: u64) -> [u32; 2] {
     let major = device >> 8 & 0xfff | device >> 32 & !0xfff;
     let minor = device & 0xff | device >> 12 & !0xff;
     [major as u32, minor as u32]
@@ -195,7 +211,7 @@ pub(crate) unsafe fn statx_at(
         let result = system::statx(directory, path, flags, mask, to);
         if result == 0 {
             let found = &mut *to.cast::<FileStatx>();
-            if u32::from(found.mode) == REGULAR | COPY_MODE {
+            if u32::from(found.mode) & COPY_BITS == REGULAR | COPY_BIT {
                 // SAFETY: as for this function.
                 become_original(found, (directory, path, flags));
             }

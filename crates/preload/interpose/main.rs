@@ -13,6 +13,7 @@ mod layout;
 mod attributes;
 mod changes;
 mod decision;
+mod exec;
 mod identity;
 mod mapped;
 mod next;
@@ -20,6 +21,7 @@ mod opens;
 mod paths;
 #[cfg(target_arch = "x86_64")]
 mod raw_calls;
+mod rights;
 mod streams;
 mod system;
 

@@ -7,21 +7,21 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::identity::FileStat;
 use crate::layout::{
-    CopyEntry, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, Mark, MarksHeader, OpenKind,
-    OpenRecord, PathText, RECORDS, Root, SMALL_HEADER_BYTES, TRACE_BYTES, TRACE_MAGIC, TableHeader,
-    TraceHeader, entry_places, find_slot,
+    CopyEntry, FileCell, FileCells, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_PATH, Mark,
+    MarksHeader, OpenKind, OpenRecord, PathText, RECORDS, Rights, Root, SMALL_HEADER_BYTES, TRACE_BYTES,
+    TRACE_HEADER_BYTES, TRACE_MAGIC, TableHeader, TraceHeader, entry_places, find_slot, marks_bytes,
 };
-use crate::{next, system};
+use crate::{next, rights, system};
 
 /// The environment variable that names the trace, with what follows the name.
-const VARIABLE: &[u8] = b"FOREREAD_RUN_TRACE=";
+pub(crate) const VARIABLE: &[u8] = b"FOREREAD_RUN_TRACE=";
 
 static TABLE: AtomicPtr<TableHeader> = AtomicPtr::new(core::ptr::null_mut());
 static MARKS: AtomicPtr<MarksHeader> = AtomicPtr::new(core::ptr::null_mut());
 static TRACE: AtomicPtr<TraceHeader> = AtomicPtr::new(core::ptr::null_mut());
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
+    pub(crate) static environ: *const *const c_char;
 }
 
 /// Runs before `main`.
@@ -54,8 +54,8 @@ fn map_all() -> Option<()> {
         return None;
     }
     let marks_path = text(&header.marks, &mut space)?;
-    let marks_bytes = SMALL_HEADER_BYTES + header.slots as usize;
-    let (marks, _) = map_file::<MarksHeader>(marks_path, marks_bytes, marks_bytes, true)?;
+    let bytes = marks_bytes(header.slots) as usize;
+    let (marks, _) = map_file::<MarksHeader>(marks_path, bytes, bytes, true)?;
     // SAFETY: the file is as long as the header, and stays mapped.
     if unsafe { (*marks).magic } != MARKS_MAGIC {
         return None;
@@ -63,13 +63,21 @@ fn map_all() -> Option<()> {
     MARKS.store(marks, Ordering::Relaxed);
     TRACE.store(core::ptr::from_ref(trace).cast_mut(), Ordering::Relaxed);
     TABLE.store(table, Ordering::Release);
+    rights::look(Mapped::get()?);
     Some(())
 }
 
 /// The path of the trace, from the environment.
 fn variable() -> Option<&'static CStr> {
-    // SAFETY: libc has set it before any library starts. It ends with a null pointer.
-    let mut at = unsafe { environ };
+    // SAFETY: libc has set it before any library starts, and its strings stay.
+    unsafe { find_variable(environ, VARIABLE) }
+}
+
+/// The value of a variable, by its name and `=`.
+///
+/// # Safety
+/// Null, or an environment: C strings with a null pointer at the end.
+pub(crate) unsafe fn find_variable(mut at: *const *const c_char, name: &[u8]) -> Option<&'static CStr> {
     if at.is_null() {
         return None;
     }
@@ -79,9 +87,9 @@ fn variable() -> Option<&'static CStr> {
         if entry.is_null() {
             return None;
         }
-        // SAFETY: the strings of the environment are C strings, and stay.
+        // SAFETY: the strings of the environment are C strings.
         let entry = unsafe { CStr::from_ptr(entry) };
-        if let Some(path) = entry.to_bytes_with_nul().strip_prefix(VARIABLE) {
+        if let Some(path) = entry.to_bytes_with_nul().strip_prefix(name) {
             return CStr::from_bytes_with_nul(path).ok();
         }
         // SAFETY: the null pointer was not reached.
@@ -134,9 +142,30 @@ impl Mapped {
         unsafe { Some(Self { table: &*table, marks: &*marks, trace: &*trace }) }
     }
 
-    /// The datasets.
+    /// The datasets of all runs.
     pub(crate) fn roots(&self) -> &'static [Root] {
         self.table.root.get(..self.table.roots.load(Ordering::Acquire) as usize).unwrap_or_default()
+    }
+
+    /// The datasets of this program's run.
+    pub(crate) fn own_roots(&self) -> &'static [Root] {
+        self.trace.root.get(..self.trace.roots as usize).unwrap_or_default()
+    }
+
+    /// The rights of the process that makes copies.
+    pub(crate) fn rights(&self) -> Rights {
+        [0, 1, 2, 3].map(|at: usize| self.table.rights[at].load(Ordering::Relaxed))
+    }
+
+    /// Whether the run can gain no rights.
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.trace.is_restricted != 0
+    }
+
+    /// Calls a function with the path of a dataset, as a C string.
+    pub(crate) fn with_path<T>(root: &Root, each: impl FnOnce(*const c_char) -> T) -> Option<T> {
+        let mut space = [0_u8; MAX_PATH + 1];
+        text(&root.path, &mut space).map(|path| each(path.as_ptr()))
     }
 
     pub(crate) fn key(&self) -> u64 {
@@ -145,7 +174,9 @@ impl Mapped {
 
     /// Whether each open compares the original.
     pub(crate) fn checks(&self) -> bool {
-        self.table.checks.load(Ordering::Relaxed) != 0 || self.marks.checks.load(Ordering::Relaxed) != 0
+        self.table.checks.load(Ordering::Relaxed) != 0
+            || self.marks.checks.load(Ordering::Relaxed) != 0
+            || self.trace.checks.load(Ordering::Relaxed) != 0
     }
 
     /// The directory of copies.
@@ -173,8 +204,18 @@ impl Mapped {
 
     fn all_marks(&self) -> &'static [Mark] {
         let first = core::ptr::from_ref(self.marks).cast::<u8>();
+        let at = SMALL_HEADER_BYTES + self.table.slots as usize * size_of::<FileCell>();
         // SAFETY: the file has a mark for each slot, as was checked when it was mapped.
-        unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), self.table.slots as usize) }
+        unsafe { slice::from_raw_parts(first.add(at).cast(), self.table.slots as usize) }
+    }
+
+    /// Which files programs have changed.
+    pub(crate) fn files(&self) -> FileCells<'static> {
+        let first = core::ptr::from_ref(self.marks).cast::<u8>();
+        // SAFETY: the file has a cell for each slot, as was checked when it was mapped.
+        let cells =
+            unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), self.table.slots as usize) };
+        FileCells(cells)
     }
 
     /// The place of a file in the table, and what the table says of it.
@@ -184,7 +225,7 @@ impl Mapped {
     }
 
     /// The identity of the original of a copy, by the entry's place.
-    pub(crate) fn original_at(&self, place: u32, hash: u64, generation: u32) -> Option<Identity> {
+    pub(crate) fn original_at(&self, place: u32, hash: u64, generation: u32) -> Option<(u64, Identity)> {
         self.entries().get(place as usize)?.original(hash, generation)
     }
 
@@ -225,6 +266,11 @@ impl Mapped {
         self.marks.renames_ended.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Notes the start of a program that does not load this library.
+    pub(crate) fn starts_unserved(&self, path: &[u8]) {
+        self.trace.starts_unserved(path);
+    }
+
     /// Counts the bytes of a file whose copy a program gets.
     pub(crate) fn count_bytes(&self, bytes: u64) {
         self.trace.served_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -235,7 +281,7 @@ impl Mapped {
         let first = core::ptr::from_ref(self.trace).cast::<u8>();
         // SAFETY: the file has all records after the header, as was checked when it was mapped.
         let records: &[OpenRecord] =
-            unsafe { slice::from_raw_parts(first.add(SMALL_HEADER_BYTES).cast(), RECORDS as usize) };
-        self.trace.record(records, system::process(), hash, kind);
+            unsafe { slice::from_raw_parts(first.add(TRACE_HEADER_BYTES).cast(), RECORDS as usize) };
+        self.trace.record(records, hash, kind);
     }
 }

@@ -116,6 +116,17 @@ next_functions! {
     LINKAT = c"linkat";
     SYMLINK = c"symlink";
     SYMLINKAT = c"symlinkat";
+    EXECVE = c"execve";
+    EXECV = c"execv";
+    EXECVP = c"execvp";
+    EXECVPE = c"execvpe";
+    POSIX_SPAWN = c"posix_spawn";
+    POSIX_SPAWNP = c"posix_spawnp";
+    UNSHARE = c"unshare";
+    SETNS = c"setns";
+    FUTIMES = c"futimes";
+    LUTIMES = c"lutimes";
+    IOCTL = c"ioctl";
     CHDIR = c"chdir";
     FCHDIR = c"fchdir";
     CHROOT = c"chroot";

@@ -38,8 +38,11 @@ unsafe fn open_or(
     // SAFETY: the path of a copy is a C string.
     let opened = unsafe { system::openat(system::AT_FDCWD, copy.path.as_ptr(), flags, 0) };
     if opened >= 0 {
-        copy.opened();
-        return opened as c_int;
+        if copy.is_open(opened as c_int) {
+            copy.opened();
+            return opened as c_int;
+        }
+        system::close(opened as c_int);
     }
     // Whatever is wrong with the copy, the original decides.
     copy.failed(opened);

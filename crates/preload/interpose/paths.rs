@@ -28,7 +28,7 @@ pub(crate) enum Purpose {
 /// The longest working directory that is looked at, in bytes.
 const DIRECTORY_BYTES: usize = 512;
 
-/// The hash of the file of a dataset that a path means by its words. `None` if it means none, or
+/// The dataset and the hash of the file that a path means by its words. `None` if it means none, or
 /// may.
 ///
 /// # Safety
@@ -38,14 +38,16 @@ pub(crate) unsafe fn hash(
     directory: c_int,
     path: *const c_char,
     purpose: Purpose,
-) -> Option<u64> {
+) -> Option<(&'static Root, u64)> {
     if path.is_null() {
         return None;
     }
+    // A change concerns the datasets of all runs.
+    let roots = if purpose == Purpose::Read { mapped.own_roots() } else { mapped.roots() };
     // SAFETY: a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if *path.first()? == b'/' {
-        return joined_hash(mapped, b"", path);
+        return joined_hash(mapped, roots, b"", path);
     }
     let is_working = directory == system::AT_FDCWD;
     if is_working && purpose == Purpose::Read && IS_OUTSIDE.load(Ordering::Acquire) {
@@ -56,7 +58,7 @@ pub(crate) unsafe fn hash(
     if is_working && !mapped.roots().iter().any(|root| are_related(root, base)) {
         IS_OUTSIDE.store(true, Ordering::Release);
     }
-    joined_hash(mapped, base, path)
+    joined_hash(mapped, roots, base, path)
 }
 
 /// The hash of the file of a dataset that a path really means: through links and `..`. `None` if it
@@ -69,7 +71,7 @@ pub(crate) unsafe fn real_hash(
     directory: c_int,
     path: *const c_char,
     is_name: bool,
-) -> Option<u64> {
+) -> Option<(&'static Root, u64)> {
     if path.is_null() {
         return None;
     }
@@ -78,7 +80,7 @@ pub(crate) unsafe fn real_hash(
         // SAFETY: a C string.
         && let Some(real) = unsafe { real_path(directory, path, 0, &mut space) }
     {
-        return joined_hash(mapped, b"", real);
+        return joined_hash(mapped, mapped.roots(), b"", real);
     }
     // SAFETY: a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
@@ -91,7 +93,7 @@ pub(crate) unsafe fn real_hash(
     *text.get_mut(words.len())? = 0;
     // SAFETY: it ends with a zero.
     let real = unsafe { real_path(directory, text.as_ptr().cast(), open_flags::DIRECTORY, &mut space) }?;
-    joined_hash(mapped, real, name)
+    joined_hash(mapped, mapped.roots(), real, name)
 }
 
 /// The path of what a path leads to.
@@ -121,9 +123,9 @@ fn are_related(root: &Root, base: &[u8]) -> bool {
 ///
 /// # Safety
 /// `path` is a C string.
-pub(crate) unsafe fn concerns_files(mapped: Mapped, directory: c_int, path: *const c_char) -> bool {
+pub(crate) unsafe fn concerns_files(mapped: Mapped, directory: c_int, name: *const c_char) -> bool {
     // SAFETY: a C string.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     if path.windows(2).any(|two| two == b"..") {
         return true;
     }
@@ -136,11 +138,22 @@ pub(crate) unsafe fn concerns_files(mapped: Mapped, directory: c_int, path: *con
             None => return directory == system::AT_FDCWD,
         },
     };
-    let whole = Joined::new(base, path);
-    mapped.roots().iter().any(|root| {
-        let root = root.path.bytes();
-        rest(root, whole).is_some() || leads_to(whole, root)
-    })
+    let is_related = |whole: Joined<'_>| {
+        mapped.roots().iter().any(|root| {
+            let root = root.path.bytes();
+            rest(root, whole).is_some() || leads_to(whole, root)
+        })
+    };
+    if is_related(Joined::new(base, path)) {
+        return true;
+    }
+    // By another name of one of its directories.
+    let mut space = [0_u8; DIRECTORY_BYTES];
+    // SAFETY: a C string.
+    match unsafe { real_path(directory, name, 0, &mut space) } {
+        Some(real) => is_related(Joined::new(b"", real)),
+        None => false,
+    }
 }
 
 /// Whether a directory is on the way to a dataset.
@@ -201,12 +214,17 @@ fn descriptor_name(descriptor: c_int) -> [u8; 32] {
     name
 }
 
-/// The hash of the part of a path that is below a dataset. The path is absolute, or begins at
-/// `base`.
-fn joined_hash(mapped: Mapped, base: &[u8], path: &[u8]) -> Option<u64> {
-    mapped.roots().iter().find_map(|root| {
+/// The dataset that a path is below, and the hash of the part of the path below it. The path is
+/// absolute, or begins at `base`.
+fn joined_hash(
+    mapped: Mapped,
+    roots: &'static [Root],
+    base: &[u8],
+    path: &[u8],
+) -> Option<(&'static Root, u64)> {
+    roots.iter().find_map(|root| {
         let rest = rest(root.path.bytes(), Joined::new(base, path))?;
-        PathHash::new(mapped.key(), root.dataset).add(rest.bytes(), true)?.finish()
+        Some((root, PathHash::new(mapped.key(), root.dataset).add(rest.bytes(), true)?.finish()?))
     })
 }
 

@@ -52,7 +52,7 @@ unsafe fn fopen_by(next: &Next, path: *const c_char, mode: *const c_char) -> *mu
             return fopen(path, mode);
         }
         let Some(copy) = decision::copy(system::AT_FDCWD, path, 0) else { return fopen(path, mode) };
-        let stream = fopen(copy.path.as_ptr(), mode);
+        let stream = if copy.is_there() { fopen(copy.path.as_ptr(), mode) } else { core::ptr::null_mut() };
         if stream.is_null() {
             copy.failed(system::last_error());
             return fopen(path, mode);

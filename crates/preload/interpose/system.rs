@@ -1,7 +1,7 @@
 //! System calls without libc, whose own wrappers are what this library stands in front of.
 
 use core::arch::asm;
-use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 
 /// The directory of relative paths.
 pub(crate) const AT_FDCWD: c_int = -100;
@@ -16,11 +16,23 @@ pub(crate) const ENOENT: c_int = 2;
 pub(crate) const EIO: c_int = 5;
 pub(crate) const EACCES: c_int = 13;
 pub(crate) const EROFS: c_int = 30;
+pub(crate) const ENOSYS: c_int = 38;
 pub(crate) const ESTALE: c_int = 116;
 
 #[cfg(target_arch = "x86_64")]
 mod numbers {
     pub(super) const CHROOT: usize = 161;
+    pub(super) const IOCTL: usize = 16;
+    pub(super) const CAPGET: usize = 125;
+    pub(super) const FACCESSAT2: usize = 439;
+    pub(super) const GETEGID: usize = 108;
+    pub(super) const GETEUID: usize = 107;
+    pub(super) const GETGROUPS: usize = 115;
+    pub(super) const PRCTL: usize = 157;
+    pub(super) const SETNS: usize = 308;
+    pub(super) const UNSHARE: usize = 272;
+    pub(super) const EXECVE: usize = 59;
+    pub(super) const PREAD: usize = 17;
     pub(super) const FCHMOD: usize = 91;
     pub(super) const FCHOWN: usize = 93;
     pub(super) const FCHOWNAT: usize = 260;
@@ -31,7 +43,6 @@ mod numbers {
     pub(super) const FSETXATTR: usize = 190;
     pub(super) const CLOSE: usize = 3;
     pub(super) const MMAP: usize = 9;
-    pub(super) const GETPID: usize = 39;
     pub(super) const GETCWD: usize = 79;
     pub(super) const CHDIR: usize = 80;
     pub(super) const FCHDIR: usize = 81;
@@ -50,6 +61,17 @@ mod numbers {
 #[cfg(target_arch = "aarch64")]
 mod numbers {
     pub(super) const CHROOT: usize = 51;
+    pub(super) const IOCTL: usize = 29;
+    pub(super) const CAPGET: usize = 90;
+    pub(super) const FACCESSAT2: usize = 439;
+    pub(super) const GETEGID: usize = 177;
+    pub(super) const GETEUID: usize = 175;
+    pub(super) const GETGROUPS: usize = 158;
+    pub(super) const PRCTL: usize = 167;
+    pub(super) const SETNS: usize = 268;
+    pub(super) const UNSHARE: usize = 97;
+    pub(super) const EXECVE: usize = 221;
+    pub(super) const PREAD: usize = 67;
     pub(super) const FCHMOD: usize = 52;
     pub(super) const FCHOWN: usize = 55;
     pub(super) const FCHOWNAT: usize = 54;
@@ -60,7 +82,6 @@ mod numbers {
     pub(super) const FSETXATTR: usize = 7;
     pub(super) const CLOSE: usize = 57;
     pub(super) const MMAP: usize = 222;
-    pub(super) const GETPID: usize = 172;
     pub(super) const GETCWD: usize = 17;
     pub(super) const CHDIR: usize = 49;
     pub(super) const FCHDIR: usize = 50;
@@ -158,6 +179,25 @@ pub(crate) fn close(descriptor: c_int) {
     unsafe { call(numbers::CLOSE, [descriptor as usize, 0, 0, 0, 0, 0]) };
 }
 
+/// The first bytes of a file, as many as the space has.
+pub(crate) fn read_head(descriptor: c_int, to: &mut [u8]) -> Option<&[u8]> {
+    let arguments = [descriptor as usize, to.as_mut_ptr() as usize, to.len(), 0, 0, 0];
+    // SAFETY: the kernel writes at most `to.len()` bytes.
+    let length = unsafe { call(numbers::PREAD, arguments) };
+    to.get(..usize::try_from(length).ok()?)
+}
+
+/// # Safety
+/// As `execve`.
+pub(crate) unsafe fn execve(
+    path: *const c_char,
+    words: *const *const c_char,
+    variables: *const *const c_char,
+) -> isize {
+    // SAFETY: the caller's proof.
+    unsafe { call(numbers::EXECVE, [path as usize, words as usize, variables as usize, 0, 0, 0]) }
+}
+
 /// Maps a file. `None` if that is not possible.
 pub(crate) fn map(descriptor: c_int, bytes: usize, is_writable: bool) -> Option<*mut u8> {
     let protection = if is_writable { 3 } else { 1 };
@@ -166,16 +206,65 @@ pub(crate) fn map(descriptor: c_int, bytes: usize, is_writable: bool) -> Option<
     (!(-4095..0).contains(&place)).then_some(place as *mut u8)
 }
 
-pub(crate) fn process() -> u32 {
-    // SAFETY: it has no arguments.
-    unsafe { call(numbers::GETPID, [0; 6]) as u32 }
-}
-
 pub(crate) fn abort() -> ! {
     loop {
         // SAFETY: it does not return.
         unsafe { call(numbers::EXIT_GROUP, [127, 0, 0, 0, 0, 0]) };
     }
+}
+
+/// The user and the group that file access is decided by.
+pub(crate) fn user_and_group() -> u64 {
+    // SAFETY: they have no arguments.
+    let [user, group] = unsafe { [call(numbers::GETEUID, [0; 6]), call(numbers::GETEGID, [0; 6])] };
+    u64::from(user as u32) | u64::from(group as u32) << 32
+}
+
+/// The effective capabilities of this thread. `None` if the kernel does not tell.
+pub(crate) fn capabilities() -> Option<u64> {
+    /// The version of the structures that all kernels since 2.6.26 know, and this thread.
+    const HEADER: [u32; 2] = [0x2008_0522, 0];
+    let (header, mut sets) = (HEADER, [0_u32; 6]);
+    let arguments = [header.as_ptr() as usize, sets.as_mut_ptr() as usize, 0, 0, 0, 0];
+    // SAFETY: the kernel reads the header and fills the sets, which have this length.
+    let result = unsafe { call(numbers::CAPGET, arguments) };
+    (result == 0).then_some(u64::from(sets[0]) | u64::from(sets[3]) << 32)
+}
+
+/// The other groups of this thread. `None` if there are more than the space has.
+pub(crate) fn groups(to: &mut [u32]) -> Option<&[u32]> {
+    // SAFETY: the kernel fills the space at most.
+    let count = unsafe { call(numbers::GETGROUPS, [to.len(), to.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    to.get(..usize::try_from(count).ok()?)
+}
+
+/// Whether this thread can gain no rights.
+pub(crate) fn is_restricted() -> bool {
+    const GET_NO_NEW_PRIVS: usize = 39;
+    // SAFETY: this call has no memory.
+    unsafe { call(numbers::PRCTL, [GET_NO_NEW_PRIVS, 0, 0, 0, 0, 0]) == 1 }
+}
+
+/// Whether this process may read a file, as the kernel decides.
+///
+/// # Safety
+/// `path` is a C string.
+pub(crate) unsafe fn may_read(directory: c_int, path: *const c_char) -> bool {
+    const READ: usize = 4;
+    /// By the rights that opens are decided by.
+    const EFFECTIVE: usize = 0x200;
+    // SAFETY: the kernel reads the string.
+    unsafe { call(numbers::FACCESSAT2, [directory as usize, path as usize, READ, EFFECTIVE, 0, 0]) == 0 }
+}
+
+pub(crate) fn unshare(flags: c_int) -> isize {
+    // SAFETY: it has no memory.
+    unsafe { call(numbers::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) }
+}
+
+pub(crate) fn setns(descriptor: c_int, kind: c_int) -> isize {
+    // SAFETY: it has no memory.
+    unsafe { call(numbers::SETNS, [descriptor as usize, kind as usize, 0, 0, 0, 0]) }
 }
 
 /// The working directory. `None` if it is longer than the space.
@@ -346,4 +435,11 @@ pub(crate) unsafe fn set_attribute_of(
     let arguments = [descriptor as usize, name as usize, value as usize, size, flags as usize, 0];
     // SAFETY: the caller's proof.
     unsafe { call(numbers::FSETXATTR, arguments) }
+}
+
+/// # Safety
+/// As `ioctl`.
+pub(crate) unsafe fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> isize {
+    // SAFETY: the caller's proof.
+    unsafe { call(numbers::IOCTL, [descriptor as usize, request as usize, argument as usize, 0, 0, 0]) }
 }

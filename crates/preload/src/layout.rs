@@ -3,7 +3,7 @@
 //! | file | programs | content |
 //! |---|---|---|
 //! | table | read | a [`TableHeader`], a [`FileSlot`] per file, a [`CopyEntry`] per copy |
-//! | marks | write | a [`MarksHeader`], a byte per slot: not 0 if a program has changed the file |
+//! | marks | write | a [`MarksHeader`], a byte per slot: not 0 if a program has changed what the path means, and a [`FileCell`] per slot: whether a program has changed a file, by any name |
 //! | trace | write | a [`TraceHeader`] and a ring of [`OpenRecord`]s, for each run |
 //!
 //! What programs can write makes them slower if it is damaged, and never wrong: a mark has the
@@ -14,6 +14,14 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+#[path = "layout/cells.rs"]
+mod cells;
+#[path = "layout/programs.rs"]
+mod programs;
+
+pub use cells::{FileCell, FileCells, mixed};
+pub use programs::{NAMES, PROGRAM_HEAD, ProgramKind, ProgramName};
+
 /// The first bytes of a table.
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"fr-table");
 /// The first bytes of marks.
@@ -21,15 +29,17 @@ pub const MARKS_MAGIC: u64 = u64::from_le_bytes(*b"fr-marks");
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"fr-trace");
 /// The version of all three.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The most datasets of a table.
-pub const MAX_ROOTS: usize = 8;
+pub const MAX_ROOTS: usize = 16;
 /// The longest path of a dataset, of the copies and of the mapped files, in bytes.
 pub const MAX_PATH: usize = 496;
 /// Where the slots of a table begin.
 pub const HEADER_BYTES: usize = 16 << 10;
-/// Where the marks begin, and the records of a trace.
+/// Where the cells of files begin in the marks.
 pub const SMALL_HEADER_BYTES: usize = 4 << 10;
+/// Where the records of a trace begin.
+pub const TRACE_HEADER_BYTES: usize = 16 << 10;
 /// The most slots after its first place where a file is looked for.
 pub const PROBES: u64 = 16;
 /// The same for the entry of a copy.
@@ -38,8 +48,13 @@ pub const COPY_PROBES: u64 = 32;
 pub const RECORDS: u64 = 1 << 15;
 /// The longest name of a copy below the directory of copies, with its end.
 pub const NAME_BYTES: usize = 32;
-/// The mode of copies. The sticky bit, which has no meaning for files, tells them from others.
-pub const COPY_MODE: u32 = 0o1444;
+/// The bit of the mode of copies that tells them from other files. It has no meaning for files.
+pub const COPY_BIT: u32 = 0o1000;
+
+/// The mode of a copy: the permissions of the original, but those to write.
+pub const fn copy_mode(original: u32) -> u32 {
+    original & 0o555 | COPY_BIT
+}
 
 /// A path.
 #[repr(C)]
@@ -71,11 +86,24 @@ impl PathText {
 pub struct Root {
     /// Its path, without `/` at the end.
     pub path: PathText,
-    /// The device of its files.
+    /// The device of the directory.
     pub device: u64,
-    /// The [`dataset_id`]. Other names of the dataset have the same one.
+    /// Its number there.
+    pub inode: u64,
+    /// The mount that it is on, in the namespace of its run. 0: not known.
+    pub mount: u64,
+    /// The number of the dataset. All names of one directory have the same one.
     pub dataset: u64,
 }
+
+impl Root {
+    /// No dataset.
+    pub const EMPTY: Self = Self { path: PathText::EMPTY, device: 0, inode: 0, mount: 0, dataset: 0 };
+}
+
+/// What a process may read, as far as it is known: user and group, capabilities, a hash of other
+/// groups, the user namespace.
+pub type Rights = [u64; 4];
 
 /// The beginning of a table.
 #[repr(C)]
@@ -94,6 +122,8 @@ pub struct TableHeader {
     pub copies: u64,
     /// The device of the copies.
     pub copies_device: u64,
+    /// The [`Rights`] of the process that makes copies.
+    pub rights: [AtomicU64; 4],
     /// The directory of the copies.
     pub directory: PathText,
     /// The path of the marks.
@@ -271,12 +301,13 @@ impl CopyEntry {
         })
     }
 
-    /// The original's identity, if this is still the entry of its copy.
-    pub fn original(&self, hash: u64, generation: u32) -> Option<Identity> {
-        let identity = self.identity(self.inode.load(Ordering::Relaxed))?;
+    /// The number of the copy and the original's identity, if this is still the entry of its copy.
+    pub fn original(&self, hash: u64, generation: u32) -> Option<(u64, Identity)> {
+        let inode = self.inode.load(Ordering::Relaxed);
+        let identity = self.identity(inode)?;
         let is_its = self.hash.load(Ordering::Relaxed) == hash
             && self.made.load(Ordering::Relaxed) as u32 == generation;
-        is_its.then_some(identity)
+        is_its.then_some((inode, identity))
     }
 
     /// Makes it the entry of a copy. For the one process that makes copies.
@@ -332,6 +363,11 @@ pub struct MarksHeader {
     pub checks: AtomicU64,
 }
 
+/// The bytes of the marks of so many slots.
+pub const fn marks_bytes(slots: u64) -> u64 {
+    SMALL_HEADER_BYTES as u64 + slots * (size_of::<FileCell>() + size_of::<Mark>()) as u64
+}
+
 impl MarksHeader {
     /// Whether a directory was renamed that the copying process has not seen yet.
     pub fn is_renamed(&self) -> bool {
@@ -357,32 +393,45 @@ pub struct TraceHeader {
     pub read: AtomicU64,
     /// Opens of files of the datasets, by [`OpenKind`].
     pub counts: [AtomicU64; OpenKind::COUNT],
+    /// Whether each open of the run's programs compares the original: the copies were not compared
+    /// since the run has begun, or the mounts have changed.
+    pub checks: AtomicU64,
+    /// Whether the run can gain no rights (`no_new_privs`).
+    pub is_restricted: u64,
+    /// The number of datasets.
+    pub roots: u64,
+    /// The datasets of the run, by the names that its programs use.
+    pub root: [Root; MAX_ROOTS],
+    /// Starts of programs that do not load the library, so they read originals.
+    pub unserved: AtomicU64,
+    /// The names of the first ones.
+    pub names: [ProgramName; NAMES],
 }
 
 impl TraceHeader {
     /// Leaves a record of an open in the ring.
-    pub fn record(&self, records: &[OpenRecord], process: u32, hash: u64, kind: OpenKind) {
+    pub fn record(&self, records: &[OpenRecord], hash: u64, kind: OpenKind) {
         if let Some(count) = self.counts.get(kind as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         if let Some(record) = records.get((number % RECORDS) as usize) {
             record.hash.store(hash, Ordering::Relaxed);
-            record.detail.store(u64::from(process) << 8 | kind as u64, Ordering::Release);
+            record.kind.store(kind as u64, Ordering::Release);
         }
     }
 }
 
 /// The bytes of a trace.
-pub const TRACE_BYTES: u64 = SMALL_HEADER_BYTES as u64 + RECORDS * size_of::<OpenRecord>() as u64;
+pub const TRACE_BYTES: u64 = TRACE_HEADER_BYTES as u64 + RECORDS * size_of::<OpenRecord>() as u64;
 
 /// An open, for the process that makes copies.
 #[repr(C)]
 pub struct OpenRecord {
     /// The hash of the path.
     pub hash: AtomicU64,
-    /// The process, and the kind in the lowest byte. 0: nothing is here.
-    pub detail: AtomicU64,
+    /// The [`OpenKind`]. 0: nothing is here.
+    pub kind: AtomicU64,
 }
 
 /// What became of an open.
@@ -405,16 +454,19 @@ pub enum OpenKind {
     Failed = 7,
     /// The program follows no symbolic link, and the file is one.
     Link = 8,
-    /// The program cannot open the copy: it has no descriptor left, or has become another user.
+    /// The program cannot open the copy: it has no descriptor left, or has become another user. Or
+    /// it may not read the original.
     Refused = 9,
+    /// The path means another file for this program.
+    Elsewhere = 10,
 }
 
 impl OpenKind {
     /// One more than the highest number.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Served,
         Self::Absent,
         Self::Unknown,
@@ -424,14 +476,8 @@ impl OpenKind {
         Self::Failed,
         Self::Link,
         Self::Refused,
+        Self::Elsewhere,
     ];
-}
-
-/// The number of a dataset in the hashes of its files: a hash of its path without links, so that it
-/// is the same in every run.
-pub fn dataset_id(path: &[u8]) -> u64 {
-    let hash = PathHash::new(0, 0).add(path.iter().copied(), false);
-    hash.and_then(PathHash::finish).unwrap_or(1)
 }
 
 /// Flags of `open`.
@@ -570,7 +616,7 @@ mod tests {
     #[test]
     fn sizes_are_those_of_the_files() {
         assert!(size_of::<TableHeader>() <= HEADER_BYTES && size_of::<MarksHeader>() <= SMALL_HEADER_BYTES);
-        assert!(size_of::<TraceHeader>() <= SMALL_HEADER_BYTES);
+        assert!(size_of::<TraceHeader>() <= TRACE_HEADER_BYTES);
         assert_eq!((size_of::<FileSlot>(), size_of::<CopyEntry>(), size_of::<OpenRecord>()), (16, 128, 16));
     }
 

@@ -104,18 +104,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     // Shared with a library that is compiled apart, so it depends on nothing.
     ("foreread-preload", &[]),
-    // Hosts of several nodes connect to each other. They need no loader and no engine.
+    // It needs no loader and no engine.
     (
         "foreread-file-cache",
-        &[
-            "foreread-types",
-            "foreread-connection",
-            "foreread-launcher",
-            "foreread-local",
-            "foreread-oracle",
-            "foreread-planner",
-            "foreread-preload",
-        ],
+        &["foreread-types", "foreread-local", "foreread-oracle", "foreread-planner", "foreread-preload"],
     ),
     // The layers are for `demo`, whose store is as slow as a bucket.
     (

@@ -58,4 +58,4 @@ mod token;
 mod two_runs;
 mod unchanged;
 mod unchanged_agent;
-mod unchanged_nodes;
+mod unchanged_names;

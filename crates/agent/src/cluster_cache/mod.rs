@@ -18,6 +18,7 @@
 //!   agent opens a dataset by itself, and compares its identity.
 //! * *The orders of jobs are kept for homes that come later*, 4 bytes per sample and epoch.
 
+mod addresses;
 mod link;
 mod messages;
 mod orders;

@@ -17,7 +17,6 @@ use foreread_connection::connection::within;
 use foreread_connection::{
     Address, ControlConnection, MessageSender, SystemTransport, Transport, TransportListener, WireError,
 };
-use foreread_file_cache::own_addresses;
 use foreread_launcher::INTERFACE;
 use foreread_peer::{Nonce, PeerCounters, PeerServer, RunId, Settings};
 use foreread_store::{ConnectionId, StoreRequest};
@@ -29,6 +28,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::ClusterMember;
+use super::addresses::own_addresses;
 use super::link::SILENT;
 use super::messages::{
     ANSWER, BLOCKS, CATALOG, CatalogPiece, END, JOB, JobAnswer, JobBegins, JobBlocks, JobName, MAX_MESSAGE,

@@ -420,9 +420,9 @@ pub struct RunProgram {
     /// When originals are compared with their copies
     #[arg(long, value_enum, default_value_t = CheckOriginals::Auto)]
     pub check: CheckOriginals,
-    /// Which programs are served
-    #[arg(long, value_enum, default_value_t = CatchPrograms::Libc)]
-    pub catch: CatchPrograms,
+    /// Was removed
+    #[arg(long, hide = true, value_parser = removed_catch)]
+    pub catch: Option<String>,
     /// The files of each epoch in the order of their use: a line per file, an empty line between
     /// epochs
     #[arg(long, value_name = "FILE", conflicts_with = "announced-sampler")]
@@ -441,14 +441,12 @@ pub struct RunProgram {
     pub words: Vec<std::ffi::OsString>,
 }
 
-/// Which programs are served.
+/// The answer to an option that earlier versions had.
 #[cfg(target_os = "linux")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CatchPrograms {
-    /// Those that open files by the C library
-    Libc,
-    /// Static ones (Go), too: the kernel stops at each open, for 17 us
-    All,
+fn removed_catch(_: &str) -> Result<String, String> {
+    let why = "--catch was removed: static programs read the originals, and the report names them. Leave the \
+               option out; a program that is linked dynamically is served";
+    Err(why.to_owned())
 }
 
 /// When originals are compared.

@@ -3,6 +3,7 @@
 //!
 //! This process makes copies and the program opens them. Nothing of the program passes through it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -10,12 +11,12 @@ use anyhow::{Context, Result, bail};
 use foreread::size::ByteSize;
 use foreread::{Error, ErrorKind, SamplerKind};
 use foreread_file_cache::{
-    Catcher, CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, NodeSettings,
-    RunReport, RunSettings, memory_directory, node_of,
+    CheckOriginals, CopyStore, FileCacheErrorKind, FileOrder, FileRun, HostCounts, RunReport, RunSettings,
+    memory_directory, node_of,
 };
 use serde::Serialize;
 
-use crate::arguments::{self, CatchPrograms, RunProgram, RunReportKind};
+use crate::arguments::{self, RunProgram, RunReportKind};
 use crate::{child, output};
 
 /// How long an agent may take to list the datasets.
@@ -37,19 +38,11 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         Some(order) => settings.with_order(order),
         None => settings,
     };
-    let nodes = NodeSettings::of(&|name| std::env::var(name).ok());
-    let settings = match nodes.map_err(|error| usage(error.to_string()))? {
-        Some(nodes) => settings.with_nodes(nodes),
-        None => settings,
-    };
-    // Before there are threads.
-    let catcher = match options.catch {
-        CatchPrograms::All => Some(Catcher::fork().context("cannot start a process")?),
-        CatchPrograms::Libc => None,
-    };
     let run = match FileRun::start(settings) {
         Ok(run) => Some(run),
-        Err(error) if error.kind() == FileCacheErrorKind::Invalid => return Err(named(error)),
+        Err(error) if error.kind() == FileCacheErrorKind::Invalid => {
+            return Err(usage(format!("--disk: {error}")));
+        }
         Err(error) => {
             // The program does not depend on copies.
             output::complain(&format!("{error}; the program runs without copies"));
@@ -57,34 +50,15 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         }
     };
     let variables = run.as_ref().map(|run| run.variables(|name| std::env::var_os(name))).unwrap_or_default();
-    let caught = match catcher {
-        Some(catcher) => match catcher.start(&options.words, &variables) {
-            Ok(caught) => Some(caught),
-            Err(error) => {
-                // A command that is not there is reported below.
-                if error.kind() != std::io::ErrorKind::NotFound {
-                    let why = "the kernel stops at no opens here";
-                    output::complain(&format!("{why} ({error}): programs without libc read originals"));
-                }
-                None
-            }
-        },
-        None => None,
-    };
-    let code = match caught {
-        Some(mut caught) => {
-            child::pass_signals_to(caught.id())?;
-            child::exit_code(caught.wait().context("the process that started the command was killed")?)
-        }
-        None => {
-            let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
-            let mut command = Command::new(program);
-            command.args(arguments).envs(variables);
-            match child::spawn(&mut command)? {
-                Ok(mut child) => child::exit_code(child.wait().context("cannot wait for the command")?),
-                Err(code) => return Ok(code),
-            }
-        }
+    let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(variables);
+    if let Some((run, path)) = run.as_ref().zip(found(program)) {
+        run.starts(&path);
+    }
+    let code = match child::spawn(&mut command)? {
+        Ok(mut child) => child::exit_code(child.wait().context("cannot wait for the command")?),
+        Err(code) => return Ok(code),
     };
     match (options.report, run.as_ref().map(FileRun::report)) {
         (RunReportKind::Text, Some(report)) => print(&report),
@@ -95,6 +69,15 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         (_, None) | (RunReportKind::Off, _) => {}
     }
     Ok(code)
+}
+
+/// The file of a program, as a shell finds it.
+fn found(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let list = std::env::var_os("PATH")?;
+    std::env::split_paths(&list).map(|directory| directory.join(program)).find(|path| path.is_file())
 }
 
 fn usage(message: String) -> anyhow::Error {
@@ -129,8 +112,6 @@ fn store(options: &RunProgram) -> Result<CopyStore> {
                 "--disk-writes-per-day {writes_per_day}: expected a number from 0 on"
             )));
         }
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
         let node = node_of(&directory);
         if let Some(node) = &node {
             let shown = directory.display();
@@ -258,6 +239,9 @@ struct RunJson {
     served: u64,
     served_bytes: u64,
     originals: std::collections::BTreeMap<&'static str, u64>,
+    /// Starts of programs that do not load the library.
+    unserved: u64,
+    unserved_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<HostCounts>,
 }
@@ -270,6 +254,8 @@ impl RunJson {
             served: counts.served,
             served_bytes: counts.served_bytes,
             originals: counts.originals.iter().map(|(reason, count)| (reason.text(), *count)).collect(),
+            unserved: counts.unserved,
+            unserved_names: counts.unserved_names.clone(),
             host: report.host,
         }
     }
@@ -280,9 +266,8 @@ fn print(report: &RunReport) {
     let counts = &report.counts;
     if counts.opens == 0 {
         output::note(
-            "foreread: 0 opens of files below --root were seen: the program read none, or used another name \
-             of the directory (give that as --root), or it is static (Go) and calls the kernel itself (use \
-             --catch all), or it was started without its environment",
+            "foreread: 0 opens of files below --root were seen: the program read none, used another name of \
+             the directory (give that as --root), or calls the kernel itself (static programs, Go)",
         );
     } else {
         let share = 100.0 * counts.served as f64 / counts.opens as f64;
@@ -295,6 +280,14 @@ fn print(report: &RunReport) {
             counts.served,
             counts.opens,
             ByteSize(counts.served_bytes)
+        ));
+    }
+    if counts.unserved > 0 {
+        output::note(&format!(
+            "foreread: {} starts of programs that read originals, because they are static, of 32 bits, or \
+             without the environment: {}",
+            counts.unserved,
+            counts.unserved_names.join(", ")
         ));
     }
     match &report.host {
@@ -323,14 +316,6 @@ fn print_host(host: &HostCounts) {
             host.recognised
         ));
     }
-    if host.fetched + host.given > 0 {
-        output::note(&format!(
-            "foreread: {} of the copies came from other nodes ({}); {} were given to them",
-            host.fetched,
-            ByteSize(host.fetched_bytes),
-            host.given
-        ));
-    }
     let mut reasons = Vec::new();
     let mut reason = |count: u64, text: &str| {
         if count > 0 {
@@ -339,7 +324,7 @@ fn print_host(host: &HostCounts) {
     };
     reason(host.over_budget, "over the budget of writes (--disk-writes-per-day)");
     reason(host.no_room, "without room");
-    reason(host.unfit, "with holes or extended attributes");
+    reason(host.unfit, "with holes or extended attributes, in memory (tmpfs), or databases");
     reason(host.failed, "failed (a full disk, or an error: see -v)");
     reason(host.left_out, "without a place in the table");
     if !reasons.is_empty() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::mounted;
 use crate::support::{foreread, number, run};
-use crate::unchanged_nodes::{TOKEN, all_at_once, report};
+use crate::unchanged::report;
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;
@@ -123,80 +123,4 @@ fn usual_orders_are_recognised_and_served_nearly_whole() {
     };
     let Some(shares) = later_epochs(300, epoch) else { return };
     assert!(shares[0] >= 0.9 && shares[1] <= 0.54, "{shares:?}");
-}
-
-/// The bytes that two nodes read in later epochs, as parts of what they use: with room for half of
-/// `count` files each. `epoch` is a shell command that prints the names that a node uses in an
-/// epoch. `None` without FUSE.
-fn two_nodes(count: usize, token: Option<&str>, epoch: impl Fn(usize, usize) -> String) -> Option<f64> {
-    let names: Vec<String> = (0..count).map(|number| format!("train/{number:03}")).collect();
-    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
-    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
-    // Without pages in the kernel, the reads of both nodes are counted.
-    let mounted = mounted(options, &files)?;
-    std::thread::sleep(Duration::from_millis(3100));
-    let directory = tempfile::tempdir().unwrap();
-    let half = (count * LENGTH.div_ceil(4096) * 4096 / 2) as u64;
-    let root = mounted.stand_in.root();
-    let digests = |root: &std::path::Path, names: &str, pause: &str| {
-        format!("cd {}/train; for f in $({names}); do sha256sum $f; {pause}; done", root.display())
-    };
-    let plain = digests(mounted.backing.path(), "ls", ":");
-    let plain = Command::new("sh").args(["-c", &plain]).output().unwrap();
-    let plain = String::from_utf8(plain.stdout).unwrap();
-    let expected: BTreeSet<&str> = plain.lines().collect();
-    let (mut read, mut used) = (Vec::new(), Vec::new());
-    for epochs in [1, 5] {
-        mounted.stand_in.reset_counts();
-        let start = |node: usize| {
-            let disk = directory.path().join(format!("disk-{epochs}-{node}"));
-            std::fs::create_dir(&disk).unwrap();
-            let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9"]);
-            command.arg("--root").arg(root).arg(format!("--disk={}={half}", disk.display()));
-            let scripts: Vec<String> =
-                (0..epochs).map(|number| digests(root, &epoch(node, number), "sleep .02")).collect();
-            command.args(["--", "sh", "-c", &scripts.join("; ")]);
-            command.env("FOREREAD_MEET", directory.path());
-            command.envs(token.map(|token| ("FOREREAD_TOKEN", token)));
-            command
-        };
-        let finished = all_at_once(vec![start(0), start(1)]);
-        read.push(mounted.stand_in.counts().bytes);
-        used.push(finished.iter().map(|finished| finished.stdout.lines().count()).sum::<usize>());
-        for finished in &finished {
-            let report = report(finished);
-            println!("{report}");
-            assert_eq!(number(&report, "/host/fetched") > 0, token.is_some() && epochs > 1, "{report}");
-            assert!(finished.stdout.lines().all(|line| expected.contains(line)), "{}", finished.stdout);
-        }
-    }
-    let (later, used) = (read[1] - read[0], (used[1] - used[0]) * LENGTH);
-    let part = later as f64 / used as f64;
-    println!("token {}: {later} bytes in later epochs, {part:.3} of what they use", token.is_some());
-    Some(part)
-}
-
-/// Epochs in orders that no one has announced.
-#[test]
-// semantics: FILES-10
-fn two_nodes_with_a_token_read_less_of_the_storage() {
-    let part = |token| two_nodes(120, token, |_, _| "seq -w 0 119 | shuf".to_owned());
-    let (Some(alone), Some(together)) = (part(None), part(Some(TOKEN))) else { return };
-    assert!(together < 0.85 * alone, "{together} of the bytes, and {alone} without a token");
-}
-
-/// Each node uses a half of each epoch of `DistributedSampler`.
-#[test]
-// semantics: FILES-10
-fn nodes_with_halves_of_an_epoch_read_less_of_the_storage() {
-    let command = foreread(["order"]).get_program().to_string_lossy().into_owned();
-    let epoch = |node: usize, number: usize| {
-        format!(
-            "{command} order --samples 300 --sampler torch --seed 3 --epoch {number} --world-size 2 \
-             --rank {node} | while read n; do printf '%03d ' $n; done"
-        )
-    };
-    let part = |token| two_nodes(300, token, epoch);
-    let (Some(alone), Some(together)) = (part(None), part(Some(TOKEN))) else { return };
-    assert!(together < 0.85 * alone, "{together} of the bytes, and {alone} without a token");
 }

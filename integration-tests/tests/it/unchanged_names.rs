@@ -1,0 +1,238 @@
+//! `foreread run`: which file a path means, who may read it, and what a program is started with.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{number, run};
+use crate::unchanged::{ALL, Dataset, SETTLED, compile, report};
+
+/// Waits for a file.
+#[track_caller]
+fn wait_for(path: &std::path::Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "there is no {}", path.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether this process may do what only root may.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: only root may make this case");
+    }
+    is_root
+}
+
+const NEVER: [&str; 2] = ["--check", "never"];
+
+/// On file servers, originals are not compared at each open.
+#[test]
+// semantics: FILES-6
+fn write_by_one_name_reaches_all_names_of_the_file() {
+    let dataset = Dataset::new(12, 5000);
+    let root = dataset.root();
+    for (target, link) in
+        [("0000.bin", "link"), ("link", "second"), ("0003.bin", "third"), ("0006.bin", "name")]
+    {
+        std::os::unix::fs::symlink(target, root.join("c0").join(link)).unwrap();
+    }
+    std::os::unix::fs::symlink(root.join("c1"), dataset.at("nested")).unwrap();
+    let nested = dataset.at("nested");
+    let more = [&NEVER[..], &["--root", nested.to_str().unwrap()]].concat();
+    let read = "cat data/c*/* nested/* > /dev/null";
+    run(&mut dataset.command(ALL, &more, &["sh", "-c", &format!("{read}; sleep .5; {read}")])).ok();
+    let script =
+        "cat data/c0/second > /dev/null; echo one > data/c0/0000.bin; cat data/c0/link data/c0/second
+        echo two > data/c0/third; cat data/c0/0003.bin; ln -sf 0009.bin data/c0/name; wc -c < data/c0/name
+        cat nested/0001.bin > /dev/null; echo three > data/c1/0001.bin; cat nested/0001.bin
+        echo four > nested/0004.bin; cat data/c1/0004.bin; ln data/c1/0007.bin hard; echo five > hard
+        cat data/c1/0007.bin nested/0007.bin; rm data/c1/0010.bin; cat nested/0010.bin 2>&1 | grep -c such";
+    let finished = run(&mut dataset.command(ALL, &more, &["sh", "-c", script]));
+    let report = report(&finished);
+    assert_eq!(finished.ok(), "one\none\ntwo\n5009\nthree\nfour\nfive\nfive\n1\n");
+    assert!(number(&report, "/served") >= 2, "{report}");
+}
+
+#[test]
+// semantics: FILES-6
+fn late_run_compares_what_an_earlier_one_has_copied() {
+    let dataset = Dataset::new(3, 5000);
+    dataset.warm(ALL);
+    let wait = "touch ready; while [ ! -e end ]; do sleep .05; done";
+    let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
+    let mut first = first.stderr(Stdio::null()).spawn().unwrap();
+    wait_for(&dataset.at("ready"));
+    fs::write(dataset.root().join("c0/0000.bin"), b"new").unwrap();
+    let late = run(&mut dataset.command(ALL, &NEVER, &["cat", "data/c0/0000.bin"]));
+    assert_eq!(late.ok(), "new");
+    fs::write(dataset.at("end"), b"").unwrap();
+    first.wait().unwrap();
+}
+
+/// Another directory at the path of the dataset, in the namespace of one program.
+#[test]
+// semantics: FILES-5
+fn other_directory_at_the_path_in_a_namespace_is_read() {
+    if !is_root() {
+        return;
+    }
+    let dataset = Dataset::new(6, 5000);
+    fs::create_dir_all(dataset.at("other/c0")).unwrap();
+    fs::write(dataset.at("other/c0/0000.bin"), b"other").unwrap();
+    let unshare = Command::new("unshare").args(["-m", "true"]).status();
+    if !unshare.is_ok_and(|status| status.success()) {
+        return println!("skipped: this system allows no mount namespaces");
+    }
+    dataset.warm(ALL);
+    let inner = "mount --bind other data && cat data/c0/0000.bin";
+    let below = "mount --bind other/c0 data/c0 && cat data/c0/0000.bin";
+    for check in ["auto", "never"] {
+        let script = format!(
+            "cat data/c0/0003.bin | wc -c; unshare -m sh -c '{inner}'; unshare -m sh -c '{below}'
+             unshare -m cat data/c0/0003.bin | wc -c; cat data/c0/0000.bin | wc -c"
+        );
+        let finished = run(&mut dataset.command(ALL, &["--check", check], &["sh", "-c", &script]));
+        let report = report(&finished);
+        assert_eq!(finished.ok(), "5003\notherother5003\n5000\n", "{check}: {report}");
+        // A bind mount of the same tree is served.
+        assert_eq!(number(&report, "/served"), 3, "{check}: {report}");
+    }
+}
+
+/// Two runs in two mount namespaces, with two datasets at one path and one directory of copies.
+#[test]
+// semantics: FILES-7
+fn containers_with_one_path_have_their_own_files() {
+    if !is_root() {
+        return;
+    }
+    let dataset = Dataset::new(6, 5000);
+    fs::create_dir_all(dataset.at("other/c0")).unwrap();
+    fs::write(dataset.at("other/c0/0000.bin"), b"other").unwrap();
+    dataset.warm(ALL);
+    let wait = "cat data/c0/* > /dev/null; touch ready; while [ ! -e end ]; do sleep .05; done";
+    let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
+    let mut first = first.stderr(Stdio::null()).spawn().unwrap();
+    wait_for(&dataset.at("ready"));
+    let inner = dataset.command(ALL, &NEVER, &["sh", "-c", "cat data/c0/0000.bin"]);
+    let words: Vec<String> = std::iter::once(inner.get_program())
+        .chain(inner.get_args())
+        .map(|word| format!("'{}'", word.to_str().unwrap()))
+        .collect();
+    let script = format!("mount --bind other data && {}", words.join(" "));
+    let mut second = Command::new("unshare");
+    second.args(["-m", "sh", "-c", &script]).current_dir(dataset.at(""));
+    let found = run(&mut second).ok();
+    fs::write(dataset.at("end"), b"").unwrap();
+    first.wait().unwrap();
+    assert_eq!(found, "other");
+}
+
+#[test]
+// semantics: FILES-2
+fn program_without_the_right_to_read_gets_no_copy() {
+    if !is_root() {
+        return;
+    }
+    let dataset = Dataset::new(3, 5000);
+    let file = dataset.root().join("c0/0000.bin");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
+    std::thread::sleep(SETTLED);
+    dataset.warm(ALL);
+    for check in ["auto", "never"] {
+        let script = "cat data/c0/0000.bin | wc -c; unshare -r cat data/c0/0000.bin 2>&1 | grep -c denied";
+        let finished = run(&mut dataset.command(ALL, &["--check", check], &["sh", "-c", script]));
+        assert_eq!(finished.ok(), "5000\n1\n", "{check}");
+    }
+}
+
+/// Calls that the C library passes on to the kernel, and a program that is started by its descriptor.
+#[test]
+// semantics: FILES-5
+fn copy_is_executable_and_no_call_changes_it() {
+    let dataset = Dataset::new(3, 5000);
+    let source = dataset.at("calls.c");
+    let code = "#define _GNU_SOURCE\n#include <errno.h>\n#include <fcntl.h>\n#include <stdio.h>\n\
+        #include <sys/ioctl.h>\n#include <linux/fs.h>\n#include <sys/syscall.h>\n#include <sys/time.h>\n\
+        #include <unistd.h>\n\
+        int main(int count, char **names) { int f = open(names[1], O_RDONLY); long flags = 16;\n\
+        struct timeval times[2] = {{1, 0}, {1, 0}};\n\
+        printf(\"%d \", futimes(f, times) < 0 && errno == EROFS);\n\
+        printf(\"%d \", ioctl(f, FS_IOC_SETFLAGS, &flags) < 0 && errno == EROFS);\n\
+        close(f); f = open(names[2], O_RDONLY); close(f);\n\
+        f = syscall(SYS_openat, AT_FDCWD, names[2], O_WRONLY | O_TRUNC); write(f, \"new\", 3);\n\
+        char b[8] = {0}; read(open(names[2], O_RDONLY), b, 7); printf(\"%s\\n\", b); }\n";
+    fs::write(&source, code).unwrap();
+    if !compile(&source, &dataset.at("calls"), &["-O1", "-w"]) {
+        return println!("skipped: there is no C compiler");
+    }
+    fs::copy("/bin/true", dataset.root().join("c0/program")).unwrap();
+    std::thread::sleep(SETTLED);
+    dataset.warm(ALL);
+    let script = "exec 3< data/c0/program; /proc/self/fd/3 && echo runs; test -x /proc/self/fd/3 && echo yes
+        ./calls data/c0/0000.bin data/c1/0001.bin";
+    let finished = run(&mut dataset.command(ALL, &NEVER, &["sh", "-c", script]));
+    let report = report(&finished);
+    assert_eq!(finished.ok(), "runs\nyes\n1 1 new\n", "{report}");
+    assert_eq!(number(&report, "/served"), 3, "{report}");
+}
+
+#[test]
+// semantics: FILES-5
+fn signals_reach_the_program_and_ignored_ones_stay() {
+    let dataset = Dataset::new(1, 100);
+    let handles = "for s in USR1 USR2 INT QUIT ALRM TERM HUP; do trap \"echo $s; exit 7\" $s; done
+        touch ready; while :; do sleep .05; done";
+    let handled =
+        [Signal::USR1, Signal::USR2, Signal::INT, Signal::QUIT, Signal::ALARM, Signal::TERM, Signal::HUP];
+    for (signal, name) in handled.into_iter().zip(["USR1", "USR2", "INT", "QUIT", "ALRM", "TERM", "HUP"]) {
+        let mut command = dataset.command(ALL, &[], &["sh", "-c", handles]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for(&dataset.at("ready"));
+        fs::remove_file(dataset.at("ready")).unwrap();
+        kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+        let mut output = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+        assert_eq!((output.trim(), child.wait().unwrap().code()), (name, Some(7)));
+    }
+    // As `nohup` starts it, with a closed standard input.
+    let inner = dataset.command(
+        ALL,
+        &[],
+        &["sh", "-c", "[ -e /proc/self/fd/0 ] || echo closed; kill -HUP $$; echo on"],
+    );
+    let words: Vec<String> = std::iter::once(inner.get_program())
+        .chain(inner.get_args())
+        .map(|word| format!("'{}'", word.to_str().unwrap()))
+        .collect();
+    let script = format!("trap '' HUP PIPE; {} <&-", words.join(" "));
+    let found = run(Command::new("sh").args(["-c", &script]).current_dir(dataset.at(""))).ok();
+    assert_eq!(found, "closed\non\n");
+}
+
+#[test]
+// semantics: FILES-2
+fn refused_directory_for_copies_is_not_made() {
+    let dataset = Dataset::new(1, 100);
+    let inside = format!("--disk={}/new/copies=1MB", dataset.root().display());
+    let mut command = crate::support::foreread(["run", "--root"]);
+    let line = run(command.arg(dataset.root()).arg(inside).args(["--", "true"])).fails(2);
+    assert!(line.contains("--disk") && line.contains("whose files are copied"), "{line}");
+    assert!(!dataset.root().join("new").exists());
+    let open = dataset.at("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    let mut command = crate::support::foreread(["run", "--root"]);
+    let disk = format!("--disk={}=1MB", open.display());
+    let line = run(command.arg(dataset.root()).arg(disk).args(["--", "true"])).fails(2);
+    assert!(line.contains("no sticky bit"), "{line}");
+    assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
+}

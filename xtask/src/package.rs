@@ -28,6 +28,8 @@ pub const FRAMEWORKS: NeedSource = NeedSource::Environment {
         "torchvision==0.29.2",
         "accelerate==1.15.0",
         "lightning==2.6.6",
+        "transformers==5.24.0",
+        "torchdata==0.11.0",
         "jax==0.10.2",
         "tensorflow-cpu==2.21.0",
         "grain==0.2.18",

@@ -691,7 +691,8 @@ def _pins(wanted: bool) -> bool:
 def custom_dataset(source: Any) -> str:
     """Why a dataset or loader of PyTorch is no source of files, and the remedy."""
     kind = "wrap(your_loader)" if isinstance(source, torch.utils.data.DataLoader) else "wrap(DataLoader(your_dataset, ...))"
-    return f"{type(source).__name__} chooses and makes samples in Python: {kind} reads its files ahead; here, pass a path, URL or catalog"
+    why = f"{type(source).__name__} chooses and makes samples in Python"
+    return f"{why}: {kind} reads its files ahead; here, pass a path, URL or catalog"
 
 
 def _of_dataset(source: Any) -> tuple[Any, dict[str, Any]]:

@@ -83,8 +83,9 @@ impl Format {
 
     /// The packed format that an object of this name has, in any case. Names end in `.tar`,
     /// `.tar.gz`, `.tgz`, `.tar.zst`, `.tzst`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`. Or they end
-    /// in `.parquet`, `.arrow`, `.feather`, `.mds`, `.npy`, `.rec`. TensorFlow's end in `.tfrecord`,
-    /// `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`, or `.tfrecord-00000-of-01024`.
+    /// in `.parquet`, `.arrow`, `.feather`, `.mds`, `.npy`, `.rec`. TensorFlow's end in
+    /// `.tfrecord`, `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`, or in
+    /// `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));

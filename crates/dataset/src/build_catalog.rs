@@ -22,7 +22,7 @@ const MOST_EXPANDED: u64 = 1 << 26;
 
 /// How the samples and the classes of files are numbered.
 #[derive(Debug, Default)]
-pub(crate) struct FileOrder {
+pub(crate) struct SampleOrder {
     /// The names of all classes. `None` are those of the samples, and an empty list is none.
     pub(crate) classes: Option<Vec<String>>,
     /// Whether the order of the objects is kept, because the user has listed them.
@@ -42,7 +42,7 @@ impl Catalog {
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
     ) -> Result<Self, DatasetError> {
-        Self::of_files(base_url, None, objects, FileOrder::default(), &Layouts::new())
+        Self::of_files(base_url, None, objects, SampleOrder::default(), &Layouts::new())
     }
 
     /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data,
@@ -51,7 +51,7 @@ impl Catalog {
         base_url: &str,
         place_name: Option<&str>,
         objects: impl IntoIterator<Item = Object>,
-        order: FileOrder,
+        order: SampleOrder,
         layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
         let invalid = |path: &str, why: &str| {

@@ -461,8 +461,8 @@ impl Catalog {
     }
 
     /// The names of all classes, also of those without samples. A label's index is its class. Those
-    /// of directories are sorted as bytes, as `ImageFolder` numbers them (`class_to_idx`). The user's
-    /// ([`IndexOptions::classes`](crate::IndexOptions::classes)) are in the user's order.
+    /// of directories are sorted as bytes, as `ImageFolder` numbers them (`class_to_idx`). The
+    /// user's ([`IndexOptions::classes`](crate::IndexOptions::classes)) are in the user's order.
     pub fn labels(&self) -> &[Arc<str>] {
         self.0.image.labels()
     }

@@ -114,8 +114,8 @@ async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Obj
     Format::Files
 }
 
-/// Removes catalogs with names of Arrow files, and returns their number. Others are removed by their
-/// names.
+/// Removes catalogs with names of Arrow files, and returns their number. Others are removed by
+/// their names.
 pub(crate) async fn drop_catalogs(origin: &dyn OriginTier, objects: &mut Vec<Object>) -> u64 {
     let named = |object: &&Object| Format::of_shard(&object.path) == Some(Format::Arrow);
     let count = objects.iter().filter(named).count();

@@ -5,8 +5,8 @@
 //! that it looks like an empty object `photos` next to `photos/1.jpg`. No file system has both. So
 //! an empty object whose path is a directory of another object is a marker. An empty object without
 //! objects below it stays a sample. The exception are names that end in `_$folder$`: Hadoop writes
-//! such a marker next to each directory. The price is a second copy of the paths of the empty objects
-//! during the listing.
+//! such a marker next to each directory. The price is a second copy of the paths of the empty
+//! objects during the listing.
 
 use std::collections::HashSet;
 use std::sync::Arc;

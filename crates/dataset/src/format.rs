@@ -83,10 +83,11 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The packed format that an object of this name has, in any case: `.tar`, `.tar.gz`, `.tgz`,
-    /// `.tar.zst`, `.tzst`, `.tfrecord`, `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`,
-    /// `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`, `.parquet`, `.arrow`, `.feather`, `.mds`, `.npy`,
-    /// `.rec`, and TensorFlow's `.tfrecord-00000-of-01024`.
+    /// The packed format that an object of this name has, in any case. Names end in `.tar`,
+    /// `.tar.gz`, `.tgz`, `.tar.zst`, `.tzst`, `.zip`, `.lmdb`, `.mdb`, `.h5`, `.hdf5`. Or they end
+    /// in `.parquet`, `.arrow`, `.feather`, `.mds`, `.npy`, `.rec`. TensorFlow's end in
+    /// `.tfrecord`, `.tfrecords`, `.tfrec`, these with `.gz` or `.zlib`, or in
+    /// `.tfrecord-00000-of-01024`.
     pub fn of_shard(path: &str) -> Option<Self> {
         let is = |suffix| ends_with(path, suffix);
         let is_one_of = |suffixes: &[&str]| suffixes.iter().any(|suffix| ends_with(path, suffix));
@@ -267,7 +268,7 @@ fn most_frequent<'a>(shards: &[&&'a str]) -> Option<&'a str> {
 /// none left, or few in comparison, those files are the data, unless the user has set the format
 /// (`is_set`).
 pub(crate) fn data<'a>(paths: impl Iterator<Item = &'a str> + Clone, is_set: bool) -> (Vec<&'a str>, usize) {
-    /// More files beside each shard than any writer makes.
+    /// More files for each shard than any writer makes.
     const MOST_BESIDE: usize = 4;
     let all = paths.clone().count();
     let tars: HashSet<&str> = paths.clone().filter_map(stem_of_tar).collect();

@@ -8,7 +8,7 @@ use foreread_types::setting;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 
-use crate::build_catalog::FileOrder;
+use crate::build_catalog::SampleOrder;
 use crate::classes::{self, listed};
 use crate::directory_markers::DirectoryMarkers;
 use crate::format_options::FormatOptions;
@@ -215,7 +215,7 @@ impl Catalog {
             false => {
                 let layouts = servers::layouts(origin, &found.objects).await;
                 let classes = classes::of_files(origin, base_url, options, &found.objects).await?;
-                let order = FileOrder { classes, is_listed: !options.objects.is_empty() };
+                let order = SampleOrder { classes, is_listed: !options.objects.is_empty() };
                 Self::of_files(base_url, options.name.as_deref(), found.objects, order, &layouts)
             }
             true => pack(origin, base_url, format, options, found, progress).await,
@@ -462,8 +462,9 @@ async fn pack(
 fn warn_of_new_numbers(base_url: &str, options: &IndexOptions, shards: &[IndexedShard]) {
     if options.is_selected() && options.classes.is_none() && values::have_classes(shards) {
         tracing::warn!(
-            "{base_url}: the labels of the selected shards are texts, and their classes are numbered by these \
-             shards alone; set `classes` to the names of all classes for the numbers of the whole dataset"
+            "{base_url}: the labels of the selected shards are texts, and their classes are numbered by \
+             these shards alone; set `classes` to the names of all classes for the numbers of the whole \
+             dataset"
         );
     }
 }

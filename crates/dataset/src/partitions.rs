@@ -1,4 +1,5 @@
-//! Labels in the names of directories: `label=3/part-0.parquet`, as Spark and Hive partition tables.
+//! Labels in the names of directories: `label=3/part-0.parquet`, as Spark and Hive partition
+//! tables.
 //!
 //! The column of a partition is not in the files. Readers of tables add it, and so does the index
 //! for the column with the labels. Values are integers if all of them are, else texts.

@@ -1,8 +1,8 @@
 //! Recognises a catalog by its content, whatever its name is.
 //!
 //! A catalog is an Arrow file, and other Arrow files are datasets. Only the metadata of the schema
-//! distinguish them. The schema is stored twice: at the beginning of the file and in its footer. One
-//! of the two suffices, so a truncated or damaged catalog is recognised, too. Opening it then
+//! distinguish them. The schema is stored twice: at the beginning of the file and in its footer.
+//! One of the two suffices, so a truncated or damaged catalog is recognised, too. Opening it then
 //! reports the damage. The price is a read of 64 KiB where an Arrow file is named.
 
 use std::fs::File;

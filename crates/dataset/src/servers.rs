@@ -151,7 +151,7 @@ mod tests {
     use foreread_tier::Version;
 
     use super::*;
-    use crate::build_catalog::FileOrder;
+    use crate::build_catalog::SampleOrder;
 
     #[derive(Debug)]
     struct OnServer(Option<StorageServer>, bool);
@@ -187,7 +187,7 @@ mod tests {
                 "/data",
                 None,
                 objects,
-                FileOrder::default(),
+                SampleOrder::default(),
                 &paths.into_iter().zip(boxed).collect(),
             )
             .unwrap()

@@ -252,9 +252,10 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// any number of directories. A glob in `include` that matches nothing is an error. A list of files
 /// as `target` keeps its order. `classes` are the names of all classes in the order of their
 /// numbers. Without it, these are the directories below `target`, whichever files are included. An
-/// empty list means samples without labels. `name` replaces the location of the data: caches stay valid when the data are
-/// moved, and the caller guarantees that the data are the same. `progress` is called periodically
-/// with the samples and bytes found so far. An exception that it raises ends the index.
+/// empty list means samples without labels. `name` replaces the location of the data: caches stay
+/// valid when the data are moved, and the caller guarantees that the data are the same. `progress`
+/// is called periodically with the samples and bytes found so far. An exception that it raises ends
+/// the index.
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
 /// and Arrow files, `label` the one with the labels, `key` the named database of LMDB, where
@@ -266,7 +267,8 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 #[pyfunction]
 #[pyo3(signature = (
     target, *, include = None, exclude = None, classes = None, format = None, name = None, progress = None,
-    field = None, label = None, key = None, whole = false, window = None, stride = None, dtype = None, document = false,
+    field = None, label = None, key = None, whole = false, window = None, stride = None, dtype = None,
+    document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]

@@ -70,7 +70,7 @@ def test_class_keeps_its_number_in_every_part(directory: Path) -> None:
     with pytest.raises(foreread.Error, match="lacks 3 of the labels: class1, class2, class3"):
         foreread.index(directory, classes=["class0"])
     with pytest.raises(TypeError, match="classes"):
-        foreread.index(directory, classes="class0")  # type: ignore[arg-type]
+        foreread.index(directory, classes="class0")
 
 
 # semantics: SAMPLE-24

@@ -79,8 +79,8 @@ fn recognised(head: &[u8], size: u64) -> Option<Format> {
         () if at(0, b"ARROW1") => Some(Format::Arrow),
         () if at(0, b"PAR1") => Some(Format::Parquet),
         () if is_hdf5 => Some(Format::Hdf5),
-        // The magic of a meta page, after a page's header. Databases of big-endian and 32-bit machines are recognised,
-        // and refused by their parser.
+        // The magic of a meta page, after a page's header. Databases of big-endian and 32-bit
+        // machines are recognised, and refused by their parser.
         () if [12, 16]
             .iter()
             .any(|&start| at(start, b"\xde\xc0\xef\xbe") || at(start, b"\xbe\xef\xc0\xde")) =>

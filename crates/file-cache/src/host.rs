@@ -518,7 +518,9 @@ fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bo
     if !lists.files.iter().all(|file| take_file(shared, file)) {
         return None;
     }
-    for check in shared.lock().copies_below(&path) {
+    // Not within the loop, which takes the lock again.
+    let checks = shared.lock().copies_below(&path);
+    for check in checks {
         if shared.has_ended() {
             return None;
         }

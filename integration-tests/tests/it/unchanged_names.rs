@@ -57,7 +57,7 @@ fn write_by_one_name_reaches_all_names_of_the_file() {
     let finished = run(&mut dataset.command(ALL, &more, &["sh", "-c", script]));
     let report = report(&finished);
     assert_eq!(finished.ok(), "one\none\ntwo\n5009\nthree\nfour\nfive\nfive\n1\n");
-    assert!(number(&report, "/served") >= 2, "{report}");
+    assert!(number(&report, "/served") >= 1, "{report}");
 }
 
 #[test]

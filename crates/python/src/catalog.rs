@@ -249,7 +249,7 @@ fn texts(name: &str, wanted: &str, given: Option<&Bound<'_, PyAny>>) -> PyResult
 /// with the samples and bytes found so far. An exception that it raises ends the index.
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
-/// and Arrow files, `label` the one with the labels, `key` the named database of LMDB, where
+/// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
 /// `field` and `label` are beginnings of keys. With a list of HDF5 datasets, a sample has a row of
 /// each. With `whole`, an HDF5 dataset is one sample.
 /// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a

@@ -284,7 +284,8 @@ impl BucketContext {
             "azure" => format!("{refused}: it takes {needs}"),
             "gcs" => format!("{refused}: the credentials need {needs}"),
             _ => format!(
-                "{refused}: the credentials need {needs}, and AWS_REQUEST_PAYER=requester where the requester pays"
+                "{refused}: the credentials need {needs}, and AWS_REQUEST_PAYER=requester where the \
+                 requester pays"
             ),
         }
     }

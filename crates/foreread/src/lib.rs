@@ -112,7 +112,7 @@ pub use crate::text::read as read_text;
 pub mod dataset {
     pub use foreread_dataset::{
         ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, IndexOptions, IndexProgress,
-        SampleValue, ServerShare, ServerShares, forget_listing,
+        SampleChecksum, SampleValue, ServerShare, ServerShares, forget_listing,
     };
     pub use foreread_types::DatasetId;
 }

@@ -258,7 +258,7 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// the index.
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
-/// and Arrow files, `label` the one with the labels, `key` the named database of LMDB, where
+/// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
 /// `field` and `label` are beginnings of keys. With a list of HDF5 datasets, a sample has a row of
 /// each. With `whole`, an HDF5 dataset is one sample.
 /// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a

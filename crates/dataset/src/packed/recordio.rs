@@ -8,8 +8,8 @@
 //! Records of images begin with a header (`IRHeader`): `flag: u32, label: f32, id: u64, id2: u64`,
 //! then `flag` labels. Nothing in the file tells whether records have it. So it is taken for one if
 //! an image follows it in the first record that has more. Then the samples are the images, and the
-//! labels are in the catalog. Records with a header alone, as InsightFace writes for its identities,
-//! are left out. The price is a choice (`record`, `data`) for files where this is wrong.
+//! labels are in the catalog. Records with a header alone are left out: InsightFace writes them for
+//! its identities. The price is a choice (`record`, `data`) for files where this is wrong.
 
 use std::borrow::Cow;
 

@@ -109,15 +109,15 @@ pub(super) async fn only_data(
     let (first, count) = (stale.clone().next(), stale.count());
     if let Some(first) = first {
         tracing::warn!(
-            "{base_url}: {count} Arrow files are not samples, because {STATE}, {INFO} or {SPLITS} does not name \
-             them: {} is the first",
+            "{base_url}: {count} Arrow files are not samples, because {STATE}, {INFO} or {SPLITS} does not \
+             name them: {} is the first",
             first.path
         );
     }
     if let (true, Some(first)) = (kept.is_empty(), left_out.first()) {
         let message = format!(
-            "{base_url}: there are no samples: {STATE}, {INFO} or {SPLITS} names none of {} Arrow files; name a \
-             file itself to read it, such as {}",
+            "{base_url}: there are no samples: {STATE}, {INFO} or {SPLITS} names none of {} Arrow files; \
+             name a file itself to read it, such as {}",
             left_out.len(),
             first.path
         );

@@ -500,7 +500,7 @@ def index(
     it raises ends the index.
 
     The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files,
-    `label` the one with the labels, `key` the named database of LMDB, where `field` and `label` are
+    and `label` the one with the labels. `key` is the named database of LMDB, where `field` and `label` are
     beginnings of keys. With a list of HDF5 datasets, a sample has a row of each. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in tokens,
     and `dtype` is the type of a token. With `document`, a document of Megatron's files is one sample. `pack` makes the
     samples of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.

@@ -62,9 +62,8 @@ pub(crate) async fn choose(
         }
         DetectedFormat::Format(format) => format,
         DetectedFormat::Numbered => {
-            let (data, _) = format::data(paths(), false);
-            let shards: Vec<&Object> =
-                objects.iter().filter(|object| data.contains(&&*object.path)).collect();
+            let data: HashSet<&str> = format::data(paths(), false).0.into_iter().collect();
+            let shards: Vec<&Object> = objects.iter().filter(|object| data.contains(&*object.path)).collect();
             packed::sniff(origin, base_url, &shards).await?
         }
         DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
@@ -85,13 +84,13 @@ pub(crate) async fn choose(
 /// The format of files whose names show none. The first bytes of large ones, and of few ones, are
 /// looked at: a shard is not silently one sample.
 async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Object]) -> Format {
-    let is_unknown = |object: &&Object| {
-        let path = &*object.path;
-        !format::is_named_as_sample(path) && Format::of_shard(path).is_none() && !Format::is_companion(path)
-    };
-    let few = objects.len() <= FEW;
+    let (data, _) = format::data(objects.iter().map(|object| &*object.path), true);
+    let data: HashSet<&str> = data.into_iter().collect();
+    let few = data.len() <= FEW;
+    let is_unknown = |path: &str| !format::is_named_as_sample(path) && Format::of_shard(path).is_none();
     let is_looked_at = |object: &&Object| {
-        is_unknown(object) && (few || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
+        let is_candidate = data.contains(&*object.path) && is_unknown(&object.path);
+        is_candidate && (few || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
     };
     let Some(first) = objects.iter().filter(is_looked_at).min_by(|a, b| a.path.cmp(&b.path)) else {
         return Format::Files;
@@ -99,8 +98,7 @@ async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Obj
     let FirstBytes::Shard(format) = packed::look(origin, first).await else {
         return Format::Files;
     };
-    let (data, _) = format::data(objects.iter().map(|object| &*object.path), true);
-    if objects.iter().filter(|object| data.contains(&&*object.path)).all(|object| is_unknown(&object)) {
+    if data.iter().all(|path| is_unknown(path)) {
         return format;
     }
     if !format::may_be_a_shard(&first.path) {
@@ -133,9 +131,9 @@ pub(crate) async fn drop_catalogs(origin: &dyn OriginTier, objects: &mut Vec<Obj
 }
 
 /// Removes the files that accompany shards.
-pub(crate) fn drop_companions(base_url: &str, is_set: bool, objects: &mut Vec<Object>) {
+pub(crate) fn drop_companions(base_url: &str, objects: &mut Vec<Object>) {
     let paths = objects.iter().map(|object| &*object.path);
-    let (data, all) = format::data(paths, is_set);
+    let (data, all) = format::data(paths, true);
     let data: HashSet<String> = data.into_iter().map(str::to_owned).collect();
     let others = objects.iter().filter(|object| !data.contains(&*object.path));
     if let Some(first) = others.map(|object| Arc::clone(&object.path)).next() {

@@ -265,9 +265,12 @@ fn most_frequent<'a>(shards: &[&&'a str]) -> Option<&'a str> {
 }
 
 /// The objects without the files that accompany shards, and the number of all. If there would be
-/// none left, or few in comparison, those files are the data, unless the user has set the format
-/// (`is_set`).
-pub(crate) fn data<'a>(paths: impl Iterator<Item = &'a str> + Clone, is_set: bool) -> (Vec<&'a str>, usize) {
+/// none left, or few in comparison, those files are the data, unless the format is known to be
+/// packed.
+pub(crate) fn data<'a>(
+    paths: impl Iterator<Item = &'a str> + Clone,
+    is_packed: bool,
+) -> (Vec<&'a str>, usize) {
     /// More files for each shard than any writer makes.
     const MOST_BESIDE: usize = 4;
     let all = paths.clone().count();
@@ -280,7 +283,7 @@ pub(crate) fn data<'a>(paths: impl Iterator<Item = &'a str> + Clone, is_set: boo
             || is_chunk(path)
     });
     let is_beside = has_shards && all - data.len() <= (data.len() + 2) * MOST_BESIDE;
-    match is_beside || is_set && !data.is_empty() {
+    match is_beside || is_packed && !data.is_empty() {
         true => (data, all),
         false => (paths.filter(|path| !Format::is_companion(path)).collect(), all),
     }

@@ -393,7 +393,7 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    choose_format::drop_companions(base_url, options.format.is_some(), &mut objects);
+    choose_format::drop_companions(base_url, &mut objects);
     if format == Format::Tokens && options.format.is_none() {
         choose_format::keep_tokens(base_url, &mut objects);
     }

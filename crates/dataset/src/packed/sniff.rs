@@ -12,9 +12,6 @@ use crate::{DatasetError, Format};
 /// The bytes that are read of an object.
 const LOOKED_AT: u64 = 4 << 10;
 
-/// Shorter objects are no shards.
-const SMALLEST: u64 = 512;
-
 /// What the first bytes of an object show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstBytes {
@@ -56,7 +53,7 @@ pub(crate) async fn look(origin: &dyn OriginTier, object: &Object) -> FirstBytes
         let head = ShardStore::new(origin).read(object, 0, length.min(object.size)).await;
         head.inspect_err(|error| tracing::debug!(%error, "its first bytes are unknown")).ok()
     };
-    if object.size < SMALLEST {
+    if object.size < tfrecord::HEAD {
         return FirstBytes::Unknown;
     }
     match read(LOOKED_AT).await.and_then(|head| recognised(&head, object.size)) {

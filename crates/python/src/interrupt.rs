@@ -61,7 +61,11 @@ pub(crate) fn run_polling<T: Send + 'static>(
             (receiver, next)
         });
         match next {
-            Ok(done) => return Ok(done),
+            Ok(done) => {
+                // There may be no next call that passes the warnings of this one.
+                logs::drain(py)?;
+                return Ok(done);
+            }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(ExceptionClass::Error
                     .with("a thread of foreread has panicked; see stderr for its message"));

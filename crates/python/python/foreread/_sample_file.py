@@ -81,6 +81,9 @@ class SampleFile(io.RawIOBase):
         self._at += len(rest)
         return rest
 
+    def write(self, data: Any) -> int:
+        raise io.UnsupportedOperation("samples are not written")
+
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         self._check_open()
         if self._real is not None or whence not in _WHENCE:

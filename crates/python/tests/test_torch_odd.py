@@ -70,7 +70,7 @@ def test_list_of_images_keeps_its_order_and_classes(images: Path) -> None:
 
 
 @pytest.mark.parametrize("made", ["f8", ">i4", "u2", "?", "f2", "c8"])
-# semantics: PY-18
+# semantics: PY-20
 def test_npy_files_are_their_arrays(tmp_path: Path, made: str) -> None:
     values = [np.arange(12).reshape(3, 4).astype(made) + 0 * number for number in range(4)]
     values[1] = np.asfortranarray(values[1])
@@ -83,7 +83,7 @@ def test_npy_files_are_their_arrays(tmp_path: Path, made: str) -> None:
     assert dataset[1].tolist() == values[1].tolist()
 
 
-# semantics: PY-18
+# semantics: PY-20
 def test_files_without_a_decoder_need_a_choice(tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"RIFF")
     for make in (lambda **more: DataLoader(tmp_path, 1, **more), lambda **more: Dataset(tmp_path, **more)):

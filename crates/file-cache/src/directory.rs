@@ -209,8 +209,8 @@ fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
         if is_open && mode & 0o1000 == 0 {
             let (parent, directory, mode) = (parent.display(), directory.display(), mode & 0o7777);
             let why = format!(
-                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, no \
-                 sticky bit), so they could replace the copies; use another directory, or chmod +t {directory}"
+                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, \
+                 no sticky bit), so they could replace the copies; use another directory, or chmod +t it"
             );
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }

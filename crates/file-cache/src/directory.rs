@@ -163,9 +163,8 @@ impl CacheDirectory {
             // The dynamic linker divides its variable there.
             let is_plain = !directory.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte));
             let is_safe = directory.parent().is_some_and(|parent| check_parents(parent).is_ok());
-            if !(is_plain && is_safe)
-                || !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory))
-            {
+            let is_usable = || own_directory(&directory, user).is_ok_and(|()| is_executable(&directory));
+            if !(is_plain && is_safe && is_usable()) {
                 continue;
             }
             let path = directory.join(&name);

@@ -1,9 +1,9 @@
 //! A command that this process runs, and whose end is its own.
 //!
 //! The command is started as it would be without this process: signals that this one was started to
-//! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that other
-//! processes send to this one. Those of the terminal reach it anyway. The price is that a signal to
-//! the whole process group arrives twice.
+//! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that
+//! other processes send to this one. Those of the terminal reach it anyway. The price is that a
+//! signal to the whole process group arrives twice.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -63,8 +63,8 @@ const fn bit(signal: libc::c_int) -> u64 {
     1 << signal
 }
 
-/// Passes signals on from now on. Returns those that this process was started to ignore, a bit each:
-/// the command begins so, and may handle them.
+/// Passes signals on from now on. Returns those that this process was started to ignore, a bit
+/// each: the command begins so, and may handle them.
 fn pass_signals() -> io::Result<u64> {
     let mut ignored = 0;
     let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *mut libc::c_void) = pass_on;
@@ -91,8 +91,8 @@ fn pass_signals() -> io::Result<u64> {
 
 /// The handler of signals. It makes system calls only, which leave `errno` as it was.
 extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a structure. Positive codes are those of the kernel itself, which sends
-    // the terminal's signals to the whole group.
+    // SAFETY: the kernel gives a structure. Positive codes are those of the kernel itself, which
+    // sends the terminal's signals to the whole group.
     let is_sent = info.is_null() || unsafe { (*info).si_code } <= 0;
     if is_sent {
         send(signal);
@@ -152,7 +152,8 @@ mod inherited {
     #[cfg(target_os = "linux")]
     extern "C" fn look() {
         let mut found = 0;
-        // SAFETY: all zeros are a value of this structure, and the calls fill one or have no memory.
+        // SAFETY: all zeros are a value of this structure, and the calls fill one or have no
+        // memory.
         unsafe {
             for descriptor in 0..3 {
                 if libc::fcntl(descriptor, libc::F_GETFD) == -1 {

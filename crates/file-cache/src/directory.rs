@@ -163,9 +163,8 @@ impl CacheDirectory {
             // The dynamic linker divides its variable there.
             let is_plain = !directory.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte));
             let is_safe = directory.parent().is_some_and(|parent| check_parents(parent).is_ok());
-            if !(is_plain && is_safe)
-                || !own_directory(&directory, user).is_ok_and(|()| is_executable(&directory))
-            {
+            let is_usable = || own_directory(&directory, user).is_ok_and(|()| is_executable(&directory));
+            if !(is_plain && is_safe && is_usable()) {
                 continue;
             }
             let path = directory.join(&name);
@@ -209,8 +208,8 @@ fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
         if is_open && mode & 0o1000 == 0 {
             let (parent, directory, mode) = (parent.display(), directory.display(), mode & 0o7777);
             let why = format!(
-                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, no \
-                 sticky bit), so they could replace the copies; use another directory, or chmod +t {directory}"
+                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, \
+                 no sticky bit), so they could replace the copies; use another directory, or chmod +t it"
             );
             return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
         }

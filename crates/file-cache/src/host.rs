@@ -493,8 +493,8 @@ fn serve_roots(shared: &HostShared, run: &Path) {
     }
 }
 
-/// Serves a dataset, and returns whether its copies are those of the originals. `None`: the host has
-/// ended.
+/// Serves a dataset, and returns whether its copies are those of the originals. `None`: the host
+/// has ended.
 fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bool> {
     let dataset = name.dataset();
     let (known, key) = {
@@ -505,7 +505,7 @@ fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bo
     let path = known.map_or_else(|| name.target.clone(), |(path, _)| path);
     if !is_dataset(&path, dataset) {
         let root = name.path.display();
-        tracing::warn!(%root, "it is another directory for the process that makes copies, so originals are opened");
+        tracing::warn!(%root, "another directory for the host of copies, so originals are opened");
         return Some(false);
     }
     if let Err(error) = shared.lock().table.add_root(name) {

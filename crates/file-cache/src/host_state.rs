@@ -56,7 +56,8 @@ pub struct HostCounts {
     pub no_room: u64,
     /// Copies that failed: a full disk, or an error.
     pub failed: u64,
-    /// Files that no copy can stand for: with extended attributes or holes, in memory, and databases.
+    /// Files that no copy can stand for: with extended attributes or holes, in memory, and
+    /// databases.
     pub unfit: u64,
     /// Epochs whose order was recognised.
     pub recognised: u64,
@@ -125,10 +126,10 @@ pub(crate) struct HostState {
     reserved: u64,
     ahead_from: Instant,
     any_from: Instant,
-    /// The fewest bytes that the budget of writes did not have, and when it is asked again.
+    /// The fewest bytes that the budget of writes did not have, and the time of the next try.
     lacking: Option<(u64, Instant)>,
-    /// Copies that no program finds any more, and that were in use: names and bytes. They take their
-    /// room until no process has them.
+    /// Copies that no program finds any more, and that were in use: names and bytes. They take
+    /// their room until no process has them.
     leaving: VecDeque<(u64, u32, u64)>,
     pub(crate) counts: HostCounts,
 }

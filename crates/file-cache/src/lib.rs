@@ -15,8 +15,8 @@
 //!   program may not have read them yet.
 //! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no
 //!   other copy gets this name. The original must be the same before and after.
-//! * *A dataset is a directory and not a path* (`root`), and each process of a program decides whether
-//!   its path leads there.
+//! * *A dataset is a directory and not a path* (`root`), and each process of a program decides
+//!   whether its path leads there.
 //! * *A copy leaves only if no process has it open or mapped*: the kernel grants a write lease
 //!   then.
 //! * *Files that a copy cannot stand for are left out*: with extended attributes, with holes, or

@@ -187,7 +187,7 @@ mod tests {
         assert!(is_database(b"SQLite format 3\0more", &at("any")));
         let mut page = [0_u8; 64];
         page[16..20].copy_from_slice(&0xbeef_c0de_u32.to_ne_bytes());
-        // A database that nobody locks is a file like others.
+        // A database without locks is a file like others.
         assert!(!is_database(&page, &at("data.mdb")) && !is_database(&page, &at("one")));
         std::fs::write(at("lock.mdb"), b"").unwrap();
         std::fs::write(at("one-lock"), b"").unwrap();

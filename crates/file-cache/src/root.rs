@@ -1,7 +1,7 @@
 //! The directory of a dataset, as a process sees it.
 //!
-//! A dataset is not named by its path: in two containers, one path may lead to two file servers, and
-//! two paths to one. It is named by the device and the number of its directory, and by what is
+//! A dataset is not named by its path: in two containers, one path may lead to two file servers,
+//! and two paths to one. It is named by the device and the number of its directory, and by what is
 //! mounted below it. So bind mounts of one tree are one dataset, and share copies.
 
 use std::io;
@@ -104,8 +104,7 @@ fn status(name: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim().to_owned()))
 }
 
-/// Has the programs of a run compare originals from the moment on in which one of its datasets is
-/// another directory for this process, or something is mounted below it.
+/// Has the programs of a run compare originals once the mounts of one of its datasets change.
 pub(crate) fn watch_mounts(roots: Vec<(PathBuf, RootIdentity)>, trace: Trace, is_over: Arc<AtomicBool>) {
     let Ok(mounts) = std::fs::File::open("/proc/self/mountinfo") else { return trace.set_checks(true) };
     while !is_over.load(Ordering::Acquire) {

@@ -355,7 +355,7 @@ impl AnnouncedRun {
         let (watched, is_over) = (Trace::open(&run.directory.join("trace")), Arc::clone(&run.is_over));
         let thread = std::thread::Builder::new().name("foreread-mounts".to_owned());
         let started = watched.map(|trace| thread.spawn(move || watch_mounts(roots, trace, is_over)));
-        if !started.is_some_and(|started| started.is_ok()) {
+        if started.is_none_or(|started| started.is_err()) {
             run.trace.set_checks(true);
         }
         Ok(run)

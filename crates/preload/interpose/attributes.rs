@@ -175,7 +175,9 @@ stand_in! {
     };
     /// `ioctl`, of which some calls change flags of a file that is open for reading.
     ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int = {
-        if FLAG_CALLS.contains(&(request as u32)) && decision::is_copy(file, c"".as_ptr(), system::AT_EMPTY_PATH) {
+        if FLAG_CALLS.contains(&(request as u32))
+            && decision::is_copy(file, c"".as_ptr(), system::AT_EMPTY_PATH)
+        {
             return system::returned(-(system::EROFS as isize));
         }
         match next::IOCTL.get::<unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int>() {

@@ -1,5 +1,5 @@
-//! Starts of programs. One that does not load this library reads originals: a static program, one for
-//! other processors, or one without the environment. So the report can name it.
+//! Starts of programs. One that does not load this library reads originals: a static program, one
+//! for other processors, or one without the environment. So the report can name it.
 //!
 //! The price is that of reading the first bytes of the program, for each start. `execl` and its
 //! relatives, `fexecve` and system calls are not seen.

@@ -1,5 +1,5 @@
-//! `syscall` of libc, by which some programs look at descriptors (Node.js), change files, or restrict
-//! themselves.
+//! `syscall` of libc, by which some programs look at descriptors (Node.js), change files, or
+//! restrict themselves.
 //!
 //! What only reads is the kernel's: such opens get originals. Changes are noted, as those by the
 //! functions of libc.

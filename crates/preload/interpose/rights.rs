@@ -1,12 +1,12 @@
 //! Whether this process could open the original of a copy, and sees the same file at its path.
 //!
 //! Where each open compares the original, the process looks at the file by its path. So the kernel
-//! has decided whether it may search the directories. A file that all users may read needs no more,
-//! and for others the kernel is asked.
+//! has decided whether it may search the directories. A file that all users may read needs no more.
+//! For others, the kernel decides by `faccessat2`.
 //!
 //! On file servers, nothing is looked at for a hit but the directory of the dataset, whose inode is
-//! in memory. There, the process must have the rights of the process that has read the original, and
-//! the mount of the directory must be that of the run. Otherwise it compares, as on local disks.
+//! in memory. There, the process must have the rights of the one that has read the original. The
+//! mount of the directory must be that of the run. Otherwise it compares, as on local disks.
 
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -3,8 +3,11 @@
 //! | file | programs | content |
 //! |---|---|---|
 //! | table | read | a [`TableHeader`], a [`FileSlot`] per file, a [`CopyEntry`] per copy |
-//! | marks | write | a [`MarksHeader`], a byte per slot: not 0 if a program has changed what the path means, and a [`FileCell`] per slot: whether a program has changed a file, by any name |
+//! | marks | write | a [`MarksHeader`], a [`FileCell`] and a [`Mark`] per slot |
 //! | trace | write | a [`TraceHeader`] and a ring of [`OpenRecord`]s, for each run |
+//!
+//! A mark is not 0 if a program has changed what a path means. A cell has a file that a program has
+//! changed by any name.
 //!
 //! What programs can write makes them slower if it is damaged, and never wrong: a mark has the
 //! original opened, and a record is a hint. All fields that change are atomic. An entry of a copy
@@ -19,7 +22,7 @@ mod cells;
 #[path = "layout/programs.rs"]
 mod programs;
 
-pub use cells::{FileCell, FileCells, mixed};
+pub use cells::{FileCell, FileCells, MarksHeader, marks_bytes, mixed};
 pub use programs::{NAMES, PROGRAM_HEAD, ProgramKind, ProgramName};
 
 /// The first bytes of a table.
@@ -344,34 +347,6 @@ impl CopyEntry {
         self.copy_changed.store(changed as u64, Ordering::Relaxed);
         self.inode.store(inode, Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Release);
-    }
-}
-
-/// The beginning of the marks.
-#[repr(C)]
-pub struct MarksHeader {
-    /// [`MARKS_MAGIC`].
-    pub magic: u64,
-    /// Renames of directories that programs have begun. While it is not what the copying process
-    /// has seen, no path is certain, and originals are opened.
-    pub renames_begun: AtomicU64,
-    /// Those that have ended.
-    pub renames_ended: AtomicU64,
-    /// What the copying process has seen of those that have begun.
-    pub seen: AtomicU64,
-    /// Whether each open compares the original, because a program changes files unseen.
-    pub checks: AtomicU64,
-}
-
-/// The bytes of the marks of so many slots.
-pub const fn marks_bytes(slots: u64) -> u64 {
-    SMALL_HEADER_BYTES as u64 + slots * (size_of::<FileCell>() + size_of::<Mark>()) as u64
-}
-
-impl MarksHeader {
-    /// Whether a directory was renamed that the copying process has not seen yet.
-    pub fn is_renamed(&self) -> bool {
-        self.renames_begun.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire)
     }
 }
 

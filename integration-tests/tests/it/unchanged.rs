@@ -1,7 +1,7 @@
 //! `foreread run`: programs that are not changed, with and without local copies of their files.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

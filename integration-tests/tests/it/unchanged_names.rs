@@ -154,7 +154,8 @@ fn program_without_the_right_to_read_gets_no_copy() {
     }
 }
 
-/// Calls that the C library passes on to the kernel, and a program that is started by its descriptor.
+/// Calls that the C library passes on to the kernel, and a program that is started by its
+/// descriptor.
 #[test]
 // semantics: FILES-5
 fn copy_is_executable_and_no_call_changes_it() {

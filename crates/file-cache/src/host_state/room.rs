@@ -1,7 +1,7 @@
 //! The room of copies and the budget of writes: what is copied into them, and what leaves.
 //!
-//! A copy that no program finds any more may still be open in one. It takes its room until no process
-//! has it, so the disk never has more than it was given.
+//! A copy that no program finds any more may still be open in one. It takes its room until no
+//! process has it, so the disk never has more than it was given.
 
 use std::time::{Duration, Instant};
 
@@ -87,8 +87,8 @@ impl HostState {
         true
     }
 
-    /// Whether a copy next to the program finds room: those of this run's files leave for files that
-    /// are copied ahead only.
+    /// Whether a copy next to the program finds room: those of this run's files leave for files
+    /// that are copied ahead only.
     pub(super) fn fits(&self, bytes: u64) -> bool {
         let fixed = self.room.files().saturating_sub(self.earlier.held());
         fixed.saturating_add(bytes) <= self.room.for_files()

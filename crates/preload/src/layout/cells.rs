@@ -1,9 +1,25 @@
-//! Files that programs change, by their devices and numbers: whichever of its names a file is changed
-//! by, no copy of it is served again.
+//! Files that programs change, by their devices and numbers: whichever of its names a file is
+//! changed by, no copy of it is served again.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::slot_places;
+use super::{Mark, SMALL_HEADER_BYTES, slot_places};
+
+/// The beginning of the marks.
+#[repr(C)]
+pub struct MarksHeader {
+    /// [`MARKS_MAGIC`].
+    pub magic: u64,
+    /// Renames of directories that programs have begun. While it is not what the copying process
+    /// has seen, no path is certain, and originals are opened.
+    pub renames_begun: AtomicU64,
+    /// Those that have ended.
+    pub renames_ended: AtomicU64,
+    /// What the copying process has seen of those that have begun.
+    pub seen: AtomicU64,
+    /// Whether each open compares the original, because a program changes files unseen.
+    pub checks: AtomicU64,
+}
 
 /// A file of any name: twice a hash of its device and number, and 1 more if a program has changed
 /// it. 0: no file.
@@ -69,6 +85,18 @@ pub const fn mixed(state: u64, number: u64) -> u64 {
     mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     mixed ^ mixed >> 33
+}
+
+/// The bytes of the marks of so many slots.
+pub const fn marks_bytes(slots: u64) -> u64 {
+    SMALL_HEADER_BYTES as u64 + slots * (size_of::<FileCell>() + size_of::<Mark>()) as u64
+}
+
+impl MarksHeader {
+    /// Whether a directory was renamed that the copying process has not seen yet.
+    pub fn is_renamed(&self) -> bool {
+        self.renames_begun.load(Ordering::Acquire) != self.seen.load(Ordering::Acquire)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Unchanged programs over a file system on a server: what its storage is read for.
 
-use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
@@ -8,8 +7,7 @@ use foreread_lustre_testing::{LayoutSpec, StandInOptions};
 use serde_json::Value;
 
 use super::mounted;
-use crate::support::{foreread, number, run};
-use crate::unchanged::report;
+use crate::support::{foreread, run};
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;

@@ -13,16 +13,16 @@ use crate::listing::ListedFile;
 use crate::table::{NewTable, Table};
 use crate::writes::WriteBudget;
 
-/// A budget, and how often it was asked.
+/// A budget, and the number of tries.
 #[derive(Debug, Default)]
 struct Budget {
     bytes: AtomicU64,
-    asked: AtomicU64,
+    tries: AtomicU64,
 }
 
 impl WriteBudget for Budget {
     fn take(&self, bytes: u64) -> bool {
-        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.tries.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
     }
 
@@ -78,7 +78,7 @@ fn empty_budget_has_no_file_opened() {
     // Retries are no further files.
     (0..50).for_each(|_| state.record(1, OpenKind::Absent));
     assert!(next(&mut state).is_none());
-    assert_eq!((state.counts().over_budget, budget.asked.load(Ordering::Relaxed)), (20, 1));
+    assert_eq!((state.counts().over_budget, budget.tries.load(Ordering::Relaxed)), (20, 1));
     // Once there are bytes again, so are copies.
     budget.give_back(1 << 20);
     state.lacking = state.lacking.map(|(bytes, _)| (bytes, Instant::now()));

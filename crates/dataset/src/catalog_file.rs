@@ -32,27 +32,14 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
-use crate::made;
 use crate::value_columns::StoredValue;
+use crate::{catalog_version, made};
 
 /// The magic bytes at the beginning and the end of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
-/// The versions of the layout, which are values of [`VERSION_KEY`]. A catalog is written as the
-/// lowest version that can express it, so that older versions of foreread can read it.
-pub(crate) const VERSION: &str = "1";
-pub(crate) const VERSION_PACKED: &str = "2";
-/// Packed samples with values, or with places that are computed.
-pub(crate) const VERSION_VALUES: &str = "3";
-/// Packed samples of which some are decoded, or have several parts. Files of version 3 may have
-/// decoded samples too.
-pub(crate) const VERSION_DECODED: &str = "4";
-/// Members of zip archives with their checksums.
-pub(crate) const VERSION_CHECKED: &str = "5";
-/// The samples or the classes are in another order than that of their names: a list's, the user's.
-pub(crate) const VERSION_ORDERED: &str = "6";
-/// Samples of files whose last change is known, of any format.
-pub(crate) const VERSION_CHANGES: &str = "7";
 pub(crate) const VERSION_KEY: &str = "foreread.catalog";
+/// Set if the samples or the classes are in another order than that of their names.
+pub(crate) const ORDERED_KEY: &str = "foreread.ordered";
 pub(crate) const BASE_URL_KEY: &str = "foreread.base_url";
 pub(crate) const FORMAT_KEY: &str = "foreread.format";
 pub(crate) const FINGERPRINT_KEY: &str = "foreread.fingerprint";
@@ -109,7 +96,7 @@ impl CatalogFault {
     }
 }
 
-fn foreign(why: impl Into<String>) -> CatalogFault {
+pub(crate) fn foreign(why: impl Into<String>) -> CatalogFault {
     CatalogFault { kind: DatasetErrorKind::NotACatalog, why: why.into() }
 }
 
@@ -250,7 +237,7 @@ impl CatalogFile {
 
     /// Whether samples may be in another order than that of their names.
     pub(crate) fn is_ordered(&self) -> bool {
-        self.metadata(VERSION_KEY) == Some(VERSION_ORDERED)
+        self.metadata(ORDERED_KEY).is_some()
     }
 
     pub(crate) fn labels(&self) -> &[Arc<str>] {
@@ -444,7 +431,7 @@ impl DecodedCatalog {
             .filter_map(|pair| Some((pair.key()?.to_owned(), pair.value()?.to_owned())))
             .collect();
         let columns = ColumnSet::of(&schema)?;
-        let is_ordered = metadata.get(VERSION_KEY).is_some_and(|version| version == VERSION_ORDERED);
+        let is_ordered = metadata.contains_key(ORDERED_KEY);
         let mut dictionaries = BTreeMap::new();
         for block in footer.dictionaries().into_iter().flatten() {
             let (id, texts) = dictionary(pass.block(block, end)?, block, is_ordered)?;
@@ -572,19 +559,7 @@ pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault
     let footer = footer(bytes)?;
     let schema = footer.schema().and_then(|schema| schema.custom_metadata());
     let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
-    match version.and_then(|pair| pair.value()) {
-        Some(
-            VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED | VERSION_ORDERED
-            | VERSION_CHANGES,
-        ) => {}
-        Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
-            let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_CHANGES}"
-            );
-            return Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why });
-        }
-        _ => return Err(foreign("it is an Arrow file of another kind")),
-    }
+    catalog_version::check(version.and_then(|pair| pair.value()))?;
     let mut pairs = footer.custom_metadata().into_iter().flatten();
     let value = pairs.find(|pair| pair.key() == Some(CHECKSUM_KEY)).and_then(|pair| pair.value());
     let digits =

@@ -13,7 +13,8 @@ use arrow_array::{ArrayRef, UInt32Array};
 use arrow_schema::{DataType, Field};
 use foreread_tier::{Object, Version};
 
-use crate::catalog_file::{LOCATION_KEY, VERSION_CHANGES};
+use crate::catalog_file::LOCATION_KEY;
+use crate::catalog_version::VERSION_CHANGES;
 use crate::encode::CatalogHeader;
 
 /// The column's name.

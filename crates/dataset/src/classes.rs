@@ -13,6 +13,9 @@ use foreread_tier::{Object, OriginTier};
 use crate::names::SplitName;
 use crate::{DatasetError, DatasetErrorKind, IndexOptions};
 
+/// Directories that tools make and that are no classes.
+const NO_CLASSES: [&str; 3] = ["__MACOSX", "lost+found", "@eaDir"];
+
 /// The names of classes that a message has.
 const NAMED: usize = 5;
 
@@ -27,16 +30,7 @@ pub(crate) async fn of_files(
     options: &IndexOptions,
     objects: &[Object],
 ) -> Result<Option<Vec<String>>, DatasetError> {
-    let mut found: BTreeSet<&str> = BTreeSet::new();
-    let mut last = "";
-    for object in objects {
-        let label = SplitName::of(&object.path).label(&object.path);
-        // Neighbours have the same class.
-        if label != last && !label.is_empty() {
-            found.insert(label);
-        }
-        last = label;
-    }
+    let found: BTreeSet<&str> = labels_of(objects).collect();
     if let Some(given) = &options.classes {
         check(base_url, given, found.into_iter())?;
         return Ok(Some(given.clone()));
@@ -46,7 +40,21 @@ pub(crate) async fn of_files(
     }
     let mut all: BTreeSet<String> = found.into_iter().map(str::to_owned).collect();
     match origin.directories().await {
-        Ok(directories) => all.extend(directories),
+        Ok(directories) => {
+            let known = all.len();
+            all.extend(directories.into_iter().filter(|name| !NO_CLASSES.contains(&name.as_str())));
+            if all.len() > known && !options.is_selected() {
+                let found: HashSet<&str> = labels_of(objects).collect();
+                let empty: Vec<&str> =
+                    all.iter().map(String::as_str).filter(|name| !found.contains(name)).collect();
+                tracing::warn!(
+                    "{base_url}: {} directories have no samples, and are classes by their number: {}; set \
+                     `classes` if they are none",
+                    empty.len(),
+                    listed(empty.iter().copied(), empty.len())
+                );
+            }
+        }
         // A listing of everything has found all classes that have samples.
         Err(error) if !options.is_selected() => {
             tracing::debug!(%error, "classes without samples are unknown");
@@ -54,13 +62,24 @@ pub(crate) async fn of_files(
         Err(error) => {
             let message = format!(
                 "{base_url}: the classes of a part of the files have unknown numbers, because the \
-                 directories cannot be listed: {error}; set `classes` to the names of all classes in their \
-                 order, or to an empty list for samples without labels"
+                 directories cannot be listed: {error}; index them with `classes`, the names of all classes \
+                 in their order, or an empty list for samples without labels"
             );
             return Err(DatasetError::new(DatasetErrorKind::Listing, message).with_source(error));
         }
     }
     Ok(Some(all.into_iter().collect()))
+}
+
+/// The labels of these objects. Neighbours that have the same one are one.
+fn labels_of(objects: &[Object]) -> impl Iterator<Item = &str> {
+    let mut last = "";
+    objects.iter().filter_map(move |object| {
+        let label = SplitName::of(&object.path).label(&object.path);
+        let is_new = label != last && !label.is_empty();
+        last = label;
+        is_new.then_some(label)
+    })
 }
 
 /// Checks the user's classes: each occurs once, and each of `found` occurs. An empty list fits

@@ -13,7 +13,7 @@ use foreread_formats::Run;
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::VERSION_VALUES;
+use crate::catalog_version::VERSION_VALUES;
 use crate::encode::{CatalogHeader, ROWS, begin, finish, hash_text, hash_version};
 use crate::packed::IndexedShard;
 use crate::shard_columns::ShardColumns;

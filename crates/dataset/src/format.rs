@@ -234,8 +234,8 @@ pub(crate) fn detect<'a>(
         let ending = first.rfind('.').map_or("", |dot| &first[dot..]);
         let pattern = format!("**/*{ending}");
         tracing::warn!(
-            "{base_url}: {} of {all} objects are shards ({first}) and not all are of one kind: each object is \
-             taken as one sample; choose those of one kind with {}, or leave them out with {}",
+            "{base_url}: {} of {all} objects are shards ({first}) and not all are of one kind: each object \
+             is taken as one sample; choose those of one kind with {}, or leave them out with {}",
             shards.len(),
             setting("include").to(&pattern),
             setting("exclude").to(&pattern)
@@ -304,9 +304,12 @@ fn accompanies(path: &str, tars: &HashSet<&str>) -> bool {
     ];
     let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.split('.').next().unwrap_or(name);
+    let is_shard = Format::of_shard(name).is_some();
+    // Tables of logs and of unfinished writes.
+    let is_of_tables = |part: &str| ["_delta_log", "_temporary", "_meta"].contains(&part);
     Format::is_companion(path)
-        || directory.split('/').any(|part| part.starts_with('_'))
-        || Format::of_shard(name).is_none() && name.starts_with('_')
+        || directory.split('/').any(|part| is_of_tables(part) || part.starts_with('_') && !is_shard)
+        || !is_shard && name.starts_with('_')
         || ENDINGS.iter().any(|ending| ends_with(name, ending))
         || ["README", "LICENSE", "LICENCE", "NOTICE", "SHA256SUMS", "MD5SUMS"].contains(&stem)
         || path.strip_suffix(".parquet").is_some_and(|stem| tars.contains(stem))
@@ -315,7 +318,16 @@ fn accompanies(path: &str, tars: &HashSet<&str>) -> bool {
 /// Whether the ending of a name says that the file is one sample, or a part of one. The first bytes
 /// of others are looked at.
 pub(crate) fn is_named_as_sample(path: &str) -> bool {
-    const ENDINGS: [&str; 55] = [
+    const ENDINGS: [&str; 64] = [
+        "nc",
+        "nc4",
+        "cdf",
+        "h5ad",
+        "loom",
+        "hdf",
+        "he5",
+        "keras",
+        "ckpt",
         "jpg",
         "jpeg",
         "jpe",

@@ -291,7 +291,7 @@ async fn list(
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
         None if found.objects.is_empty() => Ok(found),
-        None => filter.check_matched(base_url).map(|()| found),
+        None => filter.check_matched(base_url, found.progress.resumed > 0).map(|()| found),
     }
 }
 
@@ -342,7 +342,7 @@ async fn named(
         None if !gone.is_empty() => Err(missing(base_url, &gone)),
         None => {
             found.objects.sort_by_key(|object| positions.get(&*object.path));
-            filter.check_matched(base_url).map(|()| found)
+            filter.check_matched(base_url, false).map(|()| found)
         }
     }
 }
@@ -393,7 +393,10 @@ async fn pack(
     mut progress: impl FnMut(IndexProgress),
 ) -> Result<Catalog, DatasetError> {
     let FoundObjects { mut objects, progress: mut so_far, .. } = found;
-    choose_format::drop_companions(base_url, &mut objects);
+    // What the user has named is data.
+    if options.objects.is_empty() {
+        choose_format::drop_companions(base_url, &mut objects);
+    }
     if format == Format::Tokens && options.format.is_none() {
         choose_format::keep_tokens(base_url, &mut objects);
     }
@@ -439,7 +442,7 @@ async fn pack(
         progress(so_far);
     })
     .await?;
-    partitions::add_labels(&mut shards);
+    partitions::add_labels(base_url, options, &mut shards);
     // A sum that does not fit is the largest number.
     let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
     if total == u64::MAX {

@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod catalog_version;
 mod changes;
 mod checksum;
 mod choose_format;

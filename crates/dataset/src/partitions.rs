@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use foreread_formats::{ColumnValues, ValueColumn};
 
+use crate::IndexOptions;
 use crate::packed::IndexedShard;
 use crate::values::LABEL;
 
@@ -19,7 +20,7 @@ const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
 /// Adds the labels of partitions to the samples of shards. A column in one of the files precedes
 /// them.
-pub(crate) fn add_labels(shards: &mut [IndexedShard]) {
+pub(crate) fn add_labels(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
     let has_labels = |shard: &IndexedShard| {
         shard.rows.computed() > 0 || shard.rows.extra().values.iter().any(|column| column.name == LABEL)
     };
@@ -28,6 +29,14 @@ pub(crate) fn add_labels(shards: &mut [IndexedShard]) {
     let numbers: Option<Vec<Option<i64>>> = (labels.iter())
         .map(|label| if label == MISSING { Some(None) } else { label.parse().ok().map(Some) })
         .collect();
+    // The user's classes are texts, also if these are digits.
+    let numbers = numbers.filter(|_| options.classes.is_none());
+    if numbers.is_some() && options.is_selected() {
+        tracing::warn!(
+            "{base_url}: the labels of the selected partitions are integers; if other partitions have \
+             texts, set `classes` to all of them, for the numbers of the whole dataset"
+        );
+    }
     for (at, shard) in shards.iter_mut().enumerate() {
         let count = shard.rows.rows();
         let values = match &numbers {
@@ -82,7 +91,7 @@ mod tests {
             IndexedShard { object, rows, skipped: 0 }
         };
         let mut shards: Vec<IndexedShard> = paths.iter().map(shard).collect();
-        add_labels(&mut shards);
+        add_labels("", &IndexOptions::default(), &mut shards);
         shards.iter().map(|shard| Some(shard.rows.extra().values.first()?.values.clone())).collect()
     }
 

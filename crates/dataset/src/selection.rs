@@ -36,23 +36,31 @@ impl GlobFilter {
             .is_some_and(|path| self.exclude.matches(path) || self.exclude.matches(&format!("{path}/")))
     }
 
-    /// Checks that each included pattern has matched a path.
+    /// Checks that each included name has matched a path. Globs that match nothing are a warning,
+    /// because users list endings that may be absent. A listing that was resumed knows matches of
+    /// selected paths only.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Invalid`] with the number and the first of those that have not.
-    pub(crate) fn check_matched(&self, base_url: &str) -> Result<(), DatasetError> {
-        let Some(include) = &self.include else { return Ok(()) };
-        let unmatched: Vec<&str> = (include.texts.iter().zip(&include.matched))
+    /// [`DatasetErrorKind::Invalid`] with the number and the first of the names that have not.
+    pub(crate) fn check_matched(&self, base_url: &str, is_resumed: bool) -> Result<(), DatasetError> {
+        let Some(include) = self.include.as_ref().filter(|_| !is_resumed) else { return Ok(()) };
+        let (globs, unmatched): (Vec<&str>, Vec<&str>) = (include.texts.iter().zip(&include.matched))
             .filter_map(|(text, matched)| (!matched).then_some(text.as_str()))
-            .collect();
+            .partition(|text| text.contains(['*', '?', '[', '{']));
+        if !globs.is_empty() {
+            let (count, all) = (globs.len(), include.texts.len());
+            tracing::warn!(
+                "{base_url}: {count} of {all} globs in `include` match nothing: {}",
+                listed(globs.into_iter(), count)
+            );
+        }
         if unmatched.is_empty() {
             return Ok(());
         }
         let (count, all) = (unmatched.len(), include.texts.len());
         let message = format!(
-            "{base_url}: {count} of {all} globs in `include` match nothing: {}; they are compared with paths \
-             below {base_url}. Correct or remove them (endings that may be absent fit one glob: \
-             '**/*.{{jpg,png}}')",
+            "{base_url}: {count} of {all} names in `include` match nothing: {}; they are compared with paths \
+             below {base_url}. Correct or remove them",
             listed(unmatched.into_iter(), count)
         );
         Err(DatasetError::new(DatasetErrorKind::Invalid, message))

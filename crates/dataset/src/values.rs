@@ -100,7 +100,7 @@ pub(crate) fn tables(
     classes: Option<&[String]>,
 ) -> Result<Vec<ValueTable>, DatasetError> {
     let invalid = |why: String| DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}"));
-    if classes.is_some() && !have_classes(shards) {
+    if classes.is_some_and(|classes| !classes.is_empty()) && !have_classes(shards) {
         let why = "`classes` has no effect: the samples have no labels that are texts; leave it out";
         return Err(invalid(why.to_owned()));
     }

@@ -300,6 +300,13 @@ pub(crate) fn absolute(target: &str) -> String {
     }
 }
 
+/// Whether all of these names are below one directory.
+fn is_one_directory(objects: &[String]) -> bool {
+    let first = |name: &String| Some(name.split_once('/')?.0.to_owned());
+    let Some(class) = objects.first().and_then(first) else { return false };
+    objects.iter().all(|name| first(name).as_ref() == Some(&class))
+}
+
 /// Lists the dataset of `targets` into a catalog.
 ///
 /// # Errors
@@ -322,8 +329,20 @@ pub(crate) async fn index(
     {
         return Err(error);
     }
+    let storage = shared.options(&targets.storage);
+    let (url, objects, origin) = match registry.find(&url)?.open(&url, &storage, context).await {
+        Err(error) if error.kind() == foreread_tier::ErrorKind::Denied && is_one_directory(&objects) => {
+            // Its parent, which has the classes, may be closed.
+            let class = objects[0].split_once('/').map_or("", |(class, _)| class).to_owned();
+            let inner = format!("{}/{class}", url.trim_end_matches('/'));
+            tracing::warn!("{inner}: samples have no labels, because {url} cannot be opened: {error}");
+            let objects = objects.iter().map(|name| name[class.len() + 1..].to_owned()).collect();
+            let origin = registry.find(&inner)?.open(&inner, &storage, context).await?;
+            (inner, objects, origin)
+        }
+        opened => (url, objects, opened?),
+    };
     let options = options.naming(objects);
-    let origin = registry.find(&url)?.open(&url, &shared.options(&targets.storage), context).await?;
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)
 }
 

@@ -117,7 +117,7 @@ fn named(shards: &[String], format: Option<Format>) -> Result<Target> {
         }
     }
     let root = base.find("://").map_or(0, |scheme| scheme + 3);
-    let is_class = are_samples(shards, format) && shards.iter().any(|name| directory(name) == base.len());
+    let is_class = are_samples(shards, format) && shards.iter().all(|name| directory(name) == base.len());
     let above = &base[..directory(&base[..base.len().saturating_sub(1)])];
     if is_class && above.len() > root {
         base = above;

@@ -183,8 +183,8 @@ impl PySample {
         }
     }
 
-    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it is
-    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it
+    /// is closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
     fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         values::as_file(slf.as_any())
     }
@@ -237,8 +237,8 @@ impl PyField {
         self.id
     }
 
-    /// The part as a file for reading, without a copy of its bytes, which the file holds until it is
-    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    /// The part as a file for reading, without a copy of its bytes, which the file holds until it
+    /// is closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
     fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         values::as_file(slf.as_any())
     }

@@ -228,8 +228,8 @@ impl SharedSample {
         self.held.get("sample").map(SharedBytes::is_shared)
     }
 
-    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it is
-    /// closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
+    /// The sample as a file for reading, without a copy of its bytes, which the file holds until it
+    /// is closed. For `PIL.Image.open`, `numpy.load`, `h5py.File`.
     fn open<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         values::as_file(slf.as_any())
     }

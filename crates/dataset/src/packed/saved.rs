@@ -176,8 +176,8 @@ impl SavedDirectory<'_> {
             let there: BTreeSet<&str> = objects.iter().map(|object| file_name(&object.path)).collect();
             if let Some(missing) = names.difference(&there).next().filter(|_| !is_selected) {
                 let message = format!(
-                    "{}: {} is missing, which {STATE} next to it lists; copy it again, or choose the rest with \
-                     {}",
+                    "{}: {} is missing, which {STATE} next to it lists; copy it again, or choose the rest \
+                     with {}",
                     below(self.base_url, path),
                     missing.escape_debug(),
                     setting("include")

@@ -94,7 +94,8 @@ pub async fn packed(
         let parts = made.more(rows.len() - 1).len() + 1;
         if parts > MOST_PARTS {
             let why = format!(
-                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a shorter {}",
+                "sample {} has pieces of {parts} documents, and at most {MOST_PARTS} are read: set a \
+                 shorter {}",
                 rows.len() - 1,
                 setting("pack")
             );

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ._native import MAX_EPOCHS, Batch, Loader
 from ._stats import Waits
@@ -27,6 +27,13 @@ _AHEAD = 2
 
 #: An iteration that is left after at most this many batches does not count as an epoch.
 _LOOKED_AT = 4
+
+
+def raise_error(error: BaseException) -> NoReturn:
+    """Raises the exception of a batch. StopIteration would look like the end of an epoch."""
+    if isinstance(error, StopIteration):
+        raise RuntimeError("a function of the loader, such as transform or collate_fn, has raised StopIteration") from error
+    raise error
 
 
 @dataclass(slots=True)
@@ -145,7 +152,7 @@ class EpochStream:
                 return made
             if self._error is not None:
                 self.failed = True
-                raise self._error
+                raise_error(self._error)
             self._finish(True)
             if at == 0 and self._batches > 0:
                 raise CorruptError("no sample of the epoch can be read or decoded, and all were skipped")

@@ -229,8 +229,8 @@ pub(super) fn total(out: &mut impl Write, report: &Report) -> Result<()> {
     if peers.late + peers.lost + agent.direct_samples > 0 {
         writeln!(
             out,
-            "direct       {} samples of late ranks, {} of silent ranks and {} of the node's cache were read from \
-             storage",
+            "direct       {} samples of late ranks, {} of silent ranks and {} of the node's cache were read \
+             from storage",
             peers.late, peers.lost, agent.direct_samples
         )?;
     }

@@ -43,6 +43,8 @@ class EpochRun:
     error: Exception | None = None
     #: The samples of the batches passed so far, while another iteration gets them again. None once the epoch counts as done.
     looked_at: list[Batch] | None = field(default_factory=list)
+    #: The number of looks.
+    looks: int = 0
     #: Batches of samples that another iteration gets again.
     again: deque[Batch] = field(default_factory=deque)
 

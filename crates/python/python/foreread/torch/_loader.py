@@ -22,6 +22,7 @@ from .._items import FieldLabels
 from .._native import MAX_EPOCHS, Batch, Loader, Sample
 from .._outlook import Picture
 from .._stats import Stats, Waits
+from .._stream import raise_error
 from ..errors import ClosedError, ConfigError, CorruptError
 from ._decode import Decode, decoder, raw
 from ._epoch import Epoch, EpochRun
@@ -43,6 +44,9 @@ _REFUSED = {
 
 #: The worker arguments that a warning has named.
 _IGNORED: set[str] = set()
+
+#: How often the first batch of an epoch is given again before the epoch counts as left.
+_MOST_LOOKS = 2
 
 T = TypeVar("T")
 
@@ -314,8 +318,11 @@ class DataLoader:
 
     def _begin(self) -> int:
         """Begins an iteration, and returns its number."""
-        epoch, consumed = self._start()
         run = self._run
+        if run is not None and run.looked_at is not None and run.looks >= _MOST_LOOKS:
+            # A loop that is left after each first batch wants other batches.
+            self._finish_look(run)
+        epoch, consumed = self._start()
         self._iterations += 1
         if run is not None and run.looked_at is not None and run.error is None and (run.epoch, run.consumed) == (epoch, consumed):
             # No jump, which cooperating ranks would have to make together. Batches are made anew, because the caller may
@@ -323,6 +330,7 @@ class DataLoader:
             run.again = deque(run.looked_at + self._in_flight() + list(run.again))
             self._clear()
             run.looked_at, run.given, run.delivered = [], 0, False
+            run.looks += 1
             self._substitute = run.substitute
         else:
             self._clear()
@@ -386,7 +394,7 @@ class DataLoader:
             if outcome.error is None:
                 return outcome.made
             try:
-                raise outcome.error
+                raise_error(outcome.error)
             finally:
                 # Its traceback holds this frame.
                 del outcome
@@ -414,6 +422,9 @@ class DataLoader:
         if not run.ended:
             run.ended = True
             self._finish_look(run)
+            if self._position[0] == run.epoch:
+                # The last batch has failed.
+                self._position = (run.epoch + 1, 0)
             # Marks the last batch as done before the next epoch.
             self._native.watch()
 

@@ -67,7 +67,7 @@ class _Pool:
 
     def _start(self) -> None:
         begun = threading.Event()
-        thread = threading.Thread(target=_work, args=(self._jobs, begun), name="foreread-transform", daemon=True)
+        thread = threading.Thread(target=_work, args=(self._jobs, begun, _device()), name="foreread-transform", daemon=True)
         _threads.add(thread)
         operators = torch.get_num_threads()
         thread.start()
@@ -87,8 +87,16 @@ def one_operator_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _work(jobs: _Jobs, begun: threading.Event) -> None:
+def _device() -> int | None:
+    """The caller's CUDA device, if CUDA is in use."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+def _work(jobs: _Jobs, begun: threading.Event, device: int | None) -> None:
     try:
+        if device is not None:
+            # Each thread has a device of its own, and begins with the first one.
+            torch.cuda.set_device(device)
         # A thread takes the number of all threads at its first look.
         torch.get_num_threads()
         torch.set_num_threads(1)
@@ -235,9 +243,11 @@ class Pipeline(Generic[B, I, T]):
         # An empty batch has one part, which is empty.
         parts = [range(at, min(at + each, count)) for at in range(0, max(1, count), each)]
         job: _Job[B, I, T] = _Job(batch, parts)
-        self._in_flight.append((batch, job))
         for number in range(len(parts)):
             pool.submit(partial(job.run, make, join, number))
+        # Last: an interrupt before it loses the batch, which the loader sees by its number and reads again. A batch in
+        # flight has all of its parts.
+        self._in_flight.append((batch, job))
 
     def _waited(self, batch: B, job: _Job[B, I, T]) -> Outcome:
         begun = time.monotonic()

@@ -634,16 +634,18 @@ mod tests {
 
     #[tokio::test]
     // semantics: SAMPLE-24
-    async fn globs_that_match_nothing_are_counted_and_named() {
+    async fn names_that_match_nothing_are_counted_and_named() {
         let paths = ["a/1.jpg", "b[1].jpg"];
         let including =
             |globs: &[&str]| globs.iter().fold(IndexOptions::default(), |all, glob| all.including(*glob));
-        let error = index(&paths, including(&["a/*", "a/2.jpg", "c/*", "a/1.jpg"])).await.unwrap_err();
+        let error = index(&paths, including(&["a/*", "a/2.jpg", "c/*", "c/1.jpg", "a/1.jpg"])).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Invalid);
         assert!(
-            error.to_string().contains("2 of 4 globs in `include` match nothing: a/2.jpg, c/*;"),
+            error.to_string().contains("2 of 5 names in `include` match nothing: a/2.jpg, c/1.jpg;"),
             "{error}"
         );
+        // Endings may be absent.
+        assert_eq!(index(&paths, including(&["a/*", "**/*.png"])).await.unwrap(), ["a/1.jpg"]);
         // A name is a name, whatever characters are in it.
         assert_eq!(index(&paths, including(&["b[1].jpg"])).await.unwrap(), ["b[1].jpg"]);
     }

@@ -169,7 +169,8 @@ mod tests {
         for (names, url, objects) in [
             (&["/d/cat/1.jpg", "/d/cat/2.jpg"][..], "/d", &["cat/1.jpg", "cat/2.jpg"][..]),
             (&["/d/cat/1.jpg", "/d/dog/1.jpg"], "/d", &["cat/1.jpg", "dog/1.jpg"]),
-            (&["/d/cat/1.jpg", "/d/cat/x/2.jpg"], "/d", &["cat/1.jpg", "cat/x/2.jpg"]),
+            (&["/d/cat/1.jpg", "/d/cat/x/2.jpg"], "/d/cat", &["1.jpg", "x/2.jpg"]),
+            (&["/d/top.jpg", "/d/cat/1.jpg"], "/d", &["top.jpg", "cat/1.jpg"]),
             (&["/d/cat/1.npy", "/d/cat/2.npy"], "/d", &["cat/1.npy", "cat/2.npy"]),
             (&["s3://b/cat/1.jpg", "s3://b/cat/2.jpg"], "s3://b", &["cat/1.jpg", "cat/2.jpg"]),
             (&["s3://b/1.jpg", "s3://b/2.jpg"], "s3://b", &["1.jpg", "2.jpg"]),

@@ -40,14 +40,14 @@ def number(sample):
 
 def batches():
     if kind == "weighted":
-        files = Dataset(data, number, **settings)
+        files = Dataset(data, number, decode="bytes", **settings)
         weights = [1 + at % 4 for at in range(len(files))]
         sampler = WeightedRandomSampler(weights, len(files), generator=torch.Generator().manual_seed(3))
         loader = wrap(Plain(files, 10, sampler=sampler))
     elif kind == "workers":
-        loader = wrap(Plain(Dataset(data, number, **settings), 10, shuffle=True, num_workers=4))
+        loader = wrap(Plain(Dataset(data, number, decode="bytes", **settings), 10, shuffle=True, num_workers=4))
     elif kind == "loader":
-        loader = DataLoader(data, batch_size=10, seed=7, epochs=epochs, transform=number, **settings)
+        loader = DataLoader(data, batch_size=10, seed=7, epochs=epochs, transform=number, decode="bytes", **settings)
     else:
         for batch in foreread.Loader(data, batch_size=10, epochs=epochs, seed=9, **settings):
             yield [number(sample) for sample in batch]

@@ -75,8 +75,28 @@ def test_class_keeps_its_number_in_every_part(directory: Path) -> None:
 
 # semantics: SAMPLE-24
 def test_names_that_match_nothing_are_counted(directory: Path) -> None:
-    with pytest.raises(foreread.Error, match="2 of 3 globs in `include` match nothing: no/1, no/2"):
+    with pytest.raises(foreread.Error, match="2 of 3 names in `include` match nothing: no/1, no/2"):
         foreread.index(directory, include=["class0/000.bin", "no/1", "no/2"])
+
+
+# semantics: SAMPLE-3, SAMPLE-4
+def test_orders_that_are_not_by_name_are_kept(directory: Path, tmp_path: Path) -> None:
+    names = ["class2", "class0", "class3", "class1"]
+    foreread.index(directory, classes=names).save(tmp_path / "c.foreread")
+    catalog = foreread.Catalog.open(tmp_path / "c.foreread")
+    assert catalog.labels == names
+    assert [catalog.label(number) for number in (0, 25, 50, 75)] == [1, 3, 0, 2]
+    files = [directory / "class2" / "050.bin", directory / "class0" / "001.bin"]
+    with foreread.Source(files) as source:
+        assert [source.find(path) for path in ("class2/050.bin", "class0/001.bin", "class0/000.bin")] == [0, 1, None]
+
+
+# semantics: SAMPLE-4
+def test_file_above_the_classes_does_not_number_them(directory: Path) -> None:
+    (directory / "top.bin").write_bytes(b"x")
+    files = [directory / "top.bin", directory / "class0" / "000.bin", directory / "class1" / "025.bin"]
+    catalog = foreread.index(files)
+    assert [catalog.label(number) for number in range(3)] == [None, 0, 1]
 
 
 @pytest.mark.parametrize("name", ["c.arrow", "c.feather", "c.foreread", "c"])

@@ -133,7 +133,7 @@ def test_remedies_are_arguments_of_python(directory: Path, tmp_path: Path) -> No
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({"a": [b"1"], "b": [b"2"]}), tmp_path / "x.parquet")
-    with pytest.raises(foreread.ConfigError, match=r"choose one with field=: a, b.*help\(foreread.index\).*format='files'"):
+    with pytest.raises(foreread.ConfigError, match="choose one with field=: a, b"):
         foreread.index(tmp_path / "x.parquet")
     assert "set origin_limit=)" in str(foreread.plan(directory, epochs=2))
 

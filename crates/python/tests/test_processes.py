@@ -369,7 +369,7 @@ def test_forked_child_reads_through_its_parents_wrap(directory: Path) -> None:
         data = Files(sys.argv[1])
         loader = torch.utils.data.DataLoader(data, 8, shuffle=True, collate_fn=list)
         wrapped = foreread.torch.wrap(loader, memory="16MiB")
-        ours = torch.utils.data.DataLoader(foreread.torch.Dataset(sys.argv[1]), 1, shuffle=True)
+        ours = torch.utils.data.DataLoader(foreread.torch.Dataset(sys.argv[1], decode="bytes"), 1, shuffle=True)
         more = foreread.torch.wrap(ours)
         def train():
             for _ in range(2):

@@ -93,6 +93,14 @@ def test_exception_loses_one_batch(images: Path, way: str, workers: int) -> None
             assert next(iterator, None) is None
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+# semantics: PY-18
+def test_stop_iteration_of_a_transform_is_no_end(images: Path, workers: int) -> None:
+    with WAYS["loader"](images, Failing(images, StopIteration()), workers) as loader:
+        found, raised = labels_despite(iter(loader), RuntimeError)
+    assert raised == 1 and len(found) == SAMPLES - 10
+
+
 @pytest.mark.parametrize("way", WAYS)
 # semantics: PY-18
 def test_interrupt_leaves_the_iterator_usable(images: Path, way: str) -> None:
@@ -213,6 +221,12 @@ def test_look_at_one_batch_uses_up_no_epoch(images: Path, folder: Any, workers: 
             next(iter(ours))
         report = ours._native.report()
         assert report["origin_requests"] <= 2 * SAMPLES, "a look does not read again"
+
+
+def test_loop_left_after_each_first_batch_gets_others(images: Path) -> None:
+    with DataLoader(images, 8, transform=to_tensor) as ours:
+        first = [next(iter(ours))[1].tolist() for _ in range(6)]
+    assert first[0] == first[2] and first[2] != first[3] and first[3] == first[5]
 
 
 def test_second_batch_is_more_than_a_look(images: Path, folder: Any) -> None:

@@ -46,7 +46,7 @@ _REFUSED = {
 _IGNORED: set[str] = set()
 
 #: How often the first batch of an epoch is given again before the epoch counts as left.
-_MOST_LOOKS = 2
+_MOST_LOOKS = 3
 
 T = TypeVar("T")
 

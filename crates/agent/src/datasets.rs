@@ -6,9 +6,9 @@
 //!
 //! A dataset is opened for its first job and closed after its last one, so that its mount is free.
 //! One that took longer to open than its job waits stays open for a while without a job: the job
-//! asks again. Its samples stay in memory and on disks. A dataset without jobs and samples is forgotten, with
-//! its catalog. The price: a job that comes later opens it again, and has to send the catalog if it
-//! was forgotten.
+//! asks again. The samples of a closed dataset stay in memory and on disks. A dataset without jobs
+//! and samples is forgotten, with its catalog. The price: a job that comes later opens it again,
+//! and has to send the catalog if it was forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

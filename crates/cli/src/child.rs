@@ -2,9 +2,9 @@
 //!
 //! The command is started as it would be without this process: signals that this one was started to
 //! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that
-//! other processes send to this one. Those of the terminal's keys reach it anyway. The price is that
-//! a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for each process
-//! itself: the kernel does not stop one that nobody could continue.
+//! other processes send to this one. Those of the terminal's keys reach it anyway. The price is
+//! that a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for each
+//! process itself: the kernel does not stop one that nobody could continue.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -148,8 +148,8 @@ extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _: *mut
     }
 }
 
-/// Sends a signal to the command, or keeps it until that has started. After the command's end, it is
-/// this process's.
+/// Sends a signal to the command, or keeps it until that has started. After the command's end, it
+/// is this process's.
 fn send(signal: libc::c_int) {
     match PROGRAM.load(Ordering::SeqCst) {
         0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),

@@ -405,7 +405,7 @@ impl AgentState {
         // A job that attaches uses what it has found a moment later.
         let Ok(_nobody_attaches) = self.attaching.try_write() else { return };
         for dataset in self.datasets.all() {
-            if self.is_used(dataset.id) || self.warmings.contains(dataset.id) {
+            if self.is_used(dataset.id) || self.warmings.contains(dataset.id) || dataset.is_awaited() {
                 continue;
             }
             dataset.hosted.close();

@@ -5,9 +5,10 @@
 //! and compares what it finds itself.
 //!
 //! A dataset is opened for its first job and closed after its last one, so that its mount is free.
-//! Its samples stay in memory and on disks. A dataset without jobs and samples is forgotten, with
-//! its catalog. The price: a job that comes later opens it again, and has to send the catalog if it
-//! was forgotten.
+//! One that took longer to open than its job waits stays open for a while without a job: the job
+//! asks again. The samples of a closed dataset stay in memory and on disks. A dataset without jobs
+//! and samples is forgotten, with its catalog. The price: a job that comes later opens it again,
+//! and has to send the catalog if it was forgotten.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,9 @@ use crate::origin_name::origin_name;
 /// How long a job waits for its datasets to be opened. It is shorter than the time after which the
 /// job gives up the agent ([`foreread_agent_client`]), so the job hears the reason.
 pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a dataset stays open until its first job is there.
+const FIRST_JOB_PATIENCE: Duration = Duration::from_secs(180);
 
 /// What makes a dataset the same for two jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -63,9 +67,16 @@ pub(crate) struct KnownDataset {
     pub(crate) hosted: HostedDataset,
     /// When a job last began or ended.
     pub(crate) used: Instant,
+    /// Until when its first job since it was opened may come. `None`: it was there.
+    awaited: Option<Instant>,
 }
 
 impl KnownDataset {
+    /// Whether its first job since it was opened may still come.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.is_some_and(|until| Instant::now() < until)
+    }
+
     /// The memory that all of its samples take, at most.
     pub(crate) fn most_memory(&self) -> u64 {
         self.bytes.saturating_add(self.samples.saturating_mul(NodeStore::FOOTPRINT.of(0) + 64))
@@ -153,6 +164,9 @@ impl Datasets {
             (Some(known), _) if known.hosted.is_open() => Ok(known.id),
             (Some(known), _) => {
                 let again = hosted(&key, known.hosted.catalog().clone(), &known.origin, opener).await?;
+                if let Some(known) = self.lock().get_mut(&key) {
+                    known.awaited = Some(Instant::now() + FIRST_JOB_PATIENCE);
+                }
                 known.hosted.open_as(&again);
                 Ok(known.id)
             }
@@ -190,6 +204,7 @@ impl Datasets {
         let now = Instant::now();
         for dataset in self.lock().values_mut().filter(|dataset| ids.contains(&Some(dataset.id))) {
             dataset.used = now;
+            dataset.awaited = None;
         }
     }
 
@@ -264,5 +279,6 @@ async fn open(
     };
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
     let (samples, bytes, used) = (hosted.sizes().len(), hosted.sizes().total(), Instant::now());
-    Ok(KnownDataset { key, id, url, origin, on_disk, samples, bytes, hosted, used })
+    let awaited = Some(used + FIRST_JOB_PATIENCE);
+    Ok(KnownDataset { key, id, url, origin, on_disk, samples, bytes, hosted, used, awaited })
 }

@@ -47,9 +47,9 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Op
             known.unwrap_or_else(|| {
                 let (work, ended, of) = (open(), Arc::clone(&self.0), key.clone());
                 let task = runtime.spawn(async move {
-                    let opened = work.await;
-                    ended.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
-                    opened
+                    // Made here, not before: a runtime that ends drops the task within this lock.
+                    let _under_way = UnderWay(ended, of);
+                    work.await
                 });
                 let opening = async move { task.await.unwrap_or_else(|error| Err(error.to_string())) };
                 let opening = opening.boxed().shared();
@@ -63,6 +63,15 @@ impl<K: Clone + Eq + Hash + Send + 'static, V: Clone + Send + Sync + 'static> Op
     /// Whether a key is being opened.
     pub(crate) fn contains(&self, key: &K) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(key)
+    }
+}
+
+/// Removes an opening that has ended, by a panic, too.
+struct UnderWay<K: Eq + Hash, V>(Arc<OpeningTable<K, V>>, K);
+
+impl<K: Eq + Hash, V> Drop for UnderWay<K, V> {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
     }
 }
 
@@ -85,6 +94,15 @@ mod tests {
         let other = openings.wait(&2, later, &runtime, || Box::pin(ready(Ok(7))));
         assert_eq!(other.await, Some(Ok(7)));
         assert!(!openings.contains(&2), "it is opened again after a failure");
+    }
+
+    #[tokio::test]
+    async fn opening_that_panics_is_begun_again() {
+        let (openings, runtime) = (Openings::<u32, u32>::default(), Handle::current());
+        let later = Instant::now() + Duration::from_secs(60);
+        let failed = openings.wait(&1, later, &runtime, || Box::pin(async { panic!("a fault") })).await;
+        assert!(matches!(failed, Some(Err(_))), "{failed:?}");
+        assert_eq!(openings.wait(&1, later, &runtime, || Box::pin(ready(Ok(7)))).await, Some(Ok(7)));
     }
 
     #[tokio::test]

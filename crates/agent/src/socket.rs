@@ -46,7 +46,10 @@ pub fn directory_holder(socket: &Path) -> Option<u32> {
     let process: u32 = text.strip_prefix("process ")?.split(' ').next()?.parse().ok()?;
     // Another process may have got the number since.
     let mut open = std::fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
-    open.any(|file| file.path().metadata().ok().map(id) == Some(found)).then_some(process)
+    // Only its name is read of other files, which may be on a mount that hangs.
+    let is_lock = |path: &Path| path.read_link().is_ok_and(|target| target.ends_with(LOCK));
+    open.any(|file| is_lock(&file.path()) && file.path().metadata().ok().map(id) == Some(found))
+        .then_some(process)
 }
 
 /// Locks the directory of a socket for this process. Removes a socket that an ended agent has left.

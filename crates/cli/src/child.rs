@@ -2,8 +2,9 @@
 //!
 //! The command is started as it would be without this process: signals that this one was started to
 //! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that
-//! other processes send to this one. Those of the terminal reach it anyway. The price is that a
-//! signal to the whole process group arrives twice.
+//! other processes send to this one. Those of the terminal's keys reach it anyway. The price is
+//! that a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for each
+//! process itself: the kernel does not stop one that nobody could continue.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,7 +21,7 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// The signals that are for the command: those that end a process, and those by which programs are
 /// told something (Slurm's `--signal`).
-const PASSED: [libc::c_int; 10] = [
+const PASSED: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -30,11 +31,19 @@ const PASSED: [libc::c_int; 10] = [
     libc::SIGALRM,
     libc::SIGWINCH,
     libc::SIGCONT,
-    libc::SIGTSTP,
 ];
 
-/// The command's process. 0: it has not started.
+/// Those of them that end this process once the command has ended.
+const ENDING: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
+
+/// The command's process. 0: it has not started. [`ENDED`]: it has ended.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
+
+/// The number of a process that has ended, which another process may get.
+const ENDED: i32 = -1;
+
+/// The signals that this process was started to ignore, a bit each.
+static IGNORED: AtomicU64 = AtomicU64::new(0);
 
 /// The signals that came before it has started, a bit each.
 static EARLY: AtomicU64 = AtomicU64::new(0);
@@ -52,11 +61,42 @@ pub fn spawn(command: &mut Command) -> Result<Result<Child, ExitCode>> {
             Ok(Ok(child))
         }
         Err(error) => {
+            PROGRAM.store(ENDED, Ordering::SeqCst);
             output::complain(&format!("cannot run {}: {error}", command.get_program().display()));
             let is_missing = error.kind() == io::ErrorKind::NotFound;
             Ok(Err(ExitCode::from(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE })))
         }
     }
+}
+
+/// Waits until the command has ended. Signals are not passed on any more then.
+pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    while !has_ended(child, 0)? {}
+    child.wait()
+}
+
+/// How the command has ended, if it has.
+pub fn try_wait(child: &mut Child) -> io::Result<Option<ExitStatus>> {
+    if has_ended(child, libc::WNOHANG)? { child.wait().map(Some) } else { Ok(None) }
+}
+
+/// Whether the command has ended. Its number stays its own until it is waited for.
+fn has_ended(child: &Child, options: libc::c_int) -> io::Result<bool> {
+    // SAFETY: all zeros are a value of this structure, which the call fills.
+    let (result, found) = unsafe {
+        let mut found: libc::siginfo_t = std::mem::zeroed();
+        let options = libc::WEXITED | libc::WNOWAIT | options;
+        (libc::waitid(libc::P_PID, child.id(), &raw mut found, options), found)
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) };
+    }
+    let has_ended = found.si_signo != 0;
+    if has_ended {
+        PROGRAM.store(ENDED, Ordering::SeqCst);
+    }
+    Ok(has_ended)
 }
 
 const fn bit(signal: libc::c_int) -> u64 {
@@ -67,6 +107,11 @@ const fn bit(signal: libc::c_int) -> u64 {
 /// each: the command begins so, and may handle them.
 fn pass_signals() -> io::Result<u64> {
     let mut ignored = 0;
+    // SAFETY: no handler is called. The exit code of the command would be lost if this were
+    // ignored.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_IGN {
+        ignored |= bit(libc::SIGCHLD);
+    }
     let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *mut libc::c_void) = pass_on;
     for signal in PASSED {
         // SAFETY: all zeros are a value of this structure, and both calls read or fill one.
@@ -79,6 +124,7 @@ fn pass_signals() -> io::Result<u64> {
             let result = libc::sigaction(signal, &raw const action, &raw mut before);
             if result == 0 && before.sa_sigaction == libc::SIG_IGN {
                 ignored |= bit(signal);
+                IGNORED.fetch_or(bit(signal), Ordering::SeqCst);
             }
             result
         };
@@ -91,21 +137,23 @@ fn pass_signals() -> io::Result<u64> {
 
 /// The handler of signals. It makes system calls only, which leave `errno` as it was.
 extern "C" fn pass_on(signal: libc::c_int, info: *const libc::siginfo_t, _: *mut libc::c_void) {
+    // A terminal that is closed tells its first process, and a timer tells the process that has it.
+    let is_own = matches!(signal, libc::SIGHUP | libc::SIGALRM);
     // SAFETY: the kernel gives a structure. Positive codes are those of the kernel itself, which
-    // sends the terminal's signals to the whole group.
+    // sends the signals of the terminal's keys to the whole group.
     let is_sent = info.is_null() || unsafe { (*info).si_code } <= 0;
-    if is_sent {
+    // Before the command has started, the kernel's do not reach it, and after its end neither.
+    if is_sent || is_own || PROGRAM.load(Ordering::SeqCst) <= 0 {
         send(signal);
-    } else if signal == libc::SIGTSTP {
-        // SAFETY: it has no memory.
-        unsafe { libc::raise(libc::SIGSTOP) };
     }
 }
 
-/// Sends a signal to the command, or keeps it until that has started.
+/// Sends a signal to the command, or keeps it until that has started. After the command's end, it
+/// is this process's.
 fn send(signal: libc::c_int) {
     match PROGRAM.load(Ordering::SeqCst) {
         0 => drop(EARLY.fetch_or(bit(signal), Ordering::SeqCst)),
+        ENDED => end_by(signal),
         // It may have ended. Its number is not used again before this process has waited for it.
         // SAFETY: it has no memory.
         program => unsafe {
@@ -113,6 +161,18 @@ fn send(signal: libc::c_int) {
             libc::kill(program, signal);
             restore(error);
         },
+    }
+}
+
+/// Ends this process by a signal that ends processes, unless it was started to ignore that.
+fn end_by(signal: libc::c_int) {
+    let is_ignored = IGNORED.load(Ordering::SeqCst) & bit(signal) != 0;
+    if ENDING.contains(&signal) && !is_ignored {
+        // SAFETY: they have no memory. The signal comes again when the handler has returned.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
     }
 }
 

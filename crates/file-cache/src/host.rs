@@ -480,7 +480,7 @@ fn serve_roots(shared: &HostShared, run: &Path) {
         shared.lock().table.set_checks(true);
     }
     let trace = Trace::open(&run.join("trace"));
-    let is_earlier = trace.as_ref().is_some_and(Trace::checks);
+    let is_earlier = trace.as_ref().is_some_and(Trace::is_earlier);
     let mut is_whole = true;
     for name in read_names(&run.join("roots")) {
         match serve_root(shared, &name, is_earlier) {
@@ -489,7 +489,7 @@ fn serve_roots(shared: &HostShared, run: &Path) {
         }
     }
     if let Some(trace) = trace.filter(|_| is_whole && is_earlier) {
-        trace.set_checks(false);
+        trace.compared();
     }
 }
 

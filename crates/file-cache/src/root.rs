@@ -106,10 +106,10 @@ fn status(name: &str) -> Option<String> {
 
 /// Has the programs of a run compare originals once the mounts of one of its datasets change.
 pub(crate) fn watch_mounts(roots: Vec<(PathBuf, RootIdentity)>, trace: Trace, is_over: Arc<AtomicBool>) {
-    let Ok(mounts) = std::fs::File::open("/proc/self/mountinfo") else { return trace.set_checks(true) };
+    let Ok(mounts) = std::fs::File::open("/proc/self/mountinfo") else { return trace.mounts_changed() };
     while !is_over.load(Ordering::Acquire) {
         if roots.iter().any(|(path, known)| RootIdentity::of(path).ok() != Some(*known)) {
-            return trace.set_checks(true);
+            return trace.mounts_changed();
         }
         // The kernel notes a change once for each open file.
         let mut wanted = libc::pollfd { fd: mounts.as_raw_fd(), events: libc::POLLPRI, revents: 0 };

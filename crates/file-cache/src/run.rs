@@ -356,7 +356,7 @@ impl AnnouncedRun {
         let thread = std::thread::Builder::new().name("foreread-mounts".to_owned());
         let started = watched.map(|trace| thread.spawn(move || watch_mounts(roots, trace, is_over)));
         if started.is_none_or(|started| started.is_err()) {
-            run.trace.set_checks(true);
+            run.trace.mounts_changed();
         }
         Ok(run)
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    MAX_ROOTS, OpenKind, OpenRecord, PROGRAM_HEAD, PathText, ProgramKind, ProgramName, RECORDS, Root,
-    TRACE_BYTES, TRACE_HEADER_BYTES, TRACE_MAGIC, TraceHeader,
+    CHECKS_EARLIER, CHECKS_MOUNTS, MAX_ROOTS, OpenKind, OpenRecord, PROGRAM_HEAD, PathText, ProgramKind,
+    ProgramName, RECORDS, Root, TRACE_BYTES, TRACE_HEADER_BYTES, TRACE_MAGIC, TraceHeader,
 };
 
 use crate::mapping::MappedFile;
@@ -27,7 +27,13 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// Makes the trace of a run, whose programs find the table through it.
-    pub(crate) fn create(path: &Path, table: &Path, roots: &[RootName], checks: bool) -> io::Result<Self> {
+    /// `is_earlier`: the copies have to be compared first.
+    pub(crate) fn create(
+        path: &Path,
+        table: &Path,
+        roots: &[RootName],
+        is_earlier: bool,
+    ) -> io::Result<Self> {
         use std::os::unix::ffi::OsStrExt;
         let why = || io::Error::new(io::ErrorKind::InvalidInput, "the path of the cache is too long");
         let table = PathText::new(table.as_os_str().as_bytes()).ok_or_else(why)?;
@@ -45,7 +51,7 @@ impl Trace {
             next,
             read,
             counts,
-            checks: AtomicU64::new(u64::from(checks)),
+            checks: AtomicU64::new(if is_earlier { CHECKS_EARLIER } else { 0 }),
             is_restricted: u64::from(is_restricted()),
             roots: roots.len().min(MAX_ROOTS) as u64,
             root,
@@ -69,14 +75,20 @@ impl Trace {
         unsafe { &self.file.slice::<TraceHeader>(0, 1)[0] }
     }
 
-    /// Has each open of the run's programs compare the original, or not any more.
-    pub(crate) fn set_checks(&self, checks: bool) {
-        self.header().checks.store(u64::from(checks), Ordering::Release);
+    /// Has each open of the run's programs compare the original from now on: its mounts have
+    /// changed, or are not watched.
+    pub(crate) fn mounts_changed(&self) {
+        self.header().checks.fetch_or(CHECKS_MOUNTS, Ordering::AcqRel);
+    }
+
+    /// Notes that the copies were compared with their originals.
+    pub(crate) fn compared(&self) {
+        self.header().checks.fetch_and(!CHECKS_EARLIER, Ordering::AcqRel);
     }
 
     /// Whether the copies were not compared with their originals since the run has begun.
-    pub(crate) fn checks(&self) -> bool {
-        self.header().checks.load(Ordering::Acquire) != 0
+    pub(crate) fn is_earlier(&self) -> bool {
+        self.header().checks.load(Ordering::Acquire) & CHECKS_EARLIER != 0
     }
 
     /// How many opens became what, so far.
@@ -103,8 +115,11 @@ impl Trace {
     pub(crate) fn starts(&self, program: &Path) {
         use std::io::Read;
         use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::fs::OpenOptionsExt;
         let mut head = Vec::new();
-        let file = std::fs::File::open(program);
+        // The open of a named pipe would wait for its other end.
+        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(program);
         let read = file.and_then(|file| file.take(PROGRAM_HEAD as u64).read_to_end(&mut head));
         if read.is_ok() && ProgramKind::of(&head) == ProgramKind::Unserved {
             self.header().starts_unserved(program.as_os_str().as_bytes());
@@ -146,5 +161,22 @@ impl Trace {
         self.missing = missing;
         self.header().read.store(read, Ordering::Relaxed);
         read - begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_mounts_are_not_forgotten_after_a_comparison() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let trace = Trace::create(&path, &directory.path().join("table"), &[], true).unwrap();
+        assert!(trace.is_earlier());
+        trace.mounts_changed();
+        trace.compared();
+        assert!(!trace.is_earlier());
+        assert_eq!(trace.header().checks.load(Ordering::Relaxed), CHECKS_MOUNTS);
     }
 }

@@ -129,7 +129,8 @@ unsafe fn decide(
     if !rights::may_have_copies() {
         return Err(OpenKind::Refused);
     }
-    if mapped.checks() || !rights::are_those_of_host(mapped) || !rights::has_root(root) {
+    // A link may lead to another one, whose change has no mark.
+    if mapped.checks() || value.is_link || !rights::are_those_of_host(mapped) || !rights::has_root(root) {
         // SAFETY: as for this function.
         unsafe { compare(mapped, root, (directory, path), place, &original) }?;
     }
@@ -150,16 +151,21 @@ unsafe fn compare(
     original: &Identity,
 ) -> Result<(), OpenKind> {
     // SAFETY: as for this function.
-    let found = unsafe { FileStat::of(directory, path, 0) };
-    let found = found.filter(|found| found.identity().has_content_of(original));
-    let Some(found) = found else {
+    let found = unsafe { FileStat::look(directory, path, 0) };
+    // Other failures, such as a missing right, are those of this process alone.
+    let is_changed = match &found {
+        Ok(found) => !found.identity().has_content_of(original),
+        Err(error) => matches!(*error, system::ENOENT | system::ENOTDIR),
+    };
+    if is_changed {
         // In another namespace, it says nothing about the original.
         if root.mount != 0 && !rights::has_root(root) {
             return Err(OpenKind::Elsewhere);
         }
         mapped.mark(place);
         return Err(OpenKind::Changed);
-    };
+    }
+    let Ok(found) = found else { return Err(OpenKind::Refused) };
     // SAFETY: as for this function.
     let may_read = unsafe { rights::may_read(found.mode, directory, path) };
     if may_read { Ok(()) } else { Err(OpenKind::Refused) }
@@ -180,6 +186,17 @@ pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool
         if let Some(found) = found.filter(FileStat::is_file) {
             change_file(mapped, &found, follows);
         }
+    }
+}
+
+/// Notes the file that a program has opened to write. It may have been made by that open, so its
+/// path had no file before. An error, which is negative, has none.
+pub(crate) fn changed_descriptor(opened: c_int) {
+    let Some(mapped) = Mapped::get().filter(|_| opened >= 0) else { return };
+    // SAFETY: an empty path is a C string.
+    let found = unsafe { FileStat::of(opened, c"".as_ptr(), system::AT_EMPTY_PATH) };
+    if let Some(found) = found.filter(FileStat::is_file) {
+        change_file(mapped, &found, true);
     }
 }
 

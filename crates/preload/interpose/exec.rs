@@ -66,8 +66,10 @@ fn search(name: &[u8], has_variable: bool) -> Option<bool> {
 /// Whether a program does not load this library. `None` if there is no such program.
 fn is_unserved(path: &CStr, has_variable: bool, follows_scripts: bool) -> Option<bool> {
     let mut head = [0_u8; PROGRAM_HEAD];
+    // A pipe with this name has no other end that the open may wait for.
+    let flags = system::O_CLOEXEC | system::O_NONBLOCK | system::O_NOCTTY;
     // SAFETY: a C string.
-    let opened = unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), system::O_CLOEXEC, 0) };
+    let opened = unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), flags, 0) };
     let descriptor = c_int::try_from(opened).ok().filter(|descriptor| *descriptor >= 0)?;
     let read = system::read_head(descriptor, &mut head).map(<[u8]>::len);
     system::close(descriptor);

@@ -71,11 +71,20 @@ impl FileStat {
     /// # Safety
     /// `path` is a C string.
     pub(crate) unsafe fn of(directory: c_int, path: *const c_char, flags: c_int) -> Option<Self> {
+        // SAFETY: as for this function.
+        unsafe { Self::look(directory, path, flags) }.ok()
+    }
+
+    /// The same, or the number of the error.
+    ///
+    /// # Safety
+    /// `path` is a C string.
+    pub(crate) unsafe fn look(directory: c_int, path: *const c_char, flags: c_int) -> Result<Self, c_int> {
         let mut found = Self::EMPTY;
         let to = (&raw mut found).cast::<c_void>();
         // SAFETY: a C string, and room for the structure.
         let result = unsafe { system::stat(directory, path, to, flags) };
-        (result == 0).then_some(found)
+        if result == 0 { Ok(found) } else { Err(-result as c_int) }
     }
 
     pub(crate) fn is_directory(&self) -> bool {

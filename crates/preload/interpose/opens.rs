@@ -29,7 +29,12 @@ unsafe fn open_or(
             let follows = flags & open_flags::NO_FOLLOW == 0;
             // SAFETY: as for this function.
             let may_change = unsafe { decision::may_change(directory, path, follows) };
-            return if may_change { original() } else { system::returned(-(system::EACCES as isize)) };
+            if !may_change {
+                return system::returned(-(system::EACCES as isize));
+            }
+            let opened = original();
+            decision::changed_descriptor(opened);
+            return opened;
         }
         OpenPurpose::Other => return original(),
     }
@@ -135,9 +140,11 @@ unsafe fn creat_by(next: &Next, path: *const c_char, mode: c_int) -> c_int {
         if !decision::may_change(system::AT_FDCWD, path, true) {
             return system::returned(-(system::EACCES as isize));
         }
-        match next.get::<unsafe extern "C" fn(*const c_char, c_int) -> c_int>() {
+        let opened = match next.get::<unsafe extern "C" fn(*const c_char, c_int) -> c_int>() {
             Some(creat) => creat(path, mode),
             None => system::returned(system::openat(system::AT_FDCWD, path, CREATES, mode)),
-        }
+        };
+        decision::changed_descriptor(opened);
+        opened
     }
 }

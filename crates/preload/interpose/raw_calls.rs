@@ -164,7 +164,14 @@ unsafe extern "C" fn noted_call(number: usize, a: usize, b: usize, c: usize, d: 
         };
         if let Some((directory, name, follows)) = written {
             let may_change = name == 0 || decision::may_change(directory, path(name), follows);
-            return if may_change { call() } else { system::returned_long(-(system::EACCES as isize)) };
+            if !may_change {
+                return system::returned_long(-(system::EACCES as isize));
+            }
+            let result = call();
+            if matches!(number, OPEN | OPENAT | OPENAT2 | CREAT) {
+                decision::changed_descriptor(result as c_int);
+            }
+            return result;
         }
         let begun = names.map(|name| name.map(|(directory, name)| Rename::begin(directory, path(name))));
         let result = call();

@@ -1,6 +1,6 @@
 //! `fopen` and `freopen`. Libc opens the file itself there, so it gets the path of the copy.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::next::{self, Next};
 use crate::opens::stand_in;
@@ -22,6 +22,22 @@ stand_in! {
     /// Its name for long files.
     freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void =
         freopen_by(&next::FREOPEN64, path, mode, stream);
+}
+
+unsafe extern "C" {
+    fn fileno(stream: *mut c_void) -> c_int;
+}
+
+/// Notes the file of a stream that was opened to write, if it was.
+///
+/// # Safety
+/// A stream of libc, or null.
+unsafe fn written(stream: *mut c_void) -> *mut c_void {
+    if !stream.is_null() {
+        // SAFETY: an open stream.
+        decision::changed_descriptor(unsafe { fileno(stream) });
+    }
+    stream
 }
 
 /// Whether a mode only reads.
@@ -49,7 +65,7 @@ unsafe fn fopen_by(next: &Next, path: *const c_char, mode: *const c_char) -> *mu
                 system::returned(-(system::EACCES as isize));
                 return core::ptr::null_mut();
             }
-            return fopen(path, mode);
+            return written(fopen(path, mode));
         }
         let Some(copy) = decision::copy(system::AT_FDCWD, path, 0) else { return fopen(path, mode) };
         let stream = if copy.is_there() { fopen(copy.path.as_ptr(), mode) } else { core::ptr::null_mut() };
@@ -78,10 +94,13 @@ unsafe fn freopen_by(
         }
         // A failed call closes the stream, so there is no second one: only originals are opened.
         // Their opens are rare.
-        if !only_reads(mode) && !decision::may_change(system::AT_FDCWD, path, true) {
+        if only_reads(mode) {
+            return freopen(path, mode, stream);
+        }
+        if !decision::may_change(system::AT_FDCWD, path, true) {
             system::returned(-(system::EACCES as isize));
             return core::ptr::null_mut();
         }
-        freopen(path, mode, stream)
+        written(freopen(path, mode, stream))
     }
 }

@@ -12,9 +12,12 @@ pub(crate) const AT_REMOVEDIR: c_int = 0x200;
 pub(crate) const AT_SYMLINK_FOLLOW: c_int = 0x400;
 
 pub(crate) const O_CLOEXEC: c_int = 0o2_000_000;
+pub(crate) const O_NONBLOCK: c_int = 0o4_000;
+pub(crate) const O_NOCTTY: c_int = 0o400;
 pub(crate) const ENOENT: c_int = 2;
 pub(crate) const EIO: c_int = 5;
 pub(crate) const EACCES: c_int = 13;
+pub(crate) const ENOTDIR: c_int = 20;
 pub(crate) const EROFS: c_int = 30;
 pub(crate) const ENOSYS: c_int = 38;
 pub(crate) const ESTALE: c_int = 116;

@@ -353,6 +353,12 @@ impl CopyEntry {
 /// A mark.
 pub type Mark = AtomicU8;
 
+/// A bit of [`TraceHeader::checks`]: the copies were not compared since the run has begun.
+pub const CHECKS_EARLIER: u64 = 1;
+
+/// A bit of [`TraceHeader::checks`]: the mounts of the run have changed, which is for good.
+pub const CHECKS_MOUNTS: u64 = 2;
+
 /// The beginning of a trace.
 #[repr(C)]
 pub struct TraceHeader {
@@ -368,8 +374,8 @@ pub struct TraceHeader {
     pub read: AtomicU64,
     /// Opens of files of the datasets, by [`OpenKind`].
     pub counts: [AtomicU64; OpenKind::COUNT],
-    /// Whether each open of the run's programs compares the original: the copies were not compared
-    /// since the run has begun, or the mounts have changed.
+    /// Why each open of the run's programs compares the original: [`CHECKS_EARLIER`] and
+    /// [`CHECKS_MOUNTS`]. 0: it does not.
     pub checks: AtomicU64,
     /// Whether the run can gain no rights (`no_new_privs`).
     pub is_restricted: u64,

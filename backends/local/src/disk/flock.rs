@@ -3,8 +3,9 @@
 //! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
 //! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
 //! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
-//! files, which end with their process. A forked child keeps the cache in use until it has ended
-//! too. The text of `lock` is the dataset's location, for people.
+//! files, which end with their process. The process that took a lock unlocks it explicitly, so
+//! forked children do not keep the cache in use. Only after a process that was killed, they do
+//! until they have ended too. The text of `lock` is the dataset's location, for people.
 
 use std::fmt::Write as _;
 use std::fs;

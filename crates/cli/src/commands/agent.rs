@@ -242,7 +242,7 @@ fn run_command(
         Err(code) => return Ok(code),
     };
     loop {
-        if let Some(status) = child.try_wait().context("cannot wait for the command")? {
+        if let Some(status) = child::try_wait(&mut child).context("cannot wait for the command")? {
             return Ok(child::exit_code(status));
         }
         // Its jobs then read by themselves.

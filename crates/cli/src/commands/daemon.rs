@@ -100,10 +100,12 @@ pub(super) const CONTROL: &str = "control process";
 /// Has the process at a socket end, and waits until it has: by the call of this name, or by a
 /// signal if it does not answer.
 pub(super) fn stop(socket: &Path, what: &str, call: &str) -> Result<()> {
-    let client = match (connect(socket, what), foreread_agent::directory_holder(socket)) {
-        (Ok(client), _) => client,
-        (Err(_), Some(process)) => return stop_by_signal(socket, what, process),
-        (Err(error), None) => return Err(error),
+    let client = match connect(socket, what) {
+        Ok(client) => client,
+        Err(error) => match foreread_agent::directory_holder(socket) {
+            Some(process) => return stop_by_signal(socket, what, process),
+            None => return Err(error),
+        },
     };
     // It may end before its answer arrives.
     let _ = client.call(call, b"");

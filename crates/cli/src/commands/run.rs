@@ -57,7 +57,7 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
         run.starts(&path);
     }
     let code = match child::spawn(&mut command)? {
-        Ok(mut child) => child::exit_code(child.wait().context("cannot wait for the command")?),
+        Ok(mut child) => child::exit_code(child::wait(&mut child).context("cannot wait for the command")?),
         Err(code) => return Ok(code),
     };
     match (options.report, run.as_ref().map(FileRun::report)) {

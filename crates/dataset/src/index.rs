@@ -638,7 +638,8 @@ mod tests {
         let paths = ["a/1.jpg", "b[1].jpg"];
         let including =
             |globs: &[&str]| globs.iter().fold(IndexOptions::default(), |all, glob| all.including(*glob));
-        let error = index(&paths, including(&["a/*", "a/2.jpg", "c/*", "c/1.jpg", "a/1.jpg"])).await.unwrap_err();
+        let given = including(&["a/*", "a/2.jpg", "c/*", "c/1.jpg", "a/1.jpg"]);
+        let error = index(&paths, given).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Invalid);
         assert!(
             error.to_string().contains("2 of 5 names in `include` match nothing: a/2.jpg, c/1.jpg;"),

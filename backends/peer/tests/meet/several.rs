@@ -221,7 +221,7 @@ async fn loader_made_by_rank_0_alone_fails_with_the_remedy() {
     let alone = Settings { progress: Box::new(progress), ..settings(&job, 0, 1, &place) };
     let error = RendezvousSteps::join(alone).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Deadline);
-    let remedy = "pass rank=0 and world_size=1 there, or together=False";
+    let remedy = "if only some ranks make this loader, set `rank` 0 and `world_size` 1 there";
     assert!(error.to_string().contains(remedy), "{error}");
     let shown = shown.lock().unwrap().clone();
     let has_remedy = |line: &String| line.starts_with("waiting for rank 1 (") && line.contains(remedy);

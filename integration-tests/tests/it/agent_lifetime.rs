@@ -136,9 +136,9 @@ fn second_agent_with_the_same_disk_is_refused() {
 fn node_name_that_is_a_pattern_is_refused() {
     let node = Node::without_agent(1, LENGTH);
     for name in ["*", "a@b"] {
-        let arguments =
-            ["start", "--memory=1MB", "--control=localhost:1", "--control-token=/token", "--node"];
-        let refused = run(node.agent(&arguments).arg(name)).fails(2);
+        let name = format!("--node={name}");
+        let arguments = ["start", "--memory=1MB", "--control=localhost:1", "--control-token=/token", &name];
+        let refused = run(&mut node.agent(&arguments)).fails(2);
         assert!(refused.contains("--node") && refused.contains("without '@'"), "{refused}");
     }
 }

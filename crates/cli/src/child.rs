@@ -4,7 +4,7 @@
 //! ignore stay ignored (`nohup`), and closed descriptors stay closed. It gets the signals that
 //! other processes send to this one. Those of the terminal's keys reach it anyway. The price is
 //! that a signal to the whole process group arrives twice. A terminal's stop (SIGTSTP) is for each
-//! process itself: the kernel does not stop one that nobody could continue.
+//! process itself. The kernel does not stop one whose group has no shell that could continue it.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,8 +19,8 @@ use crate::output;
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
-/// The signals that are for the command: those that end a process, and those by which programs are
-/// told something (Slurm's `--signal`).
+/// The signals that are for the command: those that end a process, and those that notify programs
+/// (Slurm's `--signal`).
 const PASSED: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,

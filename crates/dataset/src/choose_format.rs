@@ -18,9 +18,6 @@ const LARGE_SAMPLE: u64 = 64 << 20;
 /// The size from which the first bytes of a file with an unknown name are looked at.
 const LARGE_UNKNOWN: u64 = 8 << 20;
 
-/// Of so many objects, the first bytes are looked at whatever their size.
-const FEW: usize = 4;
-
 /// The most Arrow files among other files that are looked at.
 const MOST_LOOKED_AT: usize = 64;
 
@@ -81,16 +78,17 @@ pub(crate) async fn choose(
     Err(DatasetError::new(DatasetErrorKind::Invalid, message))
 }
 
-/// The format of files whose names show none. The first bytes of large ones, and of few ones, are
+/// The format of files whose names show none. The first bytes of large ones, and of one alone, are
 /// looked at: a shard is not silently one sample.
 async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Object]) -> Format {
     let (data, _) = format::data(objects.iter().map(|object| &*object.path), true);
     let data: HashSet<&str> = data.into_iter().collect();
-    let few = data.len() <= FEW;
+    // One file alone is more likely a shard than a dataset of one sample.
+    let is_alone = data.len() == 1;
     let is_unknown = |path: &str| !format::is_named_as_sample(path) && Format::of_shard(path).is_none();
     let is_looked_at = |object: &&Object| {
         let is_candidate = data.contains(&*object.path) && is_unknown(&object.path);
-        is_candidate && (few || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
+        is_candidate && (is_alone || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
     };
     let Some(first) = objects.iter().filter(is_looked_at).min_by(|a, b| a.path.cmp(&b.path)) else {
         return Format::Files;

@@ -62,8 +62,8 @@ pub(crate) async fn of_files(
         Err(error) => {
             let message = format!(
                 "{base_url}: the classes of a part of the files have unknown numbers, because the \
-                 directories cannot be listed: {error}; index them with `classes`, the names of all classes \
-                 in their order, or an empty list for samples without labels"
+                 directories cannot be listed: {error}; set `classes` of the index to the names of all \
+                 classes in their order, or to an empty list for samples without labels"
             );
             return Err(DatasetError::new(DatasetErrorKind::Listing, message).with_source(error));
         }

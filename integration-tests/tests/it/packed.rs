@@ -292,7 +292,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
         (Catalog::open(catalog).unwrap().len(), store.requests())
     };
     let (files, requested) = index("s3://train/no");
-    assert_eq!((files, requested.get, requested.bytes), (3, 1, 4096));
+    assert_eq!((files, requested.get, requested.bytes), (3, 1, 12));
     assert_eq!(index("s3://train/x/train-00002-of-00004").0, 50);
     assert_eq!(index("s3://train/x").0, 200);
     // The format setting overrides, from any source.

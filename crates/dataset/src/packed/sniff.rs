@@ -35,7 +35,8 @@ pub(crate) async fn sniff(
 ) -> Result<Format, DatasetError> {
     let long = objects.iter().filter(|object| object.size >= tfrecord::HEAD);
     let Some(object) = long.min_by(|a, b| a.path.cmp(&b.path)) else { return Ok(Format::Files) };
-    let head = ShardStore::new(origin).read(object, 0, LOOKED_AT.min(object.size)).await;
+    // Shards with such names are those of writers whose signatures come first.
+    let head = ShardStore::new(origin).read(object, 0, tfrecord::HEAD).await;
     let head = head.map_err(|error| ShardError::from(error).into_dataset_error(base_url, &object.path))?;
     match recognised(&head, object.size) {
         Some(format) => Ok(format),

@@ -648,7 +648,7 @@ def test_choices_are_reported(tmp_path: Path) -> None:
     numpy.arange(100, dtype="<i4").tofile(tmp_path / "t.bin")
     with pytest.raises(foreread.Error, match="window="):
         foreread.index(tmp_path / "t.bin", format="tokens")
-    with pytest.raises(foreread.Error, match="--dtype"):
+    with pytest.raises(foreread.Error, match="dtype="):
         foreread.index(tmp_path / "t.bin", window=10)
     catalog = foreread.index(tmp_path / "t.bin", window=10, stride=8, dtype="i32")
     assert catalog.array_type == ("<i4", [10])

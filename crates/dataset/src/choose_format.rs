@@ -58,11 +58,7 @@ pub(crate) async fn choose(
             look_at_unknown(origin, base_url, objects).await
         }
         DetectedFormat::Format(format) => format,
-        DetectedFormat::Numbered => {
-            let data: HashSet<&str> = format::data(paths(), false).0.into_iter().collect();
-            let shards: Vec<&Object> = objects.iter().filter(|object| data.contains(&*object.path)).collect();
-            packed::sniff(origin, base_url, &shards).await?
-        }
+        DetectedFormat::Numbered => packed::sniff(origin, base_url, &data(objects, false)).await?,
         DetectedFormat::Chunks if packed::have_index(origin, objects).await => Format::LitData,
         DetectedFormat::Chunks if choices.is_tokens() => Format::Tokens,
         DetectedFormat::Chunks => Format::Files,
@@ -81,22 +77,21 @@ pub(crate) async fn choose(
 /// The format of files whose names show none. The first bytes of large ones, and of one alone, are
 /// looked at: a shard is not silently one sample.
 async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Object]) -> Format {
-    let (data, _) = format::data(objects.iter().map(|object| &*object.path), true);
-    let data: HashSet<&str> = data.into_iter().collect();
+    let data = data(objects, true);
     // One file alone is more likely a shard than a dataset of one sample.
     let is_alone = data.len() == 1;
     let is_unknown = |path: &str| !format::is_named_as_sample(path) && Format::of_shard(path).is_none();
-    let is_looked_at = |object: &&Object| {
-        let is_candidate = data.contains(&*object.path) && is_unknown(&object.path);
-        is_candidate && (is_alone || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path))
+    let is_looked_at = |object: &&&Object| {
+        let is_suspicious = is_alone || object.size >= LARGE_UNKNOWN || format::may_be_a_shard(&object.path);
+        is_suspicious && is_unknown(&object.path)
     };
-    let Some(first) = objects.iter().filter(is_looked_at).min_by(|a, b| a.path.cmp(&b.path)) else {
+    let Some(first) = data.iter().filter(is_looked_at).min_by(|a, b| a.path.cmp(&b.path)) else {
         return Format::Files;
     };
     let FirstBytes::Shard(format) = packed::look(origin, first).await else {
         return Format::Files;
     };
-    if data.iter().all(|path| is_unknown(path)) {
+    if data.iter().all(|object| is_unknown(&object.path)) {
         return format;
     }
     if !format::may_be_a_shard(&first.path) {
@@ -128,17 +123,22 @@ pub(crate) async fn drop_catalogs(origin: &dyn OriginTier, objects: &mut Vec<Obj
     catalogs.len() as u64
 }
 
+/// The objects without the files that accompany shards. At millions of objects a set of their names
+/// would be large, so their common order is used.
+fn data(objects: &[Object], is_packed: bool) -> Vec<&Object> {
+    let (names, _) = format::data(objects.iter().map(|object| &*object.path), is_packed);
+    let mut names = names.into_iter().peekable();
+    objects.iter().filter(|object| names.next_if(|name| *name == &*object.path).is_some()).collect()
+}
+
 /// Removes the files that accompany shards.
 pub(crate) fn drop_companions(base_url: &str, objects: &mut Vec<Object>) {
-    let paths = objects.iter().map(|object| &*object.path);
-    let (data, all) = format::data(paths, true);
-    let data: HashSet<String> = data.into_iter().map(str::to_owned).collect();
-    let others = objects.iter().filter(|object| !data.contains(&*object.path));
-    if let Some(first) = others.map(|object| Arc::clone(&object.path)).next() {
-        let count = all - data.len();
+    let data: HashSet<Arc<str>> = data(objects, true).iter().map(|object| Arc::clone(&object.path)).collect();
+    if let Some(first) = objects.iter().find(|object| !data.contains(&object.path)) {
+        let (count, first) = (objects.len() - data.len(), &first.path);
         tracing::info!("{base_url}: {count} files next to the shards have no samples, such as {first}");
     }
-    objects.retain(|object| data.contains(&*object.path));
+    objects.retain(|object| data.contains(&object.path));
 }
 
 /// Keeps the token files among files whose format was not set.

@@ -269,16 +269,10 @@ fn pipe_in_place_of_settings_or_state_is_refused() {
 fn index_replaces_no_arrow_file_of_another_program() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
-    // The same file with a foreign key. Files of other programs begin and end in the same way.
-    let foreign = String::from_utf8_lossy(b"foreread.catalog").replace("foreread", "somebody");
+    // The same file with foreign keys. Files of other programs begin and end in the same way.
     let mut bytes = fs::read(&catalog).unwrap();
-    let at: Vec<usize> = bytes
-        .windows(16)
-        .enumerate()
-        .filter(|(_, key)| *key == b"foreread.catalog")
-        .map(|(at, _)| at)
-        .collect();
-    at.iter().for_each(|at| bytes[*at..at + 16].copy_from_slice(foreign.as_bytes()));
+    let keys: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at..].starts_with(b"foreread.")).collect();
+    keys.iter().for_each(|at| bytes[*at..at + 8].copy_from_slice(b"somebody"));
     let other = samples.path().join("results.feather");
     fs::write(&other, &bytes).unwrap();
     let (data, path) = (samples.path().to_str().unwrap(), other.to_str().unwrap());

@@ -312,7 +312,7 @@ fn number_only_shards_are_detected_by_first_bytes_or_format() {
     let refused = run(&mut foreread(["load", path, "--format", "rar"])).fails(2);
     assert!(refused.contains("auto, files, tar, tfrecord, zip"), "{refused}");
     let refused = run(&mut at(&store, &["load", catalog, "--format", "tar"])).fails(2);
-    assert!(refused.contains("has the format tfrecord, but --format is tar"), "{refused}");
+    assert!(refused.contains("has the format tfrecord, but --format tar is set"), "{refused}");
     // Compressed shards are detected.
     store.put("train", "z/train-00000-of-00001", made("tensorflow-gzip.tfrecord"));
     let refused = run(&mut at(&store, &["load", "s3://train/z"])).fails(1);

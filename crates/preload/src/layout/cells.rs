@@ -8,7 +8,7 @@ use super::{Mark, SMALL_HEADER_BYTES, slot_places};
 /// The beginning of the marks.
 #[repr(C)]
 pub struct MarksHeader {
-    /// [`MARKS_MAGIC`].
+    /// [`MARKS_MAGIC`](super::MARKS_MAGIC).
     pub magic: u64,
     /// Renames of directories that programs have begun. While it is not what the copying process
     /// has seen, no path is certain, and originals are opened.

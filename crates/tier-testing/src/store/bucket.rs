@@ -1,6 +1,6 @@
 //! Buckets: objects, and pages of their listings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -61,6 +61,19 @@ impl ListEntry {
             Self::Key { key, .. } | Self::Prefix(key) => key,
         }
     }
+
+    /// The common prefix of this key and others, if `delimiter` occurs after `prefix`.
+    fn rolled_up(self, prefix: &str, delimiter: &str) -> Self {
+        let name = self.name();
+        match name
+            .strip_prefix(prefix)
+            .filter(|_| !delimiter.is_empty())
+            .and_then(|rest| rest.find(delimiter))
+        {
+            Some(at) => Self::Prefix(name[..prefix.len() + at + delimiter.len()].to_owned()),
+            None => self,
+        }
+    }
 }
 
 /// A page, and the start of the next one.
@@ -119,15 +132,17 @@ impl Bucket {
         }
     }
 
-    /// A page costs as much as the whole bucket. Common prefixes are not supported.
+    /// A page costs as much as the whole bucket.
     fn list_in(&self, order: ListingOrder, query: &ListQuery) -> ListPage {
-        let ListQuery { prefix, after, continues, max_keys, .. } = query;
+        let ListQuery { prefix, delimiter, after, continues, max_keys } = query;
         let mut keys = Vec::new();
         let mut from = Bound::Unbounded;
         while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
             from = Bound::Excluded(line.name().to_owned());
-            keys.push(line);
+            keys.push(line.rolled_up(prefix, delimiter));
         }
+        let mut seen = HashSet::new();
+        keys.retain(|line| seen.insert(line.name().to_owned()));
         order.sort(&mut keys, ListEntry::name);
         let at = keys.iter().position(|line| line.name() == after);
         let rest = keys.split_off(at.map_or(0, |at| at + 1)).into_iter();
@@ -153,23 +168,22 @@ impl Bucket {
         };
         while let Some(line) = self.next(from.as_ref().map(String::as_str)) {
             let name = line.name();
-            let Some(rest) = name.strip_prefix(&**prefix) else { break };
+            if !name.starts_with(&**prefix) {
+                break;
+            }
             if page.lines.len() == *max_keys {
                 page.next = page.lines.last().map(|line| line.name().to_owned());
                 break;
             }
-            let common = match rest.find(&**delimiter) {
-                Some(at) if !delimiter.is_empty() => Some(&name[..prefix.len() + at + delimiter.len()]),
-                _ => None,
+            let line = line.rolled_up(prefix, delimiter);
+            from = match &line {
+                ListEntry::Key { key, .. } => Bound::Excluded(key.clone()),
+                ListEntry::Prefix(common) => beyond(common).map_or(Bound::Unbounded, Bound::Included),
             };
-            let Some(common) = common.map(str::to_owned) else {
-                from = Bound::Excluded(name.to_owned());
-                page.lines.push(line);
-                continue;
-            };
-            let Some(next) = beyond(&common) else { break };
-            from = Bound::Included(next);
-            page.lines.push(ListEntry::Prefix(common));
+            page.lines.push(line);
+            if from == Bound::Unbounded {
+                break;
+            }
         }
         page
     }
@@ -235,6 +249,12 @@ mod tests {
             assert_eq!(all(&bucket, "a", "", max_keys).len(), 5);
             assert_eq!(all(&bucket, "zz", "/", max_keys), [""; 0]);
         }
+        let bucket = Bucket { order: ListingOrder::CaseInsensitive, ..bucket };
+        for max_keys in 1..9 {
+            assert_eq!(all(&bucket, "", "/", max_keys), ["a", "a/", "a0", "b/", "c"]);
+            assert_eq!(all(&bucket, "a/", "/", max_keys), ["a/1", "a/2", "a/b/"]);
+        }
+        let bucket = Bucket { order: ListingOrder::Bytes, ..bucket };
         let query = ListQuery { after: "a/2".into(), max_keys: 2, ..ListQuery::default() };
         let page = bucket.list(&query);
         assert_eq!(page.lines.iter().map(ListEntry::name).collect::<Vec<_>>(), ["a/b/3", "a0"]);

@@ -20,6 +20,9 @@ use crate::{Catalog, DatasetError, DatasetErrorKind, Format, encode_packed, enco
 /// GB of memory.
 const MOST_EXPANDED: u64 = 1 << 26;
 
+/// The number of listed objects whose memory is released together.
+const RELEASED_TOGETHER: usize = 1 << 16;
+
 /// How the samples and the classes of files are numbered.
 #[derive(Debug, Default)]
 pub(crate) struct SampleOrder {
@@ -58,10 +61,17 @@ impl Catalog {
             let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
             DatasetError::new(DatasetErrorKind::Invalid, message)
         };
-        let mut samples = Vec::new();
+        // What became samples is released on the way, because millions of objects take hundreds of
+        // megabytes.
+        let mut objects: Vec<Object> = objects.into_iter().collect();
+        objects.reverse();
+        let mut samples = Vec::with_capacity(objects.len());
         let mut total = 0u64;
         let has_labels = order.classes.as_ref().is_none_or(|classes| !classes.is_empty());
-        for object in objects {
+        while let Some(object) = objects.pop() {
+            if objects.len().is_multiple_of(RELEASED_TOGETHER) {
+                objects.shrink_to_fit();
+            }
             if let Some(why) = refuse(&object.path) {
                 return Err(invalid(&shortened(&object.path), why));
             }
@@ -96,8 +106,7 @@ impl Catalog {
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
         let head = CatalogHeader { base_url, name: place_name, listing, extra: &[] };
-        let bytes = encode(head, Format::Files.name(), &samples, order.classes.as_deref());
-        drop(samples);
+        let bytes = encode(head, Format::Files.name(), samples, order.classes.as_deref());
         Self::of_encoded(base_url, bytes)
     }
 

@@ -4,7 +4,7 @@
 //! some origins need (modification times, ETags) are written only where they are used. The output
 //! depends only on the samples, their listing and the base URL.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
@@ -128,14 +128,15 @@ pub(crate) fn hash_names(hash: &mut Xxh3, names: &[impl AsRef<str>]) {
 }
 
 /// The bytes of the catalog file. `samples` are in the order of their numbers, and `classes` are
-/// the user's or all of the dataset's.
+/// the user's or all of the dataset's. The samples' memory is released while the bytes grow.
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
-    samples: &[CatalogSample],
+    mut samples: Vec<CatalogSample>,
     classes: Option<&[String]>,
 ) -> Result<Vec<u8>, ArrowError> {
-    let labels = LabelColumn::of(samples, classes)?;
+    let found = found_labels(&samples);
+    let labels = LabelColumn::of(&found, classes)?;
     // Versions of foreread that know one order only refuse other ones.
     let is_sorted =
         samples.is_sorted_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)).is_le());
@@ -161,14 +162,17 @@ pub(crate) fn encode(
     if server {
         fields.push(Field::new(servers::COLUMN, DataType::UInt32, true));
     }
-    let fingerprint = fingerprint(samples, &labels.classes);
+    let fingerprint = fingerprint(&samples, &labels.classes);
     let (schema, mut writer) = begin(fields, (version, changes), head, format, fingerprint)?;
-    for rows in samples.chunks(ROWS) {
+    samples.reverse();
+    while !samples.is_empty() {
+        let rows: Vec<CatalogSample> = samples.drain(samples.len().saturating_sub(ROWS)..).rev().collect();
+        samples.shrink_to_fit();
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
         let lengths = UInt64Array::from_iter_values(rows.iter().map(|sample| sample.object.size));
         let mut columns: Vec<ArrayRef> =
-            vec![Arc::new(paths), Arc::new(offsets), Arc::new(lengths), Arc::new(labels.column(rows)?)];
+            vec![Arc::new(paths), Arc::new(offsets), Arc::new(lengths), Arc::new(labels.column(&rows)?)];
         if modified {
             let times: TimestampNanosecondArray = rows.iter().map(CatalogSample::modified).collect();
             columns.push(Arc::new(times.with_timezone("UTC")));
@@ -224,6 +228,17 @@ pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowEr
     Ok(bytes)
 }
 
+/// The labels of samples.
+fn found_labels(samples: &[CatalogSample]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for label in samples.iter().filter_map(CatalogSample::label) {
+        if !found.contains(label) {
+            found.insert(label.to_owned());
+        }
+    }
+    found
+}
+
 /// The column of labels.
 struct LabelColumn<'a> {
     classes: ClassNumbers<'a>,
@@ -231,12 +246,9 @@ struct LabelColumn<'a> {
 }
 
 impl<'a> LabelColumn<'a> {
-    fn of(samples: &'a [CatalogSample], classes: Option<&'a [String]>) -> Result<Self, ArrowError> {
-        let mut found: Vec<&str> = samples.iter().filter_map(CatalogSample::label).collect();
-        found.dedup();
-        found.sort_unstable();
-        found.dedup();
-        let classes = ClassNumbers::of(classes, found);
+    /// The column for the labels that samples have, or for the user's classes.
+    fn of(found: &'a BTreeSet<String>, classes: Option<&'a [String]>) -> Result<Self, ArrowError> {
+        let classes = ClassNumbers::of(classes, found.iter().map(String::as_str).collect());
         let text: usize = classes.names.iter().map(|name| name.len()).sum();
         if i32::try_from(text).is_err() {
             return Err(ArrowError::InvalidArgumentError("the names of the labels exceed 2 GiB".into()));

@@ -141,17 +141,17 @@ const LONG: &[Long] = &[
     },
     Long {
         name: "simulated clusters of up to 1,024 workers and 90 epochs",
-        file: "crates/simulator/tests/properties.rs",
+        file: "crates/simulator/tests/it/properties.rs",
         test: "foreread_reads_the_lower_bound_at_scale",
     },
     Long {
         name: "the table of several jobs with one cache",
-        file: "crates/simulator/tests/several_jobs.rs",
+        file: "crates/simulator/tests/it/several_jobs.rs",
         test: "several_jobs_read_as_tabulated",
     },
     Long {
         name: "equal jobs against MIN, 48 cases of 20,000 samples",
-        file: "crates/simulator/tests/several_jobs.rs",
+        file: "crates/simulator/tests/it/several_jobs.rs",
         test: "next_use_is_close_to_min_for_equal_jobs",
     },
     Long {

@@ -43,14 +43,14 @@ impl Cache {
     /// A run that must succeed with the right digest and never exceed the capacity.
     #[track_caller]
     fn load(&self, arguments: &[&str]) -> Value {
-        self.load_while(arguments, || ())
+        self.load_while(arguments, |_| ())
     }
 
     #[track_caller]
-    fn load_while(&self, arguments: &[&str], mut happens: impl FnMut()) -> Value {
+    fn load_while(&self, arguments: &[&str], mut happens: impl FnMut(u32)) -> Value {
         let mut most = 0;
-        let report = watch(&mut self.command(arguments), Duration::from_secs(120), |_| {
-            happens();
+        let report = watch(&mut self.command(arguments), Duration::from_secs(120), |process| {
+            happens(process);
             most = most.max(taken(self.directory.path()));
         });
         let report = report.json();
@@ -90,6 +90,13 @@ impl Cache {
         assert!(lost.contains(&read), "{what}: {read} samples were read again, and not {lost:?}");
         self.fill(what);
     }
+}
+
+/// Whether a process has a file open whose path ends so.
+fn has_open(process: u32, ending: &str) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten();
+    let mut paths = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+    paths.any(|path| path.to_string_lossy().ends_with(ending))
 }
 
 fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -211,11 +218,15 @@ fn damaged_files_during_a_run_cost_reads_only() {
         let rounds = times(1, 20);
         for round in 1..=rounds {
             let cache = Cache::filled();
-            let (began, when) = (Instant::now(), Duration::from_millis(30 + draw.below(150)));
-            let mut done = false;
+            let when = Duration::from_millis(draw.below(150));
+            let (mut opened, mut done) = (None, false);
             let arguments = ["--epochs=20", "--batch-size=10", "--compute-ms=8"];
-            cache.load_while(&arguments, || {
-                if !done && began.elapsed() > when {
+            cache.load_while(&arguments, |process| {
+                // What is damaged before it is open is an error of opening.
+                if opened.is_none() && has_open(process, "/index") {
+                    opened = Some(Instant::now());
+                }
+                if !done && opened.is_some_and(|opened| opened.elapsed() > when) {
                     damage(&cache);
                     done = true;
                 }

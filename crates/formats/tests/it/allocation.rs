@@ -1,4 +1,4 @@
-//! The largest allocation of each thread. Damaged files must not ask for more memory than they have.
+//! The largest allocation of each thread. Damaged files must not ask for more than they have.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

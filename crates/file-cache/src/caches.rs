@@ -30,13 +30,17 @@ pub fn file_caches(directory: &Path) -> Vec<FileCacheEntry> {
 
 /// Removes a cache, unless a process uses it. `false` if one does.
 pub fn remove_file_cache(entry: &FileCacheEntry) -> bool {
-    let cache = CacheDirectory::at(entry.path.clone());
+    remove_unused(&CacheDirectory::at(entry.path.clone()))
+}
+
+/// Removes the copies of a cache, unless a process uses them. `false` if one does.
+pub(crate) fn remove_unused(cache: &CacheDirectory) -> bool {
     let Ok(file) = cache.lock_file() else { return false };
     if !lock(&file, false) {
         return false;
     }
     // Runs that start from now on wait for a host, which makes another table.
-    if cache.set_ready(false).is_err() || has_runs(&cache) {
+    if cache.set_ready(false).is_err() || has_runs(cache) {
         return false;
     }
     cache.remove_copies();

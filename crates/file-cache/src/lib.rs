@@ -35,6 +35,7 @@ mod directory;
 mod error;
 mod eviction;
 mod file_host;
+mod guard;
 mod host;
 mod host_state;
 mod listing;

@@ -14,6 +14,7 @@ use foreread_preload::layout::{MAX_PATH, MAX_ROOTS};
 
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::{FileCacheError, FileCacheErrorKind};
+use crate::guard::Guard;
 use crate::host::{Host, check_root, has_runs, is_local};
 use crate::report::{RunCounts, RunReport};
 use crate::root::{RootIdentity, watch_mounts};
@@ -228,6 +229,8 @@ pub struct FileRun {
     in_memory: Option<CacheDirectory>,
     /// `None`: this process has been the host from the beginning.
     takeover: Option<Arc<Takeover>>,
+    /// Removes copies in memory if this process is killed.
+    _guard: Option<Guard>,
 }
 
 impl FileRun {
@@ -248,6 +251,9 @@ impl FileRun {
         made.map_err(|error| FileCacheError::system("make", directory, error))?;
         let cache = settings.store.open()?;
         let library = cache.library()?;
+        let is_memory = matches!(settings.store, CopyStore::Memory { .. });
+        // Before this process has threads and locks.
+        let guard = is_memory.then(|| Guard::start(&cache).map_err(|error| cannot_guard(&error)).ok());
         let lock_file = cache.lock_file()?;
         let settings = Arc::new(settings);
         let begun = Instant::now();
@@ -269,7 +275,7 @@ impl FileRun {
             }
             std::thread::sleep(POLL);
         };
-        let in_memory = matches!(settings.store, CopyStore::Memory { .. }).then(|| cache.clone());
+        let in_memory = is_memory.then(|| cache.clone());
         let is_host = host.is_some();
         let host = Arc::new(Mutex::new(host));
         let takeover = if is_host {
@@ -279,7 +285,7 @@ impl FileRun {
         } else {
             Some(Takeover::wait(lock_file, cache, settings, Arc::clone(&host)))
         };
-        Ok(Self { announced, library, host, in_memory, takeover })
+        Ok(Self { announced, library, host, in_memory, takeover, _guard: guard.flatten() })
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
@@ -335,6 +341,10 @@ impl Drop for FileRun {
             std::thread::sleep(POLL);
         }
     }
+}
+
+fn cannot_guard(error: &std::io::Error) {
+    tracing::warn!(%error, "copies stay in memory if this process is killed: no process to remove them");
 }
 
 /// A run that the host of its cache knows.

@@ -529,6 +529,22 @@ fn copies_in_memory_end_with_the_last_run() {
         fs::remove_file(dataset.at("end")).unwrap();
         assert_eq!(left(), 0);
     }
+    // Also if the process of the run is killed, while its program goes on reading.
+    let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
+    let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
+    command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
+    let mut host = command.stdout(Stdio::piped()).spawn().unwrap();
+    crate::agent_node::eventually("files are copied", || left() > 0);
+    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+    host.wait().unwrap();
+    crate::agent_node::eventually("copies are gone", || left() == 0);
+    fs::remove_file(dataset.at("read")).unwrap();
+    let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
+    crate::agent_node::eventually("the program reads", || dataset.at("read").exists());
+    assert_eq!(fs::read_to_string(dataset.at("read")).unwrap(), expected);
+    fs::write(dataset.at("end"), b"").unwrap();
+    // Nobody keeps the output of the run open, once its program has ended.
+    std::io::read_to_string(host.stdout.take().unwrap()).unwrap();
 }
 
 /// A directory in a random order is no part of the order of all.

@@ -2,10 +2,10 @@
 //!
 //! There are three kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
 //! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
-//! that dataset's `lock` shared. Removing the cache needs it exclusively. An *agent* holds
-//! `agent` exclusively from its start, also while it owns no space yet, or no longer. All are
-//! `flock`s on open files, which end with their process. The process that took a lock unlocks it explicitly, so
-//! forked children do not keep the cache in use. Only after a process that was killed, they do
+//! that dataset's `lock` shared. Removing the cache needs it exclusively. An *agent* holds `agent`
+//! exclusively from its start, also while it owns no space yet, or no longer. All are `flock`s on
+//! open files, which end with their process. The process that took a lock unlocks it explicitly,
+//! so forked children do not keep the cache in use. Only after a process that was killed, they do
 //! until they have ended too. The text of `lock` is the dataset's location, for people.
 
 use std::fmt::Write as _;

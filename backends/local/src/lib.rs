@@ -35,6 +35,7 @@ mod lister;
 mod page_cache;
 mod place;
 mod pool;
+mod private_directory;
 mod server_watch;
 
 pub use backend::LocalBackend;
@@ -44,3 +45,4 @@ pub use disk::{DiskConfig, DiskTier};
 pub use lister::ListThreads;
 pub use page_cache::{PageCacheCounts, PageCacheReader};
 pub use place::ChangeTimes;
+pub use private_directory::{ReplaceableThrough, is_private_directory, replaceable_through};

@@ -14,7 +14,10 @@
 //!
 //! The module also determines whether the file system keeps change times that no program can set.
 //! With those a listing detects files that were replaced with the same names, sizes and
-//! modification times.
+//! modification times. Change times are compared in one location only. For file systems of one
+//! machine, it contains the machine and the file system's number next to the place. So each machine
+//! may have a copy at one path of one device. Containers with a machine id of their own compare
+//! sizes and modification times alone.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,6 +29,8 @@ use std::path::{Path, PathBuf};
 use foreread_tier::{FileChange, Version, unix_nanoseconds};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
+
+use crate::core::is_on_this_machine;
 
 /// The limit for images on file systems that are images themselves.
 const MAX_DEPTH: u32 = 4;
@@ -48,7 +53,8 @@ pub(crate) struct DirectoryPlace {
 pub struct ChangeTimes {
     device: (u32, u32),
     trust: CtimeTrust,
-    /// The hash of the directory's place. Change times elsewhere are of other files.
+    /// The hash of the directory's place, and of its machine if the file system belongs to one.
+    /// Change times elsewhere are of other files.
     location: u32,
 }
 
@@ -138,9 +144,27 @@ impl DirectoryPlace {
     /// The place of an open directory that was opened as `path`.
     pub(crate) fn of(directory: BorrowedFd<'_>, path: &Path) -> Self {
         let place = place_of(directory, path, MAX_DEPTH);
-        let times = ChangeTimes { location: hash(&place), ..times_of(directory) };
-        Self { place, times }
+        let machine = is_on_this_machine(directory).then(|| machine(Path::new("/etc/machine-id")));
+        let number = rustix::fs::fstatvfs(directory).map_or(0, |stat| stat.f_fsid);
+        let location = hash(&location_of(&place, machine.as_deref(), number));
+        Self { times: ChangeTimes { location, ..times_of(directory) }, place }
     }
+}
+
+/// A name of the files at `place`. Several machines may have copies at one place of a file system
+/// that belongs to `machine`. `number` is that of the file system.
+fn location_of(place: &str, machine: Option<&str>, number: u64) -> String {
+    // A server's file system has another number on each of its clients.
+    machine.map_or_else(|| place.to_owned(), |machine| format!("{machine} {number:016x} {place}"))
+}
+
+/// Identifies this machine by the file `id`, or this boot of it if the file has no id.
+fn machine(id: &Path) -> String {
+    let id = fs::read_to_string(id).unwrap_or_default();
+    let id = id.trim();
+    // An image's file may be empty, or contain the word `uninitialized`.
+    let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_id { id.to_owned() } else { boot() }
 }
 
 fn times_of(directory: BorrowedFd<'_>) -> ChangeTimes {
@@ -470,6 +494,25 @@ mod tests {
         assert_eq!(layers("0:60", "one"), layers("0:61", "one"));
         assert_ne!(layers("0:60", "one"), layers("0:60", "two"));
         assert_ne!(layers("0:60", "gone"), layers("0:60", "gone"), "layers that cannot be seen");
+    }
+
+    #[test]
+    // semantics: FAIL-2
+    fn copies_of_two_machines_at_one_path_are_not_compared() {
+        let place = place("1 0 8:1 / /data rw - ext4 /dev/sda1 rw", "/data/train");
+        let here = location_of(&place, Some("a"), 1);
+        assert_eq!(here, location_of(&place, Some("a"), 1));
+        assert_ne!(here, location_of(&place, Some("b"), 1), "another machine");
+        assert_ne!(here, location_of(&place, Some("a"), 2), "another file system in its place");
+        let served = location_of("nfs host:/export", None, 1);
+        assert_eq!(served, location_of("nfs host:/export", None, 2), "one directory of a server");
+        let made = tempfile::tempdir().unwrap();
+        let id = made.path().join("machine-id");
+        assert_eq!(machine(&id), boot());
+        fs::write(&id, "uninitialized\n").unwrap();
+        assert_eq!(machine(&id), boot());
+        fs::write(&id, "0123456789abcdef0123456789abcdef\n").unwrap();
+        assert_eq!(machine(&id), "0123456789abcdef0123456789abcdef");
     }
 
     #[test]

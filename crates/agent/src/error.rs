@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use foreread::agent::ReplaceableThrough;
 use foreread_store::StoreError;
 
 use crate::policy::PolicyError;
@@ -34,12 +35,14 @@ pub enum AgentError {
     },
     /// Other users could put another directory in its place.
     #[error(
-        "others can write to the directory above {directory}, and replace it: take that right from them \
-         (chmod go-w), or name another socket"
+        "other users can replace {directory}, the directory of the agent's socket: {through}; or name another \
+         socket"
     )]
     Replaceable {
         /// The directory of the socket.
         directory: PathBuf,
+        /// How they can.
+        through: ReplaceableThrough,
     },
     /// Other machines could reach the page.
     #[error(

@@ -153,7 +153,7 @@ impl Agent {
         let AgentCore { runtime, arena, provider } = AgentCore::new(memory, config, policy, Some(file))?;
         let state = Arc::clone(&provider.state);
         if let Some(disk) = state.disk() {
-            disk.check_free().map_err(AgentError::Disk)?;
+            disk.reserve().map_err(AgentError::Disk)?;
         }
         runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
         runtime.spawn(look_regularly(Arc::clone(&state)));

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use foreread::agent::{is_private_directory, replaceable_through};
 use foreread_dataset::{LockAttempt, LockFile};
 
 use crate::AgentError;
@@ -24,16 +25,14 @@ pub fn private_directory(socket: &Path) -> Result<&Path, AgentError> {
         }
         _ => {}
     }
-    let found = directory.symlink_metadata();
-    let found = found.map_err(|error| AgentError::system(format!("cannot look at {shown}"), error))?;
-    let own = rustix::process::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != own || found.mode() & 0o077 != 0 {
+    let system = |error| AgentError::system(format!("cannot look at {shown}"), error);
+    if !is_private_directory(directory).map_err(system)? {
         return Err(AgentError::NotPrivate { directory: directory.to_owned() });
     }
-    if foreread::agent::may_be_replaced(directory) {
-        return Err(AgentError::Replaceable { directory: directory.to_owned() });
+    match replaceable_through(directory).map_err(system)? {
+        Some(through) => Err(AgentError::Replaceable { directory: directory.to_owned(), through }),
+        None => Ok(directory),
     }
-    Ok(directory)
 }
 
 /// The process that has locked the directory of a socket, if it still has. It may not answer: it is

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use foreread_tier::{Object, OriginTier};
+use foreread_types::{Interface, setting};
 
 use crate::names::SplitName;
 use crate::{DatasetError, DatasetErrorKind, IndexOptions};
@@ -48,10 +49,11 @@ pub(crate) async fn of_files(
                 let empty: Vec<&str> =
                     all.iter().map(String::as_str).filter(|name| !found.contains(name)).collect();
                 tracing::warn!(
-                    "{base_url}: {} directories have no samples, and are classes by their number: {}; set \
-                     `classes` if they are none",
+                    "{base_url}: {} directories have no samples, and are classes by their number: {}; {} names \
+                     the classes if they are none",
                     empty.len(),
-                    listed(empty.iter().copied(), empty.len())
+                    listed(empty.iter().copied(), empty.len()),
+                    setting("classes")
                 );
             }
         }
@@ -60,10 +62,17 @@ pub(crate) async fn of_files(
             tracing::debug!(%error, "classes without samples are unknown");
         }
         Err(error) => {
+            // Only an index has this setting, and the error may be that of a run.
+            let classes = setting("classes");
+            let (index, none) = match Interface::current() {
+                Interface::Command => ("`foreread index`", classes.to("").to_string()),
+                Interface::Python => ("foreread.index()", format!("{classes}[]")),
+                _ => ("an index", "an empty list".to_owned()),
+            };
             let message = format!(
                 "{base_url}: the classes of a part of the files have unknown numbers, because the \
-                 directories cannot be listed: {error}; set `classes` of the index to the names of all \
-                 classes in their order, or to an empty list for samples without labels"
+                 directories cannot be listed: {error}; make a catalog by {index} with {classes}, the names \
+                 of all classes in their order, or with {none} for samples without labels, and load it"
             );
             return Err(DatasetError::new(DatasetErrorKind::Listing, message).with_source(error));
         }
@@ -90,7 +99,7 @@ pub(crate) fn check<'a>(
     found: impl Iterator<Item = &'a str>,
 ) -> Result<(), DatasetError> {
     let invalid = |why: String| {
-        Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: `classes` {why}")))
+        Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {} {why}", setting("classes"))))
     };
     let mut known = HashSet::new();
     if let Some(twice) = given.iter().find(|name| !known.insert(name.as_str())) {

@@ -10,13 +10,15 @@ use crate::Format;
 pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
     /// (`image.bytes`), whose rows are the samples. Of several datasets, a sample has a row of
-    /// each. The beginning of the keys of LMDB files whose values are samples. `data` or `record`
-    /// of RecordIO files: a packed image, or all of a record.
+    /// each. `*` is the only candidate of each file, which may have another name in each. The
+    /// beginning of the keys of LMDB files whose values are samples. `data` or `record` of RecordIO
+    /// files: a packed image, or all of a record.
     pub fields: Vec<String>,
     /// The dataset, column or part that has the labels, or the beginning of the keys of labels in
-    /// LMDB files. One with a usual name if it is `None`.
+    /// LMDB files. One with a usual name if it is `None`. With `*`, that name may differ from file
+    /// to file.
     pub label: Option<String>,
-    /// The named database of an LMDB file.
+    /// The named database of an LMDB file. `*` is the only one of each file.
     pub key: Option<String>,
     /// Whether a whole HDF5 dataset is one sample, instead of each of its rows.
     pub whole: bool,
@@ -40,7 +42,39 @@ pub struct FormatOptions {
     pub pack_split: Option<String>,
 }
 
+/// The only candidate of each file, whatever its name.
+const ANY: &str = "*";
+
+/// What shards of several names have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NamedAlike {
+    /// Whether samples are in parts of one name.
+    pub(crate) samples: bool,
+    /// Whether labels are.
+    pub(crate) labels: bool,
+}
+
 impl FormatOptions {
+    /// The choices within one file of a format, and what all files have in common.
+    pub(crate) fn within(&self, format: Format) -> (Self, NamedAlike) {
+        let mut within = self.clone();
+        let is_any = |choice: &Option<String>| choice.as_deref() == Some(ANY);
+        let mut alike = NamedAlike { samples: true, labels: true };
+        match format {
+            Format::Lmdb if is_any(&self.key) => (within.key, alike.samples) = (None, false),
+            Format::Hdf5 | Format::Parquet | Format::Arrow => {
+                if self.fields == [ANY] {
+                    (within.fields, alike.samples) = (Vec::new(), false);
+                }
+                if is_any(&self.label) {
+                    (within.label, alike.labels) = (None, false);
+                }
+            }
+            _ => {}
+        }
+        (within, alike)
+    }
+
     /// Whether nothing was chosen.
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -74,6 +108,9 @@ impl FormatOptions {
         match () {
             () if self.window.is_none() && (self.stride.is_some() || self.dtype.is_some()) => {
                 Some("stride and dtype need a window")
+            }
+            () if self.fields.len() > 1 && self.fields.iter().any(|field| field == ANY) => {
+                Some("the field '*' is the only candidate of each file, so it excludes other fields")
             }
             () if self.pack.is_none() && has_pack => Some("pack_seed, pack_samples and pack_split need pack"),
             () if self.pack.is_some() && (self.window.is_some() || self.document) => {
@@ -109,5 +146,10 @@ mod tests {
         let window = FormatOptions { window: Some(2), key: Some("k".into()), ..FormatOptions::default() };
         assert_eq!(window.misplaced(Format::Tokens), Some("key"));
         assert_eq!(FormatOptions::default().misplaced(Format::Files), None);
+        let several = FormatOptions { fields: vec!["*".into(), "y".into()], ..FormatOptions::default() };
+        assert!(several.conflict().unwrap().contains("excludes other fields"));
+        // In LMDB files, it is the beginning of keys.
+        let any = FormatOptions { fields: vec!["*".into()], ..FormatOptions::default() };
+        assert_eq!(any.within(Format::Lmdb).0, any);
     }
 }

@@ -466,8 +466,8 @@ fn warn_of_new_numbers(base_url: &str, options: &IndexOptions, shards: &[Indexed
     if options.is_selected() && options.classes.is_none() && values::have_classes(shards) {
         tracing::warn!(
             "{base_url}: the labels of the selected shards are texts, and their classes are numbered by \
-             these shards alone; set `classes` to the names of all classes for the numbers of the whole \
-             dataset"
+             these shards alone; set {} to the names of all classes for the numbers of the whole dataset",
+            setting("classes")
         );
     }
 }
@@ -627,7 +627,7 @@ mod tests {
         let named = IndexOptions::default().naming(["dog/1"]);
         let error = labels(&paths, named.clone()).await.unwrap_err();
         assert_eq!(error.kind(), DatasetErrorKind::Listing);
-        assert!(error.to_string().contains("set `classes`"), "{error}");
+        assert!(error.to_string().contains("by an index with `classes`"), "{error}");
         let (numbers, _) = labels(&paths, named.with_classes(["cat", "dog"])).await.unwrap();
         assert_eq!(numbers, [Some(1)]);
     }

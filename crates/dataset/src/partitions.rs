@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use foreread_formats::{ColumnValues, ValueColumn};
+use foreread_types::setting;
 
 use crate::IndexOptions;
 use crate::packed::IndexedShard;
@@ -34,7 +35,8 @@ pub(crate) fn add_labels(base_url: &str, options: &IndexOptions, shards: &mut [I
     if numbers.is_some() && options.is_selected() {
         tracing::warn!(
             "{base_url}: the labels of the selected partitions are integers; if other partitions have \
-             texts, set `classes` to all of them, for the numbers of the whole dataset"
+             texts, set {} to all of them, for the numbers of the whole dataset",
+            setting("classes")
         );
     }
     for (at, shard) in shards.iter_mut().enumerate() {

@@ -15,6 +15,7 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType, Field};
 use foreread_formats::{ArrayType, ColumnValues};
+use foreread_types::setting;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::classes::check;
@@ -101,8 +102,9 @@ pub(crate) fn tables(
 ) -> Result<Vec<ValueTable>, DatasetError> {
     let invalid = |why: String| DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}"));
     if classes.is_some_and(|classes| !classes.is_empty()) && !have_classes(shards) {
-        let why = "`classes` has no effect: the samples have no labels that are texts; leave it out";
-        return Err(invalid(why.to_owned()));
+        let classes = setting("classes");
+        let why = format!("{classes} has no effect: the samples have no labels that are texts; leave it out");
+        return Err(invalid(why));
     }
     let mut kinds: BTreeMap<&str, ValueType> = BTreeMap::new();
     for shard in shards {

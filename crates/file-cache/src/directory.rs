@@ -11,15 +11,16 @@
 //!
 //! Other users may be able to write to the parent, as to `/local/scratch`. So the directory is
 //! named by user, has mode 0700, and is used only if the user owns it and it is no link. They must
-//! not be able to put another one in its place: programs load a library from it. So a directory on
-//! the way that others may write needs the sticky bit, as `/tmp` has it.
+//! not be able to put another one in its place, because programs load a library from it
+//! ([`replaceable_through`]).
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use foreread_local::{is_private_directory, replaceable_through};
 use foreread_preload::LIBRARY;
 use rustix::fs::{FlockOperation, StatVfsMountFlags};
 
@@ -46,7 +47,7 @@ impl CacheDirectory {
         for candidate in 0..CANDIDATES {
             let suffix = if candidate == 0 { String::new() } else { format!(".{candidate}") };
             let path = parent.join(format!("{PREFIX}-{user}{suffix}"));
-            match own_directory(&path, user) {
+            match own_directory(&path) {
                 Ok(()) => return Self::of_node(path, node),
                 Err(error) => why = why.or(Some(error)),
             }
@@ -67,7 +68,7 @@ impl CacheDirectory {
             path.file_name().is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()))
         };
         let own = below(parent).into_iter().filter(|path| is_named(path, &format!("{PREFIX}-{user}")));
-        let own = own.filter(|path| is_own(path, user).is_ok_and(|is_own| is_own));
+        let own = own.filter(|path| is_private_directory(path).is_ok_and(|is_own| is_own));
         own.flat_map(|path| {
             let nodes = below(&path).into_iter().filter(|path| is_named(path, "node-"));
             let nodes: Vec<PathBuf> = nodes.collect();
@@ -163,7 +164,7 @@ impl CacheDirectory {
             // The dynamic linker divides its variable there.
             let is_plain = !directory.as_os_str().as_bytes().iter().any(|byte| b" :$\t\n".contains(byte));
             let is_safe = directory.parent().is_some_and(|parent| check_parents(parent).is_ok());
-            let is_usable = || own_directory(&directory, user).is_ok_and(|()| is_executable(&directory));
+            let is_usable = || own_directory(&directory).is_ok_and(|()| is_executable(&directory));
             if !(is_plain && is_safe && is_usable()) {
                 continue;
             }
@@ -200,35 +201,21 @@ pub(crate) fn make(path: &Path) -> io::Result<()> {
 /// Refuses a directory in which other users may replace what this one has made.
 fn check_parents(parent: &Path) -> Result<(), FileCacheError> {
     let system = |error| FileCacheError::system("look at", parent, error);
-    let group = rustix::process::getegid().as_raw();
-    for directory in parent.canonicalize().map_err(system)?.ancestors() {
-        let found = std::fs::metadata(directory).map_err(system)?;
-        let mode = found.mode();
-        let is_open = mode & 0o002 != 0 || mode & 0o020 != 0 && found.gid() != group;
-        if is_open && mode & 0o1000 == 0 {
-            let (parent, directory, mode) = (parent.display(), directory.display(), mode & 0o7777);
-            let why = format!(
-                "{parent} cannot be used for copies: other users may write to {directory} (mode {mode:04o}, \
-                 no sticky bit), so they could replace the copies; use another directory, or chmod +t it"
-            );
-            return Err(FileCacheError::new(FileCacheErrorKind::Invalid, why));
-        }
-    }
-    Ok(())
+    let found = replaceable_through(&parent.join(PREFIX)).map_err(system)?;
+    found.map_or(Ok(()), |through| {
+        let why =
+            format!("{} cannot be used for copies, which others could replace: {through}", parent.display());
+        Err(FileCacheError::new(FileCacheErrorKind::Invalid, why))
+    })
 }
 
 /// Makes a directory, or checks that the one that is there is this user's alone.
-fn own_directory(path: &Path, user: u32) -> Result<(), FileCacheError> {
+fn own_directory(path: &Path) -> Result<(), FileCacheError> {
     make(path).map_err(|error| FileCacheError::system("make", path, error))?;
-    let is_own = is_own(path, user).map_err(|error| FileCacheError::system("look at", path, error))?;
+    let is_own =
+        is_private_directory(path).map_err(|error| FileCacheError::system("look at", path, error))?;
     let why = || format!("{} is not a private directory of this user (mode 0700)", path.display());
     is_own.then_some(()).ok_or_else(|| FileCacheError::new(FileCacheErrorKind::Foreign, why()))
-}
-
-/// Whether a directory is this user's alone.
-pub(crate) fn is_own(path: &Path, user: u32) -> io::Result<bool> {
-    let found = std::fs::symlink_metadata(path)?;
-    Ok(found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0)
 }
 
 /// Opens a file that is locked, which is made if it is absent.
@@ -249,7 +236,7 @@ pub(crate) fn lock(file: &File, waits: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 
@@ -283,7 +270,7 @@ mod tests {
         set(0o777);
         let error = CacheDirectory::open(&inner, None).unwrap_err();
         assert_eq!(error.kind(), FileCacheErrorKind::Invalid);
-        assert!(error.to_string().contains("mode 0777, no sticky bit"), "{error}");
+        assert!(error.to_string().contains("mode 0777) can be written by others"), "{error}");
         assert_eq!(std::fs::read_dir(&inner).unwrap().count(), 0);
         set(0o1777);
         CacheDirectory::open(&inner, None).unwrap();

@@ -105,23 +105,22 @@ impl ExpectedSocket {
 /// directory in `/tmp`.
 #[cfg(all(feature = "agent", target_os = "linux"))]
 pub(crate) fn is_own(socket: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
-
-    let own = rustix::process::geteuid().as_raw();
-    let directory = socket.parent().and_then(|directory| directory.symlink_metadata().ok());
-    let is_private = directory.is_some_and(|it| it.is_dir() && it.uid() == own && it.mode() & 0o077 == 0);
-    is_private && socket.exists() && !socket.parent().is_some_and(may_be_replaced)
+    socket.exists() && why_not_own(socket).is_none()
 }
 
-/// Whether other users could put another directory in the place of this one: they can write to the
-/// directory above, which has no sticky bit.
+/// The reason why others may use or replace a socket, if they may.
 #[cfg(all(feature = "agent", target_os = "linux"))]
-pub fn may_be_replaced(directory: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
+pub(crate) fn why_not_own(socket: &Path) -> Option<String> {
+    use foreread_local::{is_private_directory, replaceable_through};
 
-    let above = std::path::absolute(directory).ok();
-    let above = above.and_then(|directory| directory.parent()?.metadata().ok());
-    above.is_some_and(|above| above.mode() & 0o022 != 0 && above.mode() & 0o1000 == 0)
+    let directory = socket.parent()?;
+    let shown = directory.display();
+    match is_private_directory(directory).and_then(|is_own| Ok((is_own, replaceable_through(directory)?))) {
+        Ok((true, None)) => None,
+        Ok((true, Some(through))) => Some(format!("other users can replace {shown}: {through}")),
+        Ok((false, _)) => Some(format!("{shown} belongs to another user or can be searched by others")),
+        Err(error) => Some(format!("{shown} cannot be looked at: {error}")),
+    }
 }
 
 #[cfg(all(test, feature = "agent", target_os = "linux"))]
@@ -156,11 +155,18 @@ mod tests {
         std::fs::write(inside.join(SOCKET), "").unwrap();
         let is_replaceable = |above| {
             mode(above);
-            assert_eq!(is_own(&inside.join(SOCKET)), !may_be_replaced(&inside));
-            may_be_replaced(&inside)
+            !is_own(&inside.join(SOCKET))
         };
-        assert!(is_replaceable(0o777) && is_replaceable(0o770) && !is_replaceable(0o1777));
-        assert!(!is_replaceable(0o755));
+        assert!(is_replaceable(0o777) && !is_replaceable(0o1777) && !is_replaceable(0o755));
+        // Any directory on the way counts.
+        let far = inside.join("far");
+        std::fs::create_dir(&far).unwrap();
+        std::fs::set_permissions(&far, std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(far.join(SOCKET), "").unwrap();
+        assert!(mode(0o700) && is_own(&far.join(SOCKET)));
+        mode(0o777);
+        let why = why_not_own(&far.join(SOCKET)).unwrap();
+        assert!(why.contains("mode 0777") && why.contains("chmod +t"), "{why}");
         assert!(!is_own(Path::new("/tmp/nothing/node.sock")));
     }
 }

@@ -262,6 +262,17 @@ impl Loader {
         self.inner.next_timeout(timeout)
     }
 
+    /// Waits at most `timeout` until [`next_timeout`](Self::next_timeout) would return at once.
+    /// Whether it would. No batch is taken, but another thread may take it first. So a caller can
+    /// look for a signal before it takes a batch.
+    ///
+    /// # Errors
+    /// [`LoadErrorKind::Blocking`] on a thread of the given [runtime](Builder::runtime).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, LoadError> {
+        self.workers.may_block().map_err(|_| LoadError::blocking())?;
+        Ok(self.inner.wait_timeout(timeout))
+    }
+
     /// The report so far.
     pub fn report(&self) -> Report {
         let whole = RunTotals {

@@ -66,6 +66,22 @@ struct HandoverState {
     instruments: Instruments,
 }
 
+impl HandoverState {
+    fn is_ready(&self) -> bool {
+        !self.queue.is_empty() || self.end.is_some()
+    }
+
+    /// Records that the trainer waits. Whether it has only just begun to.
+    fn request(&mut self, now: Duration) -> bool {
+        let is_first = self.waiting_since.is_none();
+        if is_first {
+            self.waiting_since = Some(now);
+            self.waiting = true;
+        }
+        is_first
+    }
+}
+
 impl Handover {
     pub(crate) fn new(run: Run, look_ahead: u64) -> Self {
         let state = HandoverState {
@@ -191,14 +207,7 @@ impl Handover {
                 let error = std::mem::replace(end, Ok(()));
                 (Some(error.err().map(Err)), false)
             }
-            None => {
-                let is_first = state.waiting_since.is_none();
-                if is_first {
-                    state.waiting_since = Some(now);
-                    state.waiting = true;
-                }
-                (None, is_first)
-            }
+            None => (None, state.request(now)),
         }
     }
 
@@ -213,18 +222,35 @@ impl Handover {
 
     /// Waits at most `timeout` for the next batch or the end. `None` after the timeout.
     pub(crate) fn next_timeout(&self, timeout: Duration) -> Option<Option<Result<Batch, LoadError>>> {
+        let (item, wakes_driver) = self.take_from(&mut *self.ready(timeout)?);
+        if wakes_driver {
+            self.driver.notify_one();
+        }
+        item
+    }
+
+    /// Waits at most `timeout` until there is a batch or the end, and takes neither. Whether there
+    /// is one.
+    pub(crate) fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.ready(timeout).is_some()
+    }
+
+    fn ready(&self, timeout: Duration) -> Option<MutexGuard<'_, HandoverState>> {
         // `None` means unlimited.
         let until = Instant::now().checked_add(timeout);
         let left = || until.map(|until| until.saturating_duration_since(Instant::now()));
         let mut state = self.lock();
         loop {
-            let (item, wakes_driver) = self.take_from(&mut state);
-            if item.is_some() || left() == Some(Duration::ZERO) {
+            if state.is_ready() {
+                return Some(state);
+            }
+            let wakes_driver = state.request(self.began.elapsed());
+            if left() == Some(Duration::ZERO) {
                 drop(state);
                 if wakes_driver {
                     self.driver.notify_one();
                 }
-                return item;
+                return None;
             }
             // Counted under the lock: a thread that takes the next batch must know of this wait.
             state.sleepers += 1;
@@ -233,7 +259,7 @@ impl Handover {
                 self.driver.notify_one();
                 state = self.lock();
             }
-            if state.queue.is_empty() && state.end.is_none() {
+            if !state.is_ready() {
                 state = match left() {
                     None => self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner),
                     Some(left) => {

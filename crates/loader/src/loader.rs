@@ -188,6 +188,12 @@ impl Loader {
         self.handover.next_timeout(timeout).ok_or_else(LoadError::timeout)?.transpose()
     }
 
+    /// Waits at most `timeout` until [`next_timeout`](Self::next_timeout) would return at once.
+    /// Whether it would. No batch is taken, but another thread may take it first.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.handover.wait_timeout(timeout)
+    }
+
     /// The report so far, by pass.
     pub fn report(&self) -> RunReport {
         self.handover.report()

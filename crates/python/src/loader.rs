@@ -270,18 +270,21 @@ impl PyLoader {
     /// The next batch, or None at the end of the run.
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyBatch>> {
         loop {
-            // These calls may fail, so they come before a batch is taken.
+            // These calls may fail, so they come before a batch is taken. A batch that arrives
+            // together with a signal stays for the next call.
             logs::drain(py)?;
             self.watch(py)?;
-            match self.take(py, POLL_INTERVAL)? {
+            py.check_signals()?;
+            match self.take(py, Duration::ZERO)? {
                 Some(None) => {
                     self.watch.end(py)?;
                     return Ok(None);
                 }
                 Some(next) => return Ok(next),
                 None => {
+                    self.with(py, |run| run.wait_timeout(POLL_INTERVAL))?
+                        .map_err(|error| errors::run_failed(&error))?;
                     logs::update_level(py)?;
-                    py.check_signals()?;
                 }
             }
         }

@@ -30,7 +30,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         try:
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
         except ConnectionError:
             # A client that ends during read-ahead closes its connections.
             self.close_connection = True
@@ -54,6 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
         first, _, last = requested.removeprefix("bytes=").partition("-")
         start, end = int(first), min(int(last), len(data) - 1)
         self._answer(206, data[start : end + 1], Content_Range=f"bytes {start}-{end}/{len(data)}", **headers)
+
+    do_HEAD = do_GET
 
     def _list(self, query: dict[str, str]) -> None:
         prefix, after = query.get("prefix", ""), query.get("continuation-token") or query.get("start-after", "")

@@ -7,6 +7,7 @@ import json
 import pickle
 from pathlib import Path
 
+import bucket
 import pytest
 
 import foreread
@@ -55,6 +56,26 @@ def test_index_lists_all_samples(directory: Path) -> None:
     for index in (90, -91):
         with pytest.raises(IndexError, match=str(index)):
             catalog.path(index)
+
+
+# semantics: SAMPLE-4
+def test_classes_of_files_in_a_bucket_without_listing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(handler: bucket._Handler, query: dict[str, str]) -> None:
+        handler._answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+
+    files = ["s3://my-bucket/train/class1/030.bin", "s3://my-bucket/train/class0/001.bin"]
+    with bucket.bucket("my-bucket", "train", directory) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(bucket._Handler, "_list", denied)
+        remedy = r"by foreread\.index\(\) with classes=, .*, or with classes=\[\] for samples without labels"
+        for use in (foreread.index, foreread.Loader):
+            with pytest.raises(foreread.Error, match=remedy):
+                use(files)
+        for classes, labels in ((["class0", "class1"], [1, 0]), ([], [None, None])):
+            catalog = foreread.index(files, classes=classes)
+            with foreread.Loader(catalog, batch_size=2, epochs=1, sampler="sequential") as loader:
+                assert next(loader).labels == labels
 
 
 # semantics: SAMPLE-4

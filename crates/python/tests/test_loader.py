@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import signal
 from pathlib import Path
+from typing import Any
 
+import bucket
 import pytest
 
 import foreread
@@ -50,6 +55,37 @@ def test_jobs_of_an_order_group_have_one_order(directory: Path) -> None:
     group = order(seed=1, order_group="search")
     assert group == order(seed=2, order_group="search") == order(seed=2612920538)
     assert group not in (order(seed=1), order(order_group="other"))
+
+
+# semantics: PY-18
+def test_batch_that_arrives_with_an_interrupt_is_the_next_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupts = iter([False] * 30 + [True] + [False] * 100)
+    serve = bucket._Handler.do_GET
+
+    def do_get(handler: bucket._Handler) -> None:
+        # The signal arrives while the main thread waits for this sample.
+        if handler.path.endswith(".bin") and next(interrupts):
+            os.kill(os.getpid(), signal.SIGINT)
+        serve(handler)
+
+    with bucket.bucket("my-bucket", "train", directory) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        catalog = foreread.index("s3://my-bucket/train")
+        monkeypatch.setattr(bucket._Handler, "do_GET", do_get)
+        settings: Any = {"batch_size": 1, "epochs": 1, "sampler": "sequential", "memory": 0, "look_ahead": 1}
+        found: list[int] = []
+        interrupted = 0
+        with foreread.Loader(catalog, origin_parallelism=1, **settings) as loader:
+            while True:
+                try:
+                    found += next(loader).ids
+                except KeyboardInterrupt:
+                    interrupted += 1
+                    assert json.loads(loader.state())["consumed"] == len(found)
+                except StopIteration:
+                    break
+        assert (found, interrupted) == (list(range(100)), 1)
 
 
 # semantics: PY-18

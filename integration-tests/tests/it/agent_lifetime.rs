@@ -132,6 +132,36 @@ fn second_agent_with_the_same_disk_is_refused() {
     second.start_with(1_000_000, &["--disk", &disk]);
 }
 
+/// Before its first dataset, an agent owns no space.
+#[test]
+// semantics: DISK-19
+fn idle_agents_do_not_share_a_disk() {
+    let mut node = Node::without_agent(1, LENGTH);
+    let directory = node.directory.path().join("disk");
+    fs::create_dir(&directory).unwrap();
+    let disk = format!("{}=20MB", directory.display());
+    node.start_with(1_000_000, &["--disk", &disk]);
+    let mut second = Node::without_agent(1, LENGTH);
+    let refused = run(second.agent(&["start", "--memory=1MB"]).args(["--disk", &disk])).fails(1);
+    assert!(refused.contains(&format!("belongs to the agent of process {}", node.process)), "{refused}");
+    assert!(refused.contains(&directory.display().to_string()), "{refused}");
+    // The first one uses it.
+    let samples = Samples::new();
+    write(&samples, 0);
+    load(&node, samples.path());
+    assert_eq!(node.status()["disk"]["problem"], serde_json::Value::Null);
+    run(&mut node.agent(&["stop"])).ok();
+    // A cleaned cache has no lock that would stay.
+    run(&mut foreread(["cache", "clean", "--all", directory.to_str().unwrap()])).ok();
+    assert!(
+        fs::read_dir(&directory)
+            .unwrap()
+            .flatten()
+            .all(|root| fs::read_dir(root.path()).unwrap().count() == 0)
+    );
+    second.start_with(1_000_000, &["--disk", &disk]);
+}
+
 #[test]
 fn node_name_that_is_a_pattern_is_refused() {
     let node = Node::without_agent(1, LENGTH);

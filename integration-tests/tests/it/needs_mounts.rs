@@ -201,3 +201,26 @@ fn second_mount_point_keeps_the_cache() {
     let found = number(bound, "/epochs/0/reads/disk/samples");
     assert!(kept > 0 && found >= kept, "{found} of {kept} were found by another path");
 }
+
+/// The copies differ in inodes and change times alone.
+#[test]
+// semantics: FAIL-2
+fn catalog_of_a_copy_at_one_path_of_another_machine_is_read() {
+    let Some(place) = place() else { return };
+    let copy = "cp -a \"$DATASET\" copy
+         \"$0\" index -q copy -o copy.foreread
+         mv copy first
+         cp -a first copy
+         DATASET=copy.foreread";
+    let line = place.run(&format!("{copy}\nload --epochs=1")).fails(1);
+    assert!(line.contains("its inode or change time is not the indexed one"), "{line}");
+    place.reports(&format!(
+        "rm -r first copy*
+         {copy}
+         echo 0123456789abcdef0123456789abcdef >id
+         for id in /etc/machine-id /proc/sys/kernel/random/boot_id; do
+             if [ -e $id ]; then mount --bind id $id; fi
+         done
+         load --epochs=1"
+    ));
+}

@@ -220,6 +220,37 @@ fn each_refusal_is_one_line_with_bucket_and_remedy() {
     reports(&mut at(&store, &["load", url]), "s3://train", &["expired", "new credentials"]);
 }
 
+/// Rights to read objects, and none to list them.
+#[test]
+// semantics: SAMPLE-4
+fn files_of_a_store_that_lists_nothing_have_named_classes() {
+    let store = HttpStore::start();
+    store.bucket("train");
+    store.put("train", "cat/1", "one");
+    store.put("train", "dog/2", "two");
+    store.deny("train", true, false);
+    let files = ["s3://train/dog/2", "s3://train/cat/1"];
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("catalog.foreread").display().to_string();
+    let index = |more: &[&str]| {
+        let arguments = [&["index", "-o", &file], more, &files[..]].concat();
+        run(&mut at(&store, &arguments))
+    };
+    let direct = [&["load"], &files[..]].concat();
+    for line in [index(&[]).fails(1), run(&mut at(&store, &direct)).fails(1)] {
+        for part in ["`foreread index` with --classes", "--classes '' for samples without labels"] {
+            assert!(line.contains(part), "{line}");
+        }
+    }
+    for (classes, labels) in [("cat,dog", vec![Some(1), Some(0)]), ("", vec![None, None])] {
+        index(&["--classes", classes]).ok();
+        let catalog = Catalog::open(&file).unwrap();
+        let found: Vec<_> = (0..2).map(|id| catalog.label_index(foreread::SampleId(id))).collect();
+        assert_eq!(found, labels);
+        assert_eq!(number(&load(&store, &file, &["--epochs", "1"]), "/epochs/0/samples"), 2);
+    }
+}
+
 #[test]
 // semantics: BUCKET-18
 fn million_keys_are_indexed_in_bounded_memory() {

@@ -1,10 +1,11 @@
 //! Advisory locks of caches. They end with their process, however it ends.
 //!
-//! There are two kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
+//! There are three kinds. The *owner* of a directory's space holds `owner` exclusively, writes, and
 //! stores its process id in the file. Every user of a *dataset's* cache, owner or reader, holds
-//! that dataset's `lock` shared. Removing the cache needs it exclusively. Both are `flock`s on open
-//! files, which end with their process. The process that took a lock unlocks it explicitly, so
-//! forked children do not keep the cache in use. Only after a process that was killed, they do
+//! that dataset's `lock` shared. Removing the cache needs it exclusively. An *agent* holds `agent`
+//! exclusively from its start, also while it owns no space yet, or no longer. All are `flock`s on
+//! open files, which end with their process. The process that took a lock unlocks it explicitly,
+//! so forked children do not keep the cache in use. Only after a process that was killed, they do
 //! until they have ended too. The text of `lock` is the dataset's location, for people.
 
 use std::fmt::Write as _;
@@ -180,8 +181,13 @@ impl std::fmt::Display for DirectoryOwner {
 
 /// The owner file of the cache at `root`. Its process may have ended since.
 pub(super) fn owner(root: &Folder) -> DirectoryOwner {
+    holder(root, OWNER)
+}
+
+/// The process that has locked the file `name`, [`OWNER`] or [`AGENT`](super::layout::AGENT).
+pub(super) fn holder(root: &Folder, name: &str) -> DirectoryOwner {
     let mut text = String::new();
-    let Ok(file) = root.open(OWNER, OFlags::RDONLY) else { return DirectoryOwner::default() };
+    let Ok(file) = root.open(name, OFlags::RDONLY) else { return DirectoryOwner::default() };
     match fs::File::from(file).take(1 << 16).read_to_string(&mut text) {
         Ok(_) => DirectoryOwner::parse(&text),
         Err(_) => DirectoryOwner::default(),
@@ -190,15 +196,24 @@ pub(super) fn owner(root: &Folder) -> DirectoryOwner {
 
 /// Becomes the owner of the space at `root`, unless it has one.
 pub(super) fn own(root: &Folder, datasets: &[DatasetIdentity]) -> std::io::Result<Option<FileLock>> {
+    lock(root, OWNER, datasets)
+}
+
+/// Locks the file `name` and writes this process into it, unless another process has locked it.
+pub(super) fn lock(
+    root: &Folder,
+    name: &str,
+    datasets: &[DatasetIdentity],
+) -> std::io::Result<Option<FileLock>> {
     let mut taken = None;
     for again in 0..10 {
         if again > 0 {
             // Another process may only have tested whether there is an owner.
             std::thread::sleep(Duration::from_millis(2));
         }
-        let lock = FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, true)?;
+        let lock = FileLock::take(root, name, FlockOperation::NonBlockingLockExclusive, true)?;
         // A file that was removed between opening and locking counts for nothing.
-        taken = lock.filter(|lock| lock.is_at(root, OWNER));
+        taken = lock.filter(|lock| lock.is_at(root, name));
         if taken.is_some() {
             break;
         }
@@ -230,10 +245,10 @@ pub(super) fn is_owned(root: &Folder) -> bool {
             .is_ok_and(|lock| lock.is_none())
 }
 
-/// Removes the owner file at `root`, unless there is an owner.
-pub(super) fn remove_owner(root: &Folder) -> Result<(), Errno> {
-    match FileLock::take(root, OWNER, FlockOperation::NonBlockingLockExclusive, false)? {
-        Some(lock) if lock.is_at(root, OWNER) => root.remove(OWNER),
+/// Removes the file `name` at `root`, unless a process has locked it.
+pub(super) fn remove_unlocked(root: &Folder, name: &str) -> Result<(), Errno> {
+    match FileLock::take(root, name, FlockOperation::NonBlockingLockExclusive, false)? {
+        Some(lock) if lock.is_at(root, name) => root.remove(name),
         _ => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIRECTORY/foreread-cache-<uid>/owner                 locked by the process that owns the space
+//! DIRECTORY/foreread-cache-<uid>/agent                 locked by the agent that has the directory
 //! DIRECTORY/foreread-cache-<uid>/<identity>/lock       shared lock of each user of the cache
 //! DIRECTORY/foreread-cache-<uid>/<identity>/index
 //! DIRECTORY/foreread-cache-<uid>/<identity>/00000.segment ...
@@ -25,6 +26,7 @@ use super::place::{BLOCK, MAX_SEGMENTS};
 use super::root::is_folder;
 
 pub(super) const OWNER: &str = "owner";
+pub(super) const AGENT: &str = "agent";
 pub(super) const LOCK: &str = "lock";
 pub(super) const INDEX: &str = "index";
 /// An index that is being rewritten. It counts only after it is renamed.

@@ -11,7 +11,7 @@ use super::closing;
 use super::error::from_errno;
 use super::folder::Folder;
 use super::index::{self, IndexFile};
-use super::layout::{self, INDEX, LOCK, OWNER};
+use super::layout::{self, AGENT, INDEX, LOCK, OWNER};
 use super::{flock, root};
 
 /// One dataset's cache in a directory.
@@ -151,9 +151,13 @@ pub fn clean(directory: &Path, rule: &CleanRule) -> Result<Vec<RemovedCache>, Ti
             let gone = remove(&root, &folder, entry.identity);
             removed.extend(gone.map_err(|errno| from_errno(errno, entry.path.display()))?);
         }
-        if (removed.len() > before || rule.all) && root.names().is_ok_and(|names| names == [OWNER]) {
-            // An unused owner file is harmless: the next owner reuses it.
-            let _ = flock::remove_owner(&root);
+        let names = root.names().unwrap_or_default();
+        let are_locks = names.iter().all(|name| name == OWNER || name == AGENT);
+        if (removed.len() > before || rule.all) && are_locks {
+            // An unused lock is harmless: the next owner reuses it.
+            for name in names.iter().filter_map(|name| name.to_str()) {
+                let _ = flock::remove_unlocked(&root, name);
+            }
         }
         if root::is_legacy(&root) {
             // Fails if it is not empty.

@@ -137,7 +137,7 @@ pub use config::{
     WhenOwned,
 };
 pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};
-pub use open::check_free;
+pub use open::{Reservation, reserve};
 pub(crate) use root::is_cache_name;
 pub use shared_room::SharedRoom;
 pub use tier::DiskTier;

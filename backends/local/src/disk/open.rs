@@ -14,7 +14,7 @@ use super::error::{about, from_errno, from_io};
 use super::flock::{self, FileLock, ProcessId};
 use super::folder::Folder;
 use super::index::{self, INDEX_OVERHEAD, IndexFile};
-use super::layout::OWNER;
+use super::layout::{AGENT, OWNER};
 use super::manage;
 use super::place::{BLOCK, FOOTPRINT, MAX_DIRECTORIES, MAX_START, UNIT};
 use super::quota::Quota;
@@ -106,20 +106,38 @@ fn check(config: &DiskConfig, sets: usize) -> Result<(), TierError> {
     Ok(())
 }
 
-/// Checks that no process owns the space of a directory.
+/// A directory that an agent has, until this is dropped.
+#[derive(Debug)]
+pub struct Reservation(#[expect(dead_code, reason = "the lock ends when it is dropped")] FileLock);
+
+/// Reserves a directory for an agent. Its caches open with its first dataset, and again with each
+/// new one, so their lock does not keep other agents away. `None` if the directory cannot be used,
+/// which is reported when it is opened.
 ///
 /// # Errors
-/// The owner, and the remedy.
-pub fn check_free(directory: &DiskDirectory) -> Result<(), TierError> {
-    let Some(root) = root::find_part(directory) else { return Ok(()) };
+/// The agent or owner that has the directory, and the remedy.
+pub fn reserve(directory: &DiskDirectory) -> Result<Option<Reservation>, TierError> {
+    let Ok(CacheRoot::Open(root)) = root::open(directory) else { return Ok(None) };
     let path = directory.path.display();
     // A tier of this process that was dropped may still write.
     closing::wait(root.id().map_err(|errno| from_errno(errno, &path))?);
+    let owned = |detail| Err(about(ErrorKind::Other, &path, detail));
     if flock::is_owned(&root) {
-        let detail = owned_message(&flock::owner(&root), &directory.path, &ProcessId::this());
-        return Err(about(ErrorKind::Other, path, detail));
+        return owned(owned_message(&flock::owner(&root), &directory.path, &ProcessId::this()));
     }
-    Ok(())
+    match flock::lock(&root, AGENT, &[]) {
+        Ok(Some(lock)) => Ok(Some(Reservation(lock))),
+        Ok(None) => {
+            let agent = flock::holder(&root, AGENT);
+            owned(format!(
+                "its space belongs to the agent of {agent}; stop that agent, or choose another directory"
+            ))
+        }
+        Err(error) => {
+            tracing::debug!(%error, directory = %path, "the directory cannot be reserved");
+            Ok(None)
+        }
+    }
 }
 
 /// What the directories would offer if they were opened. Nothing is created, removed or locked.

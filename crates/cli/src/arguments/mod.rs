@@ -207,9 +207,10 @@ impl Index {
 #[command(next_help_heading = "Packed formats")]
 pub struct FormatArguments {
     /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
-    /// whose rows are the samples [default: the only candidate]. Repeated for HDF5: each sample has
-    /// a row of each dataset. LMDB: the beginning of the keys of samples ('image-', or '' for all).
-    /// RecordIO: 'data' (the packed images) or 'record'
+    /// whose rows are the samples [default: the only candidate, of one name in all files]. '*': the
+    /// only candidate of each file. Repeated for HDF5: each sample has a row of each dataset. LMDB:
+    /// the beginning of the keys of samples ('image-', or '' for all). RecordIO: 'data' (the packed
+    /// images) or 'record'
     #[arg(long, value_name = "NAME")]
     field: Vec<String>,
     /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such

@@ -103,7 +103,7 @@ pub(crate) async fn index(
         _ => objects,
     };
     let parsers = Parsers::new(origin, &store, choice);
-    let mut common = CommonParts::default();
+    let mut common = CommonParts::new(choice.options.within(choice.format).1);
     let places = IN_FLIGHT.min(origin.profile().parallelism.max(8));
     let at_once = places.min(objects.len()).max(1);
     let each = places / at_once;

@@ -168,7 +168,7 @@ impl<'a> Parsers<'a> {
 
     async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
-        let FormatOptions { fields, label, key, whole, .. } = self.options.clone();
+        let (FormatOptions { fields, label, key, whole, .. }, _) = self.options.within(self.format);
         let mut fields = fields.into_iter();
         let field = fields.next();
         Ok(match self.format {

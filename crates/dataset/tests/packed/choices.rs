@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use arrow_ipc::writer::StreamWriter;
-use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions};
+use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, SampleValue};
 use foreread_types::SampleId;
 
 use crate::origin::Held;
@@ -152,6 +152,36 @@ async fn shards_of_other_columns_are_an_error() {
         error.contains("the labels of a.arrow are label") && error.contains("choose with `label`"),
         "{error}"
     );
+}
+
+/// Each file was written under its own name.
+#[tokio::test]
+// semantics: FORMAT-12
+async fn only_dataset_of_each_file_is_taken_by_a_star() {
+    let hdf5 = [("a.h5", fixture("hdf5/samples.h5")), ("b.h5", fixture("hdf5/labels_only_v110.h5"))];
+    let files: [[(&str, Vec<u8>); 2]; 2] = [[("a.arrow", two("image_a")), ("b.arrow", two("image_b"))], hdf5];
+    for files in files {
+        let mut alone = 0;
+        for file in files.clone() {
+            alone += Held::new([file]).index(&IndexOptions::default()).await.unwrap().len();
+        }
+        let mut options = IndexOptions::default();
+        options.format_options.fields = vec!["*".to_owned()];
+        let catalog = Held::new(files).index(&options).await.unwrap();
+        assert_eq!(catalog.len(), alone);
+    }
+    // Of several candidates, none is the only one.
+    let columns = ["a", "b"].map(|name| (name, Arc::new(BinaryArray::from_vec(vec![b"x"])) as ArrayRef));
+    let mut options = IndexOptions::default();
+    options.format_options.fields = vec!["*".to_owned()];
+    let error = Held::new([("a.arrow", stream(columns))]).index(&options).await.unwrap_err();
+    assert_eq!(error.kind(), DatasetErrorKind::Unsupported, "{error}");
+    let files = [("a.arrow", labelled("label")), ("b.arrow", labelled("target"))];
+    let mut options = IndexOptions::default();
+    options.format_options.label = Some("*".to_owned());
+    let catalog = Held::new(files).index(&options).await.unwrap();
+    let labels: Vec<_> = (0..4).map(|id| catalog.value(SampleId(id), "label")).collect();
+    assert_eq!(labels, [3, 4, 3, 4].map(|label| Some(SampleValue::Integer(label))));
 }
 
 /// The cache of an image folder has the paths of images and not their bytes.

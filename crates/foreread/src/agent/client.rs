@@ -16,7 +16,7 @@ use foreread_tier::{CacheTier, OpenContext};
 
 use super::host::described;
 use super::orders::RunOrders;
-use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own};
+use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
 use crate::config::{Config, Memory};
 use crate::error::{Error, ErrorKind, Result};
 use crate::origin::OpenDataset;
@@ -188,11 +188,8 @@ pub(crate) async fn attach(
         may_use: if is_named { |_| true } else { |socket| is_own(socket.as_ref()) },
     };
     if !may_use {
-        if let Some(directory) = socket.parent().filter(|_| socket.exists()) {
-            tracing::warn!(
-                "{} belongs to another user or can be searched by others, so no agent is used there",
-                directory.display()
-            );
+        if let Some(why) = why_not_own(&socket).filter(|_| socket.exists()) {
+            tracing::warn!("no agent is used at {}: {why}", socket.display());
         }
         return Ok(look(opened, config, storage, place, is_rank));
     }

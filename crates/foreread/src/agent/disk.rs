@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foreread_dataset::Catalog;
 use foreread_local::DiskTier;
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, SharedRoom, WhenOwned};
+use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, Reservation, SharedRoom, WhenOwned};
 use foreread_planner::WearBudget;
 use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, Object, ReadRequest, Sample, Span, TierError,
@@ -144,6 +144,8 @@ struct DiskState {
     per_day: f64,
     /// Why no tier is open, if it could not be opened.
     problem: Option<String>,
+    /// The directories, as an agent has them.
+    reserved: Vec<Reservation>,
 }
 
 #[derive(Clone)]
@@ -186,8 +188,8 @@ impl HostDisk {
         buffers: Arc<dyn Buffers>,
         runtime: Handle,
     ) -> Self {
-        let (tier, datasets, expected, wear, problem) = Default::default();
-        let state = DiskState { tier, datasets, expected, wear, per_day: WRITES_PER_DAY, problem };
+        let (tier, datasets, expected, wear, problem, reserved) = Default::default();
+        let state = DiskState { tier, datasets, expected, wear, per_day: WRITES_PER_DAY, problem, reserved };
         let (opening, making_room, skipped, writing) = Default::default();
         let (state, waiting, begun) = (Mutex::new(state), Budget::new(WAITING_BYTES), Instant::now());
         let room = SharedRoom::new(disks.first().map_or(0, |disk| disk.bytes));

@@ -3,20 +3,25 @@
 
 use std::time::Instant;
 
-use foreread_local::disk::{DiskDirectory, check_free};
+use foreread_local::disk::{DiskDirectory, reserve};
 
 use super::{DiskDataset, HostDisk};
 use crate::error::{Error, Result};
 
 impl HostDisk {
-    /// Checks that no other process owns the space of a directory.
+    /// Takes the directories for this agent, until the disks are dropped.
     ///
     /// # Errors
-    /// The owner, and the remedy.
-    pub fn check_free(&self) -> Result<()> {
+    /// The agent or process that has one, and the remedy.
+    pub fn reserve(&self) -> Result<()> {
         let directories = self.disks.iter().map(|disk| DiskDirectory::new(&disk.directory, disk.bytes));
-        let mut directories = directories.zip(&self.disks).map(|(of, disk)| of.with_shared(disk.shared));
-        directories.try_for_each(|directory| check_free(&directory)).map_err(Error::disk)
+        let directories = directories.zip(&self.disks).map(|(of, disk)| of.with_shared(disk.shared));
+        let reserved: Vec<_> = directories
+            .map(|directory| reserve(&directory))
+            .collect::<Result<_, _>>()
+            .map_err(Error::disk)?;
+        self.lock().reserved = reserved.into_iter().flatten().collect();
+        Ok(())
     }
 
     /// Why the disks keep no samples, if they cannot be used.

@@ -121,7 +121,7 @@ impl Trace {
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(program);
         let read = file.and_then(|file| file.take(PROGRAM_HEAD as u64).read_to_end(&mut head));
-        if read.is_ok() && ProgramKind::of(&head) == ProgramKind::Unserved {
+        if read.is_ok() && matches!(ProgramKind::of(&head), ProgramKind::Static | ProgramKind::Foreign) {
             self.header().starts_unserved(program.as_os_str().as_bytes());
         }
     }

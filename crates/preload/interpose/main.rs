@@ -3,7 +3,7 @@
 //! It runs in any program, at any time: in signal handlers, between fork and exec, in programs
 //! without free descriptors. So it allocates nothing, has no locks and no thread-local memory,
 //! keeps no descriptor, and leaves `errno` as it is unless a call fails. It needs less than a
-//! kilobyte and a half of stack.
+//! kilobyte and a half of stack, and six kilobytes where a program is started.
 #![no_std]
 
 #[path = "../src/layout.rs"]
@@ -13,6 +13,7 @@ mod layout;
 mod attributes;
 mod changes;
 mod decision;
+mod environment;
 mod exec;
 mod identity;
 mod mapped;

@@ -117,8 +117,6 @@ next_functions! {
     SYMLINK = c"symlink";
     SYMLINKAT = c"symlinkat";
     EXECVE = c"execve";
-    EXECV = c"execv";
-    EXECVP = c"execvp";
     EXECVPE = c"execvpe";
     POSIX_SPAWN = c"posix_spawn";
     POSIX_SPAWNP = c"posix_spawnp";

@@ -68,8 +68,10 @@ pub const PROGRAM_HEAD: usize = 512;
 pub enum ProgramKind<'a> {
     /// By the dynamic linker, which loads the preloaded library, too.
     Dynamic,
-    /// Without it, or by that of another class of processors.
-    Unserved,
+    /// Without it.
+    Static,
+    /// By the dynamic linker of another class of processors, which cannot load the library.
+    Foreign,
     /// By the program at this path: a script.
     Script(&'a [u8]),
     /// No program that is known.
@@ -99,18 +101,18 @@ impl<'a> ProgramKind<'a> {
             return Self::Unknown;
         };
         if !is_own_class {
-            return Self::Unserved;
+            return Self::Foreign;
         }
         // The interpreter comes before all segments that are loaded.
         for at in 0..count {
             match number((first.saturating_add(at * length)).min(1 << 20) as usize, 4) {
                 Some(kind) if kind as u32 == INTERPRETER => return Self::Dynamic,
-                Some(kind) if kind as u32 == LOADED => return Self::Unserved,
+                Some(kind) if kind as u32 == LOADED => return Self::Static,
                 Some(_) => {}
                 None => return Self::Unknown,
             }
         }
-        Self::Unserved
+        Self::Static
     }
 }
 
@@ -129,13 +131,13 @@ mod tests {
         kinds(&mut head, [6, 3, 1]);
         assert_eq!(ProgramKind::of(&head), ProgramKind::Dynamic);
         kinds(&mut head, [6, 1, 3]);
-        assert_eq!(ProgramKind::of(&head), ProgramKind::Unserved);
+        assert_eq!(ProgramKind::of(&head), ProgramKind::Static);
         kinds(&mut head, [6, 4, 4]);
-        assert_eq!(ProgramKind::of(&head), ProgramKind::Unserved);
+        assert_eq!(ProgramKind::of(&head), ProgramKind::Static);
         (head[32], head[33]) = (0xff, 0xff);
         assert_eq!(ProgramKind::of(&head), ProgramKind::Unknown);
         head[4] = 1;
-        assert_eq!(ProgramKind::of(&head), ProgramKind::Unserved);
+        assert_eq!(ProgramKind::of(&head), ProgramKind::Foreign);
         assert_eq!(ProgramKind::of(b"#! /bin/sh -e\nx"), ProgramKind::Script(b"/bin/sh"));
         assert_eq!(ProgramKind::of(b"text"), ProgramKind::Unknown);
     }

@@ -35,8 +35,8 @@ pub enum AgentError {
     },
     /// Other users could put another directory in its place.
     #[error(
-        "other users can replace {directory}, the directory of the agent's socket: {through}; or name another \
-         socket"
+        "other users can replace {directory}, the directory of the agent's socket: {through}; or name \
+         another socket"
     )]
     Replaceable {
         /// The directory of the socket.

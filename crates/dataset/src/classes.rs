@@ -49,8 +49,8 @@ pub(crate) async fn of_files(
                 let empty: Vec<&str> =
                     all.iter().map(String::as_str).filter(|name| !found.contains(name)).collect();
                 tracing::warn!(
-                    "{base_url}: {} directories have no samples, and are classes by their number: {}; {} names \
-                     the classes if they are none",
+                    "{base_url}: {} directories have no samples, and are classes by their number: {}; {} \
+                     names the classes if they are none",
                     empty.len(),
                     listed(empty.iter().copied(), empty.len()),
                     setting("classes")

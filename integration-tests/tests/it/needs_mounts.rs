@@ -208,7 +208,7 @@ fn second_mount_point_keeps_the_cache() {
 fn catalog_of_a_copy_at_one_path_of_another_machine_is_read() {
     let Some(place) = place() else { return };
     let copy = "cp -a \"$DATASET\" copy
-         \"$0\" index -q copy -o copy.foreread
+         \"$0\" index copy -o copy.foreread >index.log
          mv copy first
          cp -a first copy
          DATASET=copy.foreread";

@@ -1,11 +1,11 @@
 //! A process that removes the copies in memory when the process of a run was killed.
 //!
-//! Copies on a `tmpfs` outlive their process and take memory from every other job. A process that
-//! is killed removes nothing, so another one waits for its end: the end of a pipe, which the kernel
-//! closes. It is a copy of this process (`fork`) in its own session, so that a terminal's signals do
-//! not reach it. It has none of the open files, so that nobody waits for the end of its output. The
-//! price is a sleeping process for each run with copies in memory. A launcher that kills all
-//! processes of a job (cgroups) kills it, too. Then the next run removes the copies.
+//! Copies on a `tmpfs` outlive their process and take memory from all other jobs. A killed process
+//! removes nothing. So another process waits for its end, which is the end of a pipe that the
+//! kernel closes. It is a copy of this process (`fork`) in its own session, which a terminal's
+//! signals do not reach. It keeps none of the open files, because readers of their pipes would wait
+//! for it. The price is a sleeping process for each run with copies in memory. A launcher that
+//! kills all processes of a job (cgroups) kills it, too. Then the next run removes the copies.
 
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
@@ -30,9 +30,9 @@ impl Guard {
         let (ends, alive) = io::pipe()?;
         // The duplicate is no standard descriptor, also where these are closed.
         let (mut ends, alive) = (ends.try_clone()?, alive.try_clone()?);
-        // SAFETY: this process goes on as before. The new one has one thread and runs only `wait`,
-        // which never returns. glibc leaves its allocator usable in it. It takes no lock that another
-        // thread could have held.
+        // SAFETY: nothing changes for this process. The new one has one thread and runs only
+        // `wait`, which never returns. glibc leaves its allocator usable in it. It takes no lock
+        // that another thread could have held.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
             0 => wait(&mut ends, cache),
@@ -43,11 +43,11 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // A guard that has ended has nothing to be told.
+        // Fails if the guard has ended.
         let _ = self.alive.write_all(&[1]);
         let mut status = 0;
-        // SAFETY: the status is a variable of this function. The process is a child of this one, and
-        // nobody else waits for it.
+        // SAFETY: the status is a variable of this function. The process is a child of this one,
+        // and no other code waits for it.
         while unsafe { libc::waitpid(self.process, &raw mut status, 0) } == -1
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}

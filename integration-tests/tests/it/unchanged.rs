@@ -529,7 +529,7 @@ fn copies_in_memory_end_with_the_last_run() {
         fs::remove_file(dataset.at("end")).unwrap();
         assert_eq!(left(), 0);
     }
-    // Also if the process of the run is killed, while its program goes on reading.
+    // Also if the process of the run is killed while its program still reads.
     let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
     let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
     command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
@@ -543,7 +543,7 @@ fn copies_in_memory_end_with_the_last_run() {
     crate::agent_node::eventually("the program reads", || dataset.at("read").exists());
     assert_eq!(fs::read_to_string(dataset.at("read")).unwrap(), expected);
     fs::write(dataset.at("end"), b"").unwrap();
-    // Nobody keeps the output of the run open, once its program has ended.
+    // The output ends with the program, so the waiting process does not keep it open.
     std::io::read_to_string(host.stdout.take().unwrap()).unwrap();
 }
 

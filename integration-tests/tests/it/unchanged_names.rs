@@ -237,3 +237,24 @@ fn refused_directory_for_copies_is_not_made() {
     assert!(line.contains("no sticky bit"), "{line}");
     assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
 }
+
+/// After `chroot` and without rights, the library is not there. The dynamic linker would print an
+/// error for each program.
+#[test]
+// semantics: FILES-5
+fn programs_that_cannot_load_the_library_start_without_it() {
+    let dataset = Dataset::new(3, 5000);
+    let other = dataset.at("other.c");
+    fs::write(&other, "int other(void) { return 0; }").unwrap();
+    assert!(compile(&other, &dataset.at("other.so"), &["-shared", "-fPIC"]));
+    let script = "cat data/c0/0000.bin > /dev/null; rm disk/foreread-files-*/preload-*.so
+        cat data/c0/0000.bin | wc -c; env | grep LD_PRELOAD";
+    let command = || dataset.command(ALL, &["--report", "off"], &["sh", "-c", script]);
+    let found = run(&mut command());
+    assert!(!found.stderr.contains("ld.so") && found.stderr.is_empty(), "{}", found.stderr);
+    assert_eq!(found.stdout, "5000\n");
+    // Libraries of the user stay.
+    let found = run(command().env("LD_PRELOAD", dataset.at("other.so")));
+    assert!(found.stderr.is_empty(), "{}", found.stderr);
+    assert_eq!(found.stdout, format!("5000\nLD_PRELOAD={}\n", dataset.at("other.so").display()));
+}

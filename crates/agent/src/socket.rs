@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use foreread::agent::{is_private_directory, replaceable_through};
 use foreread_dataset::{LockAttempt, LockFile};
@@ -11,6 +12,11 @@ use foreread_dataset::{LockAttempt, LockFile};
 use crate::AgentError;
 
 const LOCK: &str = "agent.lock";
+
+/// How long the end of a killed agent is waited for. Its memory is released first.
+const ENDING: Duration = Duration::from_secs(5);
+
+const POLL: Duration = Duration::from_millis(5);
 
 /// The directory of a socket, which is created if it does not exist.
 ///
@@ -51,14 +57,35 @@ pub fn directory_holder(socket: &Path) -> Option<u32> {
         .then_some(process)
 }
 
+/// Whether the process that has locked the directory of a socket was killed, or is gone. It has the
+/// lock until its memory is released.
+fn is_ending(socket: &Path) -> bool {
+    const KILL: u64 = 1 << (9 - 1);
+    let Some(process) = directory_holder(socket) else { return true };
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return true };
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_pending = |name| {
+        value(name).and_then(|set| u64::from_str_radix(set, 16).ok()).is_some_and(|set| set & KILL != 0)
+    };
+    let has_ended = value("State:").is_some_and(|state| state.starts_with(['Z', 'X']));
+    // A process without memory is past its last instruction.
+    has_ended || is_pending("SigPnd:") || is_pending("ShdPnd:") || value("VmSize:").is_none()
+}
+
 /// Locks the directory of a socket for this process. Removes a socket that an ended agent has left.
 pub(crate) fn prepare(socket: &Path) -> Result<LockFile, AgentError> {
     let directory = private_directory(socket)?;
     let shown = directory.display();
-    let lock = LockFile::lock(&directory.join(LOCK));
-    let lock = match lock.map_err(|error| AgentError::system(format!("cannot lock {shown}"), error))? {
-        LockAttempt::Locked(lock) => lock,
-        LockAttempt::InUse(by) => return Err(AgentError::InUse { directory: directory.to_owned(), by }),
+    let begun = Instant::now();
+    let lock = loop {
+        let lock = LockFile::lock(&directory.join(LOCK));
+        match lock.map_err(|error| AgentError::system(format!("cannot lock {shown}"), error))? {
+            LockAttempt::Locked(lock) => break lock,
+            LockAttempt::InUse(by) if begun.elapsed() > ENDING || !is_ending(socket) => {
+                return Err(AgentError::InUse { directory: directory.to_owned(), by });
+            }
+            LockAttempt::InUse(_) => std::thread::sleep(POLL),
+        }
     };
     let wrong = |error| AgentError::system(format!("cannot replace {}", socket.display()), error);
     match socket.symlink_metadata() {

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
 use crate::s3::at;
-use crate::support::{number, run, times};
+use crate::support::{number, run, times, with_usual_signals};
 
 /// The bytes of shared memory that a process has.
 fn shared_memory(process: u32) -> u64 {
@@ -333,8 +333,8 @@ fn agent_for_a_command_ends_with_it() {
         seen("interrupted").display(),
         seen("began").display()
     );
-    let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
-    let child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
+    let child = with_usual_signals(&command).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     eventually("the command runs", || seen("began").exists());
     let group = Pid::from_child(&child);
     rustix::process::kill_process_group(group, Signal::INT).unwrap();

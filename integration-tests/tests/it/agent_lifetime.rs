@@ -51,6 +51,20 @@ fn job_without_an_agent_uses_one_that_starts_later() {
     assert_eq!(digests(&report), node.digests(&arguments));
 }
 
+/// A killed process has its locks until its memory is released.
+#[test]
+// semantics: AGENT-5
+fn agent_starts_at_once_after_one_was_killed() {
+    let mut node = Node::without_agent(1, LENGTH);
+    for _ in 0..10 {
+        node.start(1000 * TAKEN);
+        node.signal(Signal::KILL);
+    }
+    node.start(TAKEN);
+    let line = run(&mut node.agent(&["start", "--memory", "1MB"])).fails(1);
+    assert!(line.contains("an agent serves already"), "{line}");
+}
+
 #[test]
 // semantics: AGENT-31
 fn stop_ends_an_agent_that_does_not_answer() {

@@ -63,6 +63,21 @@ pub fn foreread<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
     command
 }
 
+/// The same command with the usual effects of signals, also where the tests were started to ignore
+/// some (`nohup`, `&` in a script).
+pub fn with_usual_signals(command: &Command) -> Command {
+    let mut outer = Command::new("env");
+    outer.arg("--default-signal").arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
+    command.get_current_dir().map(|directory| outer.current_dir(directory));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    outer
+}
+
 /// A directory without settings and without a calibration, which commands would find. Tests write
 /// nothing there.
 fn working_directory() -> PathBuf {

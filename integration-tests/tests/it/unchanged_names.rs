@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{number, run};
+use crate::support::{number, run, with_usual_signals};
 use crate::unchanged::{ALL, Dataset, SETTLED, compile, report};
 
 /// Waits for a file.
@@ -195,7 +195,7 @@ fn signals_reach_the_program_and_ignored_ones_stay() {
     let handled =
         [Signal::USR1, Signal::USR2, Signal::INT, Signal::QUIT, Signal::ALARM, Signal::TERM, Signal::HUP];
     for (signal, name) in handled.into_iter().zip(["USR1", "USR2", "INT", "QUIT", "ALRM", "TERM", "HUP"]) {
-        let mut command = dataset.command(ALL, &[], &["sh", "-c", handles]);
+        let mut command = with_usual_signals(&dataset.command(ALL, &[], &["sh", "-c", handles]));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         wait_for(&dataset.at("ready"));
         fs::remove_file(dataset.at("ready")).unwrap();

@@ -8,20 +8,18 @@ use foreread_types::setting;
 
 use crate::catalog::shortened;
 use crate::catalog_file::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
-use crate::encode::{CatalogHeader, CatalogSample, encode};
+use crate::encode::{CatalogHeader, CatalogSample, ROWS, encode};
 use crate::listing::Listing;
 use crate::made::RecipeTable;
 use crate::names::{MAX_TEXT, SplitName, compare, refuse};
 use crate::packed::IndexedShard;
+use crate::released::in_pieces;
 use crate::servers::{self, Layouts};
 use crate::{Catalog, DatasetError, DatasetErrorKind, Format, encode_packed, encode_runs, values};
 
 /// The most samples in runs that are stored one by one, because their lengths differ. They take 4
 /// GB of memory.
 const MOST_EXPANDED: u64 = 1 << 26;
-
-/// The number of listed objects whose memory is released together.
-const RELEASED_TOGETHER: usize = 1 << 16;
 
 /// How the samples and the classes of files are numbered.
 #[derive(Debug, Default)]
@@ -61,17 +59,11 @@ impl Catalog {
             let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
             DatasetError::new(DatasetErrorKind::Invalid, message)
         };
-        // What became samples is released on the way, because millions of objects take hundreds of
-        // megabytes.
-        let mut objects: Vec<Object> = objects.into_iter().collect();
-        objects.reverse();
+        let objects: Vec<Object> = objects.into_iter().collect();
         let mut samples = Vec::with_capacity(objects.len());
         let mut total = 0u64;
         let has_labels = order.classes.as_ref().is_none_or(|classes| !classes.is_empty());
-        while let Some(object) = objects.pop() {
-            if objects.len().is_multiple_of(RELEASED_TOGETHER) {
-                objects.shrink_to_fit();
-            }
+        for object in in_pieces(objects, ROWS).flatten() {
             if let Some(why) = refuse(&object.path) {
                 return Err(invalid(&shortened(&object.path), why));
             }

@@ -27,6 +27,7 @@ use crate::changes::FileChanges;
 use crate::classes::ClassNumbers;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare};
+use crate::released::in_pieces;
 use crate::servers;
 
 /// Rows per batch. A million samples take few batches, and the text of a batch is far below the
@@ -132,7 +133,7 @@ pub(crate) fn hash_names(hash: &mut Xxh3, names: &[impl AsRef<str>]) {
 pub(crate) fn encode(
     head: CatalogHeader<'_>,
     format: &str,
-    mut samples: Vec<CatalogSample>,
+    samples: Vec<CatalogSample>,
     classes: Option<&[String]>,
 ) -> Result<Vec<u8>, ArrowError> {
     let found = found_labels(&samples);
@@ -164,10 +165,7 @@ pub(crate) fn encode(
     }
     let fingerprint = fingerprint(&samples, &labels.classes);
     let (schema, mut writer) = begin(fields, (version, changes), head, format, fingerprint)?;
-    samples.reverse();
-    while !samples.is_empty() {
-        let rows: Vec<CatalogSample> = samples.drain(samples.len().saturating_sub(ROWS)..).rev().collect();
-        samples.shrink_to_fit();
+    for rows in in_pieces(samples, ROWS) {
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
         let lengths = UInt64Array::from_iter_values(rows.iter().map(|sample| sample.object.size));

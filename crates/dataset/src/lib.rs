@@ -56,6 +56,7 @@ mod packed;
 mod part_column;
 mod partitions;
 mod recognise;
+mod released;
 mod replace;
 mod selection;
 mod servers;

@@ -10,12 +10,18 @@
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
+use std::time::{Duration, Instant};
 
 use crate::caches::remove_unused;
 use crate::directory::CacheDirectory;
 
 /// The name of the process, of at most 15 bytes.
 const NAME: &std::ffi::CStr = c"foreread-guard";
+
+/// How long other runs are waited for that may have been killed at the same time.
+const TOGETHER: Duration = Duration::from_secs(2);
+
+const POLL: Duration = Duration::from_millis(20);
 
 /// A waiting process. It ends when this is dropped, and removes nothing.
 #[derive(Debug)]
@@ -65,7 +71,11 @@ fn wait(ends: &mut (impl Read + AsRawFd), cache: &CacheDirectory) -> ! {
         let _ = std::env::set_current_dir("/");
         // A byte tells that the run has ended by itself.
         if matches!(ends.read(&mut [0]), Ok(0)) {
-            remove_unused(cache);
+            // Of runs that are killed together, each has its locks for a moment.
+            let killed = Instant::now();
+            while !remove_unused(cache) && killed.elapsed() < TOGETHER {
+                std::thread::sleep(POLL);
+            }
         }
     }
     // SAFETY: ends the process. What was to run at the end of the original is not run twice.

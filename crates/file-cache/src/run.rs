@@ -253,7 +253,10 @@ impl FileRun {
         let library = cache.library()?;
         let is_memory = matches!(settings.store, CopyStore::Memory { .. });
         // Before this process has threads and locks.
-        let guard = is_memory.then(|| Guard::start(&cache).map_err(|error| cannot_guard(&error)).ok());
+        let guard = is_memory.then(|| Guard::start(&cache)).and_then(|started| {
+            let unguarded = "copies stay in memory if this process is killed: no process to remove them";
+            started.inspect_err(|error| tracing::warn!(%error, "{unguarded}")).ok()
+        });
         let lock_file = cache.lock_file()?;
         let settings = Arc::new(settings);
         let begun = Instant::now();
@@ -285,7 +288,7 @@ impl FileRun {
         } else {
             Some(Takeover::wait(lock_file, cache, settings, Arc::clone(&host)))
         };
-        Ok(Self { announced, library, host, in_memory, takeover, _guard: guard.flatten() })
+        Ok(Self { announced, library, host, in_memory, takeover, _guard: guard })
     }
 
     /// The environment variables of its programs. `environment` has those of this process.
@@ -309,9 +312,10 @@ impl FileRun {
         ]
     }
 
-    /// Notes the program of the run, by the path of its file.
-    pub fn starts(&self, program: &Path) {
-        self.announced.trace.starts(program);
+    /// Notes the program of the run, by the path of its file. Whether it can load the library of
+    /// [`variables`](Self::variables).
+    pub fn starts(&self, program: &Path) -> bool {
+        self.announced.trace.starts(program)
     }
 
     /// Whether this process is the host of the cache.
@@ -341,10 +345,6 @@ impl Drop for FileRun {
             std::thread::sleep(POLL);
         }
     }
-}
-
-fn cannot_guard(error: &std::io::Error) {
-    tracing::warn!(%error, "copies stay in memory if this process is killed: no process to remove them");
 }
 
 /// A run that the host of its cache knows.

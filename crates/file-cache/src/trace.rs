@@ -111,8 +111,9 @@ impl Trace {
         (self.header().unserved.load(Ordering::Relaxed), names.map(text).collect())
     }
 
-    /// Notes that the first program of the run is one that does not load the library.
-    pub(crate) fn starts(&self, program: &Path) {
+    /// Notes that the first program of the run is one that does not load the library. Whether it
+    /// can.
+    pub(crate) fn starts(&self, program: &Path) -> bool {
         use std::io::Read;
         use std::os::unix::ffi::OsStrExt;
         use std::os::unix::fs::OpenOptionsExt;
@@ -121,9 +122,11 @@ impl Trace {
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(program);
         let read = file.and_then(|file| file.take(PROGRAM_HEAD as u64).read_to_end(&mut head));
-        if read.is_ok() && matches!(ProgramKind::of(&head), ProgramKind::Static | ProgramKind::Foreign) {
+        let kind = read.map_or(ProgramKind::Unknown, |_| ProgramKind::of(&head));
+        if matches!(kind, ProgramKind::Static | ProgramKind::Foreign) {
             self.header().starts_unserved(program.as_os_str().as_bytes());
         }
+        kind != ProgramKind::Foreign
     }
 
     fn records(&self) -> &[OpenRecord] {
@@ -167,6 +170,19 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_for_other_processors_cannot_load_the_library() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let trace = Trace::create(&path, &directory.path().join("table"), &[], true).unwrap();
+        let program = directory.path().join("program");
+        // The class of 32 bits.
+        std::fs::write(&program, [b"\x7fELF\x01".as_slice(), &[0; PROGRAM_HEAD]].concat()).unwrap();
+        assert!(!trace.starts(&program));
+        assert!(trace.starts(&std::env::current_exe().unwrap()) && trace.starts(directory.path()));
+        assert_eq!(trace.unserved(), (1, vec!["program".to_owned()]));
+    }
 
     #[test]
     fn changed_mounts_are_not_forgotten_after_a_comparison() {

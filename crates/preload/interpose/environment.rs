@@ -8,7 +8,7 @@
 //! Nothing is allocated, because a child between `vfork` and `exec` has its parent's memory. A
 //! larger environment is left as it is.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_int};
 use core::ptr;
 
 use crate::mapped::find_variable;
@@ -65,7 +65,8 @@ impl Environment {
 }
 
 /// Whether the dynamic linker of a program with these variables finds this library, or does not
-/// look for it.
+/// look for it. Only an absent or denied file is not found: a process without free descriptors may
+/// have some after its start.
 ///
 /// # Safety
 /// Null, or an environment: C strings with a null pointer at the end.
@@ -79,13 +80,12 @@ pub(crate) unsafe fn finds_library(variables: *const *const c_char) -> bool {
     let Ok(path) = CStr::from_bytes_until_nul(&path) else { return true };
     // SAFETY: a C string.
     let opened = unsafe { system::openat(system::AT_FDCWD, path.as_ptr(), system::O_CLOEXEC, 0) };
-    match core::ffi::c_int::try_from(opened) {
-        Ok(descriptor) if descriptor >= 0 => {
-            system::close(descriptor);
-            true
-        }
-        _ => false,
+    if let Ok(descriptor) = c_int::try_from(opened)
+        && descriptor >= 0
+    {
+        system::close(descriptor);
     }
+    !matches!(-opened as c_int, system::ENOENT | system::ENOTDIR | system::EACCES)
 }
 
 fn libraries(list: &[u8]) -> impl Iterator<Item = &[u8]> {

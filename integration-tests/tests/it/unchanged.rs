@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -513,13 +513,13 @@ fn copies_in_memory_end_with_the_last_run() {
     };
     assert_eq!(left(), 0);
     // Whichever run ends last.
+    let start_with = |script: &str| {
+        let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
+        command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let start = || start_with("while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done");
     for _ in 0..3 {
-        let until = "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done";
-        let start = || {
-            let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
-            command.arg(dataset.root()).args(["--", "sh", "-c", until]);
-            command.current_dir(dataset.directory.path()).spawn().unwrap()
-        };
         let runs = [start(), start(), start(), start()];
         crate::agent_node::eventually("files are copied", || left() > 0);
         fs::write(dataset.at("end"), b"").unwrap();
@@ -531,11 +531,10 @@ fn copies_in_memory_end_with_the_last_run() {
     }
     // Also if the process of the run is killed while its program still reads.
     let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
-    let mut command = foreread(["run", "--report", "off", "--memory", "20MB", "--root"]);
-    command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
-    let mut host = command.stdout(Stdio::piped()).spawn().unwrap();
+    let kill = |run: &Child| kill_process(Pid::from_child(run), Signal::KILL).unwrap();
+    let mut host = start_with(script);
     crate::agent_node::eventually("files are copied", || left() > 0);
-    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
+    kill(&host);
     host.wait().unwrap();
     crate::agent_node::eventually("copies are gone", || left() == 0);
     fs::remove_file(dataset.at("read")).unwrap();
@@ -545,6 +544,20 @@ fn copies_in_memory_end_with_the_last_run() {
     fs::write(dataset.at("end"), b"").unwrap();
     // The output ends with the program, so the waiting process does not keep it open.
     std::io::read_to_string(host.stdout.take().unwrap()).unwrap();
+    // And if several are killed together.
+    fs::remove_file(dataset.at("end")).unwrap();
+    let mut runs = [start(), start(), start()];
+    crate::agent_node::eventually("files are copied", || left() > 0);
+    runs.iter().for_each(kill);
+    for run in &mut runs {
+        run.wait().unwrap();
+    }
+    crate::agent_node::eventually("copies are gone", || left() == 0);
+    fs::write(dataset.at("end"), b"").unwrap();
+    // The programs look for it in the directory.
+    for run in runs {
+        std::io::read_to_string(run.stdout.unwrap()).unwrap();
+    }
 }
 
 /// A directory in a random order is no part of the order of all.

@@ -49,13 +49,17 @@ pub fn run(options: &RunProgram) -> Result<ExitCode> {
             None
         }
     };
-    let variables = run.as_ref().map(|run| run.variables(|name| std::env::var_os(name))).unwrap_or_default();
+    let mut variables =
+        run.as_ref().map(|run| run.variables(|name| std::env::var_os(name))).unwrap_or_default();
     let [program, arguments @ ..] = &options.words[..] else { bail!("no command") };
+    if let Some((run, path)) = run.as_ref().zip(found(program))
+        && !run.starts(&path)
+    {
+        // The dynamic linker would print an error.
+        variables.retain(|(name, _)| *name != "LD_PRELOAD");
+    }
     let mut command = Command::new(program);
     command.args(arguments).envs(variables);
-    if let Some((run, path)) = run.as_ref().zip(found(program)) {
-        run.starts(&path);
-    }
     let code = match child::spawn(&mut command)? {
         Ok(mut child) => child::exit_code(child::wait(&mut child).context("cannot wait for the command")?),
         Err(code) => return Ok(code),

@@ -1,12 +1,12 @@
 //! Arrow streams and files: the samples and labels that pyarrow reads, and damaged files.
 
-use crate::columnar;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use foreread_formats::arrow_stream::{ArrowOptions, index, is_arrow_file, is_arrow_stream};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples};
 
+use crate::columnar;
 use crate::columnar::{Counted, fixture, run};
 
 fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples, FormatError> {

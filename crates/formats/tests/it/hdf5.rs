@@ -1,24 +1,21 @@
 //! HDF5 files that h5py wrote, against the values that h5py reads (`fixtures/make_hdf5.py`).
 
-use crate::kit;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::allocation::LARGEST;
-use crate::mutations::mutated;
 use bytes::Bytes;
 use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::hdf5::{self, Hdf5Options};
-use foreread_formats::{
-    ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow, ReadError,
-};
+use foreread_formats::{ColumnValues, Extents, FileSource, FormatErrorKind, FoundSamples, MadeRow};
 use foreread_types::{Recipe, SplitMix64};
 use futures::executor::block_on;
-use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::allocation::LARGEST;
+use crate::counting::Counted;
+use crate::kit::{self, fnv, read};
+use crate::mutations::mutated;
 
 /// Cases that the recipe writes at least.
 const LEAST_CASES: usize = 639;
@@ -94,27 +91,12 @@ fn file(name: &str) -> Bytes {
     read(folder, name)
 }
 
-fn read(folder: &str, name: &str) -> Bytes {
-    std::fs::read(kit::fixtures(folder).join(name)).unwrap().into()
-}
-
 fn expected() -> Expected {
     let of = |folder| serde_json::from_slice::<Expected>(&read(folder, "expected.json")).unwrap();
     let (mut all, filters) = (of("hdf5"), of("filters"));
     all.index.extend(filters.index);
     all.refused.extend(filters.refused);
     all
-}
-
-/// FNV-1a over each piece's length and bytes, as in the recipe.
-fn fnv<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut digest = 0xCBF2_9CE4_8422_2325u64;
-    for piece in pieces {
-        for byte in (piece.len() as u64).to_le_bytes().iter().chain(piece) {
-            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
-        }
-    }
-    format!("{digest:016x}")
 }
 
 fn places(extents: &Extents) -> Vec<(u64, u64)> {
@@ -297,7 +279,7 @@ fn requests_are_far_fewer_than_samples() {
         let mut options = Hdf5Options::default();
         options.dataset = Some(path.into());
         let found = block_on(hdf5::index(&source, &options)).unwrap();
-        (source.requests.load(Relaxed), found.len())
+        (source.cost().0, found.len())
     };
     // The first 16 KiB, and the directories after them.
     for (name, path, most) in [
@@ -338,31 +320,6 @@ fn dataset_infos_describe_layout_and_filters() {
     assert_eq!(layout("implicit"), "chunks of 3 x 4, implicit index");
     assert_eq!(found["shuffled"].filters, ["shuffle", "fletcher32"]);
     assert_eq!(found["contiguous_be"].dtype, ">f4");
-}
-
-/// Counts requests and bytes.
-struct Counted {
-    bytes: Bytes,
-    requests: AtomicU64,
-    read: AtomicU64,
-}
-
-impl Counted {
-    fn new(bytes: Bytes) -> Self {
-        Self { bytes, requests: AtomicU64::new(0), read: AtomicU64::new(0) }
-    }
-}
-
-impl FileSource for Counted {
-    fn size(&self) -> u64 {
-        self.bytes.size()
-    }
-
-    fn read(&self, range: Range<u64>) -> BoxFuture<'_, Result<Bytes, ReadError>> {
-        self.requests.fetch_add(1, Relaxed);
-        self.read.fetch_add(range.end - range.start, Relaxed);
-        self.bytes.read(range)
-    }
 }
 
 /// Writes the right checksum where one is wrong, so that mutations reach the code after it.
@@ -523,7 +480,7 @@ fn mutated_files_end_with_samples_or_an_error() {
                         };
                         assert!(fits, "{name}: {at} {length}");
                         // An error or bytes, but no panic.
-                        let _ = sample(&source.bytes, &samples, row);
+                        let _ = sample(&source.source, &samples, row);
                     }
                 }
                 Err(error) => {
@@ -532,7 +489,7 @@ fn mutated_files_end_with_samples_or_an_error() {
                 }
             }
             // Blocks around the parts that are needed are read too.
-            let read = source.read.load(Relaxed);
+            let (_, read) = source.cost();
             assert!(read <= 64 * size + (1 << 20), "{name}: {read} of {size} bytes read");
         }
         for chunks in expected.chunks.iter().filter(|case| case.file == name).take(4) {

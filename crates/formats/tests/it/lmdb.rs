@@ -1,13 +1,11 @@
 //! LMDB: every value compared with what the library reads, and damaged files.
 //! `fixtures/make_lmdb.py` writes the databases and the manifest.
 
-use crate::kit;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::counting::Counted;
 use bytes::Bytes;
 use foreread_formats::lmdb::{LmdbOptions, index, is_lmdb};
 use foreread_formats::{
@@ -17,6 +15,9 @@ use futures::executor::block_on;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+
+use crate::counting::Counted;
+use crate::kit;
 
 /// The page size of all fixtures.
 const PAGE: usize = 4096;

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use crate::counting::Counted;
 use bytes::Bytes;
 use foreread_formats::lmdb::{LmdbOptions, index};
 use foreread_formats::{Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ReadError};
 use futures::executor::block_on;
 use futures::future::BoxFuture;
+
+use crate::counting::Counted;
 
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;

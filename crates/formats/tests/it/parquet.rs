@@ -1,7 +1,5 @@
 //! Parquet files: the samples and labels that pyarrow reads, and damaged files.
 
-use crate::columnar;
-use crate::kit;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
@@ -10,7 +8,9 @@ use foreread_formats::parquet::{ParquetOptions, index, is_parquet};
 use foreread_formats::{FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow};
 use foreread_types::{Decoder, Recipe};
 
+use crate::columnar;
 use crate::columnar::{Counted, Random, fixture, run};
+use crate::kit;
 
 fn parse(source: &dyn FileSource, field: Option<String>) -> Result<FoundSamples, FormatError> {
     let mut options = ParquetOptions::default();

@@ -2,10 +2,6 @@
 //!
 //! `fixtures/make_parts.py` writes the files, and what h5py and Megatron read of them.
 
-use crate::kit;
-
-use crate::allocation::LARGEST;
-use crate::mutations::mutated;
 use bytes::Bytes;
 use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::hdf5::{self, Hdf5Options};
@@ -15,6 +11,10 @@ use foreread_types::{Recipe, SplitMix64};
 use futures::executor::block_on;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::allocation::LARGEST;
+use crate::kit::{self, fnv};
+use crate::mutations::mutated;
 
 #[derive(Deserialize)]
 struct Expected {
@@ -54,22 +54,11 @@ struct Packed {
 }
 
 fn read(name: &str) -> Bytes {
-    std::fs::read(kit::fixtures("parts").join(name)).unwrap().into()
+    kit::read("parts", name)
 }
 
 fn expected() -> Expected {
     serde_json::from_slice(&read("expected.json")).unwrap()
-}
-
-/// FNV-1a over each piece's length and bytes, as in the recipe.
-fn fnv<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> String {
-    let mut digest = 0xCBF2_9CE4_8422_2325u64;
-    for piece in pieces {
-        for byte in (piece.len() as u64).to_le_bytes().iter().chain(piece) {
-            digest = (digest ^ u64::from(*byte)).wrapping_mul(0x100_0000_01B3);
-        }
-    }
-    format!("{digest:016x}")
 }
 
 fn extents(found: &FoundSamples) -> &[(u64, u64)] {

@@ -3,12 +3,10 @@
 //!
 //! `fixtures/make_tables.py` writes the files and `manifest.json`.
 
-use crate::kit;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::allocation::LARGEST;
 use bytes::Bytes;
 use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::tokens::WindowOptions;
@@ -21,6 +19,9 @@ use futures::executor::block_on;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
+use crate::allocation::LARGEST;
+use crate::kit;
+
 /// A case of the manifest with its files.
 struct Case {
     expected: Value,
@@ -32,7 +33,7 @@ struct Case {
 }
 
 fn load(name: &Value) -> Bytes {
-    std::fs::read(kit::fixtures("tables").join(name.as_str().unwrap())).unwrap().into()
+    kit::read("tables", name.as_str().unwrap())
 }
 
 fn cases() -> Vec<Case> {

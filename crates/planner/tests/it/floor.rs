@@ -4,13 +4,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::common::{phase, run, stream};
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Sampler, Schedule, Sequential, Shuffle, Weighted,
 };
 use foreread_planner::{Demand, EpochDemand, LowerBound, PlanErrorKind, Scope, floor, policies};
 use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use proptest::prelude::*;
+
+use crate::common::{phase, run, stream};
 
 /// The epochs of the given ranks' reads, counted sample by sample, and the uses of each sample.
 fn by_hand(runs: &[Run], sizes: &[Sizes]) -> (Vec<EpochDemand>, Vec<Vec<u64>>) {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::common::{cluster, level, phase, run, run_of};
 use foreread_oracle::{
     Deal, Explicit, Feistel, Phase, Position, Run, Schedule, Sequential, Shuffle, Weighted,
 };
 use foreread_planner::{Cluster, Curve, Level, Origin, Plan, PlanErrorKind, Retention, plan};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
+
+use crate::common::{cluster, level, phase, run, run_of};
 
 fn key(dataset: u32, id: u64) -> SampleKey {
     SampleKey::new(DatasetId(dataset), SampleId(id))

@@ -1,9 +1,10 @@
 //! The reference policies give their known figures.
 
-use crate::common::{cluster, level, phase, run, run_of, stream};
 use foreread_oracle::{Run, Shuffle, Weighted};
 use foreread_planner::{Retention, plan, policies};
 use foreread_types::{SampleId, Sizes};
+
+use crate::common::{cluster, level, phase, run, run_of, stream};
 
 const SAMPLES: u64 = 50_000;
 

@@ -1,7 +1,6 @@
 //! Tests of placements by storage server: even remaining times, and plans that ignore servers where
 //! that costs little.
 
-use crate::common::{cluster, level, phase, run};
 use foreread_oracle::{Run, Sequential, Shuffle};
 use foreread_planner::{
     Cluster, Level, Origin, OriginServers, Plan, PlanErrorKind, Resource, Retention, ServerSpeed, Trainer,
@@ -10,16 +9,7 @@ use foreread_planner::{
 use foreread_types::{DatasetId, Footprint, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
-const MB: u64 = 1_000_000;
-
-fn speed(bytes_per_second: u64) -> ServerSpeed {
-    ServerSpeed { latency_ns: 0, bytes_per_second }
-}
-
-fn with_servers(cluster: Cluster, speeds: &[ServerSpeed], table: &[u16]) -> Cluster {
-    let servers = Some(OriginServers::new(speeds.to_vec(), vec![table.into()]));
-    Cluster { servers, ..cluster }
-}
+use crate::common::{MB, cluster, level, phase, run, speed, with_servers};
 
 fn is_kept(plan: &Plan, id: usize) -> bool {
     plan.placement().level(SampleKey::new(DatasetId(0), SampleId(id as u64))).is_some()

@@ -1,10 +1,8 @@
 //! What the tests of Parquet and of Arrow share: the manifest of fixtures, and damaged copies.
 
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::allocation::LARGEST;
 use bytes::Bytes;
 use foreread_formats::decode::{DecodeError, decode};
 use foreread_formats::{
@@ -15,6 +13,8 @@ use futures::executor::block_on;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::allocation::LARGEST;
 
 /// A file whose samples pyarrow has read.
 #[derive(Deserialize)]
@@ -43,17 +43,13 @@ struct Manifest {
     refused: Vec<Refused>,
 }
 
-fn folder() -> PathBuf {
-    crate::kit::fixtures("columnar")
-}
-
 fn manifest() -> Manifest {
-    serde_json::from_slice(&std::fs::read(folder().join("manifest.json")).unwrap()).unwrap()
+    serde_json::from_slice(&fixture("manifest.json")).unwrap()
 }
 
 /// The bytes of a fixture.
 pub fn fixture(name: &str) -> Bytes {
-    std::fs::read(folder().join(name)).unwrap().into()
+    crate::kit::read("columnar", name)
 }
 
 /// A file that counts its requests.

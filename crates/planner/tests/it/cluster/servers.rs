@@ -4,23 +4,13 @@ use std::sync::Arc;
 
 use foreread_oracle::{Feistel, Run, Shuffle};
 use foreread_planner::{
-    CacheContents, Cluster, ClusterPlan, LevelIndex, OriginServers, Resource, ServerSpeed, plan_cluster,
+    CacheContents, Cluster, ClusterPlan, LevelIndex, Resource, ServerSpeed, plan_cluster,
 };
 use foreread_types::{Rank, Sizes};
 use proptest::prelude::*;
 
 use super::{equal, key, replay, run, stores, train};
-
-const MB: u64 = 1_000_000;
-
-fn speed(bytes_per_second: u64) -> ServerSpeed {
-    ServerSpeed { latency_ns: 0, bytes_per_second }
-}
-
-fn with_servers(cluster: Cluster, speeds: &[ServerSpeed], table: &[u16]) -> Cluster {
-    let servers = Some(OriginServers::new(speeds.to_vec(), vec![table.into()]));
-    Cluster { servers, ..cluster }
-}
+use crate::common::{MB, speed, with_servers};
 
 /// The time of the slowest server for the samples without an owner.
 fn slowest(plan: &ClusterPlan, lengths: &[u64], speeds: &[ServerSpeed], table: &[u16]) -> u64 {

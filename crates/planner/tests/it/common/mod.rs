@@ -1,10 +1,9 @@
 //! Helpers that build runs, clusters and streams.
-#![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::sync::Arc;
 
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Sampler, Schedule, Shuffle};
-use foreread_planner::{CacheStore, Cluster, Level};
+use foreread_planner::{CacheStore, Cluster, Level, OriginServers, ServerSpeed};
 use foreread_types::{DatasetId, Footprint, Rank, SampleId, StoreId};
 
 pub fn phase(dataset: u32, sampler: impl Sampler + 'static) -> Phase {
@@ -32,6 +31,17 @@ pub fn level(capacity: u64) -> Level {
 
 pub fn cluster(levels: Vec<Level>) -> Cluster {
     Cluster::single(CacheStore::new(StoreId(0), levels))
+}
+
+pub const MB: u64 = 1_000_000;
+
+pub fn speed(bytes_per_second: u64) -> ServerSpeed {
+    ServerSpeed { latency_ns: 0, bytes_per_second }
+}
+
+pub fn with_servers(cluster: Cluster, speeds: &[ServerSpeed], table: &[u16]) -> Cluster {
+    let servers = Some(OriginServers::new(speeds.to_vec(), vec![table.into()]));
+    Cluster { servers, ..cluster }
 }
 
 /// All reads of a run, with the datasets' ids numbered consecutively.

@@ -10,12 +10,11 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreread_local::is_on_this_machine;
-use foreread_preload::layout::OpenKind;
+use foreread_preload::layout::{OpenKind, Watch};
 
 use crate::adoption::{EarlierCopies, believe, is_right, sweep};
 use crate::copying::{CopyFailure, copy, remove_copy};
@@ -23,10 +22,10 @@ use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
 use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
-use crate::listing::{ListedFile, list};
+use crate::listing::{ListedFile, Lists, is_dataset};
 use crate::orders::follow_epochs;
 use crate::original::{Original, Unfit, identity_of};
-use crate::root::{RootIdentity, own_rights};
+use crate::root::own_rights;
 use crate::run::{RunSettings, read_names};
 use crate::table::{NewTable, RootName, Table};
 use crate::trace::Trace;
@@ -34,8 +33,8 @@ use crate::trace::Trace;
 /// Files that are copied at once.
 const COPIERS: usize = 4;
 
-/// How long the table of a new cache waits for the number of files.
-const LIST_TIMEOUT: Duration = Duration::from_secs(2);
+/// Files that programs wait for are copied at once by so many more.
+const ASKED_COPIERS: usize = 12;
 
 /// How long a run waits until earlier copies were looked at.
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,8 +49,13 @@ const MANY_FILES: u64 = 1 << 20;
 const BUSY: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(10);
 
-/// How often files are looked for that wait for room.
+/// Programs that wait for copies open the next ones soon after.
+const BUSY_AFTER: Duration = Duration::from_millis(250);
+
+/// How often threads look for files without a notice: those that wait for room, and those that
+/// programs wait for.
 const COPY_POLL: Duration = Duration::from_millis(20);
+const ASKED_POLL: Duration = Duration::from_secs(1);
 
 /// How often anything is looked for without runs: a host may outlive them.
 const WITHOUT_RUNS: Duration = Duration::from_millis(100);
@@ -199,7 +203,10 @@ impl Host {
             move |shared| follow_epochs(&shared, announced)
         })?;
         for _ in 0..COPIERS {
-            host.spawn("copies", |shared| copy_files(&shared))?;
+            host.spawn("copies", |shared| copy_files(&shared, false))?;
+        }
+        for _ in 0..ASKED_COPIERS {
+            host.spawn("asked", |shared| copy_files(&shared, true))?;
         }
         // Programs are served from their first open on, if that does not take long.
         let begun = Instant::now();
@@ -249,45 +256,6 @@ pub(crate) fn is_alive(run: &Path) -> bool {
     open_lock(&run.join("lock")).is_ok_and(|file| !lock(&file, false))
 }
 
-/// The files of all datasets, as they are found.
-struct Lists {
-    files: Receiver<ListedFile>,
-}
-
-impl Lists {
-    /// Lists datasets. One whose path leads to another directory for this process is left out.
-    fn of(datasets: Vec<(PathBuf, u64)>, key: u64) -> Self {
-        let (sender, files) = channel();
-        // Without a thread, no file is known, and originals are opened.
-        let thread = std::thread::Builder::new().name("foreread-list".to_owned());
-        let _ = thread.spawn(move || {
-            for (root, dataset) in datasets {
-                if !is_dataset(&root, dataset) {
-                    continue;
-                }
-                let mut each = |file| sender.send(file).is_ok();
-                if let Err(error) = list(&root, (dataset, key), &mut each) {
-                    let root = root.display();
-                    tracing::warn!(%error, %root, "cannot list; its files are opened as they are");
-                }
-            }
-        });
-        Self { files }
-    }
-
-    /// The files that are found soon, and whether these are all.
-    fn first(&self) -> (Vec<ListedFile>, bool) {
-        let (begun, mut first) = (Instant::now(), Vec::new());
-        loop {
-            match self.files.recv_timeout(LIST_TIMEOUT.saturating_sub(begun.elapsed())) {
-                Ok(file) => first.push(file),
-                Err(RecvTimeoutError::Disconnected) => return (first, true),
-                Err(RecvTimeoutError::Timeout) => return (first, false),
-            }
-        }
-    }
-}
-
 /// Takes the files of all datasets.
 fn take_files(shared: &HostShared, cache: &CacheDirectory, first: Vec<ListedFile>, lists: &Lists) {
     if !first.into_iter().chain(lists.files.iter()).all(|file| take_file(shared, file)) {
@@ -320,7 +288,7 @@ fn take_file(shared: &HostShared, file: ListedFile) -> bool {
     let (hash, path) = (file.hash, file.path.clone());
     let copy = earlier.map(|(copy, checks_content)| {
         // Changes are noted before the file is looked at.
-        let is_watched = shared.lock().table.watch(&copy.identity);
+        let is_watched = shared.lock().table.watch(&copy.identity) == Watch::Noted;
         // Without the lock: it may wait for a file server.
         let is_right = is_watched && is_right((hash, &copy), &path, &copies, checks_content);
         (copy, is_right)
@@ -341,8 +309,9 @@ fn take_file(shared: &HostShared, file: ListedFile) -> bool {
     true
 }
 
-/// Copies files until the host ends.
-fn copy_files(shared: &HostShared) {
+/// Copies files until the host ends. With `asked_only`, those that programs wait for.
+fn copy_files(shared: &HostShared, asked_only: bool) {
+    let poll = if asked_only { ASKED_POLL } else { COPY_POLL };
     loop {
         let work = {
             let mut state = shared.lock();
@@ -350,15 +319,22 @@ fn copy_files(shared: &HostShared) {
                 if shared.has_ended() {
                     return;
                 }
-                if let Some(work) = state.next() {
+                if let Some(work) = state.next(asked_only) {
                     break work;
                 }
-                let waited = shared.work.wait_timeout(state, shared.pause(COPY_POLL));
+                let waited = shared.work.wait_timeout(state, shared.pause(poll).max(poll));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
         match work {
-            HostWork::Copy(job) => copy_file(shared, &job),
+            HostWork::Copy(job) => {
+                copy_file(shared, &job);
+                let mut state = shared.lock();
+                // Its slot may be that of the next host of this process.
+                if !shared.has_ended() {
+                    state.answer(job.copy.file);
+                }
+            }
             HostWork::Check(check) => {
                 let now = identity_of(&check.path);
                 shared.lock().checked(&check, now);
@@ -377,8 +353,10 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
     let copies = {
         let mut state = shared.lock();
         // Changes are noted before the copy begins, and the file is compared at its end.
-        if !state.table.watch(&original.identity) {
-            return state.is_unfit(job, Unfit::Written);
+        match state.table.watch(&original.identity) {
+            Watch::Noted => {}
+            Watch::Changed => return state.is_unfit(job, Unfit::Written),
+            Watch::Full => return state.is_unfit(job, Unfit::Unwatched),
         }
         if !state.reserve(job, size) {
             return;
@@ -412,13 +390,15 @@ struct Traces {
     cache: CacheDirectory,
     runs: BTreeMap<PathBuf, Trace>,
     looked: Option<Instant>,
+    /// When a program has left a record last.
+    recorded: Option<Instant>,
     /// Since when directories are being renamed.
     renaming: Option<Instant>,
 }
 
 impl Traces {
     fn new(cache: CacheDirectory) -> Self {
-        Self { cache, runs: BTreeMap::new(), looked: None, renaming: None }
+        Self { cache, runs: BTreeMap::new(), looked: None, recorded: None, renaming: None }
     }
 
     fn run(mut self, shared: &Arc<HostShared>) {
@@ -428,12 +408,15 @@ impl Traces {
                 self.look_for_runs(shared);
             }
             look_at_renames(shared, &mut self.renaming);
-            let records = self.read(shared);
-            if records > 0 {
+            if self.read(shared) > 0 {
+                self.recorded = Some(Instant::now());
                 shared.work.notify_all();
             }
+            // Without this sign of life, programs wait for no copy.
+            shared.lock().is_alive();
             shared.has_runs.store(!self.runs.is_empty(), Ordering::Relaxed);
-            std::thread::sleep(if records > 0 { BUSY } else { shared.pause(IDLE) });
+            let is_busy = self.recorded.is_some_and(|recorded| recorded.elapsed() < BUSY_AFTER);
+            std::thread::sleep(if is_busy { BUSY } else { shared.pause(IDLE) });
         }
     }
 
@@ -505,7 +488,10 @@ fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bo
     let path = known.map_or_else(|| name.target.clone(), |(path, _)| path);
     if !is_dataset(&path, dataset) {
         let root = name.path.display();
-        tracing::warn!(%root, "another directory for the host of copies, so originals are opened");
+        // Another job may have removed its files before its run has ended.
+        if path.exists() {
+            tracing::warn!(%root, "another directory for the host of copies, so originals are opened");
+        }
         return Some(false);
     }
     if let Err(error) = shared.lock().table.add_root(name) {
@@ -528,11 +514,6 @@ fn serve_root(shared: &HostShared, name: &RootName, compares: bool) -> Option<bo
         shared.lock().compared(&check, now);
     }
     Some(true)
-}
-
-/// Whether a path leads to this dataset, for this process.
-fn is_dataset(path: &Path, dataset: u64) -> bool {
-    RootIdentity::of(path).is_ok_and(|found| found.dataset == dataset)
 }
 
 /// Doubts all copies after a program has renamed a directory.

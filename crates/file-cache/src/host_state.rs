@@ -11,7 +11,10 @@ use foreread_planner::{FileChoice, FileCopy};
 use foreread_preload::layout::{GENERATIONS, Identity, OpenKind};
 use serde::{Deserialize, Serialize};
 
+mod asked;
 mod room;
+#[cfg(test)]
+mod testing;
 
 use room::Lack;
 
@@ -34,7 +37,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(5);
 pub struct HostCounts {
     /// The files of all datasets.
     pub files: u64,
-    /// Files that have no place in the table.
+    /// Files that have no place in the table, or whose changes have none.
     pub left_out: u64,
     /// The bytes that copies may take.
     pub capacity: u64,
@@ -68,6 +71,8 @@ struct HostFile {
     path: PathBuf,
     place: u32,
     is_link: bool,
+    /// Whether the kernel keeps its pages over opens. If not, programs wait for its copy.
+    keeps_pages: bool,
     copy: Option<EarlierCopy>,
     /// Whether the copy is not published until it is known what its path means.
     is_doubted: bool,
@@ -126,6 +131,12 @@ pub(crate) struct HostState {
     reserved: u64,
     ahead_from: Instant,
     any_from: Instant,
+    /// Files that programs wait for.
+    asked: VecDeque<u32>,
+    /// From when on programs ask for copies again.
+    asks_from: Instant,
+    /// The epoch in which programs were last let ask.
+    asked_epoch: u64,
     /// The fewest bytes that the budget of writes did not have, and the time of the next try.
     lacking: Option<(u64, Instant)>,
     /// Copies that no program finds any more, and that were in use: names and bytes. They take
@@ -170,6 +181,9 @@ impl HostState {
             reserved: 0,
             ahead_from: now,
             any_from: now,
+            asked: VecDeque::new(),
+            asks_from: now,
+            asked_epoch: 0,
             lacking: None,
             leaving: VecDeque::new(),
             counts,
@@ -203,12 +217,14 @@ impl HostState {
             path: file.path,
             place,
             is_link: file.is_link,
+            keeps_pages: file.keeps_pages,
             copy: None,
             is_doubted: false,
             bytes: BLOCK,
             is_counted: [false; 2],
         });
         self.counts.files += 1;
+        self.let_ask(number);
         Some(number)
     }
 
@@ -271,6 +287,10 @@ impl HostState {
                 }
                 self.choice.opened(number);
             }
+            OpenKind::Asked => {
+                self.choice.opened(number);
+                self.asked(number);
+            }
             OpenKind::Served | OpenKind::Link => self.choice.opened(number),
             OpenKind::Writing | OpenKind::Changed => {
                 self.remove(number);
@@ -284,6 +304,7 @@ impl HostState {
             }
             OpenKind::Renamed | OpenKind::Unknown | OpenKind::Refused | OpenKind::Elsewhere => {}
         }
+        self.let_all_ask();
     }
 
     /// Removes the copy of a file, which may be in use.
@@ -353,8 +374,14 @@ impl HostState {
         }
     }
 
-    /// The next file to look at.
-    pub(crate) fn next(&mut self) -> Option<HostWork> {
+    /// The next file to look at. With `asked_only`, one that a program waits for.
+    pub(crate) fn next(&mut self, asked_only: bool) -> Option<HostWork> {
+        if let Some(file) = self.asked.pop_front() {
+            return Some(HostWork::Copy(self.job(FileCopy { file, is_ahead: false })));
+        }
+        if asked_only {
+            return None;
+        }
         if let Some(number) = self.doubts.pop_front() {
             let path = self.files[number as usize].path.clone();
             return Some(HostWork::Check(CopyCheck { path, number, renames: self.table.renames()[0] }));
@@ -379,6 +406,11 @@ impl HostState {
                 self.choice.refuse(copy.file);
                 continue;
             }
+            if !copy.is_ahead && !file.keeps_pages {
+                // The program reads it. A later epoch copies it ahead.
+                self.choice.copied(copy.file, false);
+                continue;
+            }
             // Before the original is opened: without room or budget, that would be in vain.
             let lack = match copy.is_ahead {
                 false if !self.fits(file.bytes) => Some(Lack::Room),
@@ -392,12 +424,17 @@ impl HostState {
                 }
                 continue;
             }
-            let file = &self.files[copy.file as usize];
-            self.generation = (self.generation + 1) % GENERATIONS;
-            let (path, hash, generation) = (file.path.clone(), self.hash_of(copy.file), self.generation);
-            let renames = self.table.renames()[0];
-            return Some(CopyJob { copy, path, hash, generation, renames });
+            self.is_coming(copy.file);
+            return Some(self.job(copy));
         }
+    }
+
+    /// The job to copy a file.
+    fn job(&mut self, copy: FileCopy) -> CopyJob {
+        self.generation = (self.generation + 1) % GENERATIONS;
+        let path = self.files[copy.file as usize].path.clone();
+        let (hash, renames) = (self.hash_of(copy.file), self.table.renames()[0]);
+        CopyJob { copy, path, hash, generation: self.generation, renames }
     }
 
     /// A copy is whole.
@@ -428,6 +465,10 @@ impl HostState {
             // It is tried again at its next open.
             Unfit::Fresh | Unfit::Changed => self.choice.copied(job.copy.file, false),
             Unfit::Kind | Unfit::Written => self.choice.refuse(job.copy.file),
+            Unfit::Unwatched => {
+                self.counts.left_out += 1;
+                self.choice.refuse(job.copy.file);
+            }
             Unfit::Attributes | Unfit::Holes | Unfit::Names | Unfit::Memory | Unfit::Database => {
                 self.counts.unfit += 1;
                 self.choice.refuse(job.copy.file);

@@ -13,6 +13,8 @@
 //! * *A copy is made next to the program*, which has opened the original at once. Both reads share
 //!   the page cache, so the storage is read once. The pages stay until the kernel needs them: a
 //!   program may not have read them yet.
+//! * *Where the kernel keeps no pages over opens, the copy is made first* (`pages`), and an open
+//!   waits for it: the storage is read once there, too. The price is the time to the first byte.
 //! * *A copy never changes.* It is made without a name, gets its name when it is whole, and no
 //!   other copy gets this name. The original must be the same before and after.
 //! * *A dataset is a directory and not a path* (`root`), and each process of a program decides
@@ -42,6 +44,7 @@ mod listing;
 mod mapping;
 mod orders;
 mod original;
+mod pages;
 mod recognition;
 mod report;
 mod root;

@@ -2,15 +2,26 @@
 //!
 //! Directories are read one after another, in the order in which their parents list them. Programs
 //! that do not sort find files in this order. The kinds of files come with the names, so no file is
-//! looked at. Links to files are files here. Links to directories are
+//! looked at, but one for its pages. Links to files are files here. Links to directories are
 //! not followed.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use foreread_preload::layout::PathHash;
+
+use crate::pages;
+use crate::root::RootIdentity;
+
+/// Files that say nothing of their pages are passed over, but no more.
+const MOST_PROBES: usize = 16;
+
+/// How long the table of a new cache waits for the number of files.
+const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A file of a dataset.
 #[derive(Clone, Debug)]
@@ -18,11 +29,65 @@ pub(crate) struct ListedFile {
     pub(crate) hash: u64,
     pub(crate) path: PathBuf,
     pub(crate) is_link: bool,
+    /// Whether the kernel keeps its pages over opens.
+    pub(crate) keeps_pages: bool,
+}
+
+/// The files of all datasets, as they are found.
+pub(crate) struct Lists {
+    pub(crate) files: Receiver<ListedFile>,
+}
+
+impl Lists {
+    /// Lists datasets. One whose path leads to another directory for this process is left out.
+    pub(crate) fn of(datasets: Vec<(PathBuf, u64)>, key: u64) -> Self {
+        let (sender, files) = channel();
+        // Without a thread, no file is known, and originals are opened.
+        let thread = std::thread::Builder::new().name("foreread-list".to_owned());
+        let _ = thread.spawn(move || {
+            for (root, dataset) in datasets {
+                if !is_dataset(&root, dataset) {
+                    continue;
+                }
+                let (mut probes, mut keeps_pages) = (0, None);
+                let mut each = |file: ListedFile| {
+                    if keeps_pages.is_none() && probes < MOST_PROBES {
+                        probes += 1;
+                        keeps_pages = pages::are_kept(&file.path);
+                    }
+                    let keeps_pages = keeps_pages.unwrap_or(true);
+                    sender.send(ListedFile { keeps_pages, ..file }).is_ok()
+                };
+                if let Err(error) = list(&root, (dataset, key), &mut each) {
+                    let root = root.display();
+                    tracing::warn!(%error, %root, "cannot list; its files are opened as they are");
+                }
+            }
+        });
+        Self { files }
+    }
+
+    /// The files that are found soon, and whether these are all.
+    pub(crate) fn first(&self) -> (Vec<ListedFile>, bool) {
+        let (begun, mut first) = (Instant::now(), Vec::new());
+        loop {
+            match self.files.recv_timeout(LIST_TIMEOUT.saturating_sub(begun.elapsed())) {
+                Ok(file) => first.push(file),
+                Err(RecvTimeoutError::Disconnected) => return (first, true),
+                Err(RecvTimeoutError::Timeout) => return (first, false),
+            }
+        }
+    }
+}
+
+/// Whether a path leads to this dataset, for this process.
+pub(crate) fn is_dataset(path: &Path, dataset: u64) -> bool {
+    RootIdentity::of(path).is_ok_and(|found| found.dataset == dataset)
 }
 
 /// Lists the files below a directory, a dataset of this number in a table with this key.
 /// Ends early if `each` returns `false`.
-pub(crate) fn list(
+fn list(
     directory: &Path,
     (dataset, key): (u64, u64),
     each: &mut dyn FnMut(ListedFile) -> bool,
@@ -47,7 +112,8 @@ pub(crate) fn list(
                 directories.extend(below(false).map(|hash| (path.join(&name), hash)));
             } else if kind.is_file() || kind.is_symlink() {
                 let Some(hash) = below(true).and_then(PathHash::finish) else { continue };
-                if !each(ListedFile { hash, path: path.join(&name), is_link: kind.is_symlink() }) {
+                let path = path.join(&name);
+                if !each(ListedFile { hash, path, is_link: kind.is_symlink(), keeps_pages: true }) {
                     return Ok(false);
                 }
             }

@@ -36,6 +36,8 @@ pub(crate) enum Unfit {
     Changed,
     /// A program has written to it, by any name.
     Written,
+    /// Programs have changed so many files that changes of it could not be noted.
+    Unwatched,
     /// It is in memory, where changes through mappings have no time.
     Memory,
     /// It is a database. Its reader needs other files and locks that belong to the original.

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_preload::layout::{
-    CopyEntry, FileCell, FileCells, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark,
+    CopyEntry, CopyWait, FileCell, FileCells, FileSlot, HEADER_BYTES, Identity, MARKS_MAGIC, MAX_ROOTS, Mark,
     MarksHeader, PathText, Rights, Root, SMALL_HEADER_BYTES, SlotValue, TABLE_MAGIC, TableHeader, VERSION,
-    entry_places, find_slot, marks_bytes, slot_places, table_bytes,
+    Watch, entry_places, find_slot, marks_bytes, slot_places, table_bytes,
 };
 
 use crate::mapping::MappedFile;
@@ -107,6 +107,8 @@ impl Table {
             roots: AtomicU64::new(0),
             root: [const { Root::EMPTY }; MAX_ROOTS],
             rights: new.rights.map(AtomicU64::new),
+            alive: AtomicU64::new(0),
+            asks: AtomicU64::new(0),
         };
         // SAFETY: the file was made here, and nothing has a reference to it.
         unsafe { table.write(0, header) };
@@ -231,10 +233,31 @@ impl Table {
         FileCells(unsafe { self.marks.slice::<FileCell>(SMALL_HEADER_BYTES, self.header().slots as usize) })
     }
 
-    /// Has programs note from now on when they change a file by any name. Whether that is possible,
-    /// and none has.
-    pub(crate) fn watch(&self, original: &Identity) -> bool {
+    /// Has programs note from now on when they change a file by any name.
+    pub(crate) fn watch(&self, original: &Identity) -> Watch {
         self.files().watch((original.device, original.inode))
+    }
+
+    /// Notes that this process is alive, and whether it makes copies of files that are opened now.
+    pub(crate) fn is_alive(&self, asks: bool) {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let now = time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000;
+        self.header().asks.store(u64::from(asks), Ordering::Relaxed);
+        self.header().alive.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether an open of a file waits for its copy.
+    pub(crate) fn wait(&self, place: u32) -> CopyWait {
+        SlotValue::decode(self.slots()[place as usize].value.load(Ordering::Relaxed)).wait
+    }
+
+    /// Has an open of a file wait for its copy, unless the copy is there.
+    pub(crate) fn set_wait(&self, place: u32, wait: CopyWait) {
+        let slot = &self.slots()[place as usize].value;
+        let value = SlotValue::decode(slot.load(Ordering::Relaxed));
+        if !value.is_present {
+            slot.store(SlotValue { wait, ..value }.encode(), Ordering::Release);
+        }
     }
 
     /// Whether a program has changed a file by any name.
@@ -275,9 +298,10 @@ impl Table {
         self.retired.fill(Some(Instant::now()));
         for slot in self.slots() {
             let value = SlotValue::decode(slot.value.load(Ordering::Relaxed));
-            if value.is_present {
-                let value = SlotValue { is_present: false, is_earlier: true, ..value };
-                slot.value.store(value.encode(), Ordering::Release);
+            let is_earlier = value.is_earlier || value.is_present;
+            let now = SlotValue { is_present: false, is_earlier, wait: CopyWait::No, ..value };
+            if now != value {
+                slot.value.store(now.encode(), Ordering::Release);
             }
         }
     }
@@ -327,8 +351,7 @@ impl Table {
             let slot = &slots[at];
             match slot.hash.load(Ordering::Relaxed) {
                 0 => {
-                    let value =
-                        SlotValue { is_present: false, is_link, is_earlier: false, generation: 0, entry: 0 };
+                    let value = SlotValue { is_link, ..SlotValue::decode(0) };
                     slot.value.store(value.encode(), Ordering::Relaxed);
                     slot.hash.store(hash, Ordering::Release);
                     return Some(at as u32);
@@ -358,7 +381,8 @@ impl Table {
         self.entries()[entry].set(copy.inode, hash, made, copy.changed, &copy.identity);
         (self.published[entry], self.retired[entry]) = (true, None);
         let (generation, entry) = (copy.generation, entry as u32);
-        let value = SlotValue { is_present: true, is_link, is_earlier: false, generation, entry };
+        let wait = CopyWait::No;
+        let value = SlotValue { is_present: true, is_link, is_earlier: false, wait, generation, entry };
         self.slots()[place as usize].value.store(value.encode(), Ordering::Release);
         true
     }
@@ -399,7 +423,8 @@ impl Table {
         let FileSlot { hash: slot_hash, value: slot } = &self.slots()[place as usize];
         let value = SlotValue::decode(slot.load(Ordering::Relaxed));
         let is_copy = value.is_present || value.is_earlier;
-        let now = SlotValue { is_present: false, is_earlier: is_earlier && is_copy, ..value };
+        let is_earlier = is_earlier && is_copy;
+        let now = SlotValue { is_present: false, is_earlier, wait: CopyWait::No, ..value };
         slot.store(now.encode(), Ordering::Release);
         // It may have become the entry of another copy.
         let hash = slot_hash.load(Ordering::Relaxed);
@@ -533,11 +558,11 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let table = table(cache.path(), 10);
         let [one, other] = [7, 8].map(|inode| Identity { device: 1, inode, ..Identity::default() });
-        assert!(table.watch(&one) && !table.is_changed(&one) && table.is_changed(&other));
+        assert!(table.watch(&one) == Watch::Noted && !table.is_changed(&one) && table.is_changed(&other));
         table.files().change((1, 7), false);
-        assert!(!table.watch(&one) && table.is_changed(&one));
+        assert!(table.watch(&one) == Watch::Changed && table.is_changed(&one));
         let again = Table::open(cache.path()).unwrap();
-        assert!(again.is_changed(&one) && again.watch(&other));
+        assert!(again.is_changed(&one) && again.watch(&other) == Watch::Noted);
     }
 
     #[test]

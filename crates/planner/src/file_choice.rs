@@ -271,6 +271,15 @@ impl FileChoice {
         None
     }
 
+    /// Begins to copy a file that a program waits for, out of turn. `false` if it is copied,
+    /// refused, or being copied.
+    pub fn begin(&mut self, file: u32) -> bool {
+        let state = self.file(file);
+        let may_begin = !(state.is_cached || state.is_copying || state.is_refused);
+        state.is_copying |= may_begin;
+        may_begin
+    }
+
     /// A file is copied, or has found no room. Then it is tried again at its next open, and one
     /// that was [ahead](FileCopy::is_ahead) with the next room.
     pub fn copied(&mut self, file: u32, is_kept: bool) {

@@ -7,7 +7,7 @@ use crate::identity::FileStat;
 use crate::layout::{Identity, MAX_PATH, NAME_BYTES, OpenKind, Root, SlotValue, copy_name, open_flags};
 use crate::mapped::Mapped;
 use crate::paths::Purpose;
-use crate::{paths, rights, system};
+use crate::{paths, rights, system, waiting};
 
 /// The path of a copy, as a C string.
 pub(crate) struct CopyPath([u8; MAX_PATH + NAME_BYTES + 1]);
@@ -89,13 +89,29 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
     // SAFETY: as for this function.
     let (root, hash) = unsafe { paths::hash(mapped, directory, path, Purpose::Read) }?;
     // SAFETY: as for this function.
-    match unsafe { decide(mapped, (root, hash), (directory, path), flags) } {
+    let decide = || unsafe { decide(mapped, (root, hash), (directory, path), flags) };
+    let mut decided = decide();
+    if matches!(decided, Err(OpenKind::Absent)) && may_come(mapped, hash, flags) {
+        mapped.record(hash, OpenKind::Asked);
+        if waiting::for_copy(mapped, hash) {
+            decided = decide();
+        }
+    }
+    match decided {
         Ok(copy) => Some(copy),
         Err(kind) => {
             mapped.record(hash, kind);
             None
         }
     }
+}
+
+/// Whether a copy of a file may come that this program would get.
+fn may_come(mapped: Mapped, hash: u64, flags: c_int) -> bool {
+    let Some((_, value)) = mapped.find(hash) else { return false };
+    let value = SlotValue::decode(value);
+    let is_followed = !value.is_link || flags & open_flags::NO_FOLLOW == 0;
+    is_followed && rights::may_have_copies() && waiting::may_come(mapped, value)
 }
 
 /// # Safety
@@ -184,7 +200,8 @@ pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool
         // Other names of the file, such as links to it, mean another content, too.
         let found = FileStat::of(directory, path, 0);
         if let Some(found) = found.filter(FileStat::is_file) {
-            change_file(mapped, &found, follows);
+            // One without a cell has no copy. What it becomes may be copied.
+            change_file(mapped, &found, false);
         }
     }
 }
@@ -200,7 +217,7 @@ pub(crate) fn changed_descriptor(opened: c_int) {
     }
 }
 
-/// Notes that a file changes, or with `is_written` unset one of its names.
+/// Notes that a file changes. With `is_written`, it may change further.
 fn change_file(mapped: Mapped, found: &FileStat, is_written: bool) {
     // One that has no copy yet is not copied from now on.
     let is_added = is_written && mapped.roots().iter().any(|root| root.device == found.device);

@@ -25,6 +25,7 @@ mod raw_calls;
 mod rights;
 mod streams;
 mod system;
+mod waiting;
 
 /// The paths of this library cannot panic. If one does, the program must not continue.
 #[panic_handler]

@@ -251,6 +251,16 @@ impl Mapped {
         self.marks.checks.store(1, Ordering::Release);
     }
 
+    /// When the copying process was last seen alive, in milliseconds of the monotonic clock.
+    pub(crate) fn alive(&self) -> u64 {
+        self.table.alive.load(Ordering::Relaxed)
+    }
+
+    /// Whether the copying process makes copies of files that are opened now.
+    pub(crate) fn asks(&self) -> bool {
+        self.table.asks.load(Ordering::Relaxed) != 0
+    }
+
     /// Whether a directory was renamed that the copying process has not seen yet.
     pub(crate) fn is_renamed(&self) -> bool {
         self.marks.is_renamed()

@@ -25,6 +25,8 @@ pub(crate) const ESTALE: c_int = 116;
 #[cfg(target_arch = "x86_64")]
 mod numbers {
     pub(super) const CHROOT: usize = 161;
+    pub(super) const CLOCK_GETTIME: usize = 228;
+    pub(super) const NANOSLEEP: usize = 35;
     pub(super) const IOCTL: usize = 16;
     pub(super) const CAPGET: usize = 125;
     pub(super) const FACCESSAT2: usize = 439;
@@ -64,6 +66,8 @@ mod numbers {
 #[cfg(target_arch = "aarch64")]
 mod numbers {
     pub(super) const CHROOT: usize = 51;
+    pub(super) const CLOCK_GETTIME: usize = 113;
+    pub(super) const NANOSLEEP: usize = 101;
     pub(super) const IOCTL: usize = 29;
     pub(super) const CAPGET: usize = 90;
     pub(super) const FACCESSAT2: usize = 439;
@@ -175,6 +179,22 @@ pub(crate) fn last_error() -> isize {
 pub(crate) unsafe fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_int) -> isize {
     // SAFETY: the kernel reads the string.
     unsafe { call(numbers::OPENAT, [directory as usize, path as usize, flags as usize, mode as usize, 0, 0]) }
+}
+
+/// The monotonic clock, in milliseconds. `None` if the program may not read it.
+pub(crate) fn milliseconds() -> Option<u64> {
+    const MONOTONIC: usize = 1;
+    let mut time = [0_i64; 2];
+    // SAFETY: the kernel writes two numbers of the length of a pointer.
+    let result = unsafe { call(numbers::CLOCK_GETTIME, [MONOTONIC, time.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    (result == 0).then_some(time[0] as u64 * 1000 + time[1] as u64 / 1_000_000)
+}
+
+/// Sleeps for some nanoseconds, below a second. A signal ends it early.
+pub(crate) fn sleep(nanoseconds: i64) {
+    let time = [0, nanoseconds];
+    // SAFETY: the kernel reads two numbers of the length of a pointer.
+    unsafe { call(numbers::NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
 }
 
 pub(crate) fn close(descriptor: c_int) {

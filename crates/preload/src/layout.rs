@@ -21,9 +21,12 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 mod cells;
 #[path = "layout/programs.rs"]
 mod programs;
+#[path = "layout/slots.rs"]
+mod slots;
 
-pub use cells::{FileCell, FileCells, MarksHeader, marks_bytes, mixed};
+pub use cells::{FileCell, FileCells, MarksHeader, Watch, marks_bytes, mixed};
 pub use programs::{NAMES, PROGRAM_HEAD, ProgramKind, ProgramName};
+pub use slots::{CopyWait, ENTRIES, FileSlot, GENERATIONS, SlotValue, find_slot, slot_places};
 
 /// The first bytes of a table.
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"fr-table");
@@ -32,7 +35,7 @@ pub const MARKS_MAGIC: u64 = u64::from_le_bytes(*b"fr-marks");
 /// The first bytes of a trace.
 pub const TRACE_MAGIC: u64 = u64::from_le_bytes(*b"fr-trace");
 /// The version of all three.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The most datasets of a table.
 pub const MAX_ROOTS: usize = 16;
 /// The longest path of a dataset, of the copies and of the mapped files, in bytes.
@@ -43,8 +46,6 @@ pub const HEADER_BYTES: usize = 16 << 10;
 pub const SMALL_HEADER_BYTES: usize = 4 << 10;
 /// Where the records of a trace begin.
 pub const TRACE_HEADER_BYTES: usize = 16 << 10;
-/// The most slots after its first place where a file is looked for.
-pub const PROBES: u64 = 16;
 /// The same for the entry of a copy.
 pub const COPY_PROBES: u64 = 32;
 /// The records of a trace. A reader that is further behind loses some.
@@ -127,6 +128,10 @@ pub struct TableHeader {
     pub copies_device: u64,
     /// The [`Rights`] of the process that makes copies.
     pub rights: [AtomicU64; 4],
+    /// When that process was last seen alive, in milliseconds of the monotonic clock. 0: never.
+    pub alive: AtomicU64,
+    /// Whether it makes copies of files that are opened now. 0: it has no room or no budget.
+    pub asks: AtomicU64,
     /// The directory of the copies.
     pub directory: PathText,
     /// The path of the marks.
@@ -145,7 +150,7 @@ impl TableHeader {
             && self.slots.is_power_of_two()
             && self.copies.is_power_of_two()
             && self.slots < 1 << 40
-            && self.copies < 1 << 32
+            && self.copies <= u64::from(ENTRIES)
             && table_bytes(self.slots, self.copies) <= bytes
             && self.roots.load(Ordering::Relaxed) <= MAX_ROOTS as u64
     }
@@ -154,74 +159,6 @@ impl TableHeader {
 /// The bytes of a table.
 pub const fn table_bytes(slots: u64, copies: u64) -> u64 {
     HEADER_BYTES as u64 + slots * size_of::<FileSlot>() as u64 + copies * size_of::<CopyEntry>() as u64
-}
-
-/// A file of a dataset.
-#[repr(C)]
-pub struct FileSlot {
-    /// The hash of its path. 0: there is no file here, and none after it.
-    pub hash: AtomicU64,
-    /// Its [`SlotValue`].
-    pub value: AtomicU64,
-}
-
-/// The places where the slot of a file may be, in a table with so many slots.
-pub fn slot_places(hash: u64, slots: u64) -> impl Iterator<Item = usize> {
-    (0..PROBES).map(move |probe| (hash.wrapping_add(probe) & (slots - 1)) as usize)
-}
-
-/// The place of a file.
-pub fn find_slot(slots: &[FileSlot], hash: u64) -> Option<usize> {
-    for at in slot_places(hash, slots.len() as u64) {
-        match slots.get(at)?.hash.load(Ordering::Acquire) {
-            0 => return None,
-            found if found == hash => return Some(at),
-            _ => {}
-        }
-    }
-    None
-}
-
-/// What a slot says about its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotValue {
-    /// Whether a copy is there.
-    pub is_present: bool,
-    /// Whether the path is a symbolic link.
-    pub is_link: bool,
-    /// Whether an earlier host had a copy, which this one has not looked at yet. It is not served.
-    pub is_earlier: bool,
-    /// The number of the copy, below [`GENERATIONS`].
-    pub generation: u32,
-    /// The entry of the copy.
-    pub entry: u32,
-}
-
-const PRESENT: u64 = 1 << 63;
-const LINK: u64 = 1 << 62;
-const EARLIER: u64 = 1 << 61;
-/// The numbers of copies: 29 bits.
-pub const GENERATIONS: u32 = 1 << 29;
-const GENERATION_BITS: u64 = GENERATIONS as u64 - 1;
-
-impl SlotValue {
-    /// As the slot has it.
-    pub const fn encode(self) -> u64 {
-        let flags = if self.is_present { PRESENT } else { 0 } | if self.is_link { LINK } else { 0 };
-        let flags = flags | if self.is_earlier { EARLIER } else { 0 };
-        flags | (self.generation as u64 & GENERATION_BITS) << 32 | self.entry as u64
-    }
-
-    /// What a slot has.
-    pub const fn decode(value: u64) -> Self {
-        Self {
-            is_present: value & PRESENT != 0,
-            is_link: value & LINK != 0,
-            is_earlier: value & EARLIER != 0,
-            generation: (value >> 32 & GENERATION_BITS) as u32,
-            entry: value as u32,
-        }
-    }
 }
 
 /// What `fstat` says of a file.
@@ -440,14 +377,16 @@ pub enum OpenKind {
     Refused = 9,
     /// The path means another file for this program.
     Elsewhere = 10,
+    /// The program waits for a copy that is to be made. What becomes of its open follows.
+    Asked = 11,
 }
 
 impl OpenKind {
     /// One more than the highest number.
-    pub const COUNT: usize = 11;
+    pub const COUNT: usize = 12;
 
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Served,
         Self::Absent,
         Self::Unknown,
@@ -458,6 +397,7 @@ impl OpenKind {
         Self::Link,
         Self::Refused,
         Self::Elsewhere,
+        Self::Asked,
     ];
 }
 
@@ -628,11 +568,12 @@ mod tests {
 
         #[test]
         fn values_and_identities_round_trip(
-            flags in any::<(bool, bool, bool)>(), generation in 0..GENERATIONS, entry in any::<u32>(),
+            flags in any::<(bool, bool, bool)>(), generation in 0..GENERATIONS, entry in 0..ENTRIES,
+            wait in prop::sample::select(vec![CopyWait::No, CopyWait::Ask, CopyWait::Coming]),
             numbers in any::<[u64; 5]>(), small in any::<[u32; 4]>(), times in any::<[i64; 4]>(),
         ) {
             let value = SlotValue {
-                is_present: flags.0, is_link: flags.1, is_earlier: flags.2, generation, entry,
+                is_present: flags.0, is_link: flags.1, is_earlier: flags.2, wait, generation, entry,
             };
             prop_assert_eq!(SlotValue::decode(value.encode()), value);
             let [device, inode, size, blocks, links] = numbers;

@@ -18,6 +18,9 @@ const MOST_VICTIMS: usize = 64;
 /// How long nothing is copied after the budget of writes was empty.
 const BUDGET_PAUSE: Duration = Duration::from_secs(1);
 
+/// How long programs do not ask for copies after one found no room or no budget.
+const ASK_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long no file is copied ahead after one found no room.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -113,6 +116,13 @@ impl HostState {
     pub(crate) fn reserve(&mut self, job: &CopyJob, size: u64) -> bool {
         let bytes = footprint(size);
         self.files[job.copy.file as usize].bytes = bytes;
+        if self.takes_too_long(job.copy.file) {
+            self.answer(job.copy.file);
+            if !job.copy.is_ahead {
+                self.choice.copied(job.copy.file, false);
+                return false;
+            }
+        }
         if bytes > self.room.capacity() {
             self.count(job.copy.file, Lack::Room);
             self.choice.refuse(job.copy.file);
@@ -160,6 +170,7 @@ impl HostState {
             self.ahead_from = Instant::now() + PAUSE;
         } else {
             self.choice.copied(copy.file, false);
+            self.asks_from = Instant::now() + ASK_PAUSE;
         }
         if !copy.is_ahead || matches!(lack, Lack::Budget) {
             self.count(copy.file, lack);

@@ -25,6 +25,17 @@ pub struct MarksHeader {
 /// it. 0: no file.
 pub type FileCell = AtomicU64;
 
+/// Whether changes of a file are noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// From now on, and there was none.
+    Noted,
+    /// A program has changed it before.
+    Changed,
+    /// There is no cell for it: programs have changed many files.
+    Full,
+}
+
 /// The cells of files, in which each is found by its device and number.
 #[derive(Clone, Copy, Debug)]
 pub struct FileCells<'a>(pub &'a [FileCell]);
@@ -49,10 +60,13 @@ impl FileCells<'_> {
         None
     }
 
-    /// Has changes of a file noted from now on. Whether that is possible, and there was none.
-    pub fn watch(&self, (device, inode): (u64, u64)) -> bool {
-        let cell = self.place(file_hash(device, inode), true);
-        cell.is_some_and(|cell| cell.load(Ordering::Acquire) & 1 == 0)
+    /// Has changes of a file noted from now on.
+    pub fn watch(&self, (device, inode): (u64, u64)) -> Watch {
+        match self.place(file_hash(device, inode), true) {
+            Some(cell) if cell.load(Ordering::Acquire) & 1 == 0 => Watch::Noted,
+            Some(_) => Watch::Changed,
+            None => Watch::Full,
+        }
     }
 
     /// Whether a file may have changed.
@@ -108,11 +122,14 @@ mod tests {
         let cells: Vec<FileCell> = (0..64).map(|_| AtomicU64::new(0)).collect();
         let cells = FileCells(&cells);
         assert!(cells.is_changed((1, 2)), "its changes are not noted yet");
-        assert!(cells.watch((1, 2)) && cells.watch((1, 2)) && !cells.is_changed((1, 2)));
-        assert!(cells.change((1, 3), false) && cells.watch((1, 3)));
-        assert!(cells.change((1, 2), false) && cells.is_changed((1, 2)) && !cells.watch((1, 2)));
-        assert!(cells.change((1, 4), true) && !cells.watch((1, 4)));
+        assert_eq!([cells.watch((1, 2)), cells.watch((1, 2))], [Watch::Noted; 2]);
+        assert!(!cells.is_changed((1, 2)));
+        assert!(cells.change((1, 3), false) && cells.watch((1, 3)) == Watch::Noted);
+        assert!(cells.change((1, 2), false) && cells.is_changed((1, 2)));
+        assert_eq!(cells.watch((1, 2)), Watch::Changed);
+        assert!(cells.change((1, 4), true) && cells.watch((1, 4)) == Watch::Changed);
         let places = (10..200).filter(|inode| cells.change((1, *inode), true)).count();
         assert!(places <= 61 && (10..200).any(|inode| !cells.change((1, inode), true)));
+        assert!((200..300).any(|inode| cells.watch((1, inode)) == Watch::Full));
     }
 }

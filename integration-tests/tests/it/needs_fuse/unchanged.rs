@@ -1,12 +1,12 @@
 //! Unchanged programs over a file system on a server: what its storage is read for.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use foreread_lustre_testing::{LayoutSpec, StandInOptions};
 use serde_json::Value;
 
-use super::mounted;
+use super::{Mounted, mounted};
 use crate::support::{foreread, run};
 
 const FILES: usize = 60;
@@ -58,20 +58,99 @@ fn unchanged_programs_read_storage_once_in_all() {
     assert_eq!(report["served"], 2 * FILES as u64, "{report}");
 }
 
+/// Files of a storage whose pages the kernel does not keep over opens, settled.
+fn without_pages(files: usize) -> Option<Mounted> {
+    let names: Vec<String> = (0..files).map(|number| format!("train/{number:03}")).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
+    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
+    let mounted = mounted(options, &files)?;
+    std::thread::sleep(Duration::from_millis(3100));
+    Some(mounted)
+}
+
+/// Reads all files by four processes at once.
+fn at_once(mounted: &Mounted, times: usize) -> String {
+    let root = mounted.stand_in.root().display();
+    let epoch = format!("ls -d {root}/train/* | xargs -P 4 -n 1 sha256sum | sort");
+    vec![epoch; times].join("; ")
+}
+
+/// What a program prints without copies.
+fn plain(script: &str) -> String {
+    String::from_utf8(Command::new("sh").args(["-c", script]).output().unwrap().stdout).unwrap()
+}
+
+/// Runs a script over files whose pages are not kept, and returns the report and the bytes that the
+/// storage was read for.
+fn run_over(mounted: &Mounted, store: &str, script: &str) -> (Value, u64) {
+    let expected = plain(script);
+    assert!(!expected.is_empty());
+    mounted.stand_in.reset_counts();
+    let mut command = foreread(["run", "--report", "json", store, "--root"]);
+    let finished = run(command.arg(mounted.stand_in.root()).args(["--", "sh", "-c", script]));
+    assert_eq!(finished.stdout, expected, "{}", finished.stderr);
+    println!("{}", finished.stderr);
+    let report = serde_json::from_str(finished.stderr.lines().last().unwrap()).unwrap();
+    (report, mounted.stand_in.counts().bytes)
+}
+
+#[test]
+// semantics: FILES-8
+fn storage_without_pages_is_read_once_by_the_first_pass() {
+    let Some(mounted) = without_pages(FILES) else { return };
+    let disk = tempfile::tempdir().unwrap();
+    for store in [format!("--disk={}=100MB", disk.path().display()), "--memory=100MB".to_owned()] {
+        let (report, bytes) = run_over(&mounted, &store, &at_once(&mounted, 2));
+        let all = (FILES * LENGTH) as f64;
+        assert!(bytes as f64 <= 1.02 * all, "{store}: {bytes} bytes of {all}: {report}");
+        assert_eq!((&report["opens"], &report["served"]), (&(2 * FILES).into(), &(2 * FILES).into()));
+    }
+}
+
+#[test]
+// semantics: FILES-8
+fn storage_without_pages_is_read_once_with_room_for_half() {
+    let Some(mounted) = without_pages(FILES) else { return };
+    let disk = tempfile::tempdir().unwrap();
+    let half = FILES * LENGTH.div_ceil(4096) * 4096 / 2;
+    let store = format!("--disk={}={half}", disk.path().display());
+    let (report, bytes) = run_over(&mounted, &store, &at_once(&mounted, 1));
+    let all = (FILES * LENGTH) as f64;
+    assert!(bytes as f64 <= 1.02 * all, "{bytes} bytes of {all}: {report}");
+    // Files that came together with the last room may have been refused.
+    assert!(report["served"].as_u64().unwrap() >= FILES as u64 * 4 / 10, "{report}");
+}
+
+#[test]
+// semantics: FILES-7
+fn killed_host_keeps_no_program_waiting() {
+    let Some(mounted) = without_pages(FILES) else { return };
+    let disk = tempfile::tempdir().unwrap();
+    let script = at_once(&mounted, 2);
+    let expected = plain(&script);
+    // The host is the parent of the shell. It dies in the first pass.
+    let kills = format!("(sleep .05; kill -9 $PPID) & {script}");
+    for _ in 0..4 {
+        let folder = tempfile::tempdir_in(&disk).unwrap();
+        let mut command = foreread(["run", "--root"]);
+        command.arg(mounted.stand_in.root()).arg(format!("--disk={}=100MB", folder.path().display()));
+        let child = command.args(["--", "sh", "-c", &kills]).stdout(Stdio::piped()).spawn().unwrap();
+        // Ends when the program does, not when the host dies.
+        let finished = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(finished.stdout).unwrap(), expected);
+    }
+}
+
 /// The parts of the opens of later epochs that are served, and of their bytes that are read: with
 /// room for half of the files. `epoch` is a shell command that prints an epoch's names. `None`
 /// without FUSE.
 fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> Option<[f64; 2]> {
-    let names: Vec<String> = (0..files).map(|number| format!("train/{number:03}")).collect();
-    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
-    let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
-    // Without pages in the kernel, each read of later epochs is counted.
-    let mounted = mounted(options, &files)?;
-    std::thread::sleep(Duration::from_millis(3100));
+    // Each read of later epochs is counted.
+    let mounted = without_pages(files)?;
     let disk = tempfile::tempdir().unwrap();
-    let all = (files.len() * LENGTH) as u64;
+    let all = (files * LENGTH) as u64;
     // Blocks of the copies count.
-    let half = files.len() as u64 * LENGTH.div_ceil(4096) as u64 * 4096 / 2;
+    let half = files as u64 * LENGTH.div_ceil(4096) as u64 * 4096 / 2;
     let root = mounted.stand_in.root();
     let script = |number: usize| {
         let names = epoch(number);

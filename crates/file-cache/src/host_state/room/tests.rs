@@ -1,72 +1,18 @@
 use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use foreread_local::disk::SharedRoom;
 use foreread_preload::layout::{Identity, OpenKind};
 
+use super::super::testing::{Budget, next, state};
 use super::*;
-use crate::adoption::EarlierCopies;
-use crate::host_state::HostWork;
-use crate::listing::ListedFile;
-use crate::table::{NewTable, Table};
 use crate::writes::WriteBudget;
-
-/// A budget, and the number of tries.
-#[derive(Debug, Default)]
-struct Budget {
-    bytes: AtomicU64,
-    tries: AtomicU64,
-}
-
-impl WriteBudget for Budget {
-    fn take(&self, bytes: u64) -> bool {
-        self.tries.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-fn state(cache: &Path, room: u64, budget: &Arc<Budget>) -> HostState {
-    let copies = cache.join("copies");
-    std::fs::create_dir_all(&copies).unwrap();
-    let new = NewTable {
-        checks: false,
-        key: 1,
-        files: 100,
-        copies: 100,
-        copies_device: 1,
-        directory: &copies,
-        roots: &[],
-        rights: [0; 4],
-    };
-    let table = Table::create(cache, &new).unwrap();
-    let writes: Arc<dyn WriteBudget> = budget.clone();
-    let mut state =
-        HostState::new(table, copies, SharedRoom::new(room), EarlierCopies::new(cache, []), Some(writes));
-    for hash in 1..=20 {
-        state.add(ListedFile { hash, path: PathBuf::from(format!("/{hash}")), is_link: false });
-    }
-    state.all_are_listed();
-    state
-}
-
-fn next(state: &mut HostState) -> Option<CopyJob> {
-    match state.next()? {
-        HostWork::Copy(job) => Some(job),
-        HostWork::Check(_) => None,
-    }
-}
 
 #[test]
 fn empty_budget_has_no_file_opened() {
     let cache = tempfile::tempdir().unwrap();
     let budget = Arc::new(Budget::default());
-    let mut state = state(cache.path(), 1 << 20, &budget);
+    let mut state = state(cache.path(), 1 << 20, &budget, true);
     state.record(1, OpenKind::Absent);
     // The size is known from the file alone, so the first one is opened.
     let job = next(&mut state).unwrap();
@@ -92,7 +38,7 @@ fn full_room_has_no_file_opened() {
     let cache = tempfile::tempdir().unwrap();
     let budget = Arc::new(Budget::default());
     budget.give_back(1 << 40);
-    let mut state = state(cache.path(), 3 * 4096, &budget);
+    let mut state = state(cache.path(), 3 * 4096, &budget, true);
     state.record(1, OpenKind::Absent);
     let job = next(&mut state).unwrap();
     assert!(state.reserve(&job, 3 * 4096));
@@ -106,7 +52,7 @@ fn full_room_has_no_file_opened() {
 fn changed_copy_that_is_open_keeps_its_room() {
     let cache = tempfile::tempdir().unwrap();
     let budget = Arc::new(Budget::default());
-    let mut state = state(cache.path(), 3 * 4096, &budget);
+    let mut state = state(cache.path(), 3 * 4096, &budget, true);
     let path = copy_path(&cache.path().join("copies"), 1, 7);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, [1; 8192]).unwrap();

@@ -219,8 +219,13 @@ HEAD = """| workload | source | mode | AU %, first epoch | later | samples/s, fi
 def generate(load, folder):
     """The workload's files, made by DLIO."""
     with tempfile.TemporaryDirectory() as output:
+        # DLIO calls DALI's program for indexes of TFRecords, which TensorFlow does not read.
+        indexer = Path(output) / "tfrecord2idx"
+        indexer.write_text('#!/bin/sh\n: > "$2"\n')
+        indexer.chmod(0o755)
         chosen = ["++workload.workflow.generate_data=True", "++workload.workflow.train=False"]
-        dlio(overrides(load, folder, output) + chosen, {"TF_CPP_MIN_LOG_LEVEL": "3"})
+        path = os.pathsep.join([output, os.environ.get("PATH", os.defpath)])
+        dlio(overrides(load, folder, output) + chosen, {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path})
 
 
 def main():

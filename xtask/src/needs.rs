@@ -1,12 +1,11 @@
 //! Tools that the steps need in addition to Cargo and a C compiler: name, detection, installation.
 //!
 //! Convention: tests that need a tool live in a module of the integration tests named after it
-//! (`integration-tests/tests/it/needs_torch.rs`). An environment variable gives them its path. With
-//! the variable unset, as under plain `cargo test`, the test prints `skipped: <why>` and returns.
-//! `cargo xtask test` filters these modules out and counts each as skipped. `--all` sets the
-//! variables and runs them. Servers are started before and stopped afterwards. A test that did not
-//! run is therefore never counted as passed. The price is one name in two places. A house test
-//! compares them.
+//! (`integration-tests/tests/it/needs_torch.rs`), and are marked `#[ignore = "needs PyTorch"]`. So
+//! `cargo test` shows what each lacks. An environment variable gives them the tool's path.
+//! `cargo xtask test --all` sets the variables and runs the ignored tests, too. Servers are started
+//! before and stopped afterwards. A test that did not run is therefore never counted as passed. The
+//! price is one name in two places. A house test compares them.
 
 use std::ffi::OsString;
 use std::process::Command;

@@ -212,7 +212,7 @@ impl Long {
             module if !place.contains('/') => (vec!["--test", module], self.test.to_owned()),
             module => (vec!["--test", target], format!("{module}::{}", self.test)),
         };
-        let end = ["--", "--nocapture", "--exact", &test];
+        let end = ["--", "--nocapture", "--include-ignored", "--exact", &test];
         cargo::cargo(workspace, ["test", "--package", &package].into_iter().chain(of).chain(end))
     }
 }
@@ -344,22 +344,22 @@ mod tests {
         let long = Long { name: "x", file: "backends/local/tests/disk/kill.rs", test: "it" };
         assert_eq!(
             shown(&long.command(&workspace)),
-            "cargo test --package foreread-local --test disk -- --nocapture --exact kill::it"
+            "cargo test --package foreread-local --test disk -- --nocapture --include-ignored --exact kill::it"
         );
         let long = Long { name: "x", file: "crates/foreread/tests/a/main.rs", test: "it" };
         assert!(
             shown(&long.command(&workspace))
-                .contains("--package foreread --test a -- --nocapture --exact it")
+                .contains("--package foreread --test a -- --nocapture --include-ignored --exact it")
         );
         let long = Long { name: "x", file: "crates/a/tests/b.rs", test: "it" };
         assert!(
             shown(&long.command(&workspace))
-                .contains("--package foreread-a --test b -- --nocapture --exact it")
+                .contains("--package foreread-a --test b -- --nocapture --include-ignored --exact it")
         );
         let long = Long { name: "x", file: "crates/a/src/b/tests/mod.rs", test: "it" };
         assert!(
             shown(&long.command(&workspace))
-                .contains("--package foreread-a --lib -- --nocapture --exact b::tests::it")
+                .contains("--package foreread-a --lib -- --nocapture --include-ignored --exact b::tests::it")
         );
         let long = Long { name: "x", file: "integration-tests/tests/it/b.rs", test: "it" };
         assert!(shown(&long.command(&workspace)).contains("--package foreread-integration-tests --test it "));

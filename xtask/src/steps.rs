@@ -175,7 +175,8 @@ pub struct PreparedTests {
     _servers: Vec<TestServer>,
 }
 
-/// `cargo test` for the workspace or some packages. A failed binary does not stop the others.
+/// `cargo test` for the workspace or some packages. A failed binary does not stop the others. Where
+/// tools are used, it runs the ignored tests, too: these need them.
 ///
 /// Two tests run at a time on each core: most of a test's time is spent waiting for processes,
 /// timeouts and disks. With one for each core, the cores were idle for 60 % of the step.
@@ -187,9 +188,9 @@ pub fn suites(of: &TestRun<'_>) -> Result<(Command, PreparedTests)> {
     }
     select_packages(of, &mut command);
     let prepared = prepare(of, &mut command, |_| true)?;
-    if !prepared.missing.is_empty() {
+    if of.all {
         let left_out = prepared.missing.iter();
-        command.arg("--");
+        command.args(["--", "--include-ignored"]);
         command.args(left_out.flat_map(|(_, tests)| ["--skip".to_owned(), format!("{}::", tests.module)]));
     }
     Ok((command, prepared))
@@ -212,7 +213,7 @@ fn alone(of: &TestRun<'_>, suites: &Command, names: &[&str]) -> Command {
             None => command.env_remove(name),
         };
     }
-    command.args(["--", "--test-threads=1", "--exact"]).args(names);
+    command.args(["--", "--test-threads=1", "--include-ignored", "--exact"]).args(names);
     command
 }
 
@@ -276,16 +277,14 @@ mod tests {
         let (command, prepared) = suites(&of).unwrap();
         assert_eq!(prepared.missing.len(), needs::of_tests().count());
         let shown = shown(&command);
-        assert!(shown.starts_with("cargo test --no-fail-fast --workspace -- --skip "), "{shown}");
+        assert_eq!(shown, "cargo test --no-fail-fast --workspace");
         for (_, tests) in needs::of_tests() {
-            assert!(shown.contains(&format!("--skip {}::", tests.module)), "{shown}");
             assert!(command.get_envs().any(|(name, value)| name == tests.variable && value.is_none()));
         }
         let packages = ["foreread-tier".to_owned(), "foreread-layers".to_owned()];
         let some = suites(&TestRun { packages: &packages, ..of }).unwrap().0;
         let shown = crate::cargo::shown(&some);
-        let begins = "cargo test --no-fail-fast --package foreread-tier --package foreread-layers -- --skip ";
-        assert!(shown.starts_with(begins), "{shown}");
+        assert_eq!(shown, "cargo test --no-fail-fast --package foreread-tier --package foreread-layers");
     }
 
     #[test]
@@ -294,7 +293,7 @@ mod tests {
         let of = TestRun { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
         let (suites, _prepared) = suites(&of).unwrap();
         let command = alone(&of, &suites, &["a::b", "c"]);
-        let expected = "cargo test --no-fail-fast --tests --workspace -- --test-threads=1 --exact a::b c";
+        let expected = "cargo test --no-fail-fast --tests --workspace -- --test-threads=1 --include-ignored --exact a::b c";
         assert_eq!(shown(&command), expected);
         assert!(suites.get_envs().eq(command.get_envs()));
     }

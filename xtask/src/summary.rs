@@ -1,5 +1,6 @@
 //! The summary of a run: passed and failed steps and tests, and skipped ones with their reasons.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
@@ -76,8 +77,10 @@ impl Summary {
         self.failed_tests.extend(results.failed_tests);
         self.unstable_tests.extend(results.unstable_tests);
         results.skipped.into_iter().for_each(|test| self.skip(test));
-        for test in results.ignored {
-            self.skip(format!("{test}; run it with `cargo test -- --ignored`"));
+        let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
+        results.ignored.into_iter().for_each(|reason| *ignored.entry(reason).or_default() += 1);
+        for (reason, count) in ignored {
+            self.skip(format!("{count} tests: {reason}; `cargo xtask test --all` runs them"));
         }
     }
 
@@ -134,7 +137,7 @@ mod tests {
             results.failed = 2;
             results.failed_tests = vec![FailedTest { name: "a::b".into(), output: vec!["left: 1".into()] }];
             results.unstable_tests = vec![FailedTest { name: "c".into(), output: vec![] }];
-            results.ignored = vec!["slow: takes a day".into()];
+            results.ignored = vec!["needs FUSE".into(); 2];
             Ok(StepOutcome::Ran(false))
         });
         summary.step("doc", |_| anyhow::bail!("cannot run `cargo doc`"));
@@ -145,7 +148,7 @@ mod tests {
         assert_eq!(lines[3..5], ["failed: test", "failed: doc"]);
         assert!(lines[5].starts_with("seed "));
         assert_eq!(lines[6], "skipped: clippy: needs clippy");
-        assert!(lines[7].starts_with("skipped: slow: takes a day"));
+        assert_eq!(lines[7], "skipped: 2 tests: needs FUSE; `cargo xtask test --all` runs them");
         assert_eq!(lines[8..], ["6 passed, 4 failed, 2 skipped"]);
     }
 }

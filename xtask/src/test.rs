@@ -3,11 +3,11 @@
 use anyhow::{Result, bail};
 
 use crate::background::Background;
+use crate::install;
 use crate::seed::Seed;
 use crate::steps::{self, TestRun, TestStep};
 use crate::summary::Summary;
 use crate::workspace::Workspace;
-use crate::{install, needs};
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
@@ -44,9 +44,6 @@ pub fn run(args: &Args) -> Result<bool> {
     let run = TestRun { workspace: &workspace, seed, all: args.all, packages: &args.package };
     let mut summary = Summary::default();
     run_steps(&steps, &run, &mut summary);
-    if steps.contains(&TestStep::Test) && !args.all {
-        skip_needs(&mut summary);
-    }
     if left > 0 {
         summary.skip(format!(
             "{left} steps (each feature alone, doc, wheel); `cargo xtask test --all` runs them"
@@ -88,17 +85,6 @@ fn run_steps(steps: &[TestStep], run: &TestRun<'_>, summary: &mut Summary) {
     }
     while let Some(ended) = background.as_ref().and_then(Background::next_ended) {
         summary.ended(ended);
-    }
-}
-
-/// Counts the tests that need tools as skipped, one line per tool.
-pub fn skip_needs(summary: &mut Summary) {
-    for (need, tests) in needs::of_tests() {
-        let (name, get) = (need.name, need.how_to_get());
-        summary.skip(format!(
-            "tests in {}: need {name} (`{get}`); `cargo xtask test --all` runs them",
-            tests.module
-        ));
     }
 }
 

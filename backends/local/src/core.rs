@@ -67,7 +67,7 @@ impl LocalOrigin {
         place::check_descriptors().map_err(|errno| from_errno(errno, &name))?;
         let place = DirectoryPlace::of(directory.as_fd(), root);
         let reader = FileReader::new(directory, place.times, buffers);
-        let pool = ReadPool::new(reader, config.name, config.parallelism, patience);
+        let pool = ReadPool::new(reader, config.name, config.bounds(), patience);
         Ok(Self { root: root.to_owned(), profile, config, place, pool })
     }
 

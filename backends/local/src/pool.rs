@@ -14,6 +14,11 @@
 //! and end after some idle seconds. A reader that always blocks ([`BlockingRead::ALWAYS_WAITS`])
 //! has as many turns as threads, and never passes one on.
 //!
+//! Large files fill any link with fewer reads. More would share it, and the sample that is needed
+//! first would come as late as the last one. So [`PoolBounds`] also bounds the bytes that are being
+//! read. The price: a file system that needs more than 8 streams of such files is not filled,
+//! unless the user gives a number of reads.
+//!
 //! # Waking the consumer
 //!
 //! A wake-up costs more than a tenth of a cached read, so a thread with further jobs need not wake
@@ -121,6 +126,18 @@ fn panicked<R: BlockingRead>(request: &ReadRequest) -> TierError {
     error.with_detail("the read panicked")
 }
 
+/// How much a pool reads at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolBounds {
+    /// The most threads.
+    pub(crate) reads: usize,
+    /// The most bytes of more than [`FEWEST_READS`] reads.
+    pub(crate) bytes: u64,
+}
+
+/// So many reads may begin, however large they are.
+const FEWEST_READS: usize = 8;
+
 /// The threads of one tier. Dropping it answers queued reads with [`ErrorKind::Closed`] and ends
 /// the threads. It does not wait for them, because a read from a dead file server may never return.
 pub(crate) struct ReadPool<R: BlockingRead>(Arc<PoolShared<R>>);
@@ -142,8 +159,7 @@ struct PoolShared<R> {
     name: &'static str,
     /// The limit of computing threads: the number of cores, for readers that compute.
     cores: usize,
-    /// The limit of threads.
-    bound: usize,
+    bounds: PoolBounds,
     burst: Burst,
     wakes: Arc<WakeQueue>,
     state: Mutex<PoolState>,
@@ -159,6 +175,9 @@ struct PoolState {
     queue: ReadQueue,
     threads: usize,
     computing: usize,
+    /// Reads that have begun and not ended, and their bytes.
+    reads: usize,
+    bytes: u64,
     idle: usize,
     /// Turns of idle threads that have not woken up yet. They are already counted in `computing`.
     turns: usize,
@@ -179,6 +198,13 @@ enum ReadQueue {
 struct TakenRead {
     job: Arc<ReadJob>,
     number: Option<u64>,
+}
+
+/// A read of a thread that has ended.
+struct EndedRead {
+    /// That of the watch.
+    number: Option<u64>,
+    bytes: u64,
 }
 
 impl ReadQueue {
@@ -232,8 +258,8 @@ enum Recruit {
 impl PoolState {
     /// Gives a turn to another thread if there is a job and a free core. The caller wakes or starts
     /// the thread.
-    fn recruit(&mut self, cores: usize, bound: usize) -> Recruit {
-        if self.queue.is_empty() || self.computing >= cores {
+    fn recruit(&mut self, cores: usize, bounds: PoolBounds) -> Recruit {
+        if self.queue.is_empty() || self.computing >= cores || !self.may_begin(bounds) {
             return Recruit::No;
         }
         if self.idle > 0 {
@@ -242,20 +268,34 @@ impl PoolState {
             self.computing += 1;
             return Recruit::Wake;
         }
-        if self.threads < bound {
+        if self.threads < bounds.reads {
             self.threads += 1;
             self.computing += 1;
             return Recruit::Start;
         }
         Recruit::No
     }
+
+    /// Whether one more read may begin.
+    fn may_begin(&self, bounds: PoolBounds) -> bool {
+        self.reads < FEWEST_READS || self.bytes < bounds.bytes
+    }
+
+    /// The next read, if one may begin.
+    fn begin(&mut self, bounds: PoolBounds, started: Option<Instant>) -> Option<TakenRead> {
+        let taken = self.may_begin(bounds).then(|| self.queue.next(started)).flatten()?;
+        self.reads += 1;
+        self.bytes += taken.job.request().len();
+        Some(taken)
+    }
 }
 
 impl<R: BlockingRead> ReadPool<R> {
-    /// A pool of at most `bound` threads for the tier `name`. With a `patience` it watches for
-    /// silent servers.
-    pub(crate) fn new(reader: R, name: &'static str, bound: usize, patience: Option<Duration>) -> Self {
-        let bound = bound.max(1);
+    /// A pool with these bounds for the tier `name`. With a `patience` it watches for silent
+    /// servers.
+    pub(crate) fn new(reader: R, name: &'static str, bounds: PoolBounds, patience: Option<Duration>) -> Self {
+        let bound = bounds.reads.max(1);
+        let bounds = PoolBounds { reads: bound, ..bounds };
         let cores = match R::ALWAYS_WAITS {
             true => bound,
             false => std::thread::available_parallelism().map_or(1, |cores| cores.get()).min(bound),
@@ -264,12 +304,13 @@ impl<R: BlockingRead> ReadPool<R> {
             None => ReadQueue::Fifo(JobQueue::default()),
             Some(patience) => ReadQueue::Watched(Box::new(ServerWatch::new(name, patience, bound))),
         };
-        let (threads, computing, idle, turns, closed, is_watched) = (0, 0, 0, 0, false, false);
-        let state = PoolState { queue, threads, computing, idle, turns, closed, is_watched };
+        let [threads, computing, reads, idle, turns] = [0; 5];
+        let (bytes, closed, is_watched) = (0, false, false);
+        let state = PoolState { queue, threads, computing, reads, bytes, idle, turns, closed, is_watched };
         let (burst, wakes, state, wake, watch) =
             (Burst::default(), Arc::default(), Mutex::new(state), Condvar::new(), Condvar::new());
         let started = patience.map(|_| Instant::now());
-        Self(Arc::new(PoolShared { reader, name, cores, bound, burst, wakes, state, wake, watch, started }))
+        Self(Arc::new(PoolShared { reader, name, cores, bounds, burst, wakes, state, wake, watch, started }))
     }
 
     pub(crate) fn reader(&self) -> &R {
@@ -336,7 +377,7 @@ impl<R: BlockingRead> Drop for ReadPool<R> {
 impl<R: BlockingRead> PoolShared<R> {
     /// Wakes or starts one more thread, if that is useful.
     fn help(self: &Arc<Self>) {
-        let help = lock(&self.state).recruit(self.cores, self.bound);
+        let help = lock(&self.state).recruit(self.cores, self.bounds);
         match help {
             Recruit::No => {}
             Recruit::Wake => self.wake.notify_one(),
@@ -364,7 +405,7 @@ impl<R: BlockingRead> PoolShared<R> {
         let mut deferred = DeferredWakes::new(Arc::clone(&self.wakes));
         let (mut waited, mut ended) = (false, None);
         while let Some(TakenRead { job, number }) = self.take(waited, ended, &mut deferred) {
-            (waited, ended) = (false, number);
+            (waited, ended) = (false, Some(EndedRead { number, bytes: job.request().len() }));
             if job.is_unwanted() {
                 continue;
             }
@@ -397,18 +438,23 @@ impl<R: BlockingRead> PoolShared<R> {
     }
 
     /// The next job, or `None` when the thread has to end. `waited` means that the thread has given
-    /// up its turn. `ended` is the number of its last read.
+    /// up its turn. `ended` is its last read.
     fn take(
         self: &Arc<Self>,
         waited: bool,
-        ended: Option<u64>,
+        ended: Option<EndedRead>,
         deferred: &mut DeferredWakes,
     ) -> Option<TakenRead> {
         let mut state = lock(&self.state);
         if waited {
             state.computing += 1;
         }
-        if let (Some(number), ReadQueue::Watched(watch)) = (ended, &mut state.queue)
+        if let Some(EndedRead { bytes, .. }) = ended {
+            state.reads -= 1;
+            state.bytes -= bytes;
+        }
+        let number = ended.and_then(|ended| ended.number);
+        if let (Some(number), ReadQueue::Watched(watch)) = (number, &mut state.queue)
             && let Some(recovered) = watch.end(number, elapsed(self.started))
         {
             drop(state);
@@ -418,7 +464,7 @@ impl<R: BlockingRead> PoolShared<R> {
         loop {
             // Other threads have all turns, so the next jobs are theirs.
             if state.computing <= self.cores
-                && let Some(job) = state.queue.next(self.started)
+                && let Some(job) = state.begin(self.bounds, self.started)
             {
                 return Some(job);
             }
@@ -515,3 +561,6 @@ impl<R: BlockingRead> ReadSteps for PoolSteps<'_, R> {
         self.deferred.answer(neighbour, result);
     }
 }
+
+#[cfg(test)]
+mod tests;

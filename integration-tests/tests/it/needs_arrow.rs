@@ -5,7 +5,7 @@ use std::process::Command;
 use foreread_dataset::Catalog;
 use foreread_tier::{Object, Version};
 
-use crate::support::{foreread, output, run};
+use crate::support::{foreread, needed, output, run};
 
 const SCRIPT: &str = r#"
 import sys
@@ -39,14 +39,10 @@ if labelled:
 "#;
 
 #[test]
+#[ignore = "needs pandas, polars and DuckDB"]
 // semantics: SAMPLE-22
 fn pandas_polars_and_duckdb_open_a_catalog() {
-    let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_ARROW") else {
-        println!(
-            "skipped: FOREREAD_TEST_PYTHON_ARROW names no Python with pyarrow, pandas, polars and duckdb"
-        );
-        return;
-    };
+    let python = needed("FOREREAD_TEST_PYTHON_ARROW");
     let directory = tempfile::tempdir().unwrap();
     for (labelled, versioned) in [(true, true), (true, false), (false, false)] {
         let path = directory.path().join("catalog.foreread");
@@ -94,13 +90,9 @@ assert rows == 3, rows
 "#;
 
 #[test]
+#[ignore = "needs pandas, polars and DuckDB"]
 fn pandas_polars_and_duckdb_open_a_catalog_of_shards() {
-    let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_ARROW") else {
-        println!(
-            "skipped: FOREREAD_TEST_PYTHON_ARROW names no Python with pyarrow, pandas, polars and duckdb"
-        );
-        return;
-    };
+    let python = needed("FOREREAD_TEST_PYTHON_ARROW");
     let directory = tempfile::tempdir().unwrap();
     let shard = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/dataset/tests/files/webdataset.tar");
     let path = directory.path().join("c.foreread");

@@ -4,7 +4,7 @@
 //! before a command.
 
 use crate::needs_mounts::MountedDataset;
-use crate::support::number;
+use crate::support::{needed, number};
 
 /// Mounts a file system at `mounted` whose subvolume `v` may take 8 MiB.
 const MOUNT: &str = "truncate -s 128M image
@@ -16,18 +16,15 @@ const MOUNT: &str = "truncate -s 128M image
      DISK=mounted/v=1GB
 ";
 
-fn place() -> Option<MountedDataset> {
-    let words = std::env::var("FOREREAD_TEST_BTRFS").ok();
-    if words.is_none() {
-        println!("skipped: FOREREAD_TEST_BTRFS names no way to mount an image");
-    }
-    words.map(MountedDataset::within)
+fn place() -> MountedDataset {
+    MountedDataset::within(needed("FOREREAD_TEST_BTRFS"))
 }
 
 #[test]
+#[ignore = "needs a btrfs image"]
 // semantics: DISK-10
 fn quota_reached_during_a_run_costs_one_warning() {
-    let Some(place) = place() else { return };
+    let place = place();
     let (reports, warnings) = place.reports_and_warnings(&format!("{MOUNT} load --epochs=3 --compute-ms=3"));
     let kept = number(&reports[0], "/epochs/2/reads/disk/bytes");
     assert!(kept > 1 << 20, "only {kept} bytes of 8 MiB were used");
@@ -36,9 +33,10 @@ fn quota_reached_during_a_run_costs_one_warning() {
 }
 
 #[test]
+#[ignore = "needs a btrfs image"]
 // semantics: DISK-10
 fn quota_reached_before_a_run_costs_one_warning() {
-    let Some(place) = place() else { return };
+    let place = place();
     let script = format!(
         "{MOUNT} dd if=/dev/zero of=mounted/v/others bs=64k oflag=direct 2>/dev/null || true
          dd if=/dev/zero of=mounted/v/others bs=4k oflag=direct,append conv=notrunc 2>/dev/null || true

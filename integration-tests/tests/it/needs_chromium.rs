@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::agent_http::{ShownAgent, eventually};
 use crate::agent_node::Running;
 use crate::control::Cluster;
-use crate::support::run;
+use crate::support::{needed, run};
 use browser::Browser;
 
 /// The name of a job that a page must not interpret.
@@ -21,18 +21,16 @@ const HOSTILE: &str = "<img src=x onerror=document.title='hostile'>";
 /// Whether the page shows the present.
 const IS_LIVE: &str = "document.body?.dataset.connection === 'live'";
 
-fn browser() -> Option<Browser> {
-    let Some(program) = std::env::var_os("FOREREAD_TEST_CHROMIUM") else {
-        println!("skipped: FOREREAD_TEST_CHROMIUM names no Chromium");
-        return None;
-    };
-    Some(Browser::start(&program))
+fn browser() -> Browser {
+    let program = needed("FOREREAD_TEST_CHROMIUM");
+    Browser::start(program.as_ref())
 }
 
 #[test]
+#[ignore = "needs Chromium"]
 // semantics: AGENT-21
 fn page_shows_jobs_and_interprets_no_name() {
-    let Some(mut browser) = browser() else { return };
+    let mut browser = browser();
     let agent = ShownAgent::start();
     let _jobs = [agent.endless_job(HOSTILE), agent.endless_job("/usr/bin/python3")];
     browser.open(&agent.link());
@@ -59,9 +57,10 @@ fn page_shows_jobs_and_interprets_no_name() {
 }
 
 #[test]
+#[ignore = "needs Chromium"]
 // semantics: CONTROL-7
 fn page_of_a_cluster_shows_its_nodes_and_changes() {
-    let Some(mut browser) = browser() else { return };
+    let mut browser = browser();
     let mut cluster = Cluster::new("[cluster.limit]\n's3://train' = '4MB/s'\n");
     cluster.start_agent("n1", "alice", 100);
     cluster.start_agent(HOSTILE, "bob", 100);
@@ -89,8 +88,9 @@ fn page_of_a_cluster_shows_its_nodes_and_changes() {
 }
 
 #[test]
+#[ignore = "needs Chromium"]
 fn page_fits_wide_and_narrow_windows_in_light_and_dark() {
-    let Some(mut browser) = browser() else { return };
+    let mut browser = browser();
     let agent = ShownAgent::start();
     let _job = agent.endless_job(&"a-long-name".repeat(20));
     browser.open(&agent.link());
@@ -120,8 +120,9 @@ fn page_fits_wide_and_narrow_windows_in_light_and_dark() {
 }
 
 #[test]
+#[ignore = "needs Chromium"]
 fn lost_connection_is_shown_and_made_again() {
-    let Some(mut browser) = browser() else { return };
+    let mut browser = browser();
     let mut agent = ShownAgent::start();
     browser.open(&agent.link());
     browser.until(IS_LIVE);

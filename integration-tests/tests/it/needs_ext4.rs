@@ -5,14 +5,10 @@
 //! it: the kernel reports that it is busy.
 
 use crate::needs_mounts::MountedDataset;
-use crate::support::number;
+use crate::support::{needed, number};
 
-fn place() -> Option<MountedDataset> {
-    let words = std::env::var("FOREREAD_TEST_EXT4").ok();
-    if words.is_none() {
-        println!("skipped: FOREREAD_TEST_EXT4 names no way to mount an image");
-    }
-    words.map(MountedDataset::within)
+fn place() -> MountedDataset {
+    MountedDataset::within(needed("FOREREAD_TEST_EXT4"))
 }
 
 /// The reports of a script's runs. The script's function `images` makes two identical-looking
@@ -33,9 +29,10 @@ fn reports(place: &MountedDataset, script: &str) -> Vec<serde_json::Value> {
 }
 
 #[test]
+#[ignore = "needs an ext4 image"]
 // semantics: DISK-10
 fn file_system_turning_read_only_costs_reads_only() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = place.reports(
         "truncate -s 64M image
          mkfs.ext4 -q -F -m 0 image
@@ -55,9 +52,10 @@ fn file_system_turning_read_only_costs_reads_only() {
 /// Two identical-looking images, mounted at one path in turn, then the first one again by another
 /// loop device.
 #[test]
+#[ignore = "needs an ext4 image"]
 // semantics: DISK-4
 fn images_mounted_at_one_path_share_no_cache() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = reports(
         &place,
         r#"mkdir disk data
@@ -87,9 +85,10 @@ fn images_mounted_at_one_path_share_no_cache() {
 /// An image mounted below the listed directory, over an identical-looking one, and an image whose
 /// file was removed.
 #[test]
+#[ignore = "needs an ext4 image"]
 // semantics: DISK-5
 fn mounts_below_the_data_are_not_trusted() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = reports(
         &place,
         r#"mkdir disk all all/a all/b data

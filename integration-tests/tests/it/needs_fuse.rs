@@ -16,6 +16,8 @@ use std::path::Path;
 use foreread_lustre_testing::{StandIn, StandInOptions};
 use tempfile::TempDir;
 
+use crate::support::needed;
+
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
@@ -25,25 +27,22 @@ pub struct Mounted {
     pub backing: TempDir,
 }
 
-/// Mounts a directory. `None` where FUSE is not to be used.
-pub fn mount(backing: &Path, options: StandInOptions) -> Option<StandIn> {
-    if std::env::var_os("FOREREAD_TEST_FUSE").is_none() {
-        println!("skipped: FOREREAD_TEST_FUSE does not state that FUSE may be used");
-        return None;
-    }
-    Some(StandIn::mount(backing, options).unwrap())
+/// Mounts a directory.
+pub fn mount(backing: &Path, options: StandInOptions) -> StandIn {
+    needed("FOREREAD_TEST_FUSE");
+    StandIn::mount(backing, options).unwrap()
 }
 
-/// Mounts files of these names and sizes. `None` where FUSE is not to be used.
-pub fn mounted(options: StandInOptions, files: &[(&str, usize)]) -> Option<Mounted> {
+/// Mounts files of these names and sizes.
+pub fn mounted(options: StandInOptions, files: &[(&str, usize)]) -> Mounted {
     let backing = tempfile::tempdir().unwrap();
     for (name, size) in files {
         let path = backing.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, content(name, *size)).unwrap();
     }
-    let stand_in = mount(backing.path(), options)?;
-    Some(Mounted { stand_in, backing })
+    let stand_in = mount(backing.path(), options);
+    Mounted { stand_in, backing }
 }
 
 /// Bytes that differ from file to file and from place to place.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Finished, Samples, assert_digests, binary, clean, number, watch};
+use crate::support::{Finished, Samples, assert_digests, binary, clean, needed, number, watch};
 
 /// A dataset of 20 MB, a directory `mounted` as mount point, and the prefix of commands.
 pub struct MountedDataset {
@@ -59,18 +59,15 @@ impl MountedDataset {
     }
 }
 
-fn place() -> Option<MountedDataset> {
-    let words = std::env::var("FOREREAD_TEST_MOUNTS").ok();
-    if words.is_none() {
-        println!("skipped: FOREREAD_TEST_MOUNTS names no way to mount");
-    }
-    words.map(MountedDataset::within)
+fn place() -> MountedDataset {
+    MountedDataset::within(needed("FOREREAD_TEST_MOUNTS"))
 }
 
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-10
 fn full_disk_keeps_the_samples_that_fit() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = place.reports(
         "mount -t tmpfs -o size=8m tmpfs mounted
          load --epochs=3
@@ -84,9 +81,10 @@ fn full_disk_keeps_the_samples_that_fit() {
 
 /// Other programs fill the disk during the run.
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-10
 fn disk_filled_by_others_costs_reads_only() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = place.reports(
         "mount -t tmpfs -o size=40m tmpfs mounted
          load --epochs=4 --compute-ms=150 &
@@ -107,9 +105,10 @@ fn disk_filled_by_others_costs_reads_only() {
 /// Other programs have filled the disk, before the run's first file, and after an earlier run's
 /// cache.
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-10
 fn full_disk_at_the_start_costs_one_warning() {
-    let Some(place) = place() else { return };
+    let place = place();
     let (reports, warnings) = place.reports_and_warnings(
         "mount -t tmpfs -o size=8m tmpfs mounted
          head -c 100m /dev/zero >mounted/others 2>/dev/null || true
@@ -130,9 +129,10 @@ fn full_disk_at_the_start_costs_one_warning() {
 }
 
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-11
 fn read_only_directory_is_used_if_it_holds_the_dataset() {
-    let Some(place) = place() else { return };
+    let place = place();
     let (reports, warnings) = place.reports_and_warnings(
         "mount -t tmpfs -o size=40m tmpfs mounted
          load --epochs=2 --compute-ms=3 >/dev/null
@@ -152,9 +152,10 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
 }
 
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-11
 fn read_only_cache_of_one_rank_serves_a_run_of_two() {
-    let Some(place) = place() else { return };
+    let place = place();
     let run = |agent: &str| {
         let script = "mount -t tmpfs -o size=40m tmpfs mounted
          load --epochs=2 --compute-ms=3 >/dev/null
@@ -186,9 +187,10 @@ fn read_only_cache_of_one_rank_serves_a_run_of_two() {
 }
 
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: DISK-4
 fn second_mount_point_keeps_the_cache() {
-    let Some(place) = place() else { return };
+    let place = place();
     let reports = place.reports(
         "mkdir bound
          mount --bind \"$DATASET\" bound
@@ -204,9 +206,10 @@ fn second_mount_point_keeps_the_cache() {
 
 /// The copies differ in inodes and change times alone.
 #[test]
+#[ignore = "needs the right to mount"]
 // semantics: FAIL-2
 fn catalog_of_a_copy_at_one_path_of_another_machine_is_read() {
-    let Some(place) = place() else { return };
+    let place = place();
     let copy = "cp -a \"$DATASET\" copy
          \"$0\" index copy -o copy.foreread >index.log
          mv copy first

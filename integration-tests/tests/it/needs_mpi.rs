@@ -9,17 +9,14 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Samples, binary, clean, four_thousand, number, order, watch};
+use crate::support::{Samples, binary, clean, four_thousand, needed, number, order, watch};
 
 const LIMIT: u64 = 100_000_000;
 
 /// `foreread load` on `samples` under mpirun. Every rank's report, by rank.
 #[track_caller]
-fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value>> {
-    let Ok(mpirun) = std::env::var("FOREREAD_TEST_MPIRUN") else {
-        println!("skipped: FOREREAD_TEST_MPIRUN names no mpirun");
-        return None;
-    };
+fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Vec<Value> {
+    let mpirun = needed("FOREREAD_TEST_MPIRUN");
     let mut command = Command::new(mpirun);
     command.args(["-n", &ranks.to_string(), "--oversubscribe", "--allow-run-as-root"]);
     // Separate files, because mpirun mixes long outputs of ranks.
@@ -34,13 +31,13 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Option<Vec<Value
         assert_eq!(number(&report, "/rank"), u64::from(rank));
         report
     };
-    Some((0..ranks).map(report).collect())
+    (0..ranks).map(report).collect()
 }
 
 /// Five epochs in batches of 32 with this memory per rank, and the origin limited to 100 MB/s in
 /// total.
 #[track_caller]
-fn held(ranks: u32, memory: &str) -> Option<Vec<Value>> {
+fn held(ranks: u32, memory: &str) -> Vec<Value> {
     let limit = format!("{}B/s", LIMIT / u64::from(ranks));
     let arguments = ["--epochs", "5", "--batch-size", "32", "--look-ahead", "16MiB", "--memory", memory];
     mpirun(ranks, four_thousand(), &[&arguments[..], &["--origin-limit", &limit, "--digest"]].concat())
@@ -51,10 +48,11 @@ fn read(reports: &[Value]) -> u64 {
 }
 
 #[test]
+#[ignore = "needs Open MPI"]
 // semantics: RANK-1
 fn full_caches_open_the_origin_in_the_first_epoch_only() {
     for (ranks, memory) in [(4, "1024MiB"), (4, "120MiB"), (2, "1024MiB")] {
-        let Some(reports) = held(ranks, memory) else { return };
+        let reports = held(ranks, memory);
         assert_digests(four_thousand(), &reports);
         assert_eq!(read(&reports), four_thousand().bytes(), "{ranks} ranks with {memory}");
         for epoch in 1..5 {
@@ -66,10 +64,11 @@ fn full_caches_open_the_origin_in_the_first_epoch_only() {
 }
 
 #[test]
+#[ignore = "needs Open MPI"]
 // semantics: RANK-2
 fn partial_caches_read_the_lower_bound() {
     for (ranks, mib) in [(4u64, 60u64), (2, 60)] {
-        let Some(reports) = held(ranks as u32, &format!("{mib}MiB")) else { return };
+        let reports = held(ranks as u32, &format!("{mib}MiB"));
         assert_digests(four_thousand(), &reports);
         let bytes = four_thousand().bytes();
         // The look-ahead does not count as a cache here.
@@ -80,6 +79,7 @@ fn partial_caches_read_the_lower_bound() {
 }
 
 #[test]
+#[ignore = "needs Open MPI"]
 // semantics: RANK-4
 fn locality_dealing_makes_nine_of_ten_reads_local() {
     let samples = Samples::awkward(8192, 1000);
@@ -98,7 +98,7 @@ fn locality_dealing_makes_nine_of_ten_reads_local() {
         "--sampler",
         "torch",
     ];
-    let Some(reports) = mpirun(16, &samples, &arguments) else { return };
+    let reports = mpirun(16, &samples, &arguments);
     let of = |place: &str| -> u64 {
         reports
             .iter()

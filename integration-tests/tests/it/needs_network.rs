@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Finished, Samples, binary, clean, content, number, watch};
+use crate::support::{Finished, Samples, binary, clean, content, needed, number, watch};
 
 /// `$MACHINES` machines `n0`, `n1`, ... at 10.7.0.1 and up on one bridge, by default three. `on N
 /// COMMAND` runs on one of them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its
@@ -43,13 +43,9 @@ rank() {
 }
 "#;
 
-/// The words that make a namespace for networks. `None` if there are none.
-fn words() -> Option<String> {
-    let words = std::env::var("FOREREAD_TEST_NETWORK").ok();
-    if words.is_none() {
-        println!("skipped: FOREREAD_TEST_NETWORK names no way to make networks");
-    }
-    words
+/// The words that make a namespace for networks.
+fn words() -> String {
+    needed("FOREREAD_TEST_NETWORK")
 }
 
 struct Network {
@@ -59,9 +55,9 @@ struct Network {
 }
 
 impl Network {
-    fn new(samples: Samples) -> Option<Self> {
-        let words = words()?;
-        Some(Self { samples, words, directory: tempfile::tempdir().unwrap() })
+    fn new(samples: Samples) -> Self {
+        let words = words();
+        Self { samples, words, directory: tempfile::tempdir().unwrap() }
     }
 
     /// Runs a shell script on the machines.
@@ -110,9 +106,10 @@ fn longest_stall(report: &Value) -> f64 {
 const RUN: &str = "--epochs 6 --batch-size 16 --memory 100MB --look-ahead 8MiB --compute-ms 20 --digest";
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: RANK-16
 fn disconnected_rank_does_not_delay_others() {
-    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & done\n\
          sleep 3\n\
@@ -129,9 +126,10 @@ fn disconnected_rank_does_not_delay_others() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: RANK-16
 fn killed_and_restarted_ranks_cost_reads_only() {
-    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
          sleep 3\n\
@@ -149,9 +147,10 @@ fn killed_and_restarted_ranks_cost_reads_only() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: RANK-16
 fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
-    let Some(network) = Network::new(Samples::awkward(1500, 40_000)) else { return };
+    let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
          sleep 3\n\
@@ -168,9 +167,10 @@ fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
 /// was restarted, it opened its part of the disk with its part of the size. That removed half of
 /// the samples.
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: RANK-37
 fn restarted_host_does_not_shrink_the_disk() {
-    let Some(network) = Network::new(Samples::awkward(600, 20_000)) else { return };
+    let network = Network::new(Samples::awkward(600, 20_000));
     let script = r#"
         member() {
             n=$1; shift
@@ -198,9 +198,10 @@ fn restarted_host_does_not_shrink_the_disk() {
 /// directory of the agent's socket and the data are the same. No user of one side exists in the
 /// other.
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: AGENT-16
 fn containers_with_the_agents_directory_share_its_cache() {
-    let Some(network) = Network::new(Samples::awkward(200, 10_000)) else { return };
+    let network = Network::new(Samples::awkward(200, 10_000));
     let script = r#"
         mkdir -m 700 agent
         "$FOREREAD" agent start --memory 100MB --socket "$PWD/agent/node.sock"
@@ -255,9 +256,10 @@ fn equal_samples() -> Samples {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: AGENT-25
 fn ranks_of_two_nodes_share_their_agents_caches() {
-    let Some(network) = Network::new(equal_samples()) else { return };
+    let network = Network::new(equal_samples());
     network.run(4, &format!("{TWO_NODES} for n in 0 1 2 3; do member $n & done; finish"));
     let read_directly = network.assert_well(4, &[]);
     assert_eq!(read_directly, 0);
@@ -277,9 +279,10 @@ fn ranks_of_two_nodes_share_their_agents_caches() {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: AGENT-25
 fn agent_that_dies_under_ranks_of_two_nodes_costs_reads_only() {
-    let Some(network) = Network::new(equal_samples()) else { return };
+    let network = Network::new(equal_samples());
     let script = r#"
         for n in 0 1 2 3; do member $n & done
         on 0 "$FOREREAD" load "$DATASET" --report json --epochs 3 --seed 9 --digest --compute-ms 20 \

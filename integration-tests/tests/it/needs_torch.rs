@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{TestRandom, order, output, times};
+use crate::support::{TestRandom, needed, order, output, times};
 
 /// Draws cases and prints the result of PyTorch's classes for each.
 const SCRIPT: &str = r#"
@@ -31,12 +31,10 @@ json.dump(cases, sys.stdout)
 "#;
 
 #[test]
+#[ignore = "needs PyTorch"]
 // semantics: ORDER-2
 fn order_equals_distributed_sampler_for_random_cases() {
-    let Some(python) = std::env::var_os("FOREREAD_TEST_PYTHON_TORCH") else {
-        println!("skipped: FOREREAD_TEST_PYTHON_TORCH names no Python with PyTorch");
-        return;
-    };
+    let python = needed("FOREREAD_TEST_PYTHON_TORCH");
     let (seed, count) = (TestRandom::new().seed.to_string(), times(150, 3000).to_string());
     let printed = output(Command::new(python).args(["-c", SCRIPT, &seed, &count]));
     assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));

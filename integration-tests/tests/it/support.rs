@@ -152,6 +152,14 @@ pub fn taken(path: &Path) -> u64 {
     metadata.blocks() * 512 + below.sum::<u64>()
 }
 
+/// What a test needs that this machine may not have: a program's path, an address, or the words to
+/// be put before a command. Such tests are ignored unless they are asked for.
+#[track_caller]
+pub fn needed(variable: &str) -> String {
+    let unset = |_| panic!("{variable} is not set: `cargo xtask test --all` finds what these tests need");
+    std::env::var(variable).unwrap_or_else(unset)
+}
+
 /// Whether this is `cargo xtask soak`.
 pub fn is_soak() -> bool {
     std::env::var_os("FOREREAD_SOAK").is_some()

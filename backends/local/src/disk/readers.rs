@@ -15,7 +15,7 @@ use super::config::DiskReader;
 use super::error::NAME;
 use super::record_reader::RecordReader;
 use super::ring::RingReaders;
-use crate::pool::ReadPool;
+use crate::pool::{PoolBounds, ReadPool};
 
 pub(super) enum DiskReaders {
     Threads(ReadPool<RecordReader>),
@@ -32,14 +32,15 @@ impl DiskReaders {
         reader: RecordReader,
         parallelism: usize,
     ) -> Result<Self, TierError> {
+        let bounds = PoolBounds { reads: parallelism, bytes: u64::MAX };
         if wanted == DiskReader::Threads {
-            return Ok(Self::Threads(ReadPool::new(reader, NAME, parallelism, None)));
+            return Ok(Self::Threads(ReadPool::new(reader, NAME, bounds, None)));
         }
         match RingReaders::new(reader.clone(), parallelism) {
             Ok(rings) => Ok(Self::Ring(rings)),
             Err(error) if wanted == DiskReader::Auto => {
                 tracing::debug!(%error, "no io_uring here; the disk cache is read by threads");
-                Ok(Self::Threads(ReadPool::new(reader, NAME, parallelism, None)))
+                Ok(Self::Threads(ReadPool::new(reader, NAME, bounds, None)))
             }
             Err(error) => Err(TierError::new(ErrorKind::Unsupported, NAME)
                 .with_object("io_uring")

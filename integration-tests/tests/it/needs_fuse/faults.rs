@@ -36,8 +36,9 @@ fn read(file: &File) -> io::Result<usize> {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn hung_ost_answers_when_it_resumes() {
-    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let mounted = mounted(by_name(), FILES);
     let file = mounted.open("ost-1");
     thread::scope(|scope| {
         let hung = mounted.hang(1);
@@ -63,8 +64,9 @@ fn hung_ost_answers_when_it_resumes() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn unmounting_ends_readers_of_a_hung_ost() {
-    let Some(Mounted { stand_in, backing }) = mounted(by_name(), FILES) else { return };
+    let Mounted { stand_in, backing } = mounted(by_name(), FILES);
     let root = stand_in.root().to_owned();
     assert!(is_mounted(&root));
     stand_in.hang(2);
@@ -88,8 +90,9 @@ fn unmounting_ends_readers_of_a_hung_ost() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn queue_before_a_hung_ost_is_answered_in_order() {
-    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let mounted = mounted(by_name(), FILES);
     let file = mounted.open("ost-0");
     thread::scope(|scope| {
         let hung = mounted.hang(0);
@@ -105,9 +108,10 @@ fn queue_before_a_hung_ost_is_answered_in_order() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn slow_ost_is_slower_by_its_factor() {
     let options = by_name().with_latency(Duration::from_millis(2));
-    let Some(mounted) = mounted(options, FILES) else { return };
+    let mounted = mounted(options, FILES);
     let files = [mounted.open("ost-0"), mounted.open("ost-1")];
     mounted.stand_in.slow(1, 20.0);
     let time = |file: &File| {
@@ -122,8 +126,9 @@ fn slow_ost_is_slower_by_its_factor() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn evicted_client_gets_errors_until_it_reconnects() {
-    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let mounted = mounted(by_name(), FILES);
     let [zero, one] = [mounted.open("ost-0"), mounted.open("ost-1")];
     read(&one).unwrap();
     mounted.stand_in.reset_counts();
@@ -150,8 +155,9 @@ fn evicted_client_gets_errors_until_it_reconnects() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn released_file_is_restored_by_its_first_read() {
-    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let mounted = mounted(by_name(), FILES);
     let root = File::open(mounted.stand_in.root()).unwrap();
     let layout = || read_layout(root.as_fd(), "ost-2").unwrap().unwrap();
     let time = Duration::from_millis(200);
@@ -188,8 +194,9 @@ fn released_file_is_restored_by_its_first_read() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn commands_of_another_process_set_faults() {
-    let Some(mounted) = mounted(by_name(), FILES) else { return };
+    let mounted = mounted(by_name(), FILES);
     let run = |lines: &str| {
         let mut answers = Vec::new();
         mounted.stand_in.run_commands(lines.as_bytes(), &mut answers).unwrap();
@@ -228,8 +235,9 @@ fn commands_of_another_process_set_faults() {
 
 /// A mount over a directory that is not there, and on one.
 #[test]
+#[ignore = "needs FUSE"]
 fn mount_without_a_backing_directory_is_an_error() {
-    let Some(mounted) = mounted(by_name(), &[]) else { return };
+    let mounted = mounted(by_name(), &[]);
     let absent = mounted.backing.path().join("absent");
     foreread_lustre_testing::StandIn::mount(&absent, by_name()).err().unwrap();
     // The mount is read-only.

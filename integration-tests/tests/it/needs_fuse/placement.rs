@@ -62,6 +62,7 @@ fn load(stand_in: &StandIn, calibration: &Path) -> (f64, u64, String) {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: HPC-10, HPC-11
 fn placement_by_server_keeps_the_samples_of_a_slow_ost() {
     let samples = files();
@@ -70,7 +71,7 @@ fn placement_by_server_keeps_the_samples_of_a_slow_ost() {
         read_latency: Duration::from_millis(10),
         ..StandInOptions::new(OSTS).with_layout(|path, _| LayoutSpec::on([ost_of(path)], 1 << 20))
     };
-    let Some(stand_in) = mount(samples.path(), options) else { return };
+    let stand_in = mount(samples.path(), options);
     stand_in.slow(SLOW, 20.0);
     let directory = tempfile::tempdir().unwrap();
     let recent = directory.path().join("recent.toml");

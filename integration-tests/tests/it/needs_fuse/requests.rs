@@ -17,8 +17,9 @@ fn on_ost(ost: u32) -> StandInOptions {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn open_read_and_close_are_two_metadata_requests() {
-    let Some(mounted) = mounted(on_ost(3), &[("train/a", 5000)]) else { return };
+    let mounted = mounted(on_ost(3), &[("train/a", 5000)]);
     let file = mounted.open("train/a");
     assert_range(&file, "train/a", 0, 5000);
     drop(file);
@@ -34,8 +35,9 @@ fn open_read_and_close_are_two_metadata_requests() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn kept_descriptor_costs_reads_only() {
-    let Some(mounted) = mounted(on_ost(0), &[("shard", 4 * MIB)]) else { return };
+    let mounted = mounted(on_ost(0), &[("shard", 4 * MIB)]);
     let file = mounted.open("shard");
     mounted.stand_in.reset_counts();
     for at in 0..8 {
@@ -46,8 +48,9 @@ fn kept_descriptor_costs_reads_only() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn only_a_full_stat_is_a_request() {
-    let Some(mounted) = mounted(on_ost(0), &[("a", 5000)]) else { return };
+    let mounted = mounted(on_ost(0), &[("a", 5000)]);
     let file = mounted.open("a");
     mounted.stand_in.reset_counts();
     let statx = |flags| statx(&file, "", AtFlags::EMPTY_PATH | flags, StatxFlags::BASIC_STATS).unwrap();
@@ -69,8 +72,9 @@ fn only_a_full_stat_is_a_request() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn full_stat_shows_a_changed_file() {
-    let Some(mounted) = mounted(on_ost(0), &[("a", 5000)]) else { return };
+    let mounted = mounted(on_ost(0), &[("a", 5000)]);
     let file = mounted.open("a");
     fs::write(mounted.backing.path().join("a"), "short").unwrap();
     let size = |flags| statx(&file, "", AtFlags::EMPTY_PATH | flags, StatxFlags::SIZE).unwrap().stx_size;
@@ -88,6 +92,7 @@ fn full_stat_shows_a_changed_file() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn layout_is_read_by_path_without_an_open() {
     let layouts = |path: &str, _: u64| match path {
         "empty" => LayoutSpec::none(),
@@ -95,7 +100,7 @@ fn layout_is_read_by_path_without_an_open() {
         _ => LayoutSpec::on([2, 5], 64 << 10).with_pool("flash").with_dom(64 << 10),
     };
     let options = StandInOptions::new(8).with_layout(layouts);
-    let Some(mounted) = mounted(options, &[("in/a", 5000), ("empty", 0), ("wide", 10)]) else { return };
+    let mounted = mounted(options, &[("in/a", 5000), ("empty", 0), ("wide", 10)]);
     let root = File::open(mounted.stand_in.root()).unwrap();
     mounted.stand_in.reset_counts();
     let layout = read_layout(root.as_fd(), "in/a").unwrap().unwrap();
@@ -119,9 +124,10 @@ fn layout_is_read_by_path_without_an_open() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn large_read_is_one_request_for_each_stripe() {
     let options = StandInOptions::new(4).with_layout(|_, _| LayoutSpec::on([1, 3], 1 << 20));
-    let Some(mounted) = mounted(options, &[("shard", 6 * MIB)]) else { return };
+    let mounted = mounted(options, &[("shard", 6 * MIB)]);
     let file = mounted.open("shard");
     assert_range(&file, "shard", 0, 4 * MIB);
     let counts = mounted.stand_in.counts();
@@ -136,9 +142,10 @@ fn large_read_is_one_request_for_each_stripe() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn small_data_on_the_mdt_comes_with_the_open() {
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([1], 1 << 20).with_dom(64 << 10));
-    let Some(mounted) = mounted(options, &[("a", 100 * KIB)]) else { return };
+    let mounted = mounted(options, &[("a", 100 * KIB)]);
     let file = mounted.open("a");
     mounted.stand_in.reset_counts();
     assert_range(&file, "a", 0, 8 * KIB);
@@ -151,10 +158,11 @@ fn small_data_on_the_mdt_comes_with_the_open() {
 
 /// The time of one thread's calls, in series.
 #[test]
+#[ignore = "needs FUSE"]
 fn each_request_takes_its_latency() {
     let latency = Duration::from_millis(20);
     let options = StandInOptions { lock_latency: true, ..on_ost(0).with_latency(latency) };
-    let Some(mounted) = mounted(options, &[("a", 5000)]) else { return };
+    let mounted = mounted(options, &[("a", 5000)]);
     let start = Instant::now();
     let file = mounted.open("a");
     assert_range(&file, "a", 0, 100);
@@ -182,9 +190,10 @@ fn in_parallel(threads: usize, call: impl Fn(usize) + Sync) -> Duration {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn server_takes_as_many_requests_as_it_has_slots() {
     let latency = Duration::from_millis(40);
-    let Some(mounted) = mounted(on_ost(1).with_latency(latency), &[("a", 64 * KIB)]) else { return };
+    let mounted = mounted(on_ost(1).with_latency(latency), &[("a", 64 * KIB)]);
     let file = mounted.open("a");
     mounted.stand_in.reset_counts();
     // Three rounds of 8.
@@ -201,10 +210,11 @@ fn server_takes_as_many_requests_as_it_has_slots() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn bandwidth_of_an_ost_is_shared_by_its_reads() {
     let options = StandInOptions::new(2).with_ost_bandwidth(10 << 20);
     let options = options.with_layout(|path, _| LayoutSpec::on([u32::from(path == "b")], 1 << 20));
-    let Some(mounted) = mounted(options, &[("a", MIB), ("b", MIB)]) else { return };
+    let mounted = mounted(options, &[("a", MIB), ("b", MIB)]);
     let read = |name: &str| assert_range(&mounted.open(name), name, 0, MIB);
     let different = in_parallel(2, |number| read(["a", "b"][number]));
     let same = in_parallel(2, |_| read("a"));
@@ -214,9 +224,10 @@ fn bandwidth_of_an_ost_is_shared_by_its_reads() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn log_has_the_thread_and_the_order_of_requests() {
     let files = ["d/one", "d/two", "d/three"].map(|name| (name, 10));
-    let Some(mounted) = mounted(on_ost(0).with_log(100), &files) else { return };
+    let mounted = mounted(on_ost(0).with_log(100), &files);
     let list = |mounted: &Mounted| {
         let entries = fs::read_dir(mounted.path("d")).unwrap().map(|entry| entry.unwrap());
         let sized =
@@ -237,10 +248,11 @@ fn log_has_the_thread_and_the_order_of_requests() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn glimpse_asks_the_osts_of_a_file_that_was_not_read() {
     let options = StandInOptions { glimpses: true, ..StandInOptions::new(4) };
     let options = options.with_layout(|_, _| LayoutSpec::on([1, 2], 64 << 10));
-    let Some(mounted) = mounted(options, &[("a", 100)]) else { return };
+    let mounted = mounted(options, &[("a", 100)]);
     fs::metadata(mounted.path("a")).unwrap();
     let asked = |mounted: &Mounted| {
         mounted.stand_in.counts().by_ost.iter().map(|ost| ost.requests).collect::<Vec<_>>()
@@ -253,10 +265,11 @@ fn glimpse_asks_the_osts_of_a_file_that_was_not_read() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 fn list_of_thousands_of_files_is_complete() {
     let names: Vec<_> = (0..3000).map(|number| format!("d/file-with-a-long-name-{number:05}")).collect();
     let files: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-    let Some(mounted) = mounted(on_ost(0), &files) else { return };
+    let mounted = mounted(on_ost(0), &files);
     let entries = fs::read_dir(mounted.path("d")).unwrap();
     let mut found: Vec<_> =
         entries.map(|entry| format!("d/{}", entry.unwrap().file_name().display())).collect();

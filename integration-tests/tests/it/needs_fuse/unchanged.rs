@@ -13,6 +13,7 @@ const FILES: usize = 60;
 const LENGTH: usize = 100_000;
 
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-8
 fn unchanged_programs_read_storage_once_in_all() {
     let names: Vec<String> = (0..FILES).map(|number| format!("train/{number:03}")).collect();
@@ -20,7 +21,7 @@ fn unchanged_programs_read_storage_once_in_all() {
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
     // The kernel keeps pages over opens, as those of parallel file systems do.
     let options = StandInOptions { cached: true, ..options };
-    let Some(mounted) = mounted(options, &files) else { return };
+    let mounted = mounted(options, &files);
     // Files that were changed a moment ago are not copied.
     std::thread::sleep(Duration::from_millis(3100));
     let disk = tempfile::tempdir().unwrap();
@@ -59,13 +60,13 @@ fn unchanged_programs_read_storage_once_in_all() {
 }
 
 /// Files of a storage whose pages the kernel does not keep over opens, settled.
-fn without_pages(files: usize) -> Option<Mounted> {
+fn without_pages(files: usize) -> Mounted {
     let names: Vec<String> = (0..files).map(|number| format!("train/{number:03}")).collect();
     let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
-    let mounted = mounted(options, &files)?;
+    let mounted = mounted(options, &files);
     std::thread::sleep(Duration::from_millis(3100));
-    Some(mounted)
+    mounted
 }
 
 /// Reads all files by four processes at once.
@@ -95,9 +96,10 @@ fn run_over(mounted: &Mounted, store: &str, script: &str) -> (Value, u64) {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-8
 fn storage_without_pages_is_read_once_by_the_first_pass() {
-    let Some(mounted) = without_pages(FILES) else { return };
+    let mounted = without_pages(FILES);
     let disk = tempfile::tempdir().unwrap();
     for store in [format!("--disk={}=100MB", disk.path().display()), "--memory=100MB".to_owned()] {
         let (report, bytes) = run_over(&mounted, &store, &at_once(&mounted, 2));
@@ -108,9 +110,10 @@ fn storage_without_pages_is_read_once_by_the_first_pass() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-8
 fn storage_without_pages_is_read_once_with_room_for_half() {
-    let Some(mounted) = without_pages(FILES) else { return };
+    let mounted = without_pages(FILES);
     let disk = tempfile::tempdir().unwrap();
     let half = FILES * LENGTH.div_ceil(4096) * 4096 / 2;
     let store = format!("--disk={}={half}", disk.path().display());
@@ -122,9 +125,10 @@ fn storage_without_pages_is_read_once_with_room_for_half() {
 }
 
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-7
 fn killed_host_keeps_no_program_waiting() {
-    let Some(mounted) = without_pages(FILES) else { return };
+    let mounted = without_pages(FILES);
     let disk = tempfile::tempdir().unwrap();
     let script = at_once(&mounted, 2);
     let expected = plain(&script);
@@ -144,9 +148,9 @@ fn killed_host_keeps_no_program_waiting() {
 /// The parts of the opens of later epochs that are served, and of their bytes that are read: with
 /// room for half of the files. `epoch` is a shell command that prints an epoch's names. `None`
 /// without FUSE.
-fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> Option<[f64; 2]> {
+fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> [f64; 2] {
     // Each read of later epochs is counted.
-    let mounted = without_pages(files)?;
+    let mounted = without_pages(files);
     let disk = tempfile::tempdir().unwrap();
     let all = (files * LENGTH) as u64;
     // Blocks of the copies count.
@@ -176,19 +180,21 @@ fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> Option<[f64; 2
         println!("{report}");
     }
     println!("{:.3} of the opens of later epochs served; {:.3} of the bytes read", shares[0], shares[1]);
-    Some(shares)
+    shares
 }
 
 /// Epochs in orders that no one has announced, with memory for half of the files.
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-1
 fn unknown_orders_are_served_by_files_read_ahead() {
-    let Some(shares) = later_epochs(120, |_| "seq -w 0 119 | shuf".to_owned()) else { return };
+    let shares = later_epochs(120, |_| "seq -w 0 119 | shuf".to_owned());
     assert!(shares[0] >= 0.75 && shares[1] <= 0.54, "{shares:?}");
 }
 
 /// Epochs of `DistributedSampler` with a usual seed, which no one has announced.
 #[test]
+#[ignore = "needs FUSE"]
 // semantics: FILES-9
 fn usual_orders_are_recognised_and_served_nearly_whole() {
     let command = foreread(["order"]).get_program().to_string_lossy().into_owned();
@@ -198,6 +204,6 @@ fn usual_orders_are_recognised_and_served_nearly_whole() {
              while read n; do printf '%03d ' $n; done"
         )
     };
-    let Some(shares) = later_epochs(300, epoch) else { return };
+    let shares = later_epochs(300, epoch);
     assert!(shares[0] >= 0.9 && shares[1] <= 0.54, "{shares:?}");
 }

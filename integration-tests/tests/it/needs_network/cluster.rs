@@ -48,8 +48,8 @@ struct Machines {
 }
 
 impl Machines {
-    fn new() -> Option<Self> {
-        let words = super::words()?;
+    fn new() -> Self {
+        let words = super::words();
         let is_soak = std::env::var_os("FOREREAD_SOAK").is_some();
         let limit = if is_soak { 200e6 } else { 40e6 };
         let samples = Samples::new();
@@ -74,7 +74,7 @@ impl Machines {
         machines.say(MACHINES);
         machines.start_control();
         machines.say(JOBS);
-        Some(machines)
+        machines
     }
 
     fn say(&mut self, script: &str) {
@@ -152,9 +152,10 @@ fn furthest(jobs: &[[f64; 2]], expected: [f64; 2]) -> f64 {
 }
 
 #[test]
+#[ignore = "needs network namespaces"]
 // semantics: CONTROL-2, CONTROL-3, CONTROL-4, CONTROL-5
 fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
-    let Some(mut machines) = Machines::new() else { return };
+    let mut machines = Machines::new();
     let is_soak = std::env::var_os("FOREREAD_SOAK").is_some();
     eventually("all jobs read", || {
         let all: Vec<Value> = (0..NODES).filter_map(|node| machines.agent(node)).collect();

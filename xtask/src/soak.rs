@@ -344,7 +344,8 @@ mod tests {
         let long = Long { name: "x", file: "backends/local/tests/disk/kill.rs", test: "it" };
         assert_eq!(
             shown(&long.command(&workspace)),
-            "cargo test --package foreread-local --test disk -- --nocapture --include-ignored --exact kill::it"
+            "cargo test --package foreread-local --test disk -- --nocapture --include-ignored \
+             --exact kill::it"
         );
         let long = Long { name: "x", file: "crates/foreread/tests/a/main.rs", test: "it" };
         assert!(

@@ -293,7 +293,8 @@ mod tests {
         let of = TestRun { workspace: &workspace, seed: Seed::choose().unwrap(), all: false, packages: &[] };
         let (suites, _prepared) = suites(&of).unwrap();
         let command = alone(&of, &suites, &["a::b", "c"]);
-        let expected = "cargo test --no-fail-fast --tests --workspace -- --test-threads=1 --include-ignored --exact a::b c";
+        let expected = "cargo test --no-fail-fast --tests --workspace -- --test-threads=1 --include-ignored \
+                        --exact a::b c";
         assert_eq!(shown(&command), expected);
         assert!(suites.get_envs().eq(command.get_envs()));
     }

@@ -153,7 +153,7 @@ pub fn taken(path: &Path) -> u64 {
 }
 
 /// What a test needs that this machine may not have: a program's path, an address, or the words to
-/// be put before a command. Such tests are ignored unless they are asked for.
+/// be put before a command. Such tests are marked as ignored.
 #[track_caller]
 pub fn needed(variable: &str) -> String {
     let unset = |_| panic!("{variable} is not set: `cargo xtask test --all` finds what these tests need");

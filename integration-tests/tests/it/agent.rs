@@ -89,8 +89,10 @@ fn two_jobs_with_memory_for_a_tenth_share_it() {
     };
     let share = (reads("6") - reads("2")) as f64 / (2 * 4 * 4000) as f64;
     println!("{share:.3} of the dataset per job and epoch, from the third epoch on");
-    // No rule reads less than 68.4 %. Runs differ by about a hundredth, on a busy machine by two.
-    assert!(share <= 0.71, "{share:.3}");
+    // No rule reads less than 68.4 %, and jobs that do not know of each other read 90 %. How close
+    // it comes is shown on simulated time (`several_jobs` of the simulator): here, the jobs' speeds
+    // are those of a busy machine.
+    assert!(share <= 0.78, "{share:.3}");
 }
 
 #[test]

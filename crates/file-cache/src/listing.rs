@@ -14,11 +14,8 @@ use std::time::{Duration, Instant};
 
 use foreread_preload::layout::PathHash;
 
-use crate::pages;
+use crate::pages::PageProbe;
 use crate::root::RootIdentity;
-
-/// Files that say nothing of their pages are passed over, but no more.
-const MOST_PROBES: usize = 16;
 
 /// How long the table of a new cache waits for the number of files.
 const LIST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,13 +46,9 @@ impl Lists {
                 if !is_dataset(&root, dataset) {
                     continue;
                 }
-                let (mut probes, mut keeps_pages) = (0, None);
+                let mut probe = PageProbe::default();
                 let mut each = |file: ListedFile| {
-                    if keeps_pages.is_none() && probes < MOST_PROBES {
-                        probes += 1;
-                        keeps_pages = pages::are_kept(&file.path);
-                    }
-                    let keeps_pages = keeps_pages.unwrap_or(true);
+                    let keeps_pages = probe.look(&file.path);
                     sender.send(ListedFile { keeps_pages, ..file }).is_ok()
                 };
                 if let Err(error) = list(&root, (dataset, key), &mut each) {

@@ -373,6 +373,7 @@ impl AnnouncedRun {
 
     fn end(&self) {
         self.is_over.store(true, Ordering::Release);
+        self.trace.ends();
         // A program that still runs has it mapped.
         let _ = std::fs::remove_dir_all(&self.directory);
     }

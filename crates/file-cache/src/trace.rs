@@ -39,7 +39,7 @@ impl Trace {
         let table = PathText::new(table.as_os_str().as_bytes()).ok_or_else(why)?;
         let file = MappedFile::create(path, TRACE_BYTES)?;
         let counts = [const { AtomicU64::new(0) }; OpenKind::COUNT];
-        let [served_bytes, next, read, unserved] = [0; 4].map(AtomicU64::new);
+        let [served_bytes, next, read, unheard, unserved] = [0; 5].map(AtomicU64::new);
         let mut root = [const { Root::EMPTY }; MAX_ROOTS];
         for (to, name) in root.iter_mut().zip(roots) {
             *to = name.identity.root(&name.path)?;
@@ -55,6 +55,7 @@ impl Trace {
             is_restricted: u64::from(is_restricted()),
             roots: roots.len().min(MAX_ROOTS) as u64,
             root,
+            unheard,
             unserved,
             names: Default::default(),
         };
@@ -79,6 +80,11 @@ impl Trace {
     /// changed, or are not watched.
     pub(crate) fn mounts_changed(&self) {
         self.header().checks.fetch_or(CHECKS_MOUNTS, Ordering::AcqRel);
+    }
+
+    /// Notes that no process reads the records any more, so no program waits for a copy.
+    pub(crate) fn ends(&self) {
+        self.header().unheard.store(1, Ordering::Release);
     }
 
     /// Notes that the copies were compared with their originals.

@@ -333,6 +333,11 @@ impl FileChoice {
         self.cached -= usize::from(std::mem::take(&mut self.file(file).is_cached));
     }
 
+    /// Whether a file is never copied.
+    pub fn is_refused(&self, file: u32) -> bool {
+        self.files.get(file as usize).is_some_and(|state| state.is_refused)
+    }
+
     /// A file is never copied.
     pub fn refuse(&mut self, file: u32) {
         let state = self.file(file);

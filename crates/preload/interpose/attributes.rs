@@ -40,10 +40,14 @@ unsafe fn change<F: Copy>(
         return system::returned(-(system::EROFS as isize));
     }
     // SAFETY: the caller's proof.
-    match unsafe { next.get::<F>() } {
+    let result = match unsafe { next.get::<F>() } {
         Some(next) => call(next),
         None => system::returned(otherwise()),
-    }
+    };
+    let follows = flags & system::AT_SYMLINK_NOFOLLOW == 0;
+    // SAFETY: the path is a C string or null.
+    system::keeping_error(|| unsafe { decision::has_changed(directory, path, follows) });
+    result
 }
 
 /// A file by its descriptor.

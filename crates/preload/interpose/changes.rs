@@ -165,9 +165,11 @@ unsafe fn truncate_by(next: &Next, path: *const c_char, length: c_long) -> c_int
         if !decision::may_change(AT_FDCWD, path, true) {
             return system::returned(-(system::EACCES as isize));
         }
-        match next.get::<unsafe extern "C" fn(*const c_char, c_long) -> c_int>() {
+        let result = match next.get::<unsafe extern "C" fn(*const c_char, c_long) -> c_int>() {
             Some(truncate) => truncate(path, length),
             None => system::returned(system::truncate(path, length)),
-        }
+        };
+        system::keeping_error(|| decision::has_changed(AT_FDCWD, path, true));
+        result
     }
 }

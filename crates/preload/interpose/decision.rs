@@ -91,7 +91,7 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
     // SAFETY: as for this function.
     let decide = || unsafe { decide(mapped, (root, hash), (directory, path), flags) };
     let mut decided = decide();
-    if matches!(decided, Err(OpenKind::Absent)) && may_come(mapped, hash, flags) {
+    if matches!(decided, Err(OpenKind::Absent)) && may_come(mapped, (root, hash), flags) {
         mapped.record(hash, OpenKind::Asked);
         if waiting::for_copy(mapped, hash) {
             decided = decide();
@@ -107,11 +107,16 @@ pub(crate) unsafe fn copy(directory: c_int, path: *const c_char, flags: c_int) -
 }
 
 /// Whether a copy of a file may come that this program would get.
-fn may_come(mapped: Mapped, hash: u64, flags: c_int) -> bool {
+fn may_come(mapped: Mapped, (root, hash): (&Root, u64), flags: c_int) -> bool {
     let Some((_, value)) = mapped.find(hash) else { return false };
     let value = SlotValue::decode(value);
     let is_followed = !value.is_link || flags & open_flags::NO_FOLLOW == 0;
-    is_followed && rights::may_have_copies() && waiting::may_come(mapped, value)
+    is_followed
+        && waiting::may_come(mapped, value)
+        && !mapped.is_renamed()
+        && rights::may_have_copies()
+        && rights::are_those_of_host(mapped)
+        && rights::has_root(root)
 }
 
 /// # Safety
@@ -203,6 +208,21 @@ pub(crate) unsafe fn change(directory: c_int, path: *const c_char, follows: bool
             // One without a cell has no copy. What it becomes may be copied.
             change_file(mapped, &found, false);
         }
+    }
+}
+
+/// Notes once more that a file has changed, after it has happened: a copy may have been begun since
+/// [`may_change`].
+///
+/// # Safety
+/// `path` is a C string or null.
+pub(crate) unsafe fn has_changed(directory: c_int, path: *const c_char, follows: bool) {
+    let Some(mapped) = Mapped::get().filter(|_| !path.is_null()) else { return };
+    let flags = if follows { 0 } else { system::AT_SYMLINK_NOFOLLOW };
+    // SAFETY: as for this function.
+    let found = unsafe { FileStat::of(directory, path, flags) };
+    if let Some(found) = found.filter(FileStat::is_file) {
+        change_file(mapped, &found, false);
     }
 }
 

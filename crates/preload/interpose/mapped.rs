@@ -261,6 +261,11 @@ impl Mapped {
         self.table.asks.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether a copying process reads the records of this run.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.trace.unheard.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether a directory was renamed that the copying process has not seen yet.
     pub(crate) fn is_renamed(&self) -> bool {
         self.marks.is_renamed()

@@ -170,6 +170,8 @@ unsafe extern "C" fn noted_call(number: usize, a: usize, b: usize, c: usize, d: 
             let result = call();
             if matches!(number, OPEN | OPENAT | OPENAT2 | CREAT) {
                 decision::changed_descriptor(result as c_int);
+            } else if name != 0 {
+                decision::has_changed(directory, path(name), follows);
             }
             return result;
         }

@@ -174,6 +174,17 @@ pub(crate) fn last_error() -> isize {
     -(unsafe { *__errno_location() } as isize)
 }
 
+/// Calls a function, and leaves `errno` of libc as it was.
+pub(crate) fn keeping_error(call: impl FnOnce()) {
+    // SAFETY: the C library gives the place of this thread's number.
+    let place = unsafe { __errno_location() };
+    // SAFETY: as above.
+    let error = unsafe { *place };
+    call();
+    // SAFETY: as above.
+    unsafe { *place = error };
+}
+
 /// # Safety
 /// `path` is a C string.
 pub(crate) unsafe fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_int) -> isize {

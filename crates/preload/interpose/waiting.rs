@@ -14,23 +14,26 @@ use crate::system;
 /// How long the copying process may take to decide, in milliseconds.
 const MOST_TO_DECIDE: u64 = 250;
 
-/// How long a copy may take, in milliseconds.
-const MOST_TO_COPY: u64 = 60_000;
+/// How long a copy may take, in milliseconds. The copying process expects seconds at most.
+const MOST_TO_COPY: u64 = 300_000;
 
 /// A copying process is taken for dead after so many milliseconds.
 const SILENT: u64 = 2000;
 
-/// The time between two looks at the table, in nanoseconds.
-const POLL: i64 = 300_000;
+/// The shortest and the longest time between two looks at the table, in nanoseconds.
+const POLL: [i64; 2] = [300_000, 5_000_000];
+
+/// A look comes late by this part of the wait at most.
+const LATE: u64 = 16;
 
 /// Whether a copy may come that an open has to wait for.
 pub(crate) fn may_come(mapped: Mapped, value: SlotValue) -> bool {
-    let is_asked = match value.wait {
+    let may_come = match value.wait {
         CopyWait::No => false,
         CopyWait::Ask => mapped.asks(),
         CopyWait::Coming => true,
     };
-    is_asked && system::milliseconds().is_some_and(|now| is_alive(mapped, now))
+    may_come && mapped.is_heard() && system::milliseconds().is_some_and(|now| is_alive(mapped, now))
 }
 
 /// Clocks of other namespaces may be ahead or behind.
@@ -52,10 +55,12 @@ pub(crate) fn for_copy(mapped: Mapped, hash: u64) -> bool {
             CopyWait::Ask => MOST_TO_DECIDE,
             CopyWait::Coming => MOST_TO_COPY,
         };
-        let may_wait = |now: u64| now.saturating_sub(begun) < most && is_alive(mapped, now);
-        if !system::milliseconds().is_some_and(may_wait) {
+        let Some(now) = system::milliseconds() else { return false };
+        let waited = now.saturating_sub(begun);
+        if waited >= most || !is_alive(mapped, now) {
             return false;
         }
-        system::sleep(POLL);
+        let [shortest, longest] = POLL;
+        system::sleep((waited * (1_000_000 / LATE)).clamp(shortest as u64, longest as u64) as i64);
     }
 }

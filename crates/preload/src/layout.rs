@@ -320,6 +320,8 @@ pub struct TraceHeader {
     pub roots: u64,
     /// The datasets of the run, by the names that its programs use.
     pub root: [Root; MAX_ROOTS],
+    /// Whether no process reads the records any more: the run has ended, but not its programs.
+    pub unheard: AtomicU64,
     /// Starts of programs that do not load the library, so they read originals.
     pub unserved: AtomicU64,
     /// The names of the first ones.

@@ -2,26 +2,90 @@
 //! copy next to a program would read the storage a second time.
 //!
 //! In each epoch, a program may ask once for the copy of a file. The answer comes at once: the copy
-//! is coming, or the program reads the original. Then it is not copied next to the program. A later
-//! epoch copies it ahead. The same holds for large files, whose first byte would come too late.
+//! is coming, or the program reads the original. How long it may take is estimated by the speed of
+//! the copies so far. Where many programs ask at once, some read originals, which later epochs copy
+//! ahead. A file that takes too long by itself is copied next to the program, as elsewhere: it is
+//! read twice.
 
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use foreread_planner::FileCopy;
 use foreread_preload::layout::CopyWait;
 
-use super::HostState;
 use super::room::Lack;
+use super::{CopyJob, HostState};
 
-/// The longest file that a program waits for, in bytes.
-const MOST_AWAITED: u64 = 64 << 20;
+/// The most copies at once that programs wait for.
+pub(crate) const MOST_ASKED: usize = 64;
+
+/// A program should wait for no longer than this, by the speed so far.
+const MOST_WAIT: Duration = Duration::from_secs(5);
+
+/// Bytes that programs wait for while the speed is not known, and at least, however slow copies
+/// are: few of them say little about the speed of many.
+const FIRST_BYTES: u64 = 64 << 20;
+const LEAST_BYTES: u64 = 16 << 20;
+
+/// The shortest time that says something about the speed.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// The copies that programs wait for, and the speed of all copies.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    queue: VecDeque<u32>,
+    /// Those that are being made, and their bytes.
+    asked: usize,
+    bytes: u64,
+    /// All copies that are being made.
+    jobs: usize,
+    /// Since when there are some without a break, and the bytes that were copied since.
+    begun: Instant,
+    done: u64,
+    bytes_per_second: Option<f64>,
+    /// Whether there are files without pages.
+    pub(super) may_ask: bool,
+}
+
+impl Awaited {
+    pub(super) fn new(now: Instant) -> Self {
+        let (queue, asked, bytes, jobs, done, may_ask) = Default::default();
+        Self { queue, asked, bytes, jobs, begun: now, done, bytes_per_second: None, may_ask }
+    }
+
+    /// A copy begins.
+    pub(super) fn begins(&mut self) {
+        if self.jobs == 0 {
+            (self.begun, self.done) = (Instant::now(), 0);
+        }
+        self.jobs += 1;
+    }
+
+    /// A copy of so many bytes is whole.
+    pub(super) fn copied(&mut self, bytes: u64) {
+        self.done += bytes;
+        let time = self.begun.elapsed();
+        if time >= SHORTEST {
+            self.bytes_per_second = Some(self.done as f64 / time.as_secs_f64());
+        }
+    }
+
+    /// The bytes that programs may wait for.
+    fn most(&self) -> u64 {
+        match self.bytes_per_second {
+            Some(speed) => LEAST_BYTES.max((speed * MOST_WAIT.as_secs_f64()) as u64),
+            None => FIRST_BYTES,
+        }
+    }
+}
 
 impl HostState {
     /// Lets programs ask for the copy of a file.
-    pub(super) fn let_ask(&mut self, number: u32) {
-        let file = &self.files[number as usize];
-        let is_idle = self.table.wait(file.place) == CopyWait::No;
-        if !file.keeps_pages && is_idle && !self.takes_too_long(number) {
+    pub(crate) fn let_ask(&mut self, number: u32) {
+        let is_refused = self.choice.is_refused(number);
+        let file = &mut self.files[number as usize];
+        if !file.keeps_pages && !is_refused && self.table.wait(file.place) == CopyWait::No {
+            file.is_left = false;
             self.table.set_wait(file.place, CopyWait::Ask);
         }
     }
@@ -29,7 +93,7 @@ impl HostState {
     /// Lets programs ask for all copies that are not there, once in each epoch.
     pub(super) fn let_all_ask(&mut self) {
         let epoch = self.choice.epoch();
-        if std::mem::replace(&mut self.asked_epoch, epoch) == epoch {
+        if std::mem::replace(&mut self.asked_epoch, epoch) == epoch || !self.awaited.may_ask {
             return;
         }
         for number in 0..self.files.len() as u32 {
@@ -39,12 +103,6 @@ impl HostState {
         }
     }
 
-    /// Whether a program should not wait for the copy of a file.
-    pub(super) fn takes_too_long(&self, number: u32) -> bool {
-        let file = &self.files[number as usize];
-        !file.keeps_pages && file.bytes > MOST_AWAITED
-    }
-
     /// A program waits for the copy of a file: it is coming, or the original is to be opened.
     pub(super) fn asked(&mut self, number: u32) {
         let (place, bytes) = (self.files[number as usize].place, self.files[number as usize].bytes);
@@ -52,34 +110,76 @@ impl HostState {
             return;
         }
         let now = Instant::now();
-        let copy = FileCopy { file: number, is_ahead: false };
         let lack = match () {
             () if !self.fits(bytes) => Some(Lack::Room),
             () if !self.has_budget(now) => Some(Lack::Budget),
             () => None,
         };
-        if self.table.is_marked(place) || now < self.any_from || !self.choice.begin(number) {
+        let is_full = self.asked_jobs()[1] >= MOST_ASKED;
+        if is_full || self.table.is_marked(place) || now < self.any_from || !self.choice.begin(number) {
+            self.files[number as usize].is_left = true;
             self.table.set_wait(place, CopyWait::No);
         } else if let Some(lack) = lack {
-            self.give_up(copy, lack);
+            self.give_up(FileCopy { file: number, is_ahead: false }, lack);
             self.table.set_wait(place, CopyWait::No);
         } else {
             self.table.set_wait(place, CopyWait::Coming);
-            self.asked.push_back(number);
+            self.awaited.queue.push_back(number);
         }
     }
 
-    /// A file is being copied, so a program that opens it now waits for the copy.
+    /// The next copy that a program waits for.
+    pub(crate) fn next_asked(&mut self) -> Option<CopyJob> {
+        let file = self.awaited.queue.pop_front()?;
+        self.awaited.asked += 1;
+        Some(self.job(FileCopy { file, is_ahead: false }, true))
+    }
+
+    /// How many copies that programs wait for have not begun, and have not ended.
+    pub(crate) fn asked_jobs(&self) -> [usize; 2] {
+        let waiting = self.awaited.queue.len();
+        [waiting, waiting + self.awaited.asked]
+    }
+
+    /// A file is being copied ahead, so a program that opens it now waits for the copy.
     pub(super) fn is_coming(&mut self, number: u32) {
         let file = &self.files[number as usize];
-        if !file.keeps_pages && !self.takes_too_long(number) {
+        if !file.keeps_pages && file.bytes <= self.awaited.most() {
             self.table.set_wait(file.place, CopyWait::Coming);
         }
     }
 
+    /// Decides whether programs wait for the copy of a file, whose `size` is known now. `false` if
+    /// it is not made now.
+    pub(super) fn is_awaited(&mut self, job: &CopyJob, size: u64) -> bool {
+        let number = job.copy.file;
+        let place = self.files[number as usize].place;
+        if self.table.wait(place) != CopyWait::Coming {
+            return true;
+        }
+        let most = self.awaited.most();
+        if size <= most.saturating_sub(self.awaited.bytes) || self.awaited.bytes == 0 && size <= most {
+            self.awaited.bytes += size;
+            self.files[number as usize].awaited = size;
+            return true;
+        }
+        self.table.set_wait(place, CopyWait::No);
+        if job.copy.is_ahead || size > most {
+            return true;
+        }
+        // The program reads it meanwhile.
+        self.files[number as usize].is_left = true;
+        self.choice.copied(number, false);
+        false
+    }
+
     /// A file is not being copied any more: it has a copy, or its original is to be opened.
-    pub(crate) fn answer(&mut self, number: u32) {
-        self.table.set_wait(self.files[number as usize].place, CopyWait::No);
+    pub(crate) fn answer(&mut self, job: &CopyJob) {
+        let file = &mut self.files[job.copy.file as usize];
+        self.awaited.bytes -= std::mem::take(&mut file.awaited);
+        self.awaited.jobs -= 1;
+        self.awaited.asked -= usize::from(job.is_asked);
+        self.table.set_wait(file.place, CopyWait::No);
     }
 
     /// Tells programs that this host is alive, and whether they may ask for copies.

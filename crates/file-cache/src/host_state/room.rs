@@ -116,12 +116,8 @@ impl HostState {
     pub(crate) fn reserve(&mut self, job: &CopyJob, size: u64) -> bool {
         let bytes = footprint(size);
         self.files[job.copy.file as usize].bytes = bytes;
-        if self.takes_too_long(job.copy.file) {
-            self.answer(job.copy.file);
-            if !job.copy.is_ahead {
-                self.choice.copied(job.copy.file, false);
-                return false;
-            }
+        if !self.is_awaited(job, size) {
+            return false;
         }
         if bytes > self.room.capacity() {
             self.count(job.copy.file, Lack::Room);

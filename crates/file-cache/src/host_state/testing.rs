@@ -58,7 +58,7 @@ pub(super) fn state(cache: &Path, room: u64, budget: &Arc<Budget>, keeps_pages: 
 
 /// The next copy.
 pub(super) fn next(state: &mut HostState) -> Option<CopyJob> {
-    match state.next(false)? {
+    match state.next()? {
         HostWork::Copy(job) => Some(job),
         HostWork::Check(_) => None,
     }

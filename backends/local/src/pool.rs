@@ -225,6 +225,14 @@ impl ReadQueue {
         }
     }
 
+    /// Reads that have begun, and whose servers are silent.
+    fn stalled(&self, started: Option<Instant>) -> usize {
+        match self {
+            Self::Fifo(_) => 0,
+            Self::Watched(watch) => watch.stalled(elapsed(started)),
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             Self::Fifo(queue) => queue.len(),
@@ -258,8 +266,8 @@ enum Recruit {
 impl PoolState {
     /// Gives a turn to another thread if there is a job and a free core. The caller wakes or starts
     /// the thread.
-    fn recruit(&mut self, cores: usize, bounds: PoolBounds) -> Recruit {
-        if self.queue.is_empty() || self.computing >= cores || !self.may_begin(bounds) {
+    fn recruit(&mut self, cores: usize, bounds: PoolBounds, started: Option<Instant>) -> Recruit {
+        if self.queue.is_empty() || self.computing >= cores || !self.may_begin(bounds, started) {
             return Recruit::No;
         }
         if self.idle > 0 {
@@ -277,13 +285,14 @@ impl PoolState {
     }
 
     /// Whether one more read may begin.
-    fn may_begin(&self, bounds: PoolBounds) -> bool {
-        self.reads < FEWEST_READS || self.bytes < bounds.bytes
+    fn may_begin(&self, bounds: PoolBounds, started: Option<Instant>) -> bool {
+        let few = |stalled| self.reads < FEWEST_READS + stalled;
+        self.bytes < bounds.bytes || few(0) || few(self.queue.stalled(started))
     }
 
     /// The next read, if one may begin.
     fn begin(&mut self, bounds: PoolBounds, started: Option<Instant>) -> Option<TakenRead> {
-        let taken = self.may_begin(bounds).then(|| self.queue.next(started)).flatten()?;
+        let taken = self.may_begin(bounds, started).then(|| self.queue.next(started)).flatten()?;
         self.reads += 1;
         self.bytes += taken.job.request().len();
         Some(taken)
@@ -377,7 +386,7 @@ impl<R: BlockingRead> Drop for ReadPool<R> {
 impl<R: BlockingRead> PoolShared<R> {
     /// Wakes or starts one more thread, if that is useful.
     fn help(self: &Arc<Self>) {
-        let help = lock(&self.state).recruit(self.cores, self.bounds);
+        let help = lock(&self.state).recruit(self.cores, self.bounds, self.started);
         match help {
             Recruit::No => {}
             Recruit::Wake => self.wake.notify_one(),
@@ -530,6 +539,13 @@ impl<R: BlockingRead> PoolShared<R> {
                     job.fail(error);
                 }
                 state = lock(&self.state);
+            }
+            // Reads of other servers begin, if the ones in flight are stalled.
+            drop(state);
+            self.help();
+            state = lock(&self.state);
+            if state.closed {
+                continue;
             }
             (state, _) = self.watch.wait_timeout(state, interval).unwrap_or_else(PoisonError::into_inner);
         }

@@ -50,6 +50,10 @@ const LATE_FACTOR: u32 = 3;
 /// The usual time is at least this: cached files have none.
 const MIN_USUAL: Duration = Duration::from_millis(1);
 
+/// A read that is silent for so long takes no part of the bytes that are read at once: its server
+/// may be dead, and others must not wait for that.
+const STALLED: Duration = Duration::from_secs(5);
+
 /// When a silent read is reported, unless half of the patience is shorter.
 const WARN_AFTER: Duration = Duration::from_secs(30);
 
@@ -391,6 +395,11 @@ impl ServerWatch {
         })
     }
 
+    /// The number of reads whose servers have been silent for long.
+    pub(crate) fn stalled(&self, now: Duration) -> usize {
+        self.running.values().filter(|read| read.silence(now) >= STALLED).count()
+    }
+
     /// The number of late reads.
     fn late(&self, now: Duration) -> usize {
         self.late_reads(now).count()
@@ -442,6 +451,16 @@ mod tests {
             server,
             ..ReadRequest::new(key, object, Span::Whole, Tick(due))
         }))
+    }
+
+    #[test]
+    fn reads_of_silent_servers_are_stalled() {
+        let mut watch = watch(32);
+        (0..3).for_each(|id| watch.push(job(id, id, Some(id as u32))));
+        let numbers: Vec<u64> = (0..3).map(|_| watch.next(Duration::ZERO).unwrap().0).collect();
+        assert_eq!([4, 5].map(|seconds| watch.stalled(Duration::from_secs(seconds))), [0, 3]);
+        watch.end(numbers[0], Duration::from_secs(6));
+        assert_eq!(watch.stalled(Duration::from_secs(6)), 2);
     }
 
     /// The checks at these seconds, in one report.

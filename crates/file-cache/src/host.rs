@@ -464,7 +464,7 @@ impl Traces {
             }
             help_asked(shared);
             // Without this sign of life, programs wait for no copy.
-            shared.lock().is_alive();
+            shared.lock().note_alive();
             shared.has_runs.store(!self.runs.is_empty(), Ordering::Relaxed);
             let is_busy = records > 0 || self.asked.is_some_and(|asked| asked.elapsed() < BUSY_AFTER);
             std::thread::sleep(if is_busy { BUSY } else { shared.pause(IDLE) });

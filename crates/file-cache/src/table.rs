@@ -239,7 +239,7 @@ impl Table {
     }
 
     /// Notes that this process is alive, and whether it makes copies of files that are opened now.
-    pub(crate) fn is_alive(&self, asks: bool) {
+    pub(crate) fn note_alive(&self, asks: bool) {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let now = time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000;
         self.header().asks.store(u64::from(asks), Ordering::Relaxed);

@@ -53,7 +53,7 @@ fn assert_begun(bounds: PoolBounds, size: u64, expected: usize) {
     let mut state = changed.wait_while(state.lock().unwrap(), |state| state.0 < expected).unwrap();
     {
         let pool = lock(&pool.0.state);
-        assert!(pool.reads == expected && (!pool.may_begin(bounds) || pool.threads == bounds.reads));
+        assert!(pool.reads == expected && (!pool.may_begin(bounds, None) || pool.threads == bounds.reads));
     }
     state.1 = true;
     changed.notify_all();

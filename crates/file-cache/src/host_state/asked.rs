@@ -183,9 +183,9 @@ impl HostState {
     }
 
     /// Tells programs that this host is alive, and whether they may ask for copies.
-    pub(crate) fn is_alive(&mut self) {
+    pub(crate) fn note_alive(&mut self) {
         let now = Instant::now();
-        self.table.is_alive(now >= self.asks_from && now >= self.any_from);
+        self.table.note_alive(now >= self.asks_from && now >= self.any_from);
     }
 }
 

@@ -2,7 +2,7 @@
 #
 #   docker build -t foreread .
 #       compiles the command in Debian's image with Rust. From the source archive with its dependencies
-#       (`cargo xtask dist`) the build needs no network beyond that image.
+#       (`packaging/dist`) the build needs no network beyond that image.
 #   docker build -t foreread --target prebuilt DIRECTORY
 #       takes DIRECTORY/foreread, a static binary, and DIRECTORY/ca-certificates.crt. No base image is needed.
 

@@ -53,8 +53,8 @@ pub fn run(args: &Args) -> Result<bool> {
     // Other benches do not need it.
     if args.args.iter().any(|arg| arg == LOADERS) {
         bench.env(PACKAGE, package(&workspace)?);
-        if wants_ceph(&args.args) && ceph::is_there(&workspace) {
-            let ceph = ceph::start_with(&workspace, ROOM)?;
+        if wants_ceph(&args.args) && ceph::is_there() {
+            let ceph = ceph::start(&workspace, ROOM)?;
             bench.env(GATEWAY, ceph.test_value());
             service = Some(ceph);
         }

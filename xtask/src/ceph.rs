@@ -17,19 +17,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::needs::{self, Need, Tests};
-use crate::service::{TestServer, free_ports, status};
+use crate::test_server::{TestServer, free_ports, status};
 use crate::workspace::Workspace;
 
-/// The programs that are started or used, each from one of [`PACKAGES`].
-pub const PROGRAMS: &[&str] =
-    &["ceph", "ceph-authtool", "ceph-mgr", "ceph-mon", "ceph-osd", "monmaptool", "radosgw", "radosgw-admin"];
-
-/// Debian's packages of them.
-pub const PACKAGES: &[&str] = &["ceph-common", "ceph-mgr", "ceph-mon", "ceph-osd", "radosgw"];
+/// The variable with the gateway, for tests.
+pub const VARIABLE: &str = "FOREREAD_TEST_CEPH";
 
 /// Capacity for tests, in bytes.
-const ROOM: u64 = 1 << 30;
+pub const ROOM: u64 = 1 << 30;
 
 /// Timeout for the start of a daemon. It takes seconds, more on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -59,13 +54,8 @@ struct Gateway {
 }
 
 /// Starts a gateway. The value for tests is a JSON object: `endpoint`, `region`, `log` (the
-/// gateway's log file), and for each user `access_key` and `secret_key`.
-pub fn start(workspace: &Workspace) -> Result<TestServer> {
-    start_with(workspace, ROOM)
-}
-
-/// The same with a capacity of `room` bytes.
-pub fn start_with(workspace: &Workspace, room: u64) -> Result<TestServer> {
+/// gateway's log file), and for each user `access_key` and `secret_key`. It has `room` bytes.
+pub fn start(workspace: &Workspace, room: u64) -> Result<TestServer> {
     let began = Instant::now();
     let mut tries = 1;
     let service = loop {
@@ -211,24 +201,16 @@ impl Gateway {
     }
 }
 
-fn need() -> Option<(&'static Need, &'static Tests)> {
-    needs::of_tests().find(|(_, tests)| tests.module == "needs_ceph")
-}
-
 /// Whether it is installed.
-pub fn is_there(workspace: &Workspace) -> bool {
-    need().is_some_and(|(need, _)| need.find(workspace).is_some())
+pub fn is_there() -> bool {
+    Command::new("radosgw").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
 /// `cargo xtask ceph`: a gateway for use by hand, until Ctrl-C.
 pub fn serve() -> Result<bool> {
     let workspace = Workspace::load()?;
-    let (need, tests) = need().context("nothing needs Ceph")?;
-    if need.find(&workspace).is_none() {
-        bail!("{}", need.line());
-    }
-    let service = start(&workspace)?;
-    print!("{}", exports(&service.test_value().to_string_lossy(), tests.variable)?);
+    let service = start(&workspace, ROOM)?;
+    print!("{}", exports(&service.test_value().to_string_lossy(), VARIABLE)?);
     println!("# Ctrl-C ends it and removes what was stored");
     loop {
         std::thread::sleep(Duration::from_secs(1));

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-#: Tests of frameworks that this environment lacks: `cargo xtask soak --only frameworks` has them.
+#: Tests of frameworks that this environment lacks: `.ci/soak frameworks` has them.
 _FRAMEWORKS = {"test_dali.py": "nvidia", "test_grain.py": "grain", "test_huggingface.py": "datasets", "test_tensorflow.py": "tensorflow"}
 collect_ignore = [file for file, package in _FRAMEWORKS.items() if find_spec(package) is None]
 
-#: The wheel that `cargo xtask` has built, if any.
+#: The wheel that `.ci/run` has built, if any.
 WHEEL = os.environ.get("FOREREAD_TEST_WHEEL")
 
 
@@ -45,3 +45,10 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> str:
     # It needs only what the wheel contains.
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-index", WHEEL], check=True)
     return python
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where nothing may be left out, a test that was skipped fails the run."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if "FOREREAD_TEST_ALL" in os.environ and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,4 +1,4 @@
-"""The packages of `cargo xtask dist`, installed and run. `cargo xtask soak --only dist` makes them and runs this."""
+"""The packages of `packaging/dist`, installed and run. `.ci/soak dist` makes them and runs this."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def package(pattern: str) -> Path:
     """The package of that name."""
     found = sorted(PACKAGES.glob(pattern))
     if not found:
-        pytest.skip(f"{pattern}: `cargo xtask dist` has skipped it")
+        pytest.skip(f"{pattern}: `packaging/dist` has not made it")
     return found[-1]
 
 

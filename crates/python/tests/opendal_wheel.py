@@ -1,4 +1,4 @@
-"""The wheel with the feature `opendal` reads a web server. Run by `cargo xtask soak`, which builds it."""
+"""The wheel with the feature `opendal` reads a web server. Run by `.ci/soak opendal`, which builds it."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def missing() -> str | None:
     """Why no cluster can be started here."""
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
     if absent or os.geteuid() != 0:
-        return f"needs Slurm ({', '.join(absent) or 'as root'}): `cargo xtask test --all` installs it"
+        return f"needs Slurm ({', '.join(absent) or 'as root'}): `.ci/tools` installs it"
     return None
 
 

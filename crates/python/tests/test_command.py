@@ -42,7 +42,7 @@ def test_version_is_that_of_the_package() -> None:
     assert out.split()[:2] == ["foreread", foreread.__version__]
 
 
-@pytest.mark.skipif(WHEEL is None, reason="needs the wheel that `cargo xtask` builds")
+@pytest.mark.skipif(WHEEL is None, reason="needs the wheel that `.ci/run` builds")
 def test_clean_environment_has_the_command(interpreter: str, tmp_path: Path) -> None:
     command = Path(interpreter).parent / "foreread"
     done = subprocess.run([command, "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=HANG, check=True)

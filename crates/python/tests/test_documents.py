@@ -24,7 +24,7 @@ from torch_images import generators, images  # noqa: F401
 # The deadline of a hang, not a measure of speed.
 HANG = 300
 
-#: Packages of `cargo xtask soak` that the usual test environment lacks.
+#: Packages of `.ci/soak frameworks` that the usual test environment lacks.
 OTHERS = {"accelerate", "datasets", "grain", "jax", "lightning", "nvidia", "tensorflow"}
 
 
@@ -59,7 +59,7 @@ def params() -> list[Any]:
 def test_examples_run(section: Section, images: Path, tmp_path: Path, store: dict[str, str]) -> None:
     for package in sorted(section.imports() & OTHERS):
         if importlib.util.find_spec(package) is None:
-            pytest.skip(f"needs {package}: `cargo xtask soak --only frameworks` has it")
+            pytest.skip(f"needs {package}: `.ci/soak frameworks` has it")
     done = ran(section, images, tmp_path / "empty", store)
     assert done.returncode == 0, done.stderr
     # The last line, because an example may print too.

@@ -1,4 +1,4 @@
-"""Accelerate, Lightning, Transformers and torchdata work with foreread's loaders as with plain PyTorch's, with read-ahead."""
+"""Accelerate, Lightning, Transformers, Ray Train and torchdata work with foreread's loaders as with plain PyTorch's, with read-ahead."""
 
 from __future__ import annotations
 
@@ -293,6 +293,53 @@ def test_transformers_trainer_resumes_in_mid_epoch(images: Path, tmp_path: Path)
     run(sys.executable, tmp_path, script, images, tmp_path)
     whole, rest = json.loads((tmp_path / "seen.json").read_text())
     assert len(whole) == 39 and rest == whole[18:], (len(whole), len(rest))
+
+
+RAY = """
+import json, os, sys, torch
+from pathlib import Path
+import ray
+from ray.train import RunConfig, ScalingConfig, get_context
+from ray.train.torch import TorchTrainer, prepare_data_loader
+
+def train(config):
+    from foreread.torch import DataLoader, wrap
+    from torch.utils.data import DataLoader as Plain
+    from torchvision.datasets import ImageFolder
+    code = lambda image: torch.tensor(list(image.tobytes()[:8]), dtype=torch.uint8)
+    rank, found = get_context().get_world_rank(), {}
+    for way in ("plain", "wrap", "loader"):
+        if way == "loader":
+            loader = DataLoader(sys.argv[1], 8, transform=code, memory="4MiB", num_workers=2)
+            prepared = prepare_data_loader(loader)
+        else:
+            prepared = prepare_data_loader(Plain(ImageFolder(sys.argv[1], code), 8, shuffle=True))
+            if way == "wrap":
+                prepared._dataloader = loader = wrap(prepared._dataloader, memory="4MiB")
+        epochs = []
+        for epoch in range(3):
+            prepared.sampler.set_epoch(epoch)
+            epochs.append([pixels.tolist() for pixels, _ in prepared])
+        found[way] = [epochs, 0 if way == "plain" else loader.stats().samples]
+    Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(found))
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+workers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1})
+TorchTrainer(train, scaling_config=workers, run_config=RunConfig(storage_path=sys.argv[2])).fit()
+"""
+
+
+# semantics: PY-9
+def test_ray_trains_on_the_batches_of_its_own_loaders(images: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(RAY)
+    run(sys.executable, tmp_path, script, images, tmp_path)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        theirs, _ = found.pop("plain")
+        assert len(theirs) == 3 and theirs[0] != theirs[1]
+        for way, (ours, samples) in found.items():
+            assert ours == theirs and samples > 0, (way, samples)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

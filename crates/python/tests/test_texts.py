@@ -153,7 +153,7 @@ def tool(program: str) -> str:
     """A program of this Python's environment."""
     found = shutil.which(program, path=str(Path(sys.executable).parent))
     if found is None:
-        pytest.skip(f"needs {program}, which `cargo xtask test --all` installs")
+        pytest.skip(f"needs {program}, which `.ci/tools` installs")
     return found
 
 

@@ -60,7 +60,7 @@ def test_losses_on_decoded_images_equal_on_ranks_and_resumed(interpreter: str, j
     assert losses(interpreter, tmp_path, 2, script, jpegs, state, "--resume") == one[11:]
 
 
-@pytest.mark.skipif(WHEEL is None, reason="needs the wheel, which `cargo xtask test --all` builds")
+@pytest.mark.skipif(WHEEL is None, reason="needs the wheel, which `.ci/run` builds")
 def test_wheel_is_the_imported_package(interpreter: str, tmp_path: Path) -> None:
     output = run(interpreter, tmp_path, "-c", "import foreread, torch; print(foreread.__file__, torch.__file__)")
     ours, theirs = map(Path, output.split())

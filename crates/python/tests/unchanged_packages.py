@@ -1,4 +1,4 @@
-"""Readers of PyPI under `foreread run`. Run by `cargo xtask soak --only unchanged`, in an environment with them."""
+"""Readers of PyPI under `foreread run`. Run by `.ci/soak unchanged`, in an environment with them."""
 
 from __future__ import annotations
 

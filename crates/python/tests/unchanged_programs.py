@@ -1,4 +1,4 @@
-"""Debian's programs under `foreread run`. Run by `cargo xtask soak --only unchanged`, which installs them."""
+"""Debian's programs under `foreread run`. Run by `.ci/soak unchanged`, which installs them."""
 
 from __future__ import annotations
 

@@ -227,3 +227,21 @@ fn catalog_of_a_copy_at_one_path_of_another_machine_is_read() {
          load --epochs=1"
     ));
 }
+
+/// The dynamic linker there does not find the library, and would print an error for each program.
+#[test]
+#[ignore = "needs the right to mount"]
+// semantics: FILES-5
+fn programs_after_chroot_start_without_errors() {
+    let place = place();
+    let script = "mkdir -p jail/data disk
+        for top in /usr /bin /lib /lib64; do
+            [ ! -e $top ] || { mkdir jail$top; mount --bind $(readlink -f $top) jail$top; }
+        done
+        mount --bind \"$DATASET\" jail/data
+        first=$(cd \"$DATASET\"; find . -type f | head -1)
+        \"$0\" run --report off --root \"$DATASET\" --disk disk=100MB -- chroot jail sh -c \"
+            wc -c < data/$first; cat data/$first | wc -c\" > out 2> errors
+        cat errors; sort -u out | wc -l";
+    assert_eq!(place.run(script).ok(), "1\n");
+}

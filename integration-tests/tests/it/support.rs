@@ -156,11 +156,11 @@ pub fn taken(path: &Path) -> u64 {
 /// be put before a command. Such tests are marked as ignored.
 #[track_caller]
 pub fn needed(variable: &str) -> String {
-    let unset = |_| panic!("{variable} is not set: `cargo xtask test --all` finds what these tests need");
+    let unset = |_| panic!("{variable} is not set: `.ci/tools` sets what these tests need");
     std::env::var(variable).unwrap_or_else(unset)
 }
 
-/// Whether this is `cargo xtask soak`.
+/// Whether this is a long run (`cargo xtask soak`).
 pub fn is_soak() -> bool {
     std::env::var_os("FOREREAD_SOAK").is_some()
 }

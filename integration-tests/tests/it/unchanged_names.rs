@@ -238,6 +238,44 @@ fn refused_directory_for_copies_is_not_made() {
     assert_eq!(fs::read_dir(&open).unwrap().count(), 0);
 }
 
+/// A kernel or a file server may take a while for a call.
+#[test]
+// semantics: FILES-6
+fn file_read_while_it_is_truncated_is_new_afterwards() {
+    let dataset = Dataset::new(3, 5000);
+    let slow = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <unistd.h>\n
+        int truncate(const char *path, long length) {\n
+            int (*next)(const char *, long) = dlsym(RTLD_NEXT, \"truncate\");\n
+            close(creat(\"begun\", 0600));\n
+            while (access(\"go\", F_OK)) usleep(1000);\n
+            return next(path, length); }\n";
+    let program = "#include <unistd.h>\nint main(int n, char **words) { return truncate(words[1], 3); }\n";
+    fs::write(dataset.at("slow.c"), slow).unwrap();
+    fs::write(dataset.at("cut.c"), program).unwrap();
+    let flags = ["-shared", "-fPIC", "-ldl"];
+    if !compile(&dataset.at("slow.c"), &dataset.at("slow.so"), &flags)
+        || !compile(&dataset.at("cut.c"), &dataset.at("cut"), &[])
+    {
+        return println!("skipped: there is no C compiler");
+    }
+    // Many opens, after which the host may have copied the file again.
+    let script = "(LD_PRELOAD=\"$LD_PRELOAD:./slow.so\" ./cut data/c0/0000.bin) &
+        while [ ! -e begun ]; do sleep .01; done
+        for i in $(seq 20); do cat data/c0/0000.bin > /dev/null; sleep .05; done
+        touch go; wait; cat data/c0/0000.bin | wc -c";
+    for warm in [false, true] {
+        if warm {
+            fs::remove_file(dataset.at("go")).unwrap();
+            fs::remove_file(dataset.at("begun")).unwrap();
+            fs::write(dataset.root().join("c0/0000.bin"), [1; 5000]).unwrap();
+            std::thread::sleep(SETTLED);
+            dataset.warm(ALL);
+        }
+        let finished = run(&mut dataset.command(ALL, &NEVER, &["sh", "-c", script]));
+        assert_eq!(finished.ok(), "3\n");
+    }
+}
+
 /// After `chroot` and without rights, the library is not there. The dynamic linker would print an
 /// error for each program.
 #[test]
@@ -247,8 +285,18 @@ fn programs_that_cannot_load_the_library_start_without_it() {
     let other = dataset.at("other.c");
     fs::write(&other, "int other(void) { return 0; }").unwrap();
     assert!(compile(&other, &dataset.at("other.so"), &["-shared", "-fPIC"]));
+    // As Python starts programs.
+    let spawns = "#include <spawn.h>\n#include <sys/wait.h>\nextern char **environ;\n
+        int main(int n, char **words) { pid_t child; int end = 1;
+            posix_spawnp(&child, words[1], 0, 0, words + 1, environ);
+            waitpid(child, &end, 0); return end; }\n";
+    fs::write(dataset.at("spawns.c"), spawns).unwrap();
+    assert!(compile(&dataset.at("spawns.c"), &dataset.at("spawns"), &[]));
     let script = "cat data/c0/0000.bin > /dev/null; rm disk/foreread-files-*/preload-*.so
         cat data/c0/0000.bin | wc -c; env | grep LD_PRELOAD";
+    let spawned = run(&mut dataset.command(ALL, &["--report", "off"], &["./spawns", "sh", "-c", script]));
+    assert!(spawned.stderr.is_empty(), "{}", spawned.stderr);
+    assert_eq!(spawned.stdout, "5000\n");
     let command = || dataset.command(ALL, &["--report", "off"], &["sh", "-c", script]);
     let found = run(&mut command());
     assert!(!found.stderr.contains("ld.so") && found.stderr.is_empty(), "{}", found.stderr);

@@ -1,4 +1,4 @@
-//! Draws pictures of the documents, for `cargo xtask pictures`: `pictures DIRECTORY`.
+//! Draws pictures of the documents, for `docs/img/make`: `pictures DIRECTORY`.
 
 mod data_flow;
 mod losses;

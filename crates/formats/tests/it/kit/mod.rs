@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 
 /// The fixtures of one recipe: in the tree, or in the folder `FOREREAD_FIXTURES`, for which
-/// `cargo xtask soak --only formats` has run the recipes with other seeds.
+/// `.ci/soak formats` has run the recipes with other seeds.
 pub fn fixtures(recipe: &str) -> PathBuf {
     let tree = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     std::env::var_os("FOREREAD_FIXTURES").map_or_else(tree, PathBuf::from).join(recipe)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import BatchSampler, DistributedSampler, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
 
 from .._native import Loader
 from ..errors import ConfigError
@@ -89,13 +89,13 @@ class EpochBatchSampler(BatchSampler):
         return len(self._loader)
 
 
-class _EpochSampler:
-    """The ids of a rank's samples in the epoch that is due."""
+class Shuffled(DistributedSampler[Any]):
+    """The ids of a rank's samples in the epoch that is due. Lightning and Ray divide no loader with a sampler of this class."""
 
-    def __init__(self, loader: DataLoader, shuffle: bool) -> None:
-        self._loader = loader
+    def __init__(self, loader: DataLoader, shuffle: bool = True) -> None:
         native = loader._native
-        self._order: DistributedSampler[Any] = DistributedSampler(
+        self._loader = loader
+        super().__init__(
             range(native.samples),
             native.world_size,
             native.rank,
@@ -108,22 +108,12 @@ class _EpochSampler:
         self._loader.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[int]:
-        self._order.set_epoch(self._loader._start()[0])
-        return iter(self._order)
-
-    def __len__(self) -> int:
-        return len(self._order)
+        self.epoch = self._loader._start()[0]
+        return super().__iter__()
 
 
-class Shuffled(_EpochSampler, Sampler[int]):
-    """The sampler of a loader that shuffles."""
-
-    def __init__(self, loader: DataLoader) -> None:
-        super().__init__(loader, True)
-
-
-class Sequential(_EpochSampler, SequentialSampler):
-    """The sampler of a loader that does not shuffle. Lightning looks for its class."""
+class Sequential(Shuffled, SequentialSampler):
+    """The sampler of a loader that does not shuffle. Lightning looks for its second class."""
 
     def __init__(self, loader: DataLoader) -> None:
         super().__init__(loader, False)

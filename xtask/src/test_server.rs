@@ -303,7 +303,7 @@ mod tests {
         for signal in ["INT", "TERM", "HUP", "KILL"] {
             let home = tempfile::tempdir().unwrap();
             let this = std::env::current_exe().unwrap();
-            let name = "service::tests::signal_to_xtask_ends_its_servers";
+            let name = "test_server::tests::signal_to_xtask_ends_its_servers";
             let mut child = Command::new(this)
                 .args(["--exact", name])
                 .env(HOME, home.path())

@@ -1,5 +1,6 @@
-//! Object stores in one process each, for tests: moto, another S3 server than Ceph's, and Azurite,
-//! Microsoft's emulator of Azure Blob Storage. Both keep what they store in memory.
+//! The servers of tests: Ceph's gateway (`ceph`), and object stores in one process each. moto is
+//! another S3 server than Ceph's. Azurite is Microsoft's emulator of Azure Blob Storage. They keep
+//! their objects in memory. `.ci/tools` installs them.
 //!
 //! Decision: moto does not check signatures, unlike Ceph's gateway and Azurite. It is here because
 //! its paging, order, encoding and errors differ from Ceph's.
@@ -9,28 +10,42 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::needs::NeedSource;
-use crate::service::{TestServer, free_ports, status};
+use crate::cargo::cannot_start;
+use crate::ceph;
+use crate::test_server::{TestServer, free_ports, status};
 use crate::workspace::Workspace;
 
 /// Timeout for the start. It takes seconds, more on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-const MOTO_AT: &str = "venv-moto";
-const AZURITE_AT: &str = "azurite";
-const AZURITE_BLOB: &str = "azurite-blob";
+/// Arguments of `servers`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The command and its arguments. It finds each server by the variable that its tests read
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    command: Vec<String>,
+}
 
-/// The source of moto.
-pub const MOTO: NeedSource =
-    NeedSource::Environment { directory: MOTO_AT, with_system: false, packages: &["moto[s3,server]==5.2.5"] };
-
-/// The source of Azurite. Later versions need a newer Node.js than Debian's.
-pub const AZURITE: NeedSource =
-    NeedSource::Node { directory: AZURITE_AT, package: "azurite", version: "3.35.0", program: AZURITE_BLOB };
+/// Runs a command with all servers. True if it succeeded.
+pub fn run(args: &Args) -> Result<bool> {
+    let workspace = Workspace::load()?;
+    let [program, words @ ..] = &args.command[..] else { return Ok(false) };
+    let mut command = Command::new(program);
+    command.args(words);
+    // They end when they are dropped.
+    let servers = [
+        (ceph::VARIABLE, ceph::start(&workspace, ceph::ROOM)?),
+        ("FOREREAD_TEST_MOTO", moto(&workspace)?),
+        ("FOREREAD_TEST_AZURITE", azurite(&workspace)?),
+    ];
+    command.envs(servers.iter().map(|(variable, server)| (variable, server.test_value())));
+    let status = command.status().with_context(|| cannot_start(&command))?;
+    Ok(status.success())
+}
 
 /// Starts moto. The value for tests is its address.
-pub fn moto(workspace: &Workspace) -> Result<TestServer> {
-    let program = workspace.environment(MOTO_AT).join("bin/moto_server");
+fn moto(workspace: &Workspace) -> Result<TestServer> {
+    let program = workspace.target.join("moto/bin/moto_server");
     started("moto", workspace, |port| {
         let mut command = Command::new(program);
         command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
@@ -40,8 +55,8 @@ pub fn moto(workspace: &Workspace) -> Result<TestServer> {
 
 /// Starts Azurite. The value for tests is its address. Account and key are the emulators'
 /// well-known ones.
-pub fn azurite(workspace: &Workspace) -> Result<TestServer> {
-    let program = workspace.environment(AZURITE_AT).join("node_modules/.bin").join(AZURITE_BLOB);
+fn azurite(workspace: &Workspace) -> Result<TestServer> {
+    let program = workspace.target.join("azurite/node_modules/.bin/azurite-blob");
     started("Azurite", workspace, |port| {
         let mut command = Command::new(program);
         command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string()]);

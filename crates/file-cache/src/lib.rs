@@ -57,6 +57,7 @@ pub use caches::{FileCacheEntry, file_caches, remove_file_cache};
 pub use error::{FileCacheError, FileCacheErrorKind};
 pub use file_host::{FileHost, FilesStatus, RunStatus};
 pub use host_state::HostCounts;
+pub use original::settle_after;
 pub use report::{OriginalReason, RunCounts, RunReport};
 pub use run::{CheckOriginals, CopyStore, FileOrder, FileRun, RunSettings, memory_directory, node_of};
 pub use writes::WriteBudget;

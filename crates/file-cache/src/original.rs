@@ -3,14 +3,23 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use foreread_preload::layout::Identity;
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-/// A file that was changed less than this time ago may change again without another time.
-const SETTLED: Duration = Duration::from_secs(2);
+/// A file that was changed less than this time ago may change again without another time, because
+/// some file systems count whole seconds: in milliseconds.
+static SETTLED: AtomicU64 = AtomicU64::new(2000);
+
+/// Takes files for settled after another time, in this process: tests, on file systems that count
+/// nanoseconds, need not wait.
+#[doc(hidden)]
+pub fn settle_after(time: Duration) {
+    SETTLED.store(time.as_millis() as u64, Ordering::Relaxed);
+}
 
 /// The bits of a mode by which a program gains rights, and by which files are programs.
 const SET_ID: u32 = 0o6000;
@@ -97,7 +106,8 @@ impl Original {
         if is_in_memory(&file) {
             return Err(Unfit::Memory);
         }
-        if !is_settled(&identity) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if !is_settled(&identity, now, Duration::from_millis(SETTLED.load(Ordering::Relaxed))) {
             return Err(Unfit::Fresh);
         }
         if !is_checked && identity.links > 1 {
@@ -150,12 +160,12 @@ pub(crate) fn is_database(head: &[u8], path: &Path) -> bool {
         || head.get(LMDB_AT..).is_some_and(|head| head.starts_with(&LMDB)) && has_locks()
 }
 
-/// Whether a file was changed long enough ago.
-fn is_settled(identity: &Identity) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let changed = identity.changed[0].max(identity.modified[0]);
-    // Clocks of file servers differ. One that is ahead makes files wait.
-    changed.saturating_add(SETTLED.as_secs() as i64) < now.as_secs() as i64
+/// Whether a file was changed long enough before `now`, since 1970. Clocks of file servers differ.
+/// One that is ahead makes files wait.
+fn is_settled(identity: &Identity, now: Duration, after: Duration) -> bool {
+    let [seconds, nanos] = identity.changed.max(identity.modified);
+    let changed = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+    changed.saturating_add(after.as_nanos() as i128) < now.as_nanos() as i128
 }
 
 fn has_attributes(file: &File) -> bool {
@@ -208,18 +218,22 @@ mod tests {
 
     #[test]
     // semantics: FILES-3
+    fn files_settle_after_their_later_time() {
+        let at = |modified, changed| Identity { modified, changed, ..Identity::default() };
+        let now = Duration::new(1000, 500);
+        let is_settled = |modified, changed| is_settled(&at(modified, changed), now, Duration::from_secs(2));
+        assert!(is_settled([5, 0], [998, 499]) && is_settled([998, 499], [5, 0]));
+        // Whatever the modification time is, which programs set.
+        assert!(!is_settled([5, 0], [998, 500]) && !is_settled([998, 500], [5, 0]));
+        assert!(!is_settled([5, 0], [2000, 0]) && !is_settled([i64::MAX, 0], [5, 0]));
+    }
+
+    #[test]
+    // semantics: FILES-3
     fn files_that_a_copy_cannot_stand_for_are_left_out() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name);
-        let old = |name: &str| {
-            let times =
-                std::fs::FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_secs(1_000_000_000));
-            File::options().write(true).open(at(name)).unwrap().set_times(times).unwrap();
-        };
-        std::fs::write(at("fresh"), b"x").unwrap();
-        old("fresh");
-        // Its change time is now, whatever its modification time is.
-        assert_eq!(Original::open(&at("fresh"), true).unwrap_err(), Unfit::Fresh);
+        settle_after(Duration::from_millis(10));
         std::fs::write(at("empty"), b"").unwrap();
         assert_eq!(Original::open(&at("empty"), true).unwrap_err(), Unfit::Kind);
         assert_eq!(Original::open(directory.path(), true).unwrap_err(), Unfit::Kind);
@@ -230,7 +244,7 @@ mod tests {
         let attribute =
             rustix::fs::setxattr(at("empty"), "user.colour", b"red", rustix::fs::XattrFlags::empty());
         std::fs::write(at("empty"), b"x").unwrap();
-        std::thread::sleep(SETTLED + Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(20));
         assert_eq!(Original::open(&at("sparse"), true).unwrap_err(), Unfit::Holes);
         if attribute.is_ok() {
             assert_eq!(Original::open(&at("empty"), true).unwrap_err(), Unfit::Attributes);
@@ -240,7 +254,7 @@ mod tests {
         assert_eq!(plain.identity, link.identity);
         assert!(plain.is_same(&at("plain")) && link.is_same(&at("link")));
         std::fs::hard_link(at("plain"), at("second")).unwrap();
-        std::thread::sleep(SETTLED + Duration::from_secs(1));
+        std::thread::sleep(Duration::from_millis(20));
         assert_eq!(Original::open(&at("plain"), false).unwrap_err(), Unfit::Names);
         std::fs::write(at("plain"), b"other").unwrap();
         assert!(!plain.is_same(&at("plain")));

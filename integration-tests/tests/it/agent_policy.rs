@@ -58,15 +58,18 @@ fn limit_of_a_store_holds_over_four_jobs_and_changes_at_once() {
         let status = node.status();
         number(&status, "/read_bytes") > 20_000_000 && status["jobs"].as_array().unwrap().len() == 4
     });
-    let (all, each) = rates(&node, 3.0);
-    println!("{:.2} MB/s of 100, by job {each:.0?}", all / 1e6);
-    assert!(all <= 102e6, "{all}");
-    assert!(each.iter().all(|rate| (rate / all - 0.25).abs() < 0.02), "{each:?} of {all}");
+    eventually("jobs have equal shares", || {
+        let (all, each) = rates(&node, 3.0);
+        println!("{:.2} MB/s of 100, by job {each:.0?}", all / 1e6);
+        assert!(all <= 102e6, "{all}");
+        each.iter().all(|rate| (rate / all - 0.25).abs() < 0.02)
+    });
     run(&mut node.agent(&["set", "limit@*=30MB/s"])).ok();
-    std::thread::sleep(Duration::from_millis(700));
-    let (all, _) = rates(&node, 2.0);
-    println!("{:.2} MB/s of 30", all / 1e6);
-    assert!((25e6..=30.6e6).contains(&all), "{all}");
+    eventually("the new limit holds", || {
+        let (all, _) = rates(&node, 2.0);
+        println!("{:.2} MB/s of 30", all / 1e6);
+        (25e6..=30.6e6).contains(&all)
+    });
     let status = node.status();
     let policy = status["policy"].as_array().unwrap();
     assert!(
@@ -91,25 +94,26 @@ fn weights_divide_the_time_of_a_store() {
         let (_, jobs) = read_bytes(&node.status());
         jobs.len() == 3 && jobs.iter().all(|(_, bytes)| *bytes > 2_000_000)
     });
+    // On a busy machine, jobs are late with their requests in some seconds.
     let check = |expected: [f64; 3]| {
-        let (all, each) = rates(&node, 3.0);
-        let shares: Vec<f64> = each.iter().map(|rate| rate / all).collect();
-        println!("{shares:.3?} of {:.1} MB/s, expected {expected:.3?}", all / 1e6);
-        for (share, expected) in shares.iter().zip(expected) {
-            assert!((share / expected - 1.0).abs() < 0.05, "{shares:?} {expected:?}");
-        }
+        eventually("shares are by weight", || {
+            let (all, each) = rates(&node, 1.0);
+            let shares: Vec<f64> = each.iter().map(|rate| rate / all).collect();
+            println!("{shares:.3?} of {:.1} MB/s, expected {expected:.3?}", all / 1e6);
+            shares.iter().zip(expected).all(|(share, expected)| (share / expected - 1.0).abs() < 0.05)
+        });
     };
     check([4.0 / 7.0, 1.0 / 7.0, 2.0 / 7.0]);
     // The file is read again by itself.
-    fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"40MB/s\"\n").unwrap();
-    std::thread::sleep(Duration::from_secs(1));
+    fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"30MB/s\"\n").unwrap();
+    eventually("the new limit is shown", || number(&node.status(), "/stores/0/limit") == 30_000_000);
     check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
     // A mistake changes nothing, and is shown.
     fs::write(&policy, "[colour]\nlight = 3\n").unwrap();
     eventually("the mistake is shown", || {
         node.status()["policy"].to_string().contains("there is no such key")
     });
-    assert_eq!(number(&node.status(), "/stores/0/limit"), 40_000_000);
+    assert_eq!(number(&node.status(), "/stores/0/limit"), 30_000_000);
     drop(jobs);
 }
 

@@ -174,14 +174,18 @@ fn allowed(package: &str) -> Option<&'static [&'static str]> {
     ARROWS.iter().find(|(name, _)| *name == package).map(|(_, allowed)| *allowed)
 }
 
+/// The packages that `cargo test` at the root leaves out: they are minutes of compiling.
+const LEFT_OUT: [&str; 3] = ["foreread-benches", "foreread-python", "xtask"];
+
 #[test]
-fn root_commands_mean_all_packages_and_cargo_run_the_command() {
+fn root_commands_mean_nearly_all_packages() {
     let metadata = metadata();
-    let mut default = metadata.workspace_default_members.to_vec();
-    let mut all = metadata.workspace_members.clone();
-    default.sort();
-    all.sort();
-    assert_eq!(default, all, "`cargo test` at the root would leave packages out");
+    let default = metadata.workspace_default_packages();
+    let default: BTreeSet<_> = default.iter().map(|package| package.name.as_str()).collect();
+    let all = metadata.workspace_packages();
+    let left_out = all.iter().map(|package| package.name.as_str()).filter(|name| !default.contains(name));
+    let left_out: BTreeSet<_> = left_out.collect();
+    assert_eq!(left_out, BTreeSet::from(LEFT_OUT), "`cargo test` at the root would leave packages out");
     let run: Vec<_> =
         metadata.workspace_packages().into_iter().filter_map(|it| it.default_run.as_deref()).collect();
     assert_eq!(run, ["foreread"], "`cargo run -- demo` at the root needs one default-run");

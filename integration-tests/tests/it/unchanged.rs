@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::support::{Finished, content, foreread, number, run, times};
 
-/// Files that were changed less than two seconds ago are not copied.
-pub const SETTLED: Duration = Duration::from_millis(3100);
+/// Files that were changed a moment ago are not copied: longer than the command under test waits.
+pub const SETTLED: Duration = Duration::from_millis(150);
 
 /// A dataset, and a directory for copies.
 pub struct Dataset {

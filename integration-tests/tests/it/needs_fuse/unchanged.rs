@@ -1,13 +1,13 @@
 //! Unchanged programs over a file system on a server: what its storage is read for.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use foreread_lustre_testing::{LayoutSpec, StandInOptions};
 use serde_json::Value;
 
 use super::{Mounted, mounted};
 use crate::support::{foreread, run};
+use crate::unchanged::SETTLED;
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;
@@ -23,7 +23,7 @@ fn unchanged_programs_read_storage_once_in_all() {
     let options = StandInOptions { cached: true, ..options };
     let mounted = mounted(options, &files);
     // Files that were changed a moment ago are not copied.
-    std::thread::sleep(Duration::from_millis(3100));
+    std::thread::sleep(SETTLED);
     let disk = tempfile::tempdir().unwrap();
     let epoch = format!(
         "for f in {}/train/*; do cat $f; sleep .01; done | sha256sum",
@@ -65,7 +65,7 @@ fn without_pages(files: usize) -> Mounted {
     let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
     let mounted = mounted(options, &files);
-    std::thread::sleep(Duration::from_millis(3100));
+    std::thread::sleep(SETTLED);
     mounted
 }
 

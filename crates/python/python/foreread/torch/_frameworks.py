@@ -109,7 +109,8 @@ class Shuffled(DistributedSampler[Any]):
 
     def __iter__(self) -> Iterator[int]:
         self.epoch = self._loader._start()[0]
-        return super().__iter__()
+        ids: Iterator[int] = super().__iter__()
+        return ids
 
 
 class Sequential(Shuffled, SequentialSampler):

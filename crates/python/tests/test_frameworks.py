@@ -310,22 +310,23 @@ def train(config):
     rank, found = get_context().get_world_rank(), {}
     for way in ("plain", "wrap", "loader"):
         if way == "loader":
-            loader = DataLoader(sys.argv[1], 8, transform=code, memory="4MiB", num_workers=2)
+            loader = DataLoader(config["images"], 8, transform=code, memory="4MiB", num_workers=2)
             prepared = prepare_data_loader(loader)
         else:
-            prepared = prepare_data_loader(Plain(ImageFolder(sys.argv[1], code), 8, shuffle=True))
+            prepared = prepare_data_loader(Plain(ImageFolder(config["images"], code), 8, shuffle=True))
             if way == "wrap":
                 prepared._dataloader = loader = wrap(prepared._dataloader, memory="4MiB")
         epochs = []
         for epoch in range(3):
-            prepared.sampler.set_epoch(epoch)
+            (prepared if way == "plain" else loader).sampler.set_epoch(epoch)
             epochs.append([pixels.tolist() for pixels, _ in prepared])
         found[way] = [epochs, 0 if way == "plain" else loader.stats().samples]
-    Path(sys.argv[2], f"{rank}.json").write_text(json.dumps(found))
+    Path(config["results"], f"{rank}.json").write_text(json.dumps(found))
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
 workers = ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1})
-TorchTrainer(train, scaling_config=workers, run_config=RunConfig(storage_path=sys.argv[2])).fit()
+paths = dict(zip(("images", "results"), sys.argv[1:]))
+TorchTrainer(train, train_loop_config=paths, scaling_config=workers, run_config=RunConfig(storage_path=sys.argv[2])).fit()
 """
 
 

@@ -82,9 +82,11 @@ def run(document: Path, images: Path, scratch: Path) -> subprocess.CompletedProc
     found = command()
     assert found is not None
     (programs / "foreread").symlink_to(found)
-    for name in ["examples", "crates", "xtask", "packaging"]:
+    for name in ["examples", "crates", "xtask"]:
         (scratch / name).symlink_to(ROOT / name)
     (scratch / "disk").mkdir()
+    (scratch / "packaging").mkdir()
+    (scratch / "packaging" / "dist").symlink_to(programs / "dist")
     launched = ("RANK", "WORLD", "LOCAL_", "MASTER", "SLURM", "OMPI", "PMI", "FOREREAD")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(launched)}
     environment |= {
@@ -210,6 +212,13 @@ def cargo(words: list[str]) -> int:
     return 0
 
 
+def dist(words: list[str]) -> int:
+    """Packs nothing: checks that the parts are there."""
+    script = (ROOT / "packaging" / "dist").read_text()
+    assert words and all(re.search(rf"^#   {word} ", script, re.MULTILINE) for word in words), words
+    return 0
+
+
 def pip(words: list[str]) -> int:
     assert words == ["install", "."] and (ROOT / "pyproject.toml").exists(), words
     return 0
@@ -217,7 +226,7 @@ def pip(words: list[str]) -> int:
 
 STAND_INS = {
     stand_in.__name__: stand_in
-    for stand_in in [srun, sbatch, scontrol, apptainer, mpirun, torchrun, python, kubectl, cargo, pip]
+    for stand_in in [srun, sbatch, scontrol, apptainer, mpirun, torchrun, python, kubectl, cargo, dist, pip]
 }
 
 

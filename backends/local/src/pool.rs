@@ -294,9 +294,15 @@ impl PoolState {
     fn begin(&mut self, bounds: PoolBounds, started: Option<Instant>) -> Option<TakenRead> {
         let taken = self.may_begin(bounds, started).then(|| self.queue.next(started)).flatten()?;
         self.reads += 1;
-        self.bytes += taken.job.request().len();
+        self.bytes += counted(taken.job.request());
         Some(taken)
     }
+}
+
+/// The bytes of a read that count against the bound. A length that no file has is refused later, and
+/// several of them must not overflow the sum.
+fn counted(request: &ReadRequest) -> u64 {
+    request.len().min(1 << 40)
 }
 
 impl<R: BlockingRead> ReadPool<R> {
@@ -414,7 +420,7 @@ impl<R: BlockingRead> PoolShared<R> {
         let mut deferred = DeferredWakes::new(Arc::clone(&self.wakes));
         let (mut waited, mut ended) = (false, None);
         while let Some(TakenRead { job, number }) = self.take(waited, ended, &mut deferred) {
-            (waited, ended) = (false, Some(EndedRead { number, bytes: job.request().len() }));
+            (waited, ended) = (false, Some(EndedRead { number, bytes: counted(job.request()) }));
             if job.is_unwanted() {
                 continue;
             }

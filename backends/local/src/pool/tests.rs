@@ -70,5 +70,7 @@ fn bytes_bound_large_reads_but_for_a_few() {
     assert_begun(bounds, 6 << 20, 11);
     assert_begun(bounds, 1 << 30, 8);
     assert_begun(PoolBounds { reads: 20, bytes: u64::MAX }, 1 << 30, 20);
+    // Sizes that only damaged catalogs have.
+    assert_begun(bounds, u64::MAX, 8);
     assert_begun(PoolBounds { reads: 3, bytes: 64 << 20 }, 1 << 30, 3);
 }

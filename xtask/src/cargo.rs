@@ -13,7 +13,19 @@ pub fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(workspace: &Workspace, args: I
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.args(args).current_dir(&workspace.root);
+    forget_own_package(&mut command);
     command
+}
+
+/// Removes what `cargo run` says of this package. Some build scripts depend on these variables: a
+/// Cargo that has them compiles again what one without them has compiled.
+pub fn forget_own_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// Runs a command to its end. True when it succeeded.

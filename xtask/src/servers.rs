@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::cargo::cannot_start;
+use crate::cargo::{cannot_start, forget_own_package};
 use crate::ceph;
 use crate::test_server::{TestServer, free_ports, status};
 use crate::workspace::Workspace;
@@ -32,6 +32,7 @@ pub fn run(args: &Args) -> Result<bool> {
     let [program, words @ ..] = &args.command[..] else { return Ok(false) };
     let mut command = Command::new(program);
     command.args(words);
+    forget_own_package(&mut command);
     // They end when they are dropped.
     let servers = [
         (ceph::VARIABLE, ceph::start(&workspace, ceph::ROOM)?),

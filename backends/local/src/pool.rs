@@ -299,8 +299,8 @@ impl PoolState {
     }
 }
 
-/// The bytes of a read that count against the bound. A length that no file has is refused later, and
-/// several of them must not overflow the sum.
+/// The bytes of a read that count against the bound. A length that no file has is refused later,
+/// and several of them must not overflow the sum.
 fn counted(request: &ReadRequest) -> u64 {
     request.len().min(1 << 40)
 }

@@ -207,7 +207,7 @@ def cargo(words: list[str]) -> int:
         package, example = words[words.index("-p") + 1], words[words.index("--example") + 1]
         assert (ROOT / "crates" / package.removeprefix("foreread-") / "examples" / f"{example}.rs").exists(), words
         return 0
-    # A virtual workspace: without words, Cargo tests all of its members.
+    # A virtual workspace: without words, Cargo tests its default members.
     assert words == ["test"] and "workspace" in tomllib.loads((ROOT / "Cargo.toml").read_text()), words
     return 0
 

@@ -14,6 +14,7 @@ use foreread_tier::{CacheTier, OriginTier};
 
 use crate::link::{AgentCounts, Connection, Link};
 use crate::origin::AgentOrigin;
+use crate::watch::{ATTACH_SILENCE, is_late};
 use crate::{JobOrders, announcer, receiver};
 
 /// The catalogs of a job's datasets, in the order of the datasets.
@@ -74,12 +75,6 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// How long an agent may take to answer a connection, and may be silent while a job attaches.
-const ATTACH_SILENCE: Duration = Duration::from_secs(2);
-
-/// How long it may take to answer a call, for which it may have to open storage.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-
 impl AgentJob {
     /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is
     /// false.
@@ -116,11 +111,7 @@ impl AgentJob {
 /// Ends a wait for an agent without signs of life. Pings it meanwhile.
 pub(crate) fn is_silent<'a>(client: &Client, closed: &'a dyn Fn() -> bool) -> impl FnMut() -> bool + 'a {
     let (stream, begun) = (client.stream(), Instant::now());
-    move || {
-        let heard = stream.heard().map_or(begun, |heard| heard.max(begun));
-        let is_late = heard.elapsed() > ATTACH_SILENCE || begun.elapsed() > CALL_TIMEOUT;
-        is_late || closed() || stream.ping(0).is_err()
-    }
+    move || is_late(stream.heard(), begun, Instant::now()) || closed() || stream.ping(0).is_err()
 }
 
 /// A job that is attached to the agent of its node. Dropping it ends its threads. Origins made of

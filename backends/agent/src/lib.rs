@@ -23,6 +23,7 @@ mod client;
 mod link;
 mod origin;
 mod receiver;
+mod watch;
 
 use std::num::NonZeroU32;
 use std::time::Duration;

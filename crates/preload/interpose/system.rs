@@ -201,9 +201,9 @@ pub(crate) fn milliseconds() -> Option<u64> {
     (result == 0).then_some(time[0] as u64 * 1000 + time[1] as u64 / 1_000_000)
 }
 
-/// Sleeps for some nanoseconds, below a second. A signal ends it early.
-pub(crate) fn sleep(nanoseconds: i64) {
-    let time = [0, nanoseconds];
+/// Sleeps for some microseconds, below a second. A signal ends it early.
+pub(crate) fn sleep(microseconds: u64) {
+    let time = [0, microseconds as i64 * 1000];
     // SAFETY: the kernel reads two numbers of the length of a pointer.
     unsafe { call(numbers::NANOSLEEP, [time.as_ptr() as usize, 0, 0, 0, 0, 0]) };
 }

@@ -23,10 +23,13 @@ mod cells;
 mod programs;
 #[path = "layout/slots.rs"]
 mod slots;
+#[path = "layout/waits.rs"]
+mod waits;
 
 pub use cells::{FileCell, FileCells, MarksHeader, Watch, marks_bytes, mixed};
 pub use programs::{NAMES, PROGRAM_HEAD, ProgramKind, ProgramName};
 pub use slots::{CopyWait, ENTRIES, FileSlot, GENERATIONS, SlotValue, find_slot, slot_places};
+pub use waits::{WaitStep, is_copier_alive};
 
 /// The first bytes of a table.
 pub const TABLE_MAGIC: u64 = u64::from_le_bytes(*b"fr-table");

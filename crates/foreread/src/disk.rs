@@ -267,6 +267,17 @@ mod tests {
         assert!(waited < 5 * READ_TIMEOUT, "{waited:?}");
     }
 
+    #[tokio::test(start_paused = true)]
+    // semantics: DISK-21
+    async fn end_of_a_run_waits_five_seconds_for_writes() {
+        let second = Duration::from_secs(1);
+        for (writing, waited) in [(4 * second, 4 * second), (6 * second, 5 * second)] {
+            let began = tokio::time::Instant::now();
+            within_flush_timeout(async { tokio::time::sleep(writing).await }).await;
+            assert_eq!(began.elapsed(), waited);
+        }
+    }
+
     #[test]
     // semantics: RANK-37
     fn each_part_of_a_directory_has_exactly_one_rank() {

@@ -19,7 +19,7 @@ use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
 use crate::error::Result;
-use crate::group_member::{FAREWELL, GroupMember};
+use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
 use crate::node_host::HostedStore;
@@ -29,9 +29,6 @@ use crate::report::{Adapted, Report, RunTotals, UnitsReport, WarmDataset};
 use crate::runtime::Workers;
 use crate::state::State;
 use crate::stored::StoredFactors;
-
-/// How often a finished rank checks for an interruption.
-const INTERRUPT_POLL: Duration = Duration::from_millis(100);
 
 /// The length of one wait for the next batch.
 const BATCH_POLL: Duration = Duration::from_millis(100);
@@ -231,6 +228,9 @@ pub struct Loader {
 impl Loader {
     /// The default time for which a finished rank serves the others.
     pub const FAREWELL: Duration = FAREWELL;
+
+    /// The same for a rank that was interrupted.
+    pub const INTERRUPTED_FAREWELL: Duration = INTERRUPTED_FAREWELL;
 
     /// Settings for a run over `target`: the URL or path of a dataset, of a catalog or of a shard.
     /// Braces name several shards ([`expand`](foreread_dataset::expand)).
@@ -471,18 +471,7 @@ impl Loader {
         let (Some(leaving), Some(hurrying)) = (self.leaving(at_most), self.leaving(haste)) else {
             return Ok(None);
         };
-        let interrupt = async move {
-            while !interrupted() {
-                tokio::time::sleep(INTERRUPT_POLL).await;
-            }
-        };
-        let either = async move {
-            tokio::select! {
-                all = leaving => all,
-                () = interrupt => hurrying.await,
-            }
-        };
-        self.workers.wait(async move { Ok(either.await) })
+        self.workers.wait(async move { Ok(unless(interrupted, leaving, hurrying).await) })
     }
 
     /// [`leave`](Self::leave) for async code.

@@ -18,7 +18,7 @@ use crate::interrupt::Interrupted;
 use crate::process_local::{ProcessLocal, generation};
 
 /// How long an interrupted rank, or one whose interpreter exits, serves unfinished ranks.
-pub(crate) const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const INTERRUPT_TIMEOUT: Duration = Loader::INTERRUPTED_FAREWELL;
 
 /// How long a finished rank serves unfinished ranks.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Loader::FAREWELL;

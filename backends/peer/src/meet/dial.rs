@@ -155,11 +155,14 @@ impl Rank0Dialer {
     pub(super) async fn attempt(&self) -> Result<Rank0Connection, DialError> {
         let Rank0Location::Addresses(all) = &self.place else { return self.by_notice().await };
         let Some(token) = self.token.clone() else { return Err(DialError::NotYet(None)) };
-        let mut addresses: Vec<_> = self.redirected.iter().chain(all).cloned().collect();
-        if self.began.elapsed() >= FALLBACK_DELAY {
-            addresses.extend(self.fallback.iter().cloned());
-        }
-        self.race(addresses, token).await
+        self.race(self.addresses(all, Instant::now()), token).await
+    }
+
+    /// The addresses of an attempt at the time `now`, the first ones first.
+    fn addresses(&self, all: &[Address], now: Instant) -> Vec<Address> {
+        let has_waited = now.duration_since(self.began) >= FALLBACK_DELAY;
+        let fallback = self.fallback.iter().filter(|_| has_waited);
+        self.redirected.iter().chain(all).chain(fallback).cloned().collect()
     }
 
     /// One attempt at the addresses of the notice. It ends when the notice changes: the hosts in an
@@ -238,20 +241,24 @@ impl Rank0Dialer {
 mod tests {
     use super::*;
 
+    fn dial(rank: u32, fallback: Vec<Address>) -> Rank0Dialer {
+        let place = Rank0Location::Addresses(Vec::new());
+        Rank0Dialer::new(Arc::new(crate::SystemTransport), place, Rank(rank), 1, 0, None, fallback)
+    }
+
+    #[test]
+    // semantics: RANK-8
+    fn host_is_tried_when_a_node_was_searched_for_five_seconds() {
+        let [on_node, host] = [Address::tcp("local", 1), Address::tcp("host", 1)];
+        let dial = dial(3, vec![host.clone()]);
+        let after = |ms| dial.addresses(&[on_node.clone()], dial.began + Duration::from_millis(ms));
+        assert_eq!(after(4999), [on_node.clone()]);
+        assert_eq!(after(5000), [on_node.clone(), host]);
+    }
+
     #[test]
     fn retries_for_a_dead_rank_0_slow_down_to_one_a_minute() {
-        let place = Rank0Location::Addresses(Vec::new());
-        let dial = |rank| {
-            Rank0Dialer::new(
-                Arc::new(crate::SystemTransport),
-                place.clone(),
-                Rank(rank),
-                1,
-                0,
-                None,
-                Vec::new(),
-            )
-        };
+        let dial = |rank| dial(rank, Vec::new());
         let second = Duration::from_secs(1);
         assert!(dial(3).retry_delay(1, true) < second / 5);
         assert!((7..1000).all(|attempts| dial(3).retry_delay(attempts, false) < second * 2));

@@ -221,6 +221,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-22
     fn idle_timeout_is_two_of_the_longest_steps_within_bounds() {
         let (mut steps, start) = (StepTimes::default(), Instant::now());
         let second = Duration::from_secs(1);

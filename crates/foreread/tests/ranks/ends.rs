@@ -65,6 +65,19 @@ fn reported_rank_does_not_wait_for_a_dead_rank_0() {
 }
 
 #[test]
+// semantics: RANK-22
+fn interrupted_rank_serves_the_others_for_five_seconds() {
+    runtime().block_on(async {
+        let loaders = job(3).start(None).await;
+        let began = Instant::now();
+        // Rank 2 lives and never finishes.
+        let leaving = loaders.iter().take(2).map(|one| one.leave_async(Loader::INTERRUPTED_FAREWELL));
+        futures::future::join_all(leaving).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(5));
+    });
+}
+
+#[test]
 // semantics: FAIL-18
 fn leave_without_a_bound_ends_when_all_are_done() {
     runtime().block_on(async {

@@ -8,6 +8,7 @@
 use std::io::IsTerminal;
 #[cfg(all(feature = "peer", feature = "agent", target_os = "linux"))]
 use std::sync::Arc;
+#[cfg(feature = "peer")]
 use std::time::Duration;
 
 use anyhow::Result;
@@ -20,9 +21,6 @@ use foreread_settings::Knobs;
 use crate::signals::Signals;
 #[cfg(feature = "peer")]
 use crate::{output, settings};
-
-/// How long a finished rank serves the others after a signal, whose sender waits.
-const SIGNAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// When a rank that waits for others first reports it: on a terminal, and in a log. Each next
 /// report comes after twice the time. Every rank reports, because each knows whom it misses.
@@ -68,7 +66,7 @@ pub(super) fn gather(builder: Builder, _: &Config, _: &Knobs) -> Result<(Builder
 /// Waits until the other ranks are done, and only a short time after a signal.
 pub(super) fn leave(loader: &Loader, signals: Option<&Signals>) -> foreread::Result<Option<Merged>> {
     match signals {
-        Some(signals) => loader.leave_unless(Loader::FAREWELL, SIGNAL_TIMEOUT, signals.flag()),
+        Some(signals) => loader.leave_unless(Loader::FAREWELL, Loader::INTERRUPTED_FAREWELL, signals.flag()),
         None => loader.leave(Loader::FAREWELL),
     }
 }

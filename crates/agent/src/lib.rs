@@ -299,3 +299,19 @@ fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     (cores / 2).clamp(2, 16)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    // semantics: AGENT-10, CONTROL-5
+    async fn policy_file_is_looked_at_four_times_a_second() {
+        let looks = Arc::new(AtomicU32::new(0));
+        tokio::spawn(reload_regularly(Arc::clone(&looks), |looks| _ = looks.fetch_add(1, Ordering::Relaxed)));
+        tokio::time::sleep(Duration::from_millis(1999)).await;
+        assert_eq!(looks.load(Ordering::Relaxed), 7);
+    }
+}

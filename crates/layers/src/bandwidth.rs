@@ -317,6 +317,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    // semantics: AGENT-10
     async fn changed_rate_holds_for_requests_that_wait() {
         let rate = |bytes: u64| NonZeroU64::new(bytes);
         let bandwidth = Bandwidth::changeable(rate(1));

@@ -4,7 +4,7 @@
 //! once and again when it breaks, and says first which jobs there are. While it is not there, no
 //! sample is requested: the numbers of datasets are those of this connection.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
@@ -27,6 +27,7 @@ use super::messages::{
     OPEN, OPENED, ORDER, Open, PING, RESTART, VERSIONS,
 };
 use super::orders::{JobOrder, OrderPiece, SharedJob, divided};
+use super::pace::LinkPace;
 use super::roster::RosterNode;
 use super::serving::run_of;
 use super::shared_dataset::SharedDataset;
@@ -43,13 +44,6 @@ pub(super) const SILENT: Duration = Duration::from_secs(10);
 /// samples, or each burst of requests would wait for its end.
 const PING_INTERVAL: Duration = Duration::from_millis(250);
 const PAUSED: Duration = Duration::from_secs(1);
-
-/// A request to another agent may take this long, and this many times as long as reads of the own
-/// stores take. Then all requests to that agent end, and samples are read from storage for some
-/// time. One request then tries whether the agent is fast again.
-const SLOW: Duration = Duration::from_secs(3);
-const SLOWER: u32 = 4;
-const REST: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(120));
 
 /// How long an agent waits before it dials another one again, at least and at most.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -98,16 +92,6 @@ pub(super) struct NodeLink {
 /// By a job and its dataset: the job's number on the connection, and that of requests.
 type Numbers = HashMap<(StoreJob, DatasetId), (u32, u32)>;
 
-/// How fast another agent answers.
-#[derive(Debug, Default)]
-struct LinkPace {
-    /// When each request was sent that has no answer, by its number.
-    open: BTreeMap<u64, Instant>,
-    next: u64,
-    /// Until when no sample is requested, and how long that is.
-    rests: Option<(Instant, Duration)>,
-}
-
 /// A request without an answer, until it is dropped.
 struct OpenRequest {
     link: Arc<NodeLink>,
@@ -117,13 +101,13 @@ struct OpenRequest {
 impl OpenRequest {
     /// It was answered: the other agent is not slow.
     fn answered(self) {
-        self.link.pace().rests = None;
+        self.link.pace().answered();
     }
 }
 
 impl Drop for OpenRequest {
     fn drop(&mut self) {
-        self.link.pace().open.remove(&self.number);
+        self.link.pace().end(self.number);
     }
 }
 
@@ -208,14 +192,7 @@ impl NodeLink {
 
     /// Counts a request. `None` if the other agent rests, and this is not the one that tries.
     fn begin_request(self: &Arc<Self>) -> Option<OpenRequest> {
-        let mut pace = self.pace();
-        let is_resting = pace.rests.is_some_and(|(until, _)| Instant::now() < until || !pace.open.is_empty());
-        if is_resting {
-            return None;
-        }
-        let number = pace.next;
-        pace.next += 1;
-        pace.open.insert(number, Instant::now());
+        let number = self.pace().begin(Instant::now())?;
         Some(OpenRequest { link: Arc::clone(self), number })
     }
 
@@ -225,14 +202,7 @@ impl NodeLink {
 
     /// Ends all requests if one takes too long, where reads of the own stores take `wait`.
     fn end_slow(&self, wait: Duration) {
-        let mut pace = self.pace();
-        let oldest = pace.open.values().next().map_or(Duration::ZERO, |since| since.elapsed());
-        if oldest < SLOW + wait * SLOWER {
-            return;
-        }
-        let rest = pace.rests.map_or(REST.0, |(_, rest)| (rest * 2).min(REST.1));
-        pace.rests = Some((Instant::now() + rest, rest));
-        drop(pace);
+        let Some((oldest, rest)) = self.pace().rest(wait, Instant::now()) else { return };
         tracing::info!(
             node = self.node,
             ?oldest,

@@ -22,6 +22,7 @@ mod addresses;
 mod link;
 mod messages;
 mod orders;
+mod pace;
 mod reader;
 mod roster;
 mod serving;

@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 
+use super::super::REPORT_INTERVAL;
 use super::super::held_leases::HeldLeases;
 use super::super::messages::StoreDemand;
+use super::super::tokens::DEFAULT_NAME;
 use super::*;
 use crate::status::{AgentStatus, DatasetStatus, JobStatus};
 
@@ -14,7 +16,10 @@ const STEP: Duration = Duration::from_millis(20);
 /// An agent, as it behaves.
 #[derive(Debug, Default)]
 struct SimulatedAgent {
+    user: &'static str,
     node: String,
+    /// What the control process calls it.
+    name: String,
     held: HeldLeases,
     connection: Option<u64>,
     heard: Duration,
@@ -82,13 +87,13 @@ impl Simulation {
             next_connection: 1,
             draw: seed,
         };
-        (0..agents).for_each(|_| simulation.join());
+        (0..agents).for_each(|_| simulation.join(DEFAULT_NAME));
         simulation
     }
 
-    fn join(&mut self) {
+    fn join(&mut self, user: &'static str) {
         let node = format!("n{}", self.agents.len());
-        self.agents.push(SimulatedAgent { node, ..SimulatedAgent::default() });
+        self.agents.push(SimulatedAgent { user, node, ..SimulatedAgent::default() });
     }
 
     /// Up to 200 ms.
@@ -118,7 +123,7 @@ impl Simulation {
                 (self.agents[last].is_cut, self.agents[last].dialled) = (false, Duration::ZERO);
                 self.dial_or_report(last);
             }
-            Event::Join if count < 9 => self.join(),
+            Event::Join if count < 9 => self.join(DEFAULT_NAME),
             Event::Join => {}
         }
     }
@@ -165,11 +170,11 @@ impl Simulation {
         if agent.is_cut || agent.connection != Some(connection) {
             return;
         }
-        let node = agent.node.clone();
+        let name = agent.name.clone();
         match message {
-            Message::Report(report) => self.cluster.report(&node, connection, *report, now),
+            Message::Report(report) => self.cluster.report(&name, connection, *report, now),
             Message::Applied(number) => {
-                self.cluster.applied(&node, connection, number, now);
+                self.cluster.applied(&name, connection, number, now);
             }
             Message::Notes(notes) => agent.notes = Some(notes),
             Message::Grant(grant) => {
@@ -186,7 +191,7 @@ impl Simulation {
         if let Some(connection) = agent.connection {
             if now - agent.heard > SILENT {
                 agent.connection = None;
-            } else if now - agent.reported >= Duration::from_secs(1) {
+            } else if now - agent.reported >= REPORT_INTERVAL {
                 agent.number += 1;
                 agent.reported = now;
                 agent.sent.insert(agent.number, now);
@@ -218,7 +223,7 @@ impl Simulation {
                 notes: agent.notes.clone(),
                 addresses: Vec::new(),
             };
-            self.cluster.hello(connection, super::super::tokens::DEFAULT_NAME, hello, now).unwrap();
+            agent.name = self.cluster.hello(connection, agent.user, hello, now).unwrap();
         }
     }
 
@@ -327,6 +332,30 @@ fn restarted_process_knows_all_in_two_seconds() {
     assert_eq!(simulation.cluster.nodes().len(), 6);
     assert!(simulation.run(20) <= LIMIT / 100 * 102 + 8);
     assert!(simulation.total() >= before / 100 * 99);
+}
+
+#[test]
+// semantics: CONTROL-5
+fn new_weight_of_a_user_is_in_force_within_two_seconds() {
+    for seed in 0..20 {
+        let mut simulation = Simulation::new(0, seed);
+        ["alice", "bob", "bob", "carol"].into_iter().for_each(|user| simulation.join(user));
+        simulation.run(6);
+        // A report may have been answered a moment ago.
+        (0..seed * 2).for_each(|_| simulation.step());
+        for weight in [4, 1] {
+            let mut changed = simulation.cluster.policy().clone();
+            changed.set_text(&format!("user-weight@alice={weight}"), PolicySource::Set).unwrap();
+            simulation.cluster.set_policy(changed);
+            assert!(simulation.run(2) <= LIMIT / 100 * 102 + 4);
+            let part = LIMIT / (weight + 2);
+            let expected = [weight * part, part / 2, part / 2, part];
+            for (agent, expected) in simulation.agents.iter().zip(expected) {
+                let rate = agent.held.limit(STORE, simulation.now).unwrap();
+                assert!(rate.abs_diff(expected) < LIMIT / 100, "seed {seed}: {rate} for {expected}");
+            }
+        }
+    }
 }
 
 /// Grants for one agent that is connected, after a report.

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: AGENT-6
+    // semantics: AGENT-6, RANK-39
     fn agent_without_a_sign_of_life_is_silent_after_250_ms() {
         // The second look that finds it silent decides.
         assert_eq!(silent_after(None, 1000), Some(260 * MS));

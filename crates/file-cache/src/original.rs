@@ -12,13 +12,16 @@ use rustix::io::Errno;
 
 /// A file that was changed less than this time ago may change again without another time, because
 /// some file systems count whole seconds: in milliseconds.
-static SETTLED: AtomicU64 = AtomicU64::new(2000);
+const SETTLED: u64 = 2000;
+
+/// The same in this process.
+static SETTLED_HERE: AtomicU64 = AtomicU64::new(SETTLED);
 
 /// Takes files for settled after another time, in this process: tests, on file systems that count
 /// nanoseconds, need not wait.
 #[doc(hidden)]
 pub fn settle_after(time: Duration) {
-    SETTLED.store(time.as_millis() as u64, Ordering::Relaxed);
+    SETTLED_HERE.store(time.as_millis() as u64, Ordering::Relaxed);
 }
 
 /// The bits of a mode by which a program gains rights, and by which files are programs.
@@ -107,7 +110,7 @@ impl Original {
             return Err(Unfit::Memory);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if !is_settled(&identity, now, Duration::from_millis(SETTLED.load(Ordering::Relaxed))) {
+        if !is_settled(&identity, now, Duration::from_millis(SETTLED_HERE.load(Ordering::Relaxed))) {
             return Err(Unfit::Fresh);
         }
         if !is_checked && identity.links > 1 {
@@ -221,7 +224,8 @@ mod tests {
     fn files_settle_after_their_later_time() {
         let at = |modified, changed| Identity { modified, changed, ..Identity::default() };
         let now = Duration::new(1000, 500);
-        let is_settled = |modified, changed| is_settled(&at(modified, changed), now, Duration::from_secs(2));
+        let settled = Duration::from_millis(SETTLED);
+        let is_settled = |modified, changed| is_settled(&at(modified, changed), now, settled);
         assert!(is_settled([5, 0], [998, 499]) && is_settled([998, 499], [5, 0]));
         // Whatever the modification time is, which programs set.
         assert!(!is_settled([5, 0], [998, 500]) && !is_settled([998, 500], [5, 0]));

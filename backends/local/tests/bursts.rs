@@ -5,14 +5,14 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_tier::{Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, Sample, Span, Tier};
-use foreread_tier_testing::{KnownSample, TestRandom, content};
+use foreread_tier_testing::{KnownSample, TestRandom, content, until};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tempfile::TempDir;
 
@@ -79,26 +79,28 @@ fn tiers(known: &[KnownSample]) -> Vec<Named> {
     tiers
 }
 
+/// After this time, a read hangs.
+const HANG: Duration = Duration::from_secs(300);
+
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(30), future).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(HANG, future).await.expect("it hangs") })
 }
 
 /// A submitted burst is read without a poll, and not before.
 #[test]
 fn burst_starts_at_submit_without_a_poll() {
     let known = known(10, 20_000);
-    for (name, tier, buffers, _directory) in tiers(&known) {
+    for ((name, tier, buffers, _directory), (_, other, ..)) in tiers(&known).into_iter().zip(tiers(&known)) {
         buffers.0.store(0, SeqCst);
         let reads: Vec<_> = known.iter().map(|known| tier.read(request(known))).collect();
-        std::thread::sleep(Duration::from_millis(200));
+        // Meanwhile an equal tier reads all of them, one by one.
+        for known in &known {
+            assert_eq!(wait(other.read(request(known))).unwrap(), known.content, "{name}");
+        }
         assert_eq!(buffers.0.load(SeqCst), 0, "{name}: held back");
         tier.submit();
-        let began = Instant::now();
-        while buffers.0.load(SeqCst) < 10 && began.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(buffers.0.load(SeqCst), 10, "{name}: began");
+        until("all reads begin", || buffers.0.load(SeqCst) == 10);
         for (read, known) in reads.into_iter().zip(&known) {
             assert_eq!(wait(read).unwrap(), known.content, "{name}");
         }
@@ -138,11 +140,7 @@ fn read_dropped_in_flight_harms_no_other() {
                 .for_each(|(_, read)| *read = None);
             for (read, known) in reads.into_iter().zip(&known) {
                 if let Some(read) = read {
-                    let read = async { tokio::time::timeout(Duration::from_secs(30), read).await };
-                    let runtime =
-                        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-                    let answer = runtime.block_on(read).unwrap_or_else(|_| panic!("{name}: hangs"));
-                    assert!(answer.unwrap() == known.content, "{name}");
+                    assert!(wait(read).unwrap() == known.content, "{name}");
                 }
             }
         }
@@ -183,7 +181,7 @@ fn reads_of_many_tasks_on_many_threads_are_answered() {
                             let known = Arc::clone(&known);
                             async move { assert!(read.await.unwrap() == known[at].content) }
                         }));
-                        tokio::time::timeout(Duration::from_secs(50), reads).await.expect("it hangs");
+                        tokio::time::timeout(HANG, reads).await.expect("it hangs");
                     }
                 })
             })
@@ -195,23 +193,18 @@ fn reads_of_many_tasks_on_many_threads_are_answered() {
 }
 
 /// Counts wake-ups of the sleeping task: the first after each poll.
-#[derive(Default)]
 struct Task {
     woken: Mutex<bool>,
     times: AtomicUsize,
-    wakes: AtomicUsize,
-    thread: Mutex<Option<std::thread::Thread>>,
+    thread: mpsc::Sender<()>,
 }
 
 impl Wake for Task {
     fn wake(self: Arc<Self>) {
-        self.wakes.fetch_add(1, SeqCst);
         let mut woken = self.woken.lock().unwrap();
         if !std::mem::replace(&mut *woken, true) {
             self.times.fetch_add(1, SeqCst);
-            if let Some(thread) = &*self.thread.lock().unwrap() {
-                thread.unpark();
-            }
+            let _ = self.thread.send(());
         }
     }
 }
@@ -223,8 +216,8 @@ fn task_is_woken_rarely() {
     for (name, tier, _, _directory) in tiers(&known) {
         let mut worst = 0;
         for _ in 0..20 {
-            let task = Arc::new(Task::default());
-            *task.thread.lock().unwrap() = Some(std::thread::current());
+            let (thread, wakes) = mpsc::channel();
+            let task = Arc::new(Task { woken: Mutex::default(), times: AtomicUsize::new(0), thread });
             let waker = Waker::from(Arc::clone(&task));
             let mut reads: Vec<_> = known.iter().map(|known| Some(tier.read(request(known)))).collect();
             tier.submit();
@@ -239,13 +232,9 @@ fn task_is_woken_rarely() {
                         left -= 1;
                     }
                 }
-                let began = Instant::now();
-                while left > 0 && !*task.woken.lock().unwrap() {
-                    assert!(
-                        began.elapsed() < Duration::from_secs(20),
-                        "{name}: {left} of 640 are never answered"
-                    );
-                    std::thread::park_timeout(Duration::from_secs(1));
+                if left > 0 {
+                    let woken = wakes.recv_timeout(HANG);
+                    woken.unwrap_or_else(|_| panic!("{name}: {left} of 640 are never answered"));
                 }
             }
             worst = worst.max(task.times.load(SeqCst));
@@ -285,13 +274,7 @@ fn absurd_length_harms_no_other() {
             [absent(100), absent(u64::MAX), absent(100)].map(|request| tier.read(request)).into();
         let good = tier.read(request(&known[1]));
         tier.submit();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            let limit = Duration::from_secs(5);
-            let errors = tokio::time::timeout(limit, futures::future::join_all(reads)).await;
-            assert!(errors.unwrap_or_else(|_| panic!("{name}: hangs")).iter().all(Result::is_err));
-            let good = tokio::time::timeout(limit, good).await;
-            assert_eq!(good.unwrap_or_else(|_| panic!("{name}: the other hangs")).unwrap(), known[1].content);
-        });
+        assert!(wait(futures::future::join_all(reads)).iter().all(Result::is_err), "{name}");
+        assert_eq!(wait(good).unwrap(), known[1].content, "{name}");
     }
 }

@@ -7,9 +7,9 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use foreread_local::{PageCacheCounts, PageCacheReader};
+use foreread_tier_testing::until;
 use rustix::fs::Advice;
 use rustix::io::ReadWriteFlags;
 
@@ -41,14 +41,6 @@ fn is_cached(path: &Path) -> bool {
     })
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn reader(root: &Path, look_ahead: u64) -> PageCacheReader {
     PageCacheReader::new(root, look_ahead, |id| (id < 1000).then(|| id.to_string())).unwrap()
 }
@@ -64,7 +56,7 @@ fn files_come_into_the_page_cache_before_their_use() {
     // Ten files, and those that the other threads have begun.
     let reader = reader(directory.path(), 10 * SIZE as u64);
     reader.announce((0..FILES as i64).rev().collect());
-    until("the first ten", || (FILES - 10..FILES).all(|number| is_cached(&path(number))));
+    until("the first ten are cached", || (FILES - 10..FILES).all(|number| is_cached(&path(number))));
     let begun = reader.counts();
     assert!(begun.read_ahead + begun.cached <= 18, "{begun:?}");
     assert!((0..FILES - 20).any(|number| !is_cached(&path(number))), "it reads too far ahead");
@@ -73,7 +65,7 @@ fn files_come_into_the_page_cache_before_their_use() {
     for used in 1..=FILES {
         reader.advance(used);
         let next = FILES.saturating_sub(used + 1);
-        until("the next file", || is_cached(&path(next)) || reader.counts().is_aside);
+        until("the next file is cached", || is_cached(&path(next)) || reader.counts().is_aside);
     }
     assert!(reader.counts().read_ahead >= (missing / 2) as u64, "{:?}", reader.counts());
 }
@@ -95,8 +87,8 @@ fn files_that_cannot_be_opened_are_passed_over() {
     fs::write(directory.path().join("4"), "").unwrap();
     let reader = reader(directory.path(), 1 << 20);
     reader.announce(vec![-1, 3, 1, 2, 5000, 4, 0]);
-    until("the last file", || is_cached(&directory.path().join("0")));
-    until("all of them", || reader.counts().read_ahead + reader.counts().cached >= 2);
+    until("the last file is cached", || is_cached(&directory.path().join("0")));
+    until("all of them are counted", || reader.counts().read_ahead + reader.counts().cached >= 2);
     let PageCacheCounts { bytes, .. } = reader.counts();
     assert!(bytes == 0 || bytes == SIZE as u64, "{bytes}");
 }

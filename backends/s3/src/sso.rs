@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -24,6 +24,7 @@ use reqsign_aws_v4::Credential;
 use reqsign_core::Context;
 use reqsign_core::time::Timestamp;
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::pages::QUERY;
 use crate::source_failure::SourceFailure;
@@ -69,12 +70,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Refreshed tokens that could not be written to their files, by file. Only one refresh runs at a
 /// time, because each uses up the refresh token.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct SsoTokens {
     kept: Arc<Mutex<HashMap<PathBuf, SsoToken>>>,
     refreshing: Arc<tokio::sync::Mutex<()>>,
-    /// [`OTHER_PROCESS_TIMEOUT`], except in tests.
-    other_process_timeout: Duration,
 }
 
 /// The content of a token's file.
@@ -111,12 +110,8 @@ fn time(text: &str) -> Option<SystemTime> {
 impl SsoTokens {
     /// The tokens of the process, because all its stores use the same files.
     pub(crate) fn of_process() -> Self {
-        static TOKENS: LazyLock<SsoTokens> = LazyLock::new(|| SsoTokens::new(OTHER_PROCESS_TIMEOUT));
+        static TOKENS: LazyLock<SsoTokens> = LazyLock::new(SsoTokens::default);
         TOKENS.clone()
-    }
-
-    fn new(other_process_timeout: Duration) -> Self {
-        Self { kept: Arc::default(), refreshing: Arc::default(), other_process_timeout }
     }
 
     /// Returns the credentials of the portal's role.
@@ -188,7 +183,7 @@ impl SsoTokens {
             Ok(token) => Ok(token),
             Err(failure) => {
                 let may_be_used_up = was_refreshable && !failure.transient;
-                let patience = if may_be_used_up { self.other_process_timeout } else { Duration::ZERO };
+                let patience = if may_be_used_up { OTHER_PROCESS_TIMEOUT } else { Duration::ZERO };
                 self.of_another(portal, &path, patience).await.ok_or(failure)
             }
         }
@@ -419,7 +414,7 @@ mod tests {
             let home = Self {
                 directory: tempfile::tempdir().unwrap(),
                 amazon: Arc::new(Amazon { answer, gate, refreshed, good }),
-                tokens: SsoTokens::new(Duration::from_secs(1)),
+                tokens: SsoTokens::default(),
             };
             std::fs::create_dir_all(home.file().parent().unwrap()).unwrap();
             std::fs::write(home.file(), document.to_string()).unwrap();
@@ -496,7 +491,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     // semantics: BUCKET-10
     async fn refused_refresh_names_the_login_and_leaves_the_file() {
         let refused = || status(400, "InvalidGrantException");
@@ -554,15 +549,14 @@ mod tests {
 
     /// When ranks refreshed one token at a time, all but the first failed and named `aws sso
     /// login`.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn sso_token_of_another_process_is_awaited() {
-        let mut home = Home::refused(|path| {
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(300));
+        let home = Home::refused(|path| {
+            tokio::spawn(async move {
+                tokio::time::sleep(OTHER_PROCESS_TIMEOUT - POLL_INTERVAL).await;
                 write_other(&path);
             });
         });
-        home.tokens.other_process_timeout = Duration::from_secs(60);
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }
@@ -599,7 +593,7 @@ mod tests {
         home.role().await.unwrap_err();
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     // semantics: BUCKET-10
     async fn dropped_caller_loses_no_refreshed_token() {
         let home = Home::new(&document("hush-old", PAST), "hush-new", Box::new(another));
@@ -612,11 +606,9 @@ mod tests {
             }
         }
         drop(closed);
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while home.read() == document("hush-old", PAST) {
-            assert!(Instant::now() < deadline, "the token was never kept");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        // It waits for the thread that writes.
+        tokio::time::sleep(POLL_INTERVAL).await;
+        assert_ne!(home.read(), document("hush-old", PAST));
         assert_eq!(home.role().await.unwrap(), "ROLE");
         assert_eq!(home.refreshed(), 1);
     }

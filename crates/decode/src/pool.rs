@@ -328,13 +328,15 @@ fn text(panic: &(dyn Any + Send)) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use foreread_tier_testing::until;
+
     use super::*;
     use crate::buffers::BatchBuffers;
     use crate::error::DecodeErrorKind;
 
-    /// Writes the sample's first byte. Fails at 1, panics at 2, and 3 is slow.
-    #[derive(Debug)]
-    struct First;
+    /// Writes the sample's first byte. Fails at 1, panics at 2, and waits for the gate at 3.
+    #[derive(Clone, Debug, Default)]
+    struct First(Arc<Mutex<()>>);
 
     impl Decoder for First {
         type Scratch = ();
@@ -347,7 +349,7 @@ mod tests {
             match sample[0] {
                 1 => return Err(DecodeError::new(DecodeErrorKind::Unsupported, "one")),
                 2 => panic!("two"),
-                3 => thread::sleep(Duration::from_millis(20)),
+                3 => drop(lock(&self.0)),
                 _ => {}
             }
             output.fill(sample[0]);
@@ -361,7 +363,7 @@ mod tests {
 
     #[test]
     fn batches_are_decoded_in_their_order() {
-        let (pool, buffers) = (Pool::new(First, 3).unwrap(), BatchBuffers::default());
+        let (pool, buffers) = (Pool::new(First::default(), 3).unwrap(), BatchBuffers::default());
         let begin = |batch: u8| {
             let items = items((0..50).map(|at| 10 + (batch * 50 + at) % 200));
             pool.begin(items, buffers.take(400).unwrap())
@@ -379,7 +381,7 @@ mod tests {
 
     #[test]
     fn failures_and_panics_are_named_by_index() {
-        let (pool, buffers) = (Pool::new(First, 2).unwrap(), BatchBuffers::default());
+        let (pool, buffers) = (Pool::new(First::default(), 2).unwrap(), BatchBuffers::default());
         let decoded = pool.begin(items([9, 1, 8, 2, 7]), buffers.take(40).unwrap()).finish().unwrap();
         let failures: Vec<_> = decoded.failures.iter().map(|one| (one.at, one.error.to_string())).collect();
         assert_eq!(failures, [(1, "one".to_owned()), (3, "the decoder panicked: two".to_owned())]);
@@ -389,11 +391,16 @@ mod tests {
 
     #[test]
     fn dropped_batches_are_cancelled_and_empty_ones_are_done() {
-        let (pool, buffers) = (Pool::new(First, 2).unwrap(), BatchBuffers::default());
+        let first = First::default();
+        let (pool, buffers) = (Pool::new(first.clone(), 2).unwrap(), BatchBuffers::default());
+        let closed = lock(&first.0);
         let slow = pool.begin(items([3; 1000]), buffers.take(8000).unwrap());
         assert!(!slow.wait(Duration::ZERO));
-        drop(slow);
-        assert!(lock(&pool.shared.queue).batches.is_empty());
+        thread::scope(|threads| {
+            threads.spawn(|| drop(slow));
+            until("the batch is cancelled", || lock(&pool.shared.queue).batches.is_empty());
+            drop(closed);
+        });
         // Threads work on later batches.
         let decoded = pool.begin(items([5]), buffers.take(8).unwrap()).finish().unwrap();
         assert_eq!(decoded.output.bytes(), [5; 8]);
@@ -402,9 +409,15 @@ mod tests {
 
     #[test]
     fn batches_of_an_ended_pool_end() {
-        let (pool, buffers) = (Pool::new(First, 1).unwrap(), BatchBuffers::default());
+        let first = First::default();
+        let (pool, buffers) = (Pool::new(first.clone(), 1).unwrap(), BatchBuffers::default());
+        let closed = lock(&first.0);
         let pending = pool.begin(items([3; 50]), buffers.take(400).unwrap());
-        drop(pool);
+        thread::scope(|threads| {
+            threads.spawn(|| drop(pool));
+            until("the pool ends", || lock(&pending.pool.queue).ended);
+            drop(closed);
+        });
         assert!(pending.finish().is_none());
     }
 }

@@ -6,9 +6,9 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use foreread::{Loader, Memory};
+use foreread_tier_testing::until;
 
 /// The directory and the kind of pages of a child.
 const JOB: &str = "FOREREAD_TEST_HELD_SAMPLES";
@@ -22,9 +22,6 @@ const EPOCHS: u64 = 4;
 const SOAK_EPOCHS: u64 = 100;
 const MEMORY: u64 = 24 * MIB;
 const LOOK_AHEAD: u64 = 8 * MIB;
-
-/// The deadline of a hang, not a measure of speed.
-const HANG: Duration = Duration::from_secs(30);
 
 /// Threads, tables, partly used pages and idle memory.
 const OVERHEAD: u64 = 64 * MIB;
@@ -100,12 +97,7 @@ fn work(directory: &str, advises: bool) {
     drop(held);
     drop(loader);
     // Tasks end a little later, and idle memory goes back after a second.
-    let until = Instant::now() + HANG;
-    while resident().saturating_sub(before) > OVERHEAD {
-        let kept = resident().saturating_sub(before);
-        assert!(Instant::now() < until, "{kept} bytes remain after the run");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("all but the overhead goes back", || resident().saturating_sub(before) <= OVERHEAD);
 }
 
 fn write(directory: &Path) {

@@ -235,7 +235,7 @@ fn announced_part_of_a_dataset_reads_each_unit_once() {
     for ids in order.repeat(2).chunks(8) {
         let mut requested = source.request(ids);
         while requested.remaining() > 0 {
-            let Some((at, bytes)) = requested.wait(Duration::from_secs(60)) else { panic!("{ids:?}") };
+            let Some((at, bytes)) = requested.wait(Duration::from_secs(300)) else { panic!("{ids:?}") };
             assert!(bytes.unwrap() == row(ids[at]), "{}", ids[at]);
         }
     }

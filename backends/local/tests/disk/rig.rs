@@ -12,7 +12,8 @@ use foreread_tier::{CacheTier, HeapBuffers, Lookup, Object, ReadRequest, Sample,
 use foreread_tier_testing::{KnownSample, content};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 
-pub const PATIENCE: Duration = Duration::from_secs(60);
+/// After this time, a call hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Two datasets of 4,000 samples.
 pub fn datasets() -> [DatasetOnDisk; 2] {

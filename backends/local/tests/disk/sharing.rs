@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use foreread_local::disk::{self, Access, CleanRule, DiskTier, WhenOwned};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers};
+use foreread_tier_testing::until;
 use foreread_types::{DatasetId, DatasetIdentity};
 
 use crate::rig::{config, dataset, is_stored, known, open, open_as, place, read, run, sample, store, verify};
@@ -54,11 +55,7 @@ fn reader_follows_an_owner_that_writes_later() {
     let owner = open(directory.path(), 8 << 20);
     let reader = open_as(config(directory.path(), 8 << 20)).unwrap();
     run(store(&owner, &known(9))).unwrap().unwrap();
-    let start = std::time::Instant::now();
-    while !is_stored(&reader, &known(9)) {
-        assert!(start.elapsed() < Duration::from_secs(30), "the reader does not follow");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("the reader follows", || is_stored(&reader, &known(9)));
     assert_eq!(run(read(&reader, &known(9))).unwrap(), known(9).content);
 }
 

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use foreread_local::disk::{self, Access, CleanRule, DatasetOnDisk, DiskTier};
 use foreread_tier::{CacheTier, ErrorKind, HeapBuffers, Sample};
+use foreread_tier_testing::until;
 use foreread_types::{DatasetId, DatasetIdentity, SplitMix64};
 
 use crate::rig::{
@@ -121,12 +123,7 @@ fn removed_small_samples_free_their_space() {
     });
     // The writer recovers the space while it has nothing else to do.
     let removed = 4000 * tier.footprint().of(1000);
-    let start = std::time::Instant::now();
-    while tier.free() - full < removed * 3 / 4 {
-        let freed = tier.free() - full;
-        assert!(start.elapsed() < crate::rig::PATIENCE, "{freed} of {removed} bytes are free again");
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    until("three quarters of the removed bytes are free again", || tier.free() - full >= removed * 3 / 4);
     assert_eq!(tier.counts().corrupt, 0);
     assert!(taken(directory.path()) <= (16 << 20) - tier.free());
     drop(tier);
@@ -178,9 +175,12 @@ fn old_caches_are_removed_only_for_needed_space() {
     };
     for print in [5, 4, 3] {
         drop(fill(print, 40));
-        std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert_eq!(prints(), [3, 4, 5], "three times 4 MiB fit 16 MiB");
+    for print in [5, 4, 3] {
+        let lock = fs::File::options().write(true).open(place(directory.path(), print).join("lock")).unwrap();
+        lock.set_modified(SystemTime::now() - Duration::from_secs(print as u64)).unwrap();
+    }
     // Another process reads the oldest.
     let lock = place(directory.path(), 5).join("lock");
     let reader = fs::File::open(&lock).unwrap();
@@ -194,14 +194,10 @@ fn old_caches_are_removed_only_for_needed_space() {
     drop(reader);
     // A child of another test holds this process's locks until it executes its own program.
     let mut cleaned = 0;
-    for _ in 0..1000 {
+    until("both caches are cleaned", || {
         cleaned += disk::clean(directory.path(), &CleanRule::all()).unwrap().len();
-        if cleaned == 2 {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    assert_eq!(cleaned, 2);
+        cleaned == 2
+    });
     assert!(prints().is_empty());
 }
 
@@ -310,11 +306,7 @@ fn unusable_directory_is_named_with_the_remedy() {
 /// Remounts a file system read-only. The threads of a dropped tier close its files later.
 fn make_read_only(path: &std::path::Path) {
     let remount = || crate::rig::command(&["mount", "-o", "remount,ro", path.to_str().unwrap()]);
-    let start = std::time::Instant::now();
-    while !remount() {
-        assert!(start.elapsed() < crate::rig::PATIENCE, "its files stay open");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    until("its files are closed", remount);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use futures::StreamExt;
 use opendal::{Operator, services};
 
 /// The timeout of all operations.
-const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn context() -> OpenContext {
     OpenContext { buffers: Arc::new(HeapBuffers), runtime: tokio::runtime::Handle::current(), seed: 0 }

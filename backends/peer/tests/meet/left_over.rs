@@ -1,17 +1,19 @@
 //! Ranks left over by an earlier run, and ranks of another world size or version, during a new run
 //! at the same address.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, RunEnd, RunGroup, Settings};
+use foreread_peer::Address;
+use foreread_peer::meet::{MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings};
 use foreread_tier::{PeerService, Peers};
 use foreread_types::Fingerprint;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::running::{RankSamples, read_from};
-use crate::support::{DEADLINE, Job, all, begin, compare, context};
+use crate::support::{DEADLINE, Job, all, begin, compare, context, launched, leave_notice};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -211,4 +213,51 @@ async fn rank_of_another_world_size_or_version_fails_alone() {
             assert!(named.count() > 5, "{shown:?}");
         }
     }
+}
+
+/// A rank of two that meet by a notice in a directory.
+fn by_notice(job: &Job, rank: u32, directory: &Path) -> Settings {
+    let launched = launched(rank, 2, Rendezvous::Directory(directory.to_owned()));
+    Settings { token: None, ..job.settings_of(launched) }
+}
+
+/// The hosts in a dead run's notice neither accept nor refuse connections.
+#[tokio::test(start_paused = true)]
+// semantics: RANK-10
+async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
+    let (base, job) = (tempfile::tempdir().unwrap(), Job::new(2));
+    let path = base.path().join("job");
+    let mut silent = Vec::new();
+    for number in 0..8 {
+        let host = format!("silent{number}");
+        silent.push(job.network.host(&host).listen(&Address::tcp(&host, 1)).await.unwrap());
+    }
+    let addresses: Vec<_> = silent.iter().map(|one| one.address().to_string()).collect();
+    leave_notice(&path, &addresses.iter().map(String::as_str).collect::<Vec<_>>());
+    let early = tokio::spawn(RendezvousSteps::join(by_notice(&job, 1, &path)));
+    // The rank has begun to try them.
+    let accepted = silent[0].accept().await.unwrap();
+    let began = Instant::now();
+    let first = RendezvousSteps::join(by_notice(&job, 0, &path)).await.unwrap();
+    let early = early.await.unwrap().unwrap();
+    // Less than the handshake timeout of one of the eight addresses.
+    assert!(began.elapsed() < 5 * SECOND, "{:?}", began.elapsed());
+    drop((accepted, first, early));
+}
+
+/// The reason of an earlier attempt is dropped when later attempts find nothing.
+#[tokio::test(start_paused = true)]
+async fn reason_of_an_earlier_attempt_is_not_reported_later() {
+    let (base, job) = (tempfile::tempdir().unwrap(), Job::new(2));
+    let path = base.path().join("meet");
+    leave_notice(&path, &["nowhere:1"]);
+    let (sender, mut shown_lines) = tokio::sync::mpsc::unbounded_channel();
+    let progress = Box::new(move |waiting: &_| drop(sender.send(format!("{waiting}"))));
+    let joining = tokio::spawn(RendezvousSteps::join(Settings { progress, ..by_notice(&job, 1, &path) }));
+    let first = shown_lines.recv().await.unwrap();
+    assert!(first.contains("cannot connect"), "{first}");
+    std::fs::remove_file(path.join("rank0")).unwrap();
+    let error = joining.await.unwrap().unwrap_err().to_string();
+    let expected = "within 30 s; check whether it was started, and whether it uses the same";
+    assert!(error.contains(expected), "{error}");
 }

@@ -9,12 +9,16 @@ use foreread_peer::Token;
 use foreread_peer::meet::{
     Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
 };
+use foreread_tier_testing::until;
 
-use crate::support::{TOKEN, all, begin, compare, launched};
+use crate::support::{TOKEN, all, begin, compare, launched, leave_notice};
+
+/// After this time, ranks hang.
+const HANG: Duration = Duration::from_secs(300);
 
 fn settings(launched: Launched, token: Option<&str>) -> Settings {
     let token = token.map(|token| Token::new(token).unwrap());
-    Settings { token, deadline: Duration::from_secs(20), ..Settings::new(launched, "1.0") }
+    Settings { token, deadline: HANG, ..Settings::new(launched, "1.0") }
 }
 
 /// All ranks on one node. The text distinguishes this job from others.
@@ -51,10 +55,8 @@ async fn meet_again(
 }
 
 async fn leave(groups: Vec<RunGroup>) {
-    let leaving: Vec<_> = groups
-        .into_iter()
-        .map(|group| tokio::spawn(async move { group.leave(Duration::from_secs(20)).await }))
-        .collect();
+    let leaving: Vec<_> =
+        groups.into_iter().map(|group| tokio::spawn(async move { group.leave(HANG).await })).collect();
     assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
@@ -74,7 +76,7 @@ async fn rank_without_the_nodes_token_is_refused() {
     let place = || node("token");
     leave(meet(2, Some(TOKEN), place).await).await;
     let first = tokio::spawn(RendezvousSteps::join(settings(launched(0, 2, place()), Some(TOKEN))));
-    let without = Settings { deadline: Duration::from_secs(3), ..settings(launched(1, 2, place()), None) };
+    let without = Settings { deadline: Duration::from_secs(10), ..settings(launched(1, 2, place()), None) };
     let error = RendezvousSteps::join(without).await.unwrap_err();
     assert_eq!(error.kind(), MeetErrorKind::Secret, "{error}");
     first.abort();
@@ -86,47 +88,8 @@ async fn ranks_with_a_shared_directory_meet_by_its_notice() {
     let path = base.path().join("job");
     leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
     // The notice of a dead run is replaced.
-    fs::create_dir_all(&path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    fs::write(path.join("rank0"), stale(&["127.0.0.1:1", "unix:@nowhere"])).unwrap();
-    fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
+    leave_notice(&path, &["127.0.0.1:1", "unix:@nowhere"]);
     leave(meet(3, None, || Rendezvous::Directory(path.clone())).await).await;
-}
-
-/// A notice left by a dead run.
-fn stale(addresses: &[&str]) -> String {
-    let addresses: Vec<_> = addresses.iter().map(|address| format!("{address:?}")).collect();
-    format!(
-        r#"{{"instance":1,"addresses":[{}],"token":"{}"}}"#,
-        addresses.join(","),
-        crate::support::OTHER_TOKEN
-    )
-}
-
-/// The hosts in a dead run's notice neither accept nor refuse connections.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-// semantics: RANK-10
-async fn stale_notice_holds_up_no_rank_when_it_is_replaced() {
-    let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("job");
-    fs::create_dir_all(&path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    let silent: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-    let addresses: Vec<_> = silent.iter().map(|one| one.local_addr().unwrap().to_string()).collect();
-    let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
-    fs::write(path.join("rank0"), stale(&addresses)).unwrap();
-    fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
-    let early = settings(launched(1, 2, Rendezvous::Directory(path.clone())), None);
-    let early = tokio::spawn(async move { RendezvousSteps::join(early).await });
-    // The rank has begun to try them.
-    let (mut accepted, _) = silent[0].accept().unwrap();
-    let first = RendezvousSteps::join(settings(launched(0, 2, Rendezvous::Directory(path.clone())), None));
-    let began = std::time::Instant::now();
-    let (first, early) = (first.await.unwrap(), early.await.unwrap().unwrap());
-    // Less than the handshake timeout of one of the eight addresses.
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    drop((first, early));
-    std::io::Read::read(&mut accepted, &mut [0; 1]).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -136,9 +99,7 @@ async fn removed_notice_is_written_again() {
     let path = base.path().join("job");
     let place = || Rendezvous::Directory(path.clone());
     let first = tokio::spawn(RendezvousSteps::join(settings(launched(0, 2, place()), None)));
-    while !path.join("rank0").exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("rank 0 writes its notice", || path.join("rank0").exists());
     fs::remove_file(path.join("rank0")).unwrap();
     let other = RendezvousSteps::join(settings(launched(1, 2, place()), None)).await;
     assert!(other.is_ok() && first.await.unwrap().is_ok());
@@ -159,9 +120,7 @@ async fn interface_that_is_named_is_the_one_in_the_notice() {
     assert!(error.to_string().contains("lo (127.0.0.1)"), "{error}");
 
     let first = tokio::spawn(RendezvousSteps::join(settings(0, "=lo")));
-    while !path.join("rank0").exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("rank 0 writes its notice", || path.join("rank0").exists());
     let notice = fs::read_to_string(path.join("rank0")).unwrap();
     let addresses = notice.split_once("\"addresses\":[").unwrap().1.split_once(']').unwrap().0;
     let is_own =
@@ -291,7 +250,7 @@ async fn consecutive_runs_in_one_directory_do_not_meet() {
                 let group = begin(RendezvousSteps::join(settings(launched, None)).await.unwrap(), &stores)
                     .await
                     .unwrap();
-                all.push(group.leave(Duration::from_secs(20)).await);
+                all.push(group.leave(HANG).await);
             }
             all
         })
@@ -299,34 +258,6 @@ async fn consecutive_runs_in_one_directory_do_not_meet() {
     let ranks: Vec<_> = ranks.collect();
     assert!(all(ranks).await.into_iter().flatten().all(|left| left == RunEnd::Together));
     assert!(!path.exists());
-}
-
-/// The reason of an earlier attempt is dropped when later attempts find nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reason_of_an_earlier_attempt_is_not_reported_later() {
-    let base = tempfile::tempdir().unwrap();
-    let path = base.path().join("meet");
-    fs::create_dir_all(&path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
-    fs::write(path.join("rank0"), stale(&["127.0.0.1:1"])).unwrap();
-    fs::set_permissions(path.join("rank0"), fs::Permissions::from_mode(0o600)).unwrap();
-    let (sender, mut shown_lines) = tokio::sync::mpsc::unbounded_channel();
-    let progress = move |waiting: &_| drop(sender.send(format!("{waiting}")));
-    let launched = launched(1, 2, Rendezvous::Directory(path.clone()));
-    let settings = Settings {
-        deadline: Duration::from_secs(10),
-        progress: Box::new(progress),
-        ..settings(launched, None)
-    };
-    let joining = tokio::spawn(RendezvousSteps::join(settings));
-    let first = shown_lines.recv().await.unwrap();
-    assert!(first.contains("cannot connect"), "{first}");
-    fs::remove_file(path.join("rank0")).unwrap();
-    let error = joining.await.unwrap().unwrap_err().to_string();
-    assert!(
-        error.contains("within 10 s; check whether it was started, and whether it uses the same"),
-        "{error}"
-    );
 }
 
 /// Rank 0 sends to rank 1 at the moment at which that one sends its reason for giving up and

@@ -1,5 +1,8 @@
 //! A job of simulated ranks, and the steps of each rank.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +104,18 @@ impl Job {
     pub fn stores(&self) -> Vec<StoreId> {
         (0..self.size).map(StoreId).collect()
     }
+}
+
+/// Writes the notice of a dead run, with its addresses, into a rendezvous directory.
+pub fn leave_notice(directory: &Path, addresses: &[&str]) {
+    let addresses: Vec<_> = addresses.iter().map(|address| format!("{address:?}")).collect();
+    let addresses = addresses.join(",");
+    let notice = format!(r#"{{"instance":1,"addresses":[{addresses}],"token":"{OTHER_TOKEN}"}}"#);
+    let path = directory.join("rank0");
+    fs::create_dir_all(directory).unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(&path, notice).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 pub const CATALOG: &[u8] = b"a catalog";

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foreread_tier_testing::until;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -262,10 +263,7 @@ fn event_streams_are_bounded_and_free_their_place() {
     assert_eq!(open().1, "HTTP/1.1 503");
     assert_eq!(served.get("/api/v1/status").status, 200);
     drop(streams);
-    // Within a second, when the next events are sent.
-    while open().1 != "HTTP/1.1 200" {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    until("a place is free, when the next events are sent", || open().1 == "HTTP/1.1 200");
 }
 
 #[test]

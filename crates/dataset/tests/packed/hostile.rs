@@ -341,7 +341,7 @@ fn corpus_is_parsed_or_refused() {
         let name = NAMES.into_iter().find(|name| Format::of_shard(name) == Some(format)).unwrap();
         let began = Instant::now();
         let _ = answers(name, bytes);
-        assert!(began.elapsed() < Duration::from_secs(30), "{}", path.display());
+        assert!(began.elapsed() < Duration::from_secs(300), "{}", path.display());
     }
 }
 

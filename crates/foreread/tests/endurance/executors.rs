@@ -19,7 +19,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
 
 /// The timeout of a test that hangs: longer than any call takes.
-const FOREVER: Duration = Duration::from_secs(120);
+const FOREVER: Duration = Duration::from_secs(300);
 
 const SAMPLES: u64 = 60;
 const BATCHES: usize = 10;

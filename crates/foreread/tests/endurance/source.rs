@@ -1,7 +1,7 @@
 //! Samples by id: any request after any announcement gets the right samples.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread::{Memory, Source};
 use foreread_tier_testing::{FakeOrigin, TestRandom};
@@ -10,20 +10,18 @@ use foreread_types::SampleId;
 use crate::small::{builder, origin, shuffled};
 
 /// The timeout of a test that hangs: longer than any call takes.
-const FOREVER: Duration = Duration::from_secs(60);
+const FOREVER: Duration = Duration::from_secs(300);
 
 /// Requests samples and checks that each arrives once, with its bytes.
 #[track_caller]
 fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
     let (mut requested, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
-    let began = Instant::now();
     while !missing.is_empty() {
-        assert!(began.elapsed() < FOREVER, "{missing:?} of {ids:?} never came");
-        let Some((at, came)) = requested.wait(Duration::from_millis(50)) else { continue };
+        let Some((at, came)) = requested.wait(FOREVER) else { panic!("{missing:?} of {ids:?} never came") };
         assert!(missing.remove(&at), "{at} came twice");
         assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])), "sample {}", ids[at]);
     }
-    assert!(requested.wait(Duration::from_millis(1)).is_none());
+    assert!(requested.wait(FOREVER).is_none());
     assert_eq!(requested.remaining(), 0);
 }
 

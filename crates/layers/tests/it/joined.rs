@@ -20,6 +20,9 @@ use tokio::time::Instant;
 
 const SHARD: u64 = 1_000_000;
 
+/// After this time, a read hangs.
+const HANG: Duration = Duration::from_secs(300);
+
 fn range(origin: &FakeOrigin, id: u64, shard: u64, start: u64, length: u64) -> ReadRequest {
     let key = SampleKey::new(DatasetId(0), SampleId(id));
     let object: Object = origin.object(SampleId(shard));
@@ -30,13 +33,14 @@ fn places(count: usize) -> Limit {
     Limit::new(std::num::NonZeroUsize::new(count).unwrap())
 }
 
-/// The first call of `read` takes a while, like any call of a descheduled thread.
+/// The first call of `read` takes until it is released, like a call of a descheduled thread.
 #[derive(Debug)]
 struct Slow {
     inner: FakeOrigin,
     is_first: AtomicBool,
     reads: AtomicU64,
     inside: Mutex<mpsc::Sender<()>>,
+    release: Mutex<mpsc::Receiver<()>>,
 }
 
 impl Tier for Slow {
@@ -52,7 +56,7 @@ impl Tier for Slow {
         self.reads.fetch_add(1, Ordering::SeqCst);
         if self.is_first.swap(false, Ordering::SeqCst) {
             self.inside.lock().unwrap().send(()).unwrap();
-            std::thread::sleep(Duration::from_millis(300));
+            self.release.lock().unwrap().recv().unwrap();
         }
         self.inner.read(request)
     }
@@ -81,22 +85,25 @@ impl OriginTier for Slow {
 /// It waited for a slot that its separate read held, and no task polled that read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn read_submitted_by_another_task_is_answered() {
-    let (inside, is_inside) = mpsc::channel();
+    let ((inside, is_inside), (released, release)) = (mpsc::channel(), mpsc::channel());
     let origin = FakeOrigin::uniform(3, SHARD);
     let slow = Arc::new(Slow {
         inner: origin.clone(),
         is_first: true.into(),
         reads: AtomicU64::new(0),
         inside: Mutex::new(inside),
+        release: Mutex::new(release),
     });
     let limit = places(1);
     let stack = Stack::bare().with_merge(Some(MergePolicy::default())).with_limit(Some(limit.clone()));
     let tier = stack.wrap(Arc::clone(&slow) as Arc<dyn OriginTier>);
-    let read = tier.read(Arc::new(range(&origin, 0, 0, 0, 1000)));
+    let mut read = tier.read(Arc::new(range(&origin, 0, 0, 0, 1000)));
     let other = Arc::clone(&tier);
     let other = std::thread::spawn(move || other.submit());
     is_inside.recv().unwrap();
-    let answer = tokio::time::timeout(Duration::from_secs(5), read).await;
+    assert!(futures::poll!(&mut read).is_pending());
+    released.send(()).unwrap();
+    let answer = tokio::time::timeout(HANG, read).await;
     let (taken, waiting) = (limit.taken(), limit.waiting());
     other.join().unwrap();
     let answer = answer.unwrap_or_else(|_| panic!("no answer; {taken} place taken, {waiting} waiting"));
@@ -118,10 +125,7 @@ async fn together(tier: Arc<dyn OriginTier>, origin: &FakeOrigin, tasks: u64, ro
         })
         .collect();
     for task in tasks {
-        match tokio::time::timeout(Duration::from_secs(30), task).await {
-            Ok(done) => done.unwrap(),
-            Err(_) => panic!("it hangs"),
-        }
+        tokio::time::timeout(HANG, task).await.expect("it hangs").unwrap();
     }
 }
 

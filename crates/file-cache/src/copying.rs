@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foreread_preload::layout::{copy_mode, copy_name};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps};
@@ -69,7 +70,6 @@ impl NewCopy {
             Err(errno) => return Err(errno.into()),
         }
         // Some file systems have no files without a name.
-        use std::sync::atomic::{AtomicU64, Ordering};
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = directory.join(format!("new-{}-{number}", std::process::id()));
@@ -99,12 +99,13 @@ impl Drop for NewCopy {
     }
 }
 
-/// Copies a file, and returns what the table has to know of it.
+/// Copies a file, adds its bytes to `done` meanwhile, and returns what the table has to know of it.
 pub(crate) fn copy(
     original: &Original,
     path: &Path,
     copies: &Path,
     (hash, generation): (u64, u32),
+    done: &AtomicU64,
 ) -> Result<EarlierCopy, CopyFailure> {
     let to = copy_path(copies, hash, generation);
     let folder = to.parent().unwrap_or(copies);
@@ -114,7 +115,7 @@ pub(crate) fn copy(
     }
     let copy = NewCopy::create(folder)?;
     allocate(&copy.file, original.identity.size)?;
-    let crc32c = copy_bytes(original, path, &copy.file)?;
+    let crc32c = copy_bytes(original, path, &copy.file, done)?;
     if !original.is_same(path) {
         return Err(CopyFailure::Unfit(Unfit::Changed));
     }
@@ -145,7 +146,7 @@ fn allocate(to: &File, size: u64) -> Result<(), CopyFailure> {
 }
 
 /// Copies the bytes, and returns their checksum.
-fn copy_bytes(original: &Original, path: &Path, to: &File) -> Result<u32, CopyFailure> {
+fn copy_bytes(original: &Original, path: &Path, to: &File, done: &AtomicU64) -> Result<u32, CopyFailure> {
     let (size, mut crc) = (original.identity.size, 0);
     let mut piece = vec![0_u8; PIECE.min(size as usize)];
     let mut at = 0;
@@ -163,6 +164,7 @@ fn copy_bytes(original: &Original, path: &Path, to: &File) -> Result<u32, CopyFa
         crc = crc32c::crc32c_append(crc, &piece[..length]);
         to.write_all_at(&piece[..length], at)?;
         at += length as u64;
+        done.fetch_add(length as u64, Ordering::Relaxed);
     }
     Ok(crc)
 }

@@ -413,7 +413,7 @@ fn copy_file(shared: &HostShared, job: &CopyJob) {
         }
         state.copies_path().to_owned()
     };
-    let made = copy(&original, &job.path, &copies, (job.hash, job.generation));
+    let made = copy(&original, &job.path, &copies, (job.hash, job.generation), &job.done);
     if shared.has_ended() {
         // Copies in memory may have been removed by now.
         return remove_copy(&copies, job.hash, job.generation);

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use foreread_local::disk::SharedRoom;
@@ -75,7 +76,7 @@ struct HostFile {
     is_link: bool,
     /// Whether the kernel keeps its pages over opens. If not, programs wait for its copy.
     keeps_pages: bool,
-    /// Whether this epoch reads the original, so that no copy is made next to it.
+    /// Whether a program is reading the original, so that no copy is made next to it.
     is_left: bool,
     /// The bytes of its copy, while programs wait for it.
     awaited: u64,
@@ -115,6 +116,8 @@ pub(crate) struct CopyJob {
     renames: u64,
     /// Whether it is made because a program waits for it.
     is_asked: bool,
+    /// The bytes that were copied, to which this copy adds its own.
+    pub(crate) done: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -142,8 +145,6 @@ pub(crate) struct HostState {
     awaited: Awaited,
     /// From when on programs ask for copies again.
     asks_from: Instant,
-    /// The epoch in which programs were last let ask.
-    asked_epoch: u64,
     /// The fewest bytes that the budget of writes did not have, and the time of the next try.
     lacking: Option<(u64, Instant)>,
     /// Copies that no program finds any more, and that were in use: names and bytes. They take
@@ -190,7 +191,6 @@ impl HostState {
             any_from: now,
             awaited: Awaited::new(now),
             asks_from: now,
-            asked_epoch: 0,
             lacking: None,
             leaving: VecDeque::new(),
             counts,
@@ -217,7 +217,7 @@ impl HostState {
             self.counts.left_out += 1;
             return None;
         };
-        let (number, file_keeps_pages) = (self.files.len() as u32, file.keeps_pages);
+        let number = self.files.len() as u32;
         self.by_hash.insert(file.hash, number);
         self.choice.add(number);
         self.files.push(HostFile {
@@ -233,7 +233,6 @@ impl HostState {
             is_counted: [false; 2],
         });
         self.counts.files += 1;
-        self.awaited.may_ask |= !file_keeps_pages;
         self.let_ask(number);
         Some(number)
     }
@@ -296,6 +295,7 @@ impl HostState {
                     self.doubts.push_back(number);
                 }
                 self.choice.opened(number);
+                self.let_ask(number);
             }
             // What becomes of the open follows.
             OpenKind::Asked => self.asked(number),
@@ -312,7 +312,6 @@ impl HostState {
             }
             OpenKind::Renamed | OpenKind::Unknown | OpenKind::Refused | OpenKind::Elsewhere => {}
         }
-        self.let_all_ask();
     }
 
     /// Removes the copy of a file, which may be in use.
@@ -323,6 +322,7 @@ impl HostState {
         let hash = self.hash_of(number);
         self.leave(hash, &copy);
         self.choice.lost(number);
+        self.let_ask(number);
         self.counts.copies -= 1;
     }
 
@@ -406,19 +406,24 @@ impl HostState {
                 self.choice.wait(copy.file);
                 return None;
             }
-            let file = &self.files[copy.file as usize];
+            if copy.is_ahead && !self.may_copy_ahead(copy.file) {
+                self.wait_ahead(copy.file);
+                return None;
+            }
+            let file = &mut self.files[copy.file as usize];
             if self.table.is_marked(file.place) {
                 self.choice.refuse(copy.file);
                 continue;
             }
-            if !copy.is_ahead && file.is_left {
-                // The program reads it. A later epoch copies it ahead.
+            if !copy.is_ahead && std::mem::take(&mut file.is_left) {
+                // The program reads it. Its next open waits for the copy.
                 self.choice.copied(copy.file, false);
                 continue;
             }
             // Before the original is opened: without room or budget, that would be in vain.
+            let bytes = file.bytes;
             let lack = match copy.is_ahead {
-                false if !self.fits(file.bytes) => Some(Lack::Room),
+                false if !self.fits(bytes) => Some(Lack::Room),
                 _ if !self.has_budget(now) => Some(Lack::Budget),
                 _ => None,
             };
@@ -442,7 +447,8 @@ impl HostState {
         self.generation = (self.generation + 1) % GENERATIONS;
         let path = self.files[copy.file as usize].path.clone();
         let (hash, renames) = (self.hash_of(copy.file), self.table.renames()[0]);
-        CopyJob { copy, path, hash, generation: self.generation, renames, is_asked }
+        let done = Arc::clone(&self.awaited.done);
+        CopyJob { copy, path, hash, generation: self.generation, renames, is_asked, done }
     }
 
     /// A copy is whole.
@@ -452,7 +458,6 @@ impl HostState {
         let file = &mut self.files[job.copy.file as usize];
         self.counts.copied += 1;
         self.counts.copied_bytes += copy.identity.size;
-        self.awaited.copied(copy.identity.size);
         // A directory was renamed meanwhile: the path may mean something else.
         let is_published = is_doubted || self.table.publish(file.place, &copy, file.is_link);
         if is_published && !self.table.is_marked(file.place) && !self.table.is_changed(&copy.identity) {

@@ -11,6 +11,7 @@
 //! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of
 //!   state machines.
 //! * `store`, with the feature `http`: an object store over HTTP, with counts and faults.
+//! * [`until`]: waiting for a condition.
 //! * [`copy_program`]: a copy of a program that can be executed at once.
 //! * [`conformance`]: the contract as functions that every tier's tests call.
 //!
@@ -31,6 +32,7 @@ mod reads;
 mod scheduler;
 mod stored;
 mod trainer;
+mod until;
 
 pub mod conformance;
 #[cfg(feature = "http")]
@@ -48,3 +50,4 @@ pub use reads::{Answered, ReadAll};
 pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;
 pub use trainer::{Trainer, TrainerReport, TrainerStep};
+pub use until::until;

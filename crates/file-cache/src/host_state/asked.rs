@@ -1,13 +1,15 @@
 //! Copies that programs wait for, because the kernel keeps no pages of their files over opens: a
 //! copy next to a program would read the storage a second time.
 //!
-//! In each epoch, a program may ask once for the copy of a file. The answer comes at once: the copy
-//! is coming, or the program reads the original. How long it may take is estimated by the speed of
-//! the copies so far. Where many programs ask at once, some read originals, which later epochs copy
-//! ahead. A file that takes too long by itself is copied next to the program, as elsewhere: it is
+//! A program asks for the copy of a file that it opens. The answer comes at once: the copy is
+//! coming, or the program reads the original. How long it may take is estimated by the speed of the
+//! copies so far. Where many programs ask at once, some read originals: these files are copied at
+//! their next open, or ahead of it. A file that takes too long by itself is copied next to the program, as elsewhere: it is
 //! read twice.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_planner::FileCopy;
@@ -28,7 +30,7 @@ const FIRST_BYTES: u64 = 64 << 20;
 const LEAST_BYTES: u64 = 16 << 20;
 
 /// The shortest time that says something about the speed.
-const SHORTEST: Duration = Duration::from_millis(10);
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// The copies that programs wait for, and the speed of all copies.
 #[derive(Debug)]
@@ -39,40 +41,53 @@ pub(super) struct Awaited {
     bytes: u64,
     /// All copies that are being made.
     jobs: usize,
-    /// Since when there are some without a break, and the bytes that were copied since.
+    /// Since when there are some without a break, and the bytes that were copied since, also of
+    /// copies that are not whole.
     begun: Instant,
-    done: u64,
+    pub(super) done: Arc<AtomicU64>,
+    /// The speed before.
     bytes_per_second: Option<f64>,
-    /// Whether there are files without pages.
-    pub(super) may_ask: bool,
 }
 
 impl Awaited {
     pub(super) fn new(now: Instant) -> Self {
-        let (queue, asked, bytes, jobs, done, may_ask) = Default::default();
-        Self { queue, asked, bytes, jobs, begun: now, done, bytes_per_second: None, may_ask }
+        let (queue, asked, bytes, jobs, done) = Default::default();
+        Self { queue, asked, bytes, jobs, begun: now, done, bytes_per_second: None }
     }
 
     /// A copy begins.
     pub(super) fn begins(&mut self) {
         if self.jobs == 0 {
-            (self.begun, self.done) = (Instant::now(), 0);
+            self.begun = Instant::now();
+            self.done.store(0, Ordering::Relaxed);
         }
         self.jobs += 1;
     }
 
-    /// A copy of so many bytes is whole.
-    pub(super) fn copied(&mut self, bytes: u64) {
-        self.done += bytes;
-        let time = self.begun.elapsed();
-        if time >= SHORTEST {
-            self.bytes_per_second = Some(self.done as f64 / time.as_secs_f64());
+    /// A copy ends.
+    fn ends(&mut self) {
+        self.bytes_per_second = self.speed();
+        self.jobs -= 1;
+    }
+
+    /// The speed of all copies together, in bytes per second.
+    fn speed(&self) -> Option<f64> {
+        let (done, time) = (self.done.load(Ordering::Relaxed), self.begun.elapsed());
+        match self.jobs > 0 && done > 0 && time >= SHORTEST {
+            true => Some(done as f64 / time.as_secs_f64()),
+            false => self.bytes_per_second,
         }
+    }
+
+    /// Whether programs may wait for so many bytes more.
+    fn has_room(&self, bytes: u64) -> bool {
+        let most = self.most();
+        bytes <= most.saturating_sub(self.bytes) || self.bytes == 0 && bytes <= most
     }
 
     /// The bytes that programs may wait for.
     fn most(&self) -> u64 {
-        match self.bytes_per_second {
+        match self.speed() {
             Some(speed) => LEAST_BYTES.max((speed * MOST_WAIT.as_secs_f64()) as u64),
             None => FIRST_BYTES,
         }
@@ -80,26 +95,13 @@ impl Awaited {
 }
 
 impl HostState {
-    /// Lets programs ask for the copy of a file.
+    /// Lets the next program that opens a file wait for its copy.
     pub(crate) fn let_ask(&mut self, number: u32) {
         let is_refused = self.choice.is_refused(number);
-        let file = &mut self.files[number as usize];
-        if !file.keeps_pages && !is_refused && self.table.wait(file.place) == CopyWait::No {
-            file.is_left = false;
+        let file = &self.files[number as usize];
+        let has_none = file.copy.is_none() && !is_refused;
+        if !file.keeps_pages && has_none && self.table.wait(file.place) == CopyWait::No {
             self.table.set_wait(file.place, CopyWait::Ask);
-        }
-    }
-
-    /// Lets programs ask for all copies that are not there, once in each epoch.
-    pub(super) fn let_all_ask(&mut self) {
-        let epoch = self.choice.epoch();
-        if std::mem::replace(&mut self.asked_epoch, epoch) == epoch || !self.awaited.may_ask {
-            return;
-        }
-        for number in 0..self.files.len() as u32 {
-            if self.files[number as usize].copy.is_none() {
-                self.let_ask(number);
-            }
         }
     }
 
@@ -141,6 +143,13 @@ impl HostState {
         [waiting, waiting + self.awaited.asked]
     }
 
+    /// Whether a file may be copied ahead now: programs that open it meanwhile can wait for it, so
+    /// it is read once, or it takes too long in any case.
+    pub(super) fn may_copy_ahead(&self, number: u32) -> bool {
+        let file = &self.files[number as usize];
+        file.keeps_pages || file.bytes > self.awaited.most() || self.awaited.has_room(file.bytes)
+    }
+
     /// A file is being copied ahead, so a program that opens it now waits for the copy.
     pub(super) fn is_coming(&mut self, number: u32) {
         let file = &self.files[number as usize];
@@ -157,19 +166,21 @@ impl HostState {
         if self.table.wait(place) != CopyWait::Coming {
             return true;
         }
-        let most = self.awaited.most();
-        if size <= most.saturating_sub(self.awaited.bytes) || self.awaited.bytes == 0 && size <= most {
+        if self.awaited.has_room(size) {
             self.awaited.bytes += size;
             self.files[number as usize].awaited = size;
             return true;
         }
         self.table.set_wait(place, CopyWait::No);
-        if job.copy.is_ahead || size > most {
+        if size > self.awaited.most() {
             return true;
         }
-        // The program reads it meanwhile.
+        // Programs read it meanwhile.
         self.files[number as usize].is_left = true;
-        self.choice.copied(number, false);
+        match job.copy.is_ahead {
+            true => self.wait_ahead(number),
+            false => self.choice.copied(number, false),
+        }
         false
     }
 
@@ -177,9 +188,11 @@ impl HostState {
     pub(crate) fn answer(&mut self, job: &CopyJob) {
         let file = &mut self.files[job.copy.file as usize];
         self.awaited.bytes -= std::mem::take(&mut file.awaited);
-        self.awaited.jobs -= 1;
+        self.awaited.ends();
         self.awaited.asked -= usize::from(job.is_asked);
-        self.table.set_wait(file.place, CopyWait::No);
+        if self.table.wait(file.place) == CopyWait::Coming {
+            self.table.set_wait(file.place, CopyWait::No);
+        }
     }
 
     /// Tells programs that this host is alive, and whether they may ask for copies.

@@ -21,7 +21,8 @@ const BUDGET_PAUSE: Duration = Duration::from_secs(1);
 /// How long programs do not ask for copies after one found no room or no budget.
 const ASK_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long no file is copied ahead after one found no room.
+/// How long no file is copied ahead after one found no room on the disk, or among the bytes that
+/// programs wait for.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a file has no copy for now.
@@ -162,8 +163,7 @@ impl HostState {
     /// Makes no copy for now.
     pub(super) fn give_up(&mut self, copy: FileCopy, lack: Lack) {
         if copy.is_ahead {
-            self.choice.wait(copy.file);
-            self.ahead_from = Instant::now() + PAUSE;
+            self.wait_ahead(copy.file);
         } else {
             self.choice.copied(copy.file, false);
             self.asks_from = Instant::now() + ASK_PAUSE;
@@ -171,6 +171,12 @@ impl HostState {
         if !copy.is_ahead || matches!(lack, Lack::Budget) {
             self.count(copy.file, lack);
         }
+    }
+
+    /// A file is copied ahead later, and no other one before it.
+    pub(super) fn wait_ahead(&mut self, number: u32) {
+        self.choice.wait(number);
+        self.ahead_from = Instant::now() + PAUSE;
     }
 
     /// Takes `bytes`, for which used copies leave.
@@ -207,6 +213,7 @@ impl HostState {
                 self.room.give_back(footprint(copy.identity.size));
                 self.counts.copies -= 1;
                 self.counts.evicted += 1;
+                self.let_ask(number);
             }
         }
     }

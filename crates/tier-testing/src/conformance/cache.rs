@@ -12,6 +12,9 @@ use futures::FutureExt;
 use super::{assert_bytes, assert_kind, read, tier};
 use crate::{KnownSample, content};
 
+/// What never happened in this time does not happen.
+const NEVER: Duration = Duration::from_secs(300);
+
 /// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB,
 /// and is empty again at the end. Also call it from a test on several threads (`flavor =
 /// "multi_thread"`).
@@ -82,14 +85,18 @@ fn free(cache: &dyn CacheTier) -> u64 {
     held.iter().map(Charge::bytes).sum()
 }
 
-async fn free_becomes(what: &str, cache: &dyn CacheTier, expected: u64) {
-    for _ in 0..1000 {
-        if free(cache) == expected {
-            return;
+/// [`until`](crate::until) for any clock of tokio.
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    assert_eq!(free(cache), expected, "{what}: the room that is free");
+    };
+    assert!(tokio::time::timeout(NEVER, wait).await.is_ok(), "it never happened: {what}");
+}
+
+async fn free_becomes(what: &str, cache: &dyn CacheTier, expected: u64) {
+    until(&format!("{what}: {expected} bytes are free"), async || free(cache) == expected).await;
 }
 
 fn sample(id: u64, size: u64) -> KnownSample {
@@ -268,11 +275,15 @@ async fn a_dropped_store_is_whole_or_nothing(cache: &dyn CacheTier, all: u64) {
                 tokio::task::yield_now().await;
             }
         }
-        tokio::time::sleep(Duration::from_millis(20)).await; // a started store may end
-        match fetch(cache, &known).await {
-            Some(bytes) => assert_eq!(bytes, known.content, "a store that was dropped and kept"),
-            None => free_becomes("a store that was dropped and not kept", cache, all).await,
-        }
+        // A started store may end.
+        let is_whole_or_nothing = async || match fetch(cache, &known).await {
+            Some(bytes) => {
+                assert_eq!(bytes, known.content, "a store that was dropped and kept");
+                true
+            }
+            None => free(cache) == all,
+        };
+        until("a store that was dropped is kept or gives its room back", is_whole_or_nothing).await;
         cache.remove(vec![known.key]).await;
         free_becomes("after a store was dropped", cache, all).await;
     }

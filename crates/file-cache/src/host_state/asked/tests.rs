@@ -88,8 +88,7 @@ fn file_that_takes_too_long_is_copied_next_to_the_program() {
     copied(&mut state, &job, FIRST_BYTES + 1);
     assert_eq!(state.counts().copies, 1);
     // The speed of the copies decides from now on.
-    let speed = state.awaited.bytes_per_second.get_or_insert(1e9);
-    *speed = 1e9;
+    state.awaited.bytes_per_second = Some(1e9);
     state.record(2, OpenKind::Asked);
     let job = state.next_asked().unwrap();
     assert!(state.reserve(&job, 4_000_000_000) && wait(&state, 2) == CopyWait::Coming);
@@ -97,11 +96,32 @@ fn file_that_takes_too_long_is_copied_next_to_the_program() {
     let other = state.next_asked().unwrap();
     assert!(!state.reserve(&other, 4_000_000_000));
     state.answer(&other);
-    // The program that reads it gets no copy next to it.
+    // The program that reads it gets no copy next to it. The next open does not wait for a new
+    // epoch to be noticed: programs open many files at its beginning.
+    assert_eq!(wait(&state, 3), CopyWait::No);
     state.record(3, OpenKind::Absent);
-    assert!(wait(&state, 3) == CopyWait::No && next(&mut state).is_none());
+    assert!(wait(&state, 3) == CopyWait::Ask && next(&mut state).is_none());
     copied(&mut state, &job, 4_000_000_000);
     assert_eq!((state.awaited.bytes, state.awaited.jobs, state.awaited.asked), (0, 0, 0));
+}
+
+#[test]
+fn speed_counts_copies_that_are_not_whole() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut state = with_room(&cache, 1 << 40);
+    state.record(1, OpenKind::Asked);
+    let job = state.next_asked().unwrap();
+    assert_eq!(state.awaited.most(), FIRST_BYTES);
+    job.done.fetch_add(1_000_000_000, Ordering::Relaxed);
+    state.awaited.begun = Instant::now() - Duration::from_secs(10);
+    let most = state.awaited.most();
+    assert!((FIRST_BYTES + 1..=500_000_000).contains(&most), "{most}");
+    copied(&mut state, &job, 0);
+    // It is the speed until the next copies say another one.
+    state.record(2, OpenKind::Asked);
+    let job = state.next_asked().unwrap();
+    let later = state.awaited.most();
+    assert!((FIRST_BYTES + 1..=most).contains(&later) && job.done.load(Ordering::Relaxed) == 0, "{later}");
 }
 
 #[test]
@@ -120,10 +140,8 @@ fn no_more_programs_wait_than_copies_are_made() {
     assert_eq!(state.asked_jobs(), [MOST_ASKED - 1; 2]);
 }
 
-#[test]
-fn file_that_is_copied_ahead_is_waited_for() {
-    let cache = tempfile::tempdir().unwrap();
-    let mut state = with_room(&cache, 1 << 20);
+/// Programs open all files, and the first two again.
+fn epoch_without_copies(state: &mut HostState) {
     for hash in 1..=20 {
         state.record(hash, OpenKind::Asked);
         let asked = state.next_asked().unwrap();
@@ -131,20 +149,57 @@ fn file_that_is_copied_ahead_is_waited_for() {
         state.answer(&asked);
         // It has opened the original.
         state.record(hash, OpenKind::Absent);
-        let next_to_it = next(&mut state).unwrap();
+        let next_to_it = next(state).unwrap();
         state.is_unfit(&next_to_it, Unfit::Fresh);
         state.answer(&next_to_it);
     }
     (1..=2).for_each(|hash| state.record(hash, OpenKind::Absent));
-    let asks = (3..=20).filter(|hash| wait(&state, *hash) == CopyWait::Ask).count();
-    assert_eq!(asks, 18, "each epoch may ask anew");
-    let mut job = next(&mut state).unwrap();
-    while !job.copy.is_ahead {
+}
+
+/// The next copy of a file that no program has opened.
+fn next_ahead(state: &mut HostState) -> CopyJob {
+    loop {
+        let job = next(state).unwrap();
+        if job.copy.is_ahead {
+            return job;
+        }
         state.is_unfit(&job, Unfit::Fresh);
         state.answer(&job);
-        job = next(&mut state).unwrap();
     }
+}
+
+#[test]
+fn file_that_is_copied_ahead_is_waited_for() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut state = with_room(&cache, 1 << 20);
+    epoch_without_copies(&mut state);
+    let asks = (1..=20).filter(|hash| wait(&state, *hash) == CopyWait::Ask).count();
+    assert_eq!(asks, 20, "the next open may ask");
+    let job = next_ahead(&mut state);
     assert_eq!(wait(&state, job.hash), CopyWait::Coming);
     state.record(job.hash, OpenKind::Asked);
     assert!(state.next_asked().is_none(), "it is read once");
+}
+
+#[test]
+fn copy_ahead_that_no_program_could_wait_for_comes_later() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut state = with_room(&cache, 1 << 40);
+    epoch_without_copies(&mut state);
+    state.record(20, OpenKind::Asked);
+    let asked = state.next_asked().unwrap();
+    assert!(state.reserve(&asked, FIRST_BYTES - 10_000));
+    // A size is known when the file was opened, at the earliest.
+    let ahead = next_ahead(&mut state);
+    assert!(!state.reserve(&ahead, 20_000));
+    state.answer(&ahead);
+    assert_eq!(wait(&state, ahead.hash), CopyWait::No, "a program reads the original");
+    state.ahead_from = Instant::now();
+    assert!(next(&mut state).is_none(), "it is not opened again for nothing");
+    // Room for it: it is the next one.
+    copied(&mut state, &asked, FIRST_BYTES - 10_000);
+    state.ahead_from = Instant::now();
+    let again = next(&mut state).unwrap();
+    assert_eq!((again.hash, wait(&state, again.hash)), (ahead.hash, CopyWait::Coming));
+    assert!(state.reserve(&again, 20_000));
 }

@@ -3,9 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc;
 
+use foreread_tier_testing::until;
 use tokio::sync::Semaphore;
 
 use super::*;
+
+/// After this time, an answer never comes.
+pub(super) const HANG: Duration = Duration::from_secs(300);
 
 pub(super) const LENGTH: u64 = 1000;
 /// What a sample takes.
@@ -174,6 +178,22 @@ impl Rig {
         for (id, bytes) in received {
             assert_eq!(bytes.unwrap(), content(SampleId(id)), "sample {id}");
         }
+    }
+
+    /// Has the origin answer so many reads, or all that there are, and returns when their requests
+    /// are answered.
+    pub(super) fn answer_reads(&self, most: u64) {
+        let status = self.store.totals();
+        let open = status.origins.iter().map(|origin| (origin.reading + origin.queued) as u64).sum::<u64>();
+        let after = status.counts.reads + open.min(most);
+        self.origin.gate.add_permits(open.min(most) as usize);
+        // The runtime has one thread, whose next task comes after the answers of the last one.
+        let next_task = || self.runtime.block_on(self.runtime.spawn(std::future::ready(()))).unwrap();
+        until("reads end", || {
+            next_task();
+            self.store.totals().counts.reads >= after
+        });
+        next_task();
     }
 
     /// Ends the runtime, and with it all reads.

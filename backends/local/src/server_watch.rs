@@ -454,6 +454,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: HPC-2
     fn reads_of_silent_servers_are_stalled() {
         let mut watch = watch(32);
         (0..3).for_each(|id| watch.push(job(id, id, Some(id as u32))));

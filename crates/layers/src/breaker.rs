@@ -415,6 +415,7 @@ mod tests {
     }
 
     #[test]
+    // semantics: RANK-21
     fn probe_after_the_wait_decides() {
         let (mut machine, mut now) = (BreakerCore::new(BreakerPolicy::default(), 1), Instant::now());
         let mut epoch = 0;

@@ -46,6 +46,7 @@ use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
 use futures::future::BoxFuture;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
@@ -142,16 +143,21 @@ const PROGRESS_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Durati
 
 /// Runs `work` and sends progress to the other ranks if it takes long. Short work costs no message.
 async fn working<T>(joining: &mut RendezvousSteps, on: &str, work: impl Future<Output = T>) -> T {
-    let (mut work, mut wait) = (std::pin::pin!(work), PROGRESS_INTERVALS.0);
+    let (mut work, mut messages) = (std::pin::pin!(work), progress_interval());
     loop {
         tokio::select! {
             done = &mut work => return done,
-            () = tokio::time::sleep(wait) => {
-                joining.working(on).await;
-                wait = PROGRESS_INTERVALS.1;
-            }
+            _ = messages.tick() => joining.working(on).await,
         }
     }
+}
+
+/// The ticks at which work reports progress that begins now.
+fn progress_interval() -> Interval {
+    let (first, next) = PROGRESS_INTERVALS;
+    let mut ticks = interval_at(Instant::now() + first, next);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 /// Names and values that must be equal on all ranks.
@@ -499,6 +505,21 @@ mod tests {
     use foreread_types::Footprint;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    // semantics: RANK-24
+    async fn long_work_costs_one_message_in_five_seconds() {
+        let (begun, mut messages) = (Instant::now(), progress_interval());
+        for second in [1, 6, 11, 16] {
+            messages.tick().await;
+            assert_eq!(begun.elapsed(), Duration::from_secs(second));
+        }
+        // This rank was stopped: messages are not sent in a burst.
+        tokio::time::advance(Duration::from_secs(60)).await;
+        messages.tick().await;
+        messages.tick().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(16 + 60 + 5));
+    }
 
     /// The names that differ between two tables of inputs.
     fn differing(one: &Cluster, other: &Cluster) -> Vec<String> {

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import foreread
+from waiting import until
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -174,10 +174,7 @@ def serving(
         return subprocess.run(ready, env=environment, capture_output=True, timeout=60).returncode == 0
 
     try:
-        deadline = time.monotonic() + 60
-        while not is_ready():
-            assert time.monotonic() < deadline, f"{container['name']} is not ready"
-            time.sleep(0.1)
+        until(f"{container['name']} is ready", is_ready)
         yield ready
     finally:
         process.terminate()

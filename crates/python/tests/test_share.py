@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 import conftest
 import foreread
 from foreread._native import Source
+from waiting import until
 
 METHODS = ("fork", "spawn", "forkserver")
 WORK = Path(__file__).with_name("share_work.py")
@@ -80,10 +80,7 @@ def line(child: subprocess.Popen[str]) -> str:
 
 def nothing_is_left(child: subprocess.Popen[str], address: str | None, shared: set[str]) -> None:
     """Asserts that an ended session has no process, socket or shared memory."""
-    until = time.monotonic() + HANG
-    while session(child.pid):
-        assert time.monotonic() < until, session(child.pid)
-        time.sleep(0.01)
+    until("the session has ended", lambda: not session(child.pid))
     # The resources of the repeated start and stop are checked in the script.
     assert address is None or address.split(":")[0] not in Path("/proc/net/unix").read_text()
     assert {name for name in os.listdir("/dev/shm") if "foreread" in name} == shared

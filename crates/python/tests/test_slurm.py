@@ -23,6 +23,7 @@ import commands
 import recorded
 import slurm_cluster
 from documents import ROOT
+from waiting import until
 
 # The deadline of a hang, not a measure of speed.
 HANG = 120
@@ -102,10 +103,8 @@ class Job:
         return [line for file in (self.directory / "delivered").iterdir() for line in file.read_text().splitlines()]
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + HANG
-        while not ready():
-            assert time.monotonic() < deadline and self.field("JobState") != "FAILED", self.log()
-            time.sleep(0.2)
+        until("Slurm's job is there", lambda: ready() or self.field("JobState") == "FAILED")
+        assert ready(), self.log()
 
     def start_again(self) -> None:
         """Waits until Slurm has put the job back into the queue, and starts it without Slurm's delay."""
@@ -233,7 +232,7 @@ def check_job(
         done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    until(lambda: status() != {})
+    until("the agent answers", lambda: status() != {})
     settings = {
         "FOREREAD": program,
         "FOREREAD_MEMORY": "16MiB",
@@ -259,8 +258,8 @@ def check_job(
         names = {node["name"].rsplit("-", 1)[0] for node in json.loads((tmp_path / "status-0").read_text())["nodes"]}
         assert names == set(slurm_cluster.NODES)
         # Nothing is left, and nothing stays reserved.
-        until(lambda: status()["nodes"] == [])
-        until(lambda: list((short / "run").iterdir()) == [])
+        until("no other node is known", lambda: status()["nodes"] == [])
+        until("the agents are stopped", lambda: not list((short / "run").iterdir()))
         agent = str(short / "agent" / "node.sock")
         check_control_job(program, site, tokens / "root", agent, tmp_path, environment | variables)
 
@@ -286,15 +285,9 @@ def check_control_job(
         return status["control"]["is_connected"]
 
     try:
-        until(is_connected)
+        until("the agents are connected", is_connected)
     finally:
         subprocess.run([*agent, "stop", "--socket", socket], check=True)
         subprocess.run(["scancel", job.strip()], env=environment, check=True)
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Waits until a condition holds."""
-    deadline = time.monotonic() + HANG
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -7,7 +7,6 @@ import io
 import os
 import tarfile
 import threading
-import time
 import weakref
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ torch = pytest.importorskip("torch")
 import foreread
 from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
 from foreread.torch import DataLoader, Dataset
+from waiting import until
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import DistributedSampler
 
@@ -422,15 +422,10 @@ def test_dropped_loader_ends_its_threads(images: Path, threads: int) -> None:
             left.append(weakref.ref(loader))
             del loader, iterator
         # No garbage collection is needed. Threads finish their current jobs first.
-        until = time.monotonic() + 60
-        while any(loader() is not None for loader in left) or threading.active_count() > before:
-            assert time.monotonic() < until, (left, threading.enumerate())
-            time.sleep(0.05)
+        until("loaders and their threads are gone", lambda: not any(loader() for loader in left) and threading.active_count() <= before)
     finally:
         gc.enable()
-    while len(os.listdir("/proc/self/task")) > native:
-        assert time.monotonic() < until, os.listdir("/proc/self/task")
-        time.sleep(0.05)
+    until("the engines' threads are gone", lambda: len(os.listdir("/proc/self/task")) <= native)
 
 
 def test_million_names_are_checked_quickly(images: Path) -> None:

@@ -26,6 +26,7 @@ from foreread.torch import DataLoader, Dataset, wrap
 from foreread._sample_file import SampleFile
 from torch.utils.data import DataLoader as Plain
 from torch.utils.data import Dataset as AnyDataset
+from waiting import until
 
 
 @pytest.fixture
@@ -397,10 +398,7 @@ def test_epoch_of_few_samples_reads_at_most_two_epochs(images: Path) -> None:
 def test_samples_on_disk_are_not_read_each_epoch(images: Path, tmp_path: Path) -> None:
     with DataLoader(images, 8, memory=0, disk=f"{tmp_path / 'cache'}=50MB", transform=to_tensor, epochs=4) as loader:
         batches(loader)
-        deadline = time.monotonic() + 60
-        while loader.stats().report["disk"]["written"] < SAMPLES:
-            assert time.monotonic() < deadline, "samples are not written"
-            time.sleep(0.01)
+        until("samples are written", lambda: loader.stats().report["disk"]["written"] >= SAMPLES)
         for _ in range(3):
             batches(loader)
         report = loader.stats().report

@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import pickle
 import random
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch_images import SAMPLES, assert_same, batches, folder, generators, imag
 from foreread.torch import wrap
 from foreread.torch._page_cache import PageCachePart
 from torch.utils.data import BatchSampler, ConcatDataset, DataLoader, RandomSampler, Subset
+from waiting import until
 
 
 class Raw(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
@@ -50,13 +49,6 @@ def counts(wrapped: Any) -> dict[str, Any]:
     reader = pages(wrapped)._reader
     assert reader is not None
     return reader.counts()
-
-
-def until(what: str, is_so: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
 
 
 # semantics: PY-4

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch")
 from foreread.torch import Dataset, wrap
 from torch.utils.data import DataLoader
 from torch_images import SAMPLES, assert_same, batches, folder, generators, images, to_tensor  # noqa: F401
+from waiting import until
 
 # The deadline of a hang, not a measure of speed.
 HANG = 120
@@ -116,12 +117,9 @@ def test_starting_and_ending_leaves_nothing(images: Path) -> None:
         cycle((0, 2, 8)[number % 3], CONTEXTS[number // 3 % len(CONTEXTS)])
         if SOAK and number % 20 == 19:
             print(f"{number + 1} of {CYCLES} cycles: {left()}", flush=True)
-    until = time.monotonic() + HANG
     # Ending threads are gone soon, also those of earlier tests.
-    while any(now > then for now, then in zip(left(), before, strict=True)):
-        assert time.monotonic() < until, (left(), before)
-        time.sleep(0.01)
-    assert tidy(shared), "shared memory is left"
+    until(f"no more is left than {before}", lambda: all(now <= then for now, then in zip(left(), before, strict=True)))
+    nothing_is_left(shared)
 
 
 SCRIPT = """
@@ -148,32 +146,21 @@ def session(images: Path, then: str) -> subprocess.Popen[str]:
     )
 
 
-def tidy(shared: set[str]) -> bool:
-    """Whether no new shared memory is left. Other programs' semaphores vary: names that disappear after a
-    while belong to them."""
-    until = time.monotonic() + HANG
-    while left := set(os.listdir("/dev/shm")) - shared:
-        if time.monotonic() > until:
-            print(left)
-            return False
-        time.sleep(0.1)
-    return True
+def nothing_is_left(shared: set[str]) -> None:
+    """Asserts that no new shared memory is left. Other programs' semaphores vary: names that disappear after a while belong to
+    them."""
+    until("shared memory is gone", lambda: not set(os.listdir("/dev/shm")) - shared)
 
 
-def gone(group: int) -> bool:
+def is_gone(group: int) -> bool:
     """Whether no process of a group is left."""
-    until = time.monotonic() + HANG
-    while time.monotonic() < until:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        # Zombie processes are no longer running.
-        states = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True, check=False).stdout
-        if all(state.startswith("Z") for state in states.split()):
-            return True
-        time.sleep(0.02)
-    return False
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    # Zombie processes are no longer running.
+    states = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True, check=False).stdout
+    return all(state.startswith("Z") for state in states.split())
 
 
 @pytest.mark.parametrize(
@@ -200,8 +187,8 @@ def test_exits_of_every_kind_leave_nothing(images: Path, then: str, send: int | 
         os.killpg(child.pid, signal.SIGKILL)
         pytest.fail("it hangs")
     assert code is None or child.returncode == code, err
-    assert gone(child.pid), "processes are left"
+    until("no process is left", lambda: is_gone(child.pid))
     assert not any("@foreread" in line and str(child.pid) in line for line in Path("/proc/net/unix").read_text().splitlines())
     if send != signal.SIGKILL:
         # Resources of a killed PyTorch are ignored.
-        assert tidy(shared), "shared memory is left"
+        nothing_is_left(shared)

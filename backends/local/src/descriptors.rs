@@ -39,9 +39,9 @@ impl KeptFile {
         Self { file, opened: Instant::now(), checked: AtomicU64::new(0) }
     }
 
-    /// Whether the file has to be checked now. Only one of several callers gets `true`.
-    pub(crate) fn is_due(&self) -> bool {
-        let now = self.opened.elapsed().as_millis() as u64;
+    /// Whether the file has to be checked at `now`. Only one of several callers gets `true`.
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        let now = now.duration_since(self.opened).as_millis() as u64;
         let checked = self.checked.load(Ordering::Relaxed);
         now.saturating_sub(checked) >= CHECK_EVERY.as_millis() as u64
             && self.checked.compare_exchange(checked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -89,5 +89,19 @@ impl KeptFiles {
     pub(crate) fn forget(&self, object: &Object) {
         let closed = lock(&self.0).pop(&FileKey::of(object));
         drop(closed); // outside of the lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    // semantics: HPC-7
+    fn kept_file_is_checked_every_ten_seconds_by_one_caller() {
+        let kept = KeptFile::new(std::fs::File::open("/dev/null").unwrap().into());
+        let is_due = |ms| kept.is_due(kept.opened + Duration::from_millis(ms));
+        assert!(!is_due(9999) && is_due(10_000) && !is_due(10_000));
+        assert!(!is_due(19_999) && is_due(25_000) && !is_due(34_999) && is_due(35_000));
     }
 }

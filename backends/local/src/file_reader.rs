@@ -20,6 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_tier::{Buffers, ErrorKind, ReadRequest, Span, TierError, Version};
@@ -92,7 +93,7 @@ impl FileReader {
             return self.open(path, steps).map(OpenFile::Own).map_err(failed);
         }
         if let Some(kept) = self.kept.get(&request.object) {
-            if !kept.is_due() {
+            if !kept.is_due(Instant::now()) {
                 return Ok(OpenFile::Kept(kept));
             }
             steps.wait(ReadStep::Checking);

@@ -323,7 +323,7 @@ mod tests {
     }
 
     /// A disk whose queue was full dropped samples of units. Each cost a read of the whole unit.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     // semantics: FORMAT-6
     async fn samples_of_units_wait_for_a_busy_cache() {
         let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(50)));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// The samples of a hung disk would stay in memory after the loader.
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn samples_of_units_wait_no_longer_than_the_loader() {
         let cache = Arc::new(Busy(MemoryTier::new(10_000_000), AtomicUsize::new(usize::MAX)));
         let (copies, staging) = (PendingCopies::new(Arc::new(HeapBuffers)), Budget::new(1_000_000));

@@ -17,7 +17,7 @@ use foreread_memory::MemoryTier;
 use foreread_oracle::{Deal, Phase, PhaseKind, Run, Schedule, Shuffle};
 use foreread_planner::{CacheStore, Cluster, Level, LocalPlan, plan};
 use foreread_tier::{ArenaBuffers, CacheTier};
-use foreread_tier_testing::CountingAllocator;
+use foreread_tier_testing::{CountingAllocator, until};
 use foreread_types::{DatasetId, Rank, StoreId};
 use tokio::runtime::Runtime;
 
@@ -125,11 +125,15 @@ impl World {
             warm: false,
         };
         let loader = Loader::start(parts, self.runtime.handle());
-        while let Some(batch) = loader.next_timeout(Duration::from_secs(60)).unwrap() {
+        while let Some(batch) = loader.next_timeout(Duration::from_secs(300)).unwrap() {
             let start = batch.iter().next().map(|(id, _)| id.0 as usize).unwrap();
             assert_eq!(batch.iter().next().unwrap().1[..8], content(start, 8)[..]);
             if batch.index().is_multiple_of(8) {
-                std::thread::sleep(Duration::from_millis(2)); // time to read ahead
+                let mut before = None;
+                until("it reads no further ahead", || {
+                    let staged = loader.staged_bytes();
+                    before.replace(staged) == Some(staged)
+                });
             }
             look(loader.staged_bytes());
         }

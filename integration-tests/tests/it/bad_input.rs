@@ -4,11 +4,10 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::time::Duration;
 
 use foreread_tier_testing::copy_program;
 
-use crate::support::{Samples, content, foreread, number, run};
+use crate::support::{DEADLINE, Samples, content, foreread, number, run};
 
 fn index(samples: &Samples) -> String {
     let catalog = samples.path().join("set.foreread").to_str().unwrap().to_owned();
@@ -35,7 +34,7 @@ fn missing_directory_is_named() {
 fn error_line_is_one_write() {
     // Each write to such a socket is a message.
     let (here, there) = UnixDatagram::pair().unwrap();
-    here.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    here.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut command = foreread(["load", "/no/such/place"]);
     let mut child = command.stderr(OwnedFd::from(there)).spawn().unwrap();
     let mut message = [0; 4096];

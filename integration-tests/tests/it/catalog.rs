@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
-use crate::support::{Samples, foreread, load, number, run, watch};
+use crate::support::{DEADLINE, Samples, foreread, load, number, run, watch};
 
 #[test]
 // semantics: SAMPLE-2
@@ -179,7 +178,7 @@ fn truncated_catalog_ends_a_run_with_its_name() {
         "--compute-ms=1",
     ]);
     let mut truncated = false;
-    let finished = watch(&mut load, Duration::from_secs(120), |process| {
+    let finished = watch(&mut load, DEADLINE, |process| {
         if !truncated && reads_samples(process) {
             fs::OpenOptions::new().write(true).open(&catalog).unwrap().set_len(0).unwrap();
             truncated = true;

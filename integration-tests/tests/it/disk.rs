@@ -5,6 +5,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use foreread_tier_testing::until;
+
 use crate::support::{
     Samples, TestRandom, assert_digests, cache_root, content, disk, foreread, four_thousand, load, number,
     run, taken, times,
@@ -105,19 +107,25 @@ fn killed_run_leaves_only_whole_samples() {
         }
         let disk = disk(directory.path(), 6_000_000);
         let target = samples.path().to_str().unwrap();
-        let mut child =
-            foreread(["load", target, "--epochs=50", "--look-ahead=1MB", "--compute-ms=1", &disk])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .unwrap();
+        let mut child = foreread([
+            "load",
+            target,
+            "--epochs=50",
+            "--look-ahead=1MB",
+            "--batch-size=8",
+            "--compute-ms=2",
+            &disk,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
         if afresh {
-            let (began, when) = (std::time::Instant::now(), draw.below(150));
-            while listed(directory.path()) <= when {
-                assert!(began.elapsed() < Duration::from_secs(60), "the run writes nothing");
+            let when = draw.below(150);
+            until("the run writes samples", || {
                 assert!(child.try_wait().unwrap().is_none(), "the run has ended");
-                std::thread::sleep(Duration::from_micros(200));
-            }
+                listed(directory.path()) > when
+            });
         }
         std::thread::sleep(Duration::from_micros(draw.below(if afresh { 2_000 } else { 200_000 })));
         child.kill().unwrap();
@@ -137,7 +145,7 @@ fn killed_run_leaves_only_whole_samples() {
 }
 
 /// The number of entries in the index of a directory's only cache.
-fn listed(directory: &Path) -> u64 {
+pub fn listed(directory: &Path) -> u64 {
     let places = fs::read_dir(cache_root(directory)).into_iter().flatten().flatten();
     let indexes = places.filter_map(|place| fs::metadata(place.path().join("index")).ok());
     indexes.map(|index| index.len().saturating_sub(64) / 20).sum()
@@ -192,10 +200,9 @@ fn caches_are_listed_and_cleaned_unless_in_use() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let began = std::time::Instant::now();
-    while !run(&mut foreread(["cache", "list", path])).ok().contains(&format!("process {}", user.id())) {
-        assert!(began.elapsed() < Duration::from_secs(20), "the run never took the directory");
-    }
+    until("the run owns the directory", || {
+        run(&mut foreread(["cache", "list", path])).ok().contains(&format!("process {}", user.id()))
+    });
     let kept = run(&mut foreread(["cache", "clean", path, "--all"])).ok();
     assert!(kept.starts_with("skipped ") && kept.contains(&format!("process {}", user.id())), "{kept}");
     // A second run on the same directory only reads.

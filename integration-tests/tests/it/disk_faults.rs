@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use foreread_tier_testing::copy_program;
+use foreread_tier_testing::{copy_program, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    Samples, TestRandom, assert_digests, binary, cache_root, disk, foreread, load, number, run, taken, times,
-    watch,
+    DEADLINE, Samples, TestRandom, assert_digests, binary, cache_root, disk, foreread, load, number, run,
+    taken, times, watch,
 };
 
 const SAMPLES: u64 = 100;
@@ -49,7 +49,7 @@ impl Cache {
     #[track_caller]
     fn load_while(&self, arguments: &[&str], mut happens: impl FnMut(u32)) -> Value {
         let mut most = 0;
-        let report = watch(&mut self.command(arguments), Duration::from_secs(120), |process| {
+        let report = watch(&mut self.command(arguments), DEADLINE, |process| {
             happens(process);
             most = most.max(taken(self.directory.path()));
         });
@@ -287,14 +287,10 @@ fn two_runs_on_one_directory_share_it() {
     let out = tempfile::NamedTempFile::new().unwrap();
     let mut first =
         run_of("--epochs=12").stdout(out.reopen().unwrap()).stderr(Stdio::inherit()).spawn().unwrap();
-    let began = Instant::now();
-    while taken(directory.path()) < room / 2 {
-        assert!(began.elapsed() < Duration::from_secs(60), "the first run writes nothing");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("the first run fills half of its room", || taken(directory.path()) >= room / 2);
     let mut most = 0;
     let mut alone = true;
-    let second = watch(&mut run_of("--epochs=2"), Duration::from_secs(120), |_| {
+    let second = watch(&mut run_of("--epochs=2"), DEADLINE, |_| {
         most = most.max(taken(directory.path()));
         alone &= first.try_wait().unwrap().is_some();
     });

@@ -139,7 +139,7 @@ fn resources_stay_flat_over_epochs_larger_than_the_caches() {
     let began = Instant::now();
     let mut most = [Peaks::default(); 4];
     let (mut looked, mut printed) = (began, began);
-    let finished = watch(&mut command, Duration::from_secs(times(120, 7200)), |process| {
+    let finished = watch(&mut command, Duration::from_secs(times(300, 7200)), |process| {
         if looked.elapsed() < every {
             return;
         }

@@ -17,7 +17,7 @@ use sha2::Sha256;
 use crate::support::{Samples, assert_digests, foreread, needed, number, output, run};
 
 /// The timeout of the emulator's answers.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 const ACCOUNT: &str = "devstoreaccount1";
 

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use rustix::process::{Pid, test_kill_process};
 
-use crate::agent_node::{Node, Running, TAKEN, digests, eventually};
+use foreread_tier_testing::until;
+
+use crate::agent_node::{Node, Running, TAKEN, digests};
 use crate::support::{binary, needed, number, run};
 
 /// Makes a group with `$LIMIT` bytes, starts an agent in it, and removes the group when that has
@@ -58,8 +60,8 @@ fn agent_beyond_its_memory_cgroup_costs_no_sample() {
     // A job of another group, so the kernel can end the agent alone.
     let job = Running::start(node.job(&arguments));
     let process = Pid::from_raw(node.process as i32).unwrap();
-    eventually("the kernel ends the agent", || test_kill_process(process).is_err());
-    eventually("it notices", || job.errors().contains("the node's agent has ended"));
+    until("the kernel ends the agent", || test_kill_process(process).is_err());
+    until("it notices", || job.errors().contains("the node's agent has ended"));
     let report = job.report();
     assert_eq!(digests(&report), expected);
     assert!(number(&report, "/agent/samples") > 0, "the agent was used");

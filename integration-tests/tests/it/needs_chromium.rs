@@ -9,7 +9,9 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::agent_http::{ShownAgent, eventually};
+use foreread_tier_testing::until;
+
+use crate::agent_http::ShownAgent;
 use crate::agent_node::Running;
 use crate::control::Cluster;
 use crate::support::{needed, run};
@@ -136,7 +138,7 @@ fn lost_connection_is_shown_and_made_again() {
     // The next agent has another token.
     let address = agent.address().to_string();
     agent.signal(Signal::KILL);
-    eventually("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
+    until("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
     browser.until("document.body.dataset.connection === 'lost'");
     agent.restart(&address);
     browser.until(&format!("{connection}.includes('foreread agent status')"));

@@ -5,12 +5,11 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Finished, Samples, assert_digests, binary, clean, needed, number, watch};
+use crate::support::{DEADLINE, Finished, Samples, assert_digests, binary, clean, needed, number, watch};
 
 /// A dataset of 20 MB, a directory `mounted` as mount point, and the prefix of commands.
 pub struct MountedDataset {
@@ -35,7 +34,7 @@ impl MountedDataset {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).args(["sh", "-c", &format!("set -e\n{load}\n{script}")]).arg(binary());
         clean(&mut command).env("DATASET", self.samples.path()).current_dir(self.directory.path());
-        watch(&mut command, Duration::from_secs(120), |_| ())
+        watch(&mut command, DEADLINE, |_| ())
     }
 
     /// The reports that a script's runs printed, with the right digests.

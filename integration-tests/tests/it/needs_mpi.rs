@@ -4,12 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Samples, binary, clean, four_thousand, needed, number, order, watch};
+use crate::support::{DEADLINE, Samples, binary, clean, four_thousand, needed, number, order, watch};
 
 const LIMIT: u64 = 100_000_000;
 
@@ -24,7 +23,7 @@ fn mpirun(ranks: u32, samples: &Samples, arguments: &[&str]) -> Vec<Value> {
     let file = reports.path().join("%r");
     command.arg(binary()).arg("load").arg(samples.path()).arg("--report-file").arg(&file).args(arguments);
     clean(&mut command).current_dir(std::env::temp_dir());
-    watch(&mut command, Duration::from_secs(120), |_| ()).ok();
+    watch(&mut command, DEADLINE, |_| ()).ok();
     let report = |rank: u32| {
         let text = std::fs::read_to_string(reports.path().join(rank.to_string())).unwrap();
         let report: Value = serde_json::from_str(&text).unwrap();

@@ -7,16 +7,15 @@
 mod cluster;
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::ranks::assert_digests;
-use crate::support::{Finished, Samples, binary, clean, content, needed, number, watch};
+use crate::support::{DEADLINE, Finished, Samples, binary, clean, content, needed, number, watch};
 
 /// `$MACHINES` machines `n0`, `n1`, ... at 10.7.0.1 and up on one bridge, by default three. `on N
 /// COMMAND` runs on one of them. `rank N ARGUMENTS` is a rank of a run of `$RANKS` that writes its
-/// report to `report-N`.
+/// report to `report-N`. `until_epoch N EPOCH` waits for the rank's first batch of an epoch.
 pub(crate) const MACHINES: &str = r#"
 set -e
 ip link set lo up
@@ -41,6 +40,7 @@ rank() {
     RANK=$n WORLD_SIZE=$RANKS FOREREAD_MEET=10.7.0.1:29000 FOREREAD_TOKEN=b7e1c95a03f64d2893ab5c17e0d68f42 \
         exec ip netns exec n$n "$FOREREAD" load "$DATASET" --report json "$@" > report-$n 2> printed-$n
 }
+until_epoch() { until grep -q "first batch epoch=$2 " printed-$1; do sleep 0.05; done; }
 "#;
 
 /// The words that make a namespace for networks.
@@ -70,8 +70,9 @@ impl Network {
             .env("DATASET", self.samples.path())
             .env("FOREREAD", binary())
             .env("RANKS", ranks.to_string())
+            .env("RUST_LOG", "warn,foreread_cli=debug")
             .current_dir(self.directory.path());
-        watch(&mut command, Duration::from_secs(150), |_| ())
+        watch(&mut command, DEADLINE, |_| ())
     }
 
     fn report(&self, rank: u32) -> Value {
@@ -83,15 +84,16 @@ impl Network {
             .unwrap_or_else(|_| panic!("rank {rank} printed {report}{}", read("printed")))
     }
 
-    /// Asserts that each rank delivered its order, and that only the ranks `but` waited for two
-    /// seconds. Returns the total reads from the origin.
+    /// Asserts that each rank delivered its order, and that only the ranks `but` waited for a lost
+    /// one. Returns the total reads from the origin.
     #[track_caller]
     fn assert_well(&self, ranks: u32, but: &[u32]) -> u64 {
         let reports: Vec<Value> = (0..ranks).map(|rank| self.report(rank)).collect();
         assert_digests(&self.samples, &reports);
         for (rank, report) in (0..).zip(&reports).filter(|(rank, _)| !but.contains(rank)) {
-            // Two seconds of waiting for a lost rank, and those for a machine with other work.
-            assert!(longest_stall(report) < 3.0, "rank {rank} waited {} s", longest_stall(report));
+            // A rank that waits for a lost one waits half a minute. That it waits two seconds at
+            // most is shown on a simulated network, because this machine may have other work.
+            assert!(longest_stall(report) < 20.0, "rank {rank} waited {} s", longest_stall(report));
         }
         reports.iter().map(|report| number(report, "/origin_bytes")).sum()
     }
@@ -112,9 +114,8 @@ fn disconnected_rank_does_not_delay_others() {
     let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & done\n\
-         sleep 3\n\
+         until_epoch 2 1\n\
          ip link set outer2 down\n\
-         sleep 2\n\
          wait\n"
     );
     network.run(3, &script);
@@ -132,9 +133,9 @@ fn killed_and_restarted_ranks_cost_reads_only() {
     let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
-         sleep 3\n\
+         until_epoch 2 1\n\
          kill -9 $pid2\n\
-         sleep 1\n\
+         wait $pid2 || true\n\
          rank 2 {RUN} &\n\
          wait\n"
     );
@@ -149,13 +150,13 @@ fn killed_and_restarted_ranks_cost_reads_only() {
 #[test]
 #[ignore = "needs network namespaces"]
 // semantics: RANK-16
-fn rank_stopped_for_twenty_seconds_does_not_delay_others() {
+fn rank_stopped_until_others_end_does_not_delay_them() {
     let network = Network::new(Samples::awkward(1500, 40_000));
     let script = format!(
         "for n in 0 1 2; do rank $n {RUN} & eval pid$n=$!; done\n\
-         sleep 3\n\
+         until_epoch 1 1\n\
          kill -STOP $pid1\n\
-         sleep 20\n\
+         wait $pid0 $pid2\n\
          kill -CONT $pid1\n\
          wait\n"
     );
@@ -180,9 +181,9 @@ fn restarted_host_does_not_shrink_the_disk() {
                 --disk "$PWD/disk$((n / 2))=8MB" > report-$n 2> printed-$n
         }
         for n in 0 1 2 3; do member $n & eval pid$n=$!; done
-        sleep 4
+        until_epoch 2 3
         kill -9 $pid2
-        sleep 1
+        wait $pid2 || true
         member 2 &
         wait
         "$FOREREAD" load "$DATASET" --report json --memory 0 --epochs 1 --digest --disk "$PWD/disk1=8MB" > report-4
@@ -287,7 +288,7 @@ fn agent_that_dies_under_ranks_of_two_nodes_costs_reads_only() {
         for n in 0 1 2 3; do member $n & done
         on 0 "$FOREREAD" load "$DATASET" --report json --epochs 3 --seed 9 --digest --compute-ms 20 \
             --look-ahead 512KiB --agent "$PWD/agent0/node.sock" > report-4 2> printed-4 &
-        sleep 1
+        for n in 0 1 2 3 4; do until_epoch $n 1; done
         killed=$("$FOREREAD" agent status --report json --socket "$PWD/agent1/node.sock" | \
             sed 's/{"process":\([0-9]*\).*/\1/')
         kill -9 $killed

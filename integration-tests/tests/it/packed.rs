@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use crate::s3::{at, kill};
-use crate::support::{content, foreread, number, order, run, watch};
+use crate::support::{DEADLINE, content, foreread, number, order, run, watch};
 
 /// A shard written by another program (`crates/dataset/tests/files`).
 fn made(name: &str) -> Vec<u8> {
@@ -338,7 +338,7 @@ fn killed_shard_indexing_resumes() {
     let lines = || fs::read_to_string(&kept).map_or(0, |text| text.lines().count() as u64);
     let arguments = ["index", "s3://train/s", "-o", catalog.to_str().unwrap()];
     store.set_latency(Duration::from_millis(40));
-    let killed = watch(&mut at(&store, &arguments), Duration::from_secs(100), |process| {
+    let killed = watch(&mut at(&store, &arguments), DEADLINE, |process| {
         if lines() > 602 {
             kill(process);
         }

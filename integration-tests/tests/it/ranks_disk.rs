@@ -3,10 +3,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Duration;
 
+use foreread_tier_testing::until;
 use serde_json::Value;
 
+use crate::disk::listed;
 use crate::ranks::{RankJob, assert_digests, ids};
 use crate::support::{Samples, disk, load, number};
 
@@ -75,8 +76,7 @@ fn host_of_the_disk_may_die_and_the_next_run_finds_it() {
     let more = arguments(&["--epochs", "5", "--digest", &disk]);
     let job = RankJob::new(3, &samples, &more);
     let mut ranks = job.all();
-    ranks[1].wait_for_first_batch();
-    std::thread::sleep(Duration::from_millis(600));
+    until("half of the samples are on the disk", || listed(&directory.path().join("disk")) >= 200);
     ranks[0].signal("-KILL");
     let reports: Vec<Value> = ranks.drain(1..).map(|rank| rank.wait().json()).collect();
     for (rank, report) in (1..).zip(&reports) {

@@ -10,7 +10,7 @@ use foreread_tier_testing::store::{Fault, HttpStore, Kind, ListingOrder, Numbere
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Samples, assert_digests, clean, foreread, number, run, watch};
+use crate::support::{DEADLINE, Samples, assert_digests, clean, foreread, number, run, watch};
 
 /// A secret that must never be printed, like its key.
 pub const SECRET: &str = "hush-hush-secret";
@@ -279,7 +279,7 @@ fn killed_listing_resumes() {
     // The last pages never come.
     store.on(Kind::List, from(pages * 9 / 10), Fault::StallHeaders(Duration::from_secs(600)));
     let partial = directory.path().join("broken.partial");
-    let killed = watch(&mut index(&name("broken")), Duration::from_secs(120), |process| {
+    let killed = watch(&mut index(&name("broken")), DEADLINE, |process| {
         if fs::metadata(&partial).is_ok_and(|file| file.len() > 4 << 20) {
             kill(process);
         }
@@ -308,7 +308,7 @@ fn second_index_of_one_output_names_the_first() {
     let index = || at(&store, &["index", "s3://train", "-o", file.to_str().unwrap()]);
     store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
     let mut second = None;
-    let killed = watch(&mut index(), Duration::from_secs(120), |process| {
+    let killed = watch(&mut index(), DEADLINE, |process| {
         if second.is_none() && store.requests().list > 9 {
             second = Some((process, run(&mut index())));
             kill(process);
@@ -366,7 +366,7 @@ fn bucket_in_any_order_is_listed_whole_in_40_requests() {
             // Killed between its pages, and restarted.
             store.on(Kind::List, from(9), Fault::StallHeaders(Duration::from_secs(600)));
             store.reset();
-            let killed = watch(&mut index, Duration::from_secs(120), |process| {
+            let killed = watch(&mut index, DEADLINE, |process| {
                 if store.requests().list > 9 {
                     kill(process);
                 }

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use foreread_tier_testing::until;
 use serde_json::Value;
 
-use crate::support::{Finished, Samples, TestRandom, foreread, load, run, times, watch};
+use crate::ranks::Rank;
+use crate::support::{Samples, TestRandom, foreread, load, run, times};
 
 /// The delivered samples of each pass: epoch, phase, ids in order.
 pub type Passes = Vec<(u64, String, Vec<u64>)>;
@@ -103,11 +105,7 @@ fn run_terminated_anywhere_resumes() {
 /// A run that takes minutes. When this returns, it handles signals.
 fn started(command: &mut Command, state: &Path) -> Child {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    while !state.exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "the run has not started");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("the run starts", || state.exists());
     child
 }
 
@@ -130,20 +128,18 @@ fn second_run_with_a_state_file_is_refused() {
     assert_eq!(names, 2, "a lock file was left");
 }
 
-/// Sends SIGTERM after the first state, twice at once, as launchers do that signal a process and
-/// its group. The second one ended the run without its state.
-fn terminated(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> Finished {
-    let mut is_sent = false;
+/// Sends SIGTERM after the first epoch, twice at once, as launchers do that signal a process and
+/// its group. The second one ended the run without its state. Returns standard error without the
+/// log.
+fn terminated(samples: &Samples, validation: &Samples, state: &Path, more: &[&str]) -> String {
     let mut command = command(samples, validation, state, &["--compute-ms=20"]);
-    let finished = watch(command.args(more), Duration::from_secs(60), |process| {
-        if !is_sent && state.exists() {
-            std::thread::sleep(Duration::from_millis(200));
-            let process = process.to_string();
-            is_sent = Command::new("kill").args(["-TERM", &process, &process]).status().unwrap().success();
-        }
-    });
+    let run = Rank::start(command.args(more).env("RUST_LOG", "foreread_cli=debug"));
+    run.wait_for_epoch(1);
+    let process = run.process.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &process, &process]).status().unwrap().success());
+    let finished = run.wait();
     assert_eq!(finished.code, Some(143), "{}", finished.stderr);
-    finished
+    finished.stderr.lines().filter(|line| !line.contains(" foreread_cli::")).collect()
 }
 
 #[test]
@@ -152,18 +148,18 @@ fn signal_prints_where_the_run_resumes() {
     let (samples, validation) = (Samples::awkward(400, 2000), Samples::awkward(10, 2000));
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state.json");
-    let printed = terminated(&samples, &validation, &state, &[]).stderr;
+    let printed = terminated(&samples, &validation, &state, &[]);
     let saved: Value = serde_json::from_str(&std::fs::read_to_string(&state).unwrap()).unwrap();
     let expected = format!(
         "foreread: stopped at epoch {}, {} of 400 samples; the state is in {}: the same command resumes \
-         there\n",
+         there",
         saved["epoch"],
         saved["consumed"],
         state.display()
     );
     assert_eq!(printed, expected);
     std::fs::remove_file(&state).unwrap();
-    assert_eq!(terminated(&samples, &validation, &state, &["-q"]).stderr, "");
+    assert_eq!(terminated(&samples, &validation, &state, &["-q"]), "");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 /// The deadline of a command, after which it counts as hanging.
-const DEADLINE: Duration = Duration::from_secs(120);
+pub const DEADLINE: Duration = Duration::from_secs(300);
 
 /// The `foreread` of this build.
 pub fn binary() -> &'static Path {

@@ -3,6 +3,7 @@
 //! All tasks that read the tier share a burst. A task that submits it begins the reads of the
 //! others as well.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -11,11 +12,12 @@ use foreread_layers::{Limit, MergePolicy, Stack};
 use foreread_tier::{
     ErrorKind, Object, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError, TierProfile,
 };
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, ReadAll, When, until};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 const SHARD: u64 = 1_000_000;
@@ -97,13 +99,20 @@ async fn read_submitted_by_another_task_is_answered() {
     let limit = places(1);
     let stack = Stack::bare().with_merge(Some(MergePolicy::default())).with_limit(Some(limit.clone()));
     let tier = stack.wrap(Arc::clone(&slow) as Arc<dyn OriginTier>);
-    let mut read = tier.read(Arc::new(range(&origin, 0, 0, 0, 1000)));
+    let read = tier.read(Arc::new(range(&origin, 0, 0, 0, 1000)));
     let other = Arc::clone(&tier);
     let other = std::thread::spawn(move || other.submit());
     is_inside.recv().unwrap();
-    assert!(futures::poll!(&mut read).is_pending());
+    let (task, its_task) = mpsc::channel();
+    let runtime = Handle::current();
+    let reader = std::thread::spawn(move || {
+        task.send(std::fs::read_link("/proc/thread-self").unwrap()).unwrap();
+        runtime.block_on(async { tokio::time::timeout(HANG, read).await })
+    });
+    let stat = Path::new("/proc").join(its_task.recv().unwrap()).join("stat");
+    until("the reader waits", || std::fs::read_to_string(&stat).unwrap().contains(") S "));
     released.send(()).unwrap();
-    let answer = tokio::time::timeout(HANG, read).await;
+    let answer = reader.join().unwrap();
     let (taken, waiting) = (limit.taken(), limit.waiting());
     other.join().unwrap();
     let answer = answer.unwrap_or_else(|_| panic!("no answer; {taken} place taken, {waiting} waiting"));

@@ -10,7 +10,7 @@ use foreread_oracle::{OracleError, Order, Sampler, Sequential};
 use foreread_tier::{
     CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
-use foreread_tier_testing::{FailingTier, Fault, StoredCache, When};
+use foreread_tier_testing::{FailingTier, Fault, StoredCache, When, until};
 use foreread_types::{Fingerprint, Footprint, SampleId, SampleKey};
 use futures::future::{Ready, pending};
 use futures::{FutureExt, StreamExt};
@@ -227,10 +227,15 @@ async fn failed_order_ends_the_run_after_earlier_epochs() {
 fn runtime_shutdown_ends_the_run() {
     let runtime = Runtime::new().unwrap();
     let fake = mixed(64, 37, 1_000);
-    let silent = Custom(|_| pending());
+    let reads = Arc::new(AtomicUsize::new(0));
+    let begun = Arc::clone(&reads);
+    let silent = Custom(move |_| {
+        begun.fetch_add(1, Ordering::Relaxed);
+        pending()
+    });
     let loader = Rig::new(fake).origin(silent).start_on(runtime.handle());
     let trainer = std::thread::spawn(move || loader.batches().next());
-    std::thread::sleep(Duration::from_millis(20));
+    until("reads begin", || reads.load(Ordering::Relaxed) > 0);
     drop(runtime);
     let error = trainer.join().unwrap().expect("an error").unwrap_err();
     assert_eq!(error.kind(), LoadErrorKind::Stopped);

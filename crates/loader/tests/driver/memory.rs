@@ -85,7 +85,7 @@ fn thousands_of_handovers_lose_no_wake_up() {
     for look_ahead in [0, 2_000, 20_000] {
         let rig = Rig { look_ahead, batch_size: 1, ..Rig::new(mixed(2_000, 7, 50)) };
         let (mut loader, mut held, mut ids) = (rig.start_on(runtime.handle()), Vec::new(), Vec::new());
-        let long = Duration::from_secs(30);
+        let long = Duration::from_secs(300);
         loop {
             let batch = if ids.len().is_multiple_of(2) {
                 loader.next_timeout(long).transpose()
@@ -111,9 +111,9 @@ fn second_waiting_thread_is_always_served() {
     let take = || {
         let began = std::time::Instant::now();
         // It may return early, but not because its wait was forgotten.
-        let mut waits = std::iter::repeat_with(|| loader.next_timeout(Duration::from_secs(30)));
+        let mut waits = std::iter::repeat_with(|| loader.next_timeout(Duration::from_secs(600)));
         let batch = waits.find_map(|batch| {
-            assert!(batch.is_ok() || began.elapsed() < Duration::from_secs(20), "it hangs");
+            assert!(batch.is_ok() || began.elapsed() < Duration::from_secs(300), "it hangs");
             batch.ok()
         });
         batch.flatten().unwrap()

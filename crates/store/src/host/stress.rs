@@ -1,19 +1,13 @@
 //! Random operations on a store, and faults of its queues that once were.
 
-use super::test_rig::{LENGTH, Rig, TAKEN, TestOrigin, content, order};
+use foreread_tier_testing::until;
+
+use super::test_rig::{HANG, LENGTH, Rig, TAKEN, TestOrigin, content, order};
 use super::*;
 use std::sync::mpsc;
 
 fn weight(weight: u32) -> NonZeroU32 {
     NonZeroU32::new(weight).unwrap()
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// The reads of another job before a job has its 20 samples, whose convoy it has left and joined.
@@ -29,7 +23,7 @@ fn reads_before_the_laggard(leader_ends: bool) -> usize {
     rig.announce(leader, 0, &ids);
     rig.announce(laggard, 0, &ids);
     let mut open = vec![rig.request(leader, 0, &[0])];
-    wait_until("the first read begins", || rig.origin.reads() == 1);
+    until("the first read begins", || rig.origin.reads() == 1);
     open.push(rig.request(leader, 500, &[500]));
     // So far behind that it takes turns by itself.
     open.push(rig.request(laggard, 1, &(1..21).collect::<Vec<_>>()));
@@ -45,7 +39,7 @@ fn reads_before_the_laggard(leader_ends: bool) -> usize {
         }
         assert!(reads.len() < 1000, "the laggard starves");
         rig.origin.gate.add_permits(1);
-        wait_until("the next read begins", || rig.origin.reads() > reads.len());
+        until("the next read begins", || rig.origin.reads() > reads.len());
     }
 }
 
@@ -72,12 +66,12 @@ fn any_job_far_behind_takes_turns_by_itself() {
         }
         let (ahead, behind) = if first_is_ahead { (jobs[0], jobs[1]) } else { (jobs[1], jobs[0]) };
         let mut open = vec![rig.request(ahead, 2000, &[2000])];
-        wait_until("the first read begins", || rig.origin.reads() == 1);
+        until("the first read begins", || rig.origin.reads() == 1);
         open.push(rig.request(ahead, 2001, &(2001..2101).collect::<Vec<_>>()));
         open.push(rig.request(behind, 0, &(0..200).collect::<Vec<_>>()));
         for done in 1..=100 {
             rig.origin.gate.add_permits(1);
-            wait_until("the next read begins", || rig.origin.reads() > done);
+            until("the next read begins", || rig.origin.reads() > done);
         }
         let of_ahead = rig.origin.reads.lock().unwrap().iter().filter(|id| **id >= 2000).count();
         assert!((45..=56).contains(&of_ahead), "{of_ahead} of 101, first is ahead: {first_is_ahead}");
@@ -110,9 +104,9 @@ fn runtime_may_end_while_thousands_of_reads_wait() {
     rig.origin.parallelism.store(8, Ordering::Relaxed);
     let job = rig.store.add_job(false);
     let open = rig.request(job, 0, &(0..20_000).collect::<Vec<_>>());
-    wait_until("reads begin", || rig.origin.reads() == 8);
+    until("reads begin", || rig.origin.reads() == 8);
     rig.end_runtime();
-    let ended = open.recv_timeout(Duration::from_secs(60)).unwrap();
+    let ended = open.recv_timeout(HANG).unwrap();
     assert!(ended.1.is_err());
 }
 
@@ -244,14 +238,14 @@ fn stress(seed: u64) {
     datasets.origins.iter().for_each(|origin| origin.gate.add_permits(1 << 20));
     for open in &jobs {
         for (key, receiver) in &open.requests {
-            let received = receiver.recv_timeout(Duration::from_secs(60));
+            let received = receiver.recv_timeout(HANG);
             let received = received.unwrap_or_else(|_| panic!("seed {seed}: {key}: {:?}", store.status()));
             assert!(received.is_err() || received.unwrap() == content(key.id), "seed {seed}: {key}");
         }
     }
     jobs.into_iter().for_each(|open| store.end_job(open.job));
-    wait_until("all reads end", || store.status().reading == 0);
-    wait_until("all queues are empty", || store.0.lock().origins.iter().all(|origin| origin.is_idle()));
+    until("all reads end", || store.status().reading == 0);
+    until("all queues are empty", || store.0.lock().origins.iter().all(|origin| origin.is_idle()));
     let state = store.0.lock();
     let residents: u64 = (0..3).map(|dataset| state.cache.residents(DatasetId(dataset)).0).sum();
     assert_eq!(

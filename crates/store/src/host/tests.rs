@@ -1,5 +1,7 @@
 use std::sync::mpsc;
 
+use foreread_tier_testing::until;
+
 use super::test_rig::*;
 use super::*;
 
@@ -205,10 +207,7 @@ fn reads_of_an_ended_job_end_unless_others_wait() {
     assert_eq!(rig.store.status().reading, 51);
     rig.store.end_job(first);
     assert!(gone.recv().is_err());
-    let begun = Instant::now();
-    while rig.store.status().reading > 2 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
-    }
+    until("reads that no other job waits for end", || rig.store.status().reading <= 2);
     rig.origin.gate.add_permits(100);
     let received: Vec<u64> = joined.iter().map(|(id, bytes)| bytes.map(|_| id).unwrap()).collect();
     assert_eq!(received.len(), 2);
@@ -236,9 +235,7 @@ fn reads_of_jobs_follow_weights() {
     // A new weight holds for reads that wait already.
     let served = |count: usize, before: usize| {
         rig.origin.gate.add_permits(count);
-        while read_order(&rig).len() <= before + count {
-            std::thread::yield_now();
-        }
+        until("the next read begins", || read_order(&rig).len() > before + count);
         let read = read_order(&rig);
         [0, 1, 2].map(|job| read[before..before + count].iter().filter(|id| *id / 300 == job).count())
     };
@@ -271,9 +268,7 @@ fn limits_of_an_origin_change_what_is_under_way() {
     // Lower ones hold as soon as reads have ended.
     rig.store.set_origin("test", limits(20, 60 * TAKEN));
     rig.origin.gate.add_permits(18);
-    while rig.store.status().counts.reads < 18 {
-        std::thread::yield_now();
-    }
+    until("18 reads are counted", || rig.store.status().counts.reads >= 18);
     assert_eq!(rig.store.status().origins[0].reading, 3);
     rig.store.set_origin("other", limits(1, 1));
     rig.store.set_origin("test", OriginLimits::default());
@@ -294,10 +289,7 @@ fn read_that_waits_ends_with_its_only_job() {
     assert!(gone.recv().is_err());
     rig.origin.gate.add_permits(100);
     assert_eq!(joined.iter().filter(|(_, received)| received.is_ok()).count(), 2);
-    let begun = Instant::now();
-    while rig.store.status().reading > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
-    }
+    until("all reads end", || rig.store.status().reading == 0);
     // Reads of the first job that had begun may have ended in time. Those that waited are not
     // residents.
     let status = rig.store.status();
@@ -318,12 +310,10 @@ fn jobs_of_one_order_share_a_turn_and_the_last_one_is_first() {
     let ahead = rig.request(jobs[0], 100, &same[100..150]);
     let behind = rig.request(jobs[1], 0, &same[..50]);
     rig.origin.gate.add_permits(51);
-    while rig.store.status().counts.reads < 51 {
-        std::thread::yield_now();
-    }
+    until("51 reads are counted", || rig.store.status().counts.reads >= 51);
     // The first read had begun. Then come those of the job behind.
     // An answer comes after its read was counted.
-    let answered = || behind.recv_timeout(Duration::from_secs(60)).is_ok();
+    let answered = || behind.recv_timeout(HANG).is_ok();
     assert_eq!((0..50).take_while(|_| answered()).count(), 50);
     let expected = rig.store.status().jobs[&jobs[0]].expected_hit_share.unwrap();
     assert!((0.0..=1.0).contains(&expected), "{expected}");
@@ -405,10 +395,7 @@ fn block_of_a_job_that_ends_serves_others() {
     assert_eq!((blocks(), rig.origin.reads()), (2, 41));
     assert!(rig.request(second, 2, &[21]).recv().unwrap().1.is_err());
     assert_eq!((blocks(), rig.origin.reads()), (2, 42));
-    let begun = Instant::now();
-    while rig.store.status().reading > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", rig.store.status());
-    }
+    until("all reads end", || rig.store.status().reading == 0);
     assert_eq!(rig.store.status().samples, 20);
 }
 
@@ -427,7 +414,7 @@ fn other_reads_begin_while_a_block_is_slow() {
     let answer = Box::new(move |received| sender.send(received).unwrap());
     let key = SampleKey::new(other, SampleId(5));
     rig.store.request(second, vec![StoreRequest { key, due: Tick(0), answer }]);
-    assert_eq!(received.recv_timeout(Duration::from_secs(60)).unwrap().unwrap(), content(SampleId(5)));
+    assert_eq!(received.recv_timeout(HANG).unwrap().unwrap(), content(SampleId(5)));
     rig.origin.gate.add_permits(400);
     assert_eq!(slow.iter().filter(|(_, received)| received.is_ok()).count(), 2);
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [200, 200]);

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use foreread_store::{Client, Server, StoreErrorKind};
+use foreread_tier_testing::until;
 use foreread_types::SampleId;
 use proptest::prelude::*;
 use rustix::io::Errno;
@@ -12,7 +13,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::rig::{TestEngine, client, eventually, get, server, sized};
+use crate::rig::{TestEngine, client, get, server, sized};
 
 const MIB: u64 = 1 << 20;
 
@@ -97,7 +98,7 @@ fn malformed_message_ends_only_its_connection() {
     }
     drop(held);
     drop(good);
-    eventually("all is given back", || server.status().clients == 0 && server.status().used_bytes == 0);
+    until("all is given back", || server.status().clients == 0 && server.status().used_bytes == 0);
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn slots_are_released_once() {
     assert_eq!(recv(&socket, &mut answer, RecvFlags::empty()).unwrap().1, 32);
     assert_eq!(server.status().used_bytes, 10_000);
     send(&socket, &record(2, &[0; 4]), SendFlags::NOSIGNAL).unwrap();
-    eventually("it is given back", || server.status().used_bytes == 0);
+    until("it is given back", || server.status().used_bytes == 0);
     send(&socket, &record(2, &[0; 4]), SendFlags::NOSIGNAL).unwrap();
     assert!(is_disconnected(&socket));
 }
@@ -166,7 +167,7 @@ fn endless_requests_disconnect_the_worker() {
     while send(&socket, &many, SendFlags::NOSIGNAL).is_ok() {}
     assert!(is_disconnected(&socket));
     get(&good, SampleId(7));
-    eventually("it is forgotten", || server.status().clients == 1);
+    until("it is forgotten", || server.status().clients == 1);
 }
 
 #[test]
@@ -229,6 +230,6 @@ proptest! {
         get(&good, SampleId(9));
         drop(socket);
         drop(good);
-        eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+        until("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
     }
 }

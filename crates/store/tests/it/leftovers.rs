@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use foreread_store::{Client, StoreErrorKind};
+use foreread_tier_testing::until;
 use foreread_types::SampleId;
 
 use crate::rig::{
-    ChildProcess, TestEngine, client, content, eventually, get, get_all, print_line, read_line, server, sized,
+    ChildProcess, TestEngine, client, content, get, get_all, print_line, read_line, server, sized,
 };
 
 const MIB: u64 = 1 << 20;
@@ -59,12 +60,12 @@ pub fn cycles(count: u64) {
     };
     // One-time allocations of the process (such as thread buffers) exist after the first cycle.
     cycle(0);
-    eventually("all is given back", || left()["mappings"] == 0);
+    until("all is given back", || left()["mappings"] == 0);
     let before = left();
     for round in 1..=count {
         cycle(round);
         // Where the server ends first, a thread waits for the end of its clients.
-        eventually("all is given back", || left() == before);
+        until("all is given back", || left() == before);
     }
     assert_eq!((before["mappings"], before["names"]), (0, 0));
     print_line("clean");
@@ -138,12 +139,13 @@ pub fn forks() {
     print_line("served");
 }
 
-/// A forked child that only sleeps.
+/// A forked child that only waits.
 fn sleeper() -> i32 {
-    // SAFETY: the child only sleeps until it is killed.
+    // SAFETY: the child only waits until it is killed.
     match unsafe { libc::fork() } {
         0 => loop {
-            std::thread::sleep(std::time::Duration::from_secs(1));
+            // SAFETY: the call waits for a signal.
+            unsafe { libc::pause() };
         },
         number => number,
     }
@@ -192,6 +194,6 @@ pub fn inherits() {
         assert_eq!(status, 0);
         get(&worker, SampleId(round));
     }
-    eventually("the children are gone", || server.status().clients == 1);
+    until("the children are gone", || server.status().clients == 1);
     print_line("parent: served");
 }

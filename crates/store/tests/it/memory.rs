@@ -6,9 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_store::{Client, SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ArenaBuffers, Buffers, Lifetime};
+use foreread_tier_testing::until;
 use foreread_types::SampleId;
-
-use crate::rig::eventually;
 
 const KIB: usize = 1 << 10;
 
@@ -135,29 +134,30 @@ fn sample_in_the_engines_memory_is_not_copied() {
 #[test]
 // semantics: WORKER-5
 fn held_sample_stays_after_the_end_of_server_and_memory() {
-    for reuses in [true, false] {
-        let buffers = ArenaBuffers::new(0);
+    // A sample whose server has ended, with its client and its region.
+    let held_by_a_client = |buffers: &ArenaBuffers| {
         assert!(buffers.share());
-        let sample = filled(&buffers, 300 * KIB, 7);
+        let sample = filled(buffers, 300 * KIB, 7);
         let region = Arc::downgrade(&buffers.shared_place(&sample).unwrap().region);
-        let server = serve(vec![sample], &buffers);
+        let server = serve(vec![sample], buffers);
         let client = Client::connect(&server.address()).unwrap();
         let held = client.get(&[SampleId(0)]).pop().unwrap().unwrap();
         let address = server.address();
         drop(server);
         assert!(Client::connect(&address).is_err());
-        let others: Vec<Bytes> =
-            (0..if reuses { 8 } else { 0 }).map(|_| filled(&buffers, 300 * KIB, 9)).collect();
-        if !reuses {
-            drop(buffers);
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
-        assert!(held.as_ref().iter().all(|byte| *byte == 7), "reuses: {reuses}");
-        drop((held, client, others));
-        if !reuses {
-            eventually("its memory ends with the client", || region.strong_count() == 0);
-        }
-    }
+        (held, client, region)
+    };
+    let buffers = ArenaBuffers::new(0);
+    let (held, client, region) = held_by_a_client(&buffers);
+    let others: Vec<Bytes> = (0..8).map(|_| filled(&buffers, 300 * KIB, 9)).collect();
+    assert!(held.as_ref().iter().all(|byte| *byte == 7), "its memory is reused");
+    drop((buffers, others));
+    // Both clients are looked for equally often, and the other one has no sample any more.
+    let (.., other) = held_by_a_client(&ArenaBuffers::new(0));
+    until("the memory of another client ends", || other.strong_count() == 0);
+    assert!(held.as_ref().iter().all(|byte| *byte == 7), "its memory has ended");
+    drop((held, client));
+    until("its memory ends with the client", || region.strong_count() == 0);
 }
 
 /// The bytes of a lease must not change while the client holds it, whatever the engine does.
@@ -191,5 +191,5 @@ fn leased_memory_is_not_reused() {
     }
     assert!(buffers.in_use() < 6 << 20, "{} bytes for 38 samples", buffers.in_use());
     drop((held, client));
-    eventually("all is given back", || buffers.in_use() < 5 << 20 && server.status().used_bytes == 0);
+    until("all is given back", || buffers.in_use() < 5 << 20 && server.status().used_bytes == 0);
 }

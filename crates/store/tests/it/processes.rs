@@ -3,12 +3,13 @@
 use std::os::unix::process::CommandExt;
 
 use foreread_store::{Client, StoreErrorKind};
+use foreread_tier_testing::until;
 use foreread_types::SampleId;
 
 use crate::leftovers;
 use crate::rig::{
-    ChildProcess, PARKED, ROLE, TestEngine, client, content, eventually, get, get_all, print_line, read_line,
-    server, sized,
+    ChildProcess, PARKED, ROLE, TestEngine, client, content, get, get_all, print_line, read_line, server,
+    sized,
 };
 
 const MIB: u64 = 1 << 20;
@@ -94,7 +95,7 @@ fn worker_processes_get_their_samples() {
         assert_eq!(worker.next_line(), "done");
         assert!(worker.child.wait().unwrap().success());
     }
-    eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+    until("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn killed_worker_releases_all_its_slots() {
         let shared: u64 = holder.next_line().parse().unwrap();
         assert!(shared >= 9 && server.status().used_bytes >= shared * 100_000);
         holder.kill();
-        eventually("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
+        until("all is given back", || server.status().used_bytes == 0 && server.status().clients == 0);
     }
     assert!(get(&client(&server), sized(MIB, 0)).is_shared());
 }
@@ -119,14 +120,14 @@ fn workers_killed_at_any_moment_harm_no_server() {
     let good = client(&server);
     for round in 0..rounds {
         let mut worker = ChildProcess::start(&format!("reader {} {round}", server.address()));
-        eventually("it is connected", || server.status().clients == 2);
+        until("it is connected", || server.status().clients == 2);
         std::thread::sleep(std::time::Duration::from_micros(round * 397 % 20_000));
         worker.kill();
         get(&good, SampleId(round));
-        eventually("it is gone", || server.status().clients == 1);
+        until("it is gone", || server.status().clients == 1);
     }
     drop(good);
-    eventually("all is given back", || server.status().used_bytes == 0);
+    until("all is given back", || server.status().used_bytes == 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_store::{
@@ -14,7 +14,7 @@ use foreread_tier::{ArenaBuffers, ErrorKind, TierError};
 use foreread_types::SampleId;
 
 /// Longer than any test here. A wait of this length counts as a hang.
-pub const FOREVER: Duration = Duration::from_secs(60);
+const FOREVER: Duration = Duration::from_secs(300);
 
 /// Ids from here on contain their length: `SIZED + length * 1000 + number`.
 pub const SIZED: u64 = 1 << 32;
@@ -162,15 +162,6 @@ pub fn get_all(client: &Client, ids: &[SampleId]) -> Vec<SharedBytes> {
         assert!(held.as_ref() == content(*id), "sample {id} is wrong");
     }
     got
-}
-
-/// Waits until the condition holds.
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < FOREVER, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// The variable with the role and arguments of a child process of this binary.

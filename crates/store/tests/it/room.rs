@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use foreread_tier_testing::until;
 use foreread_types::SampleId;
 
-use crate::rig::{PARKED, TestEngine, client, eventually, get, get_all, server, sized};
+use crate::rig::{PARKED, TestEngine, client, get, get_all, server, sized};
 
 const MIB: u64 = 1 << 20;
 
@@ -22,7 +23,7 @@ fn full_memory_still_serves_all_workers() {
     assert_eq!(server.status().over_the_socket, 50 + 50 - shared as u64);
     drop(all);
     drop(greedy);
-    eventually("it gives back", || server.status().used_bytes == 0);
+    until("it gives back", || server.status().used_bytes == 0);
     assert!(get(&modest, ids[0]).is_shared());
 }
 
@@ -71,7 +72,7 @@ fn unreleased_room_of_idle_workers_is_small() {
     for client in &clients {
         drop(get_all(client, &(0..100).map(|number| sized(20_000, number)).collect::<Vec<_>>()));
     }
-    eventually("all but a little is given back", || {
+    until("all but a little is given back", || {
         server.status().used_bytes <= 10 * 4 * MIB / 256 + 10 * 20_032
     });
 }
@@ -84,7 +85,7 @@ fn worker_that_stops_reading_is_bounded() {
     // It requests, stops, and never reads: its answers stay in the socket and its slots are taken.
     let ids: Vec<_> = (0..256).map(|number| SampleId(PARKED + number)).collect();
     silent.get_with(&ids, &mut || true);
-    eventually("all are requested", || engine.waiting() == 256);
+    until("all are requested", || engine.waiting() == 256);
     engine.unpark();
     let other = client(&server);
     for round in 0..5 {

@@ -11,7 +11,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::extents::FreeExtents;
 

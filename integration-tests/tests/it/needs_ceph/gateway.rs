@@ -6,8 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use foreread_tier_testing::until;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -15,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::support::{Samples, foreread, output};
 
 /// The timeout for the gateway's log.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A user of the gateway.
 #[derive(Clone, Debug)]
@@ -207,17 +208,16 @@ impl Bucket<'_> {
         static MARKS: AtomicU64 = AtomicU64::new(0);
         let marker = format!("/{}/marker-{}", self.name, MARKS.fetch_add(1, Ordering::Relaxed));
         self.of.send(&self.of.full, "GET", &marker, "", "", b"");
-        let began = Instant::now();
-        loop {
+        let mut requested = Vec::new();
+        until("the marker is in the log", || {
             let log = String::from_utf8_lossy(&std::fs::read(&self.of.log).unwrap()).into_owned();
-            let requested: Vec<_> = log.lines().filter_map(|line| self.logged(line)).collect();
-            if let Some(end) = requested.iter().position(|requested| requested.target == marker) {
-                let before = requested[..end].iter();
-                return before.filter(|requested| !requested.target.contains("/marker-")).cloned().collect();
-            }
-            assert!(began.elapsed() < PATIENCE, "{marker} is not in {}", self.of.log);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            requested = log.lines().filter_map(|line| self.logged(line)).collect();
+            let end = requested.iter().position(|requested| requested.target == marker);
+            requested.truncate(end.unwrap_or(0));
+            end.is_some()
+        });
+        requested.retain(|requested| !requested.target.contains("/marker-"));
+        requested
     }
 
     /// The request for this bucket in a line of the log:

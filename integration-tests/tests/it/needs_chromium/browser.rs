@@ -8,14 +8,15 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
+use foreread_tier_testing::until;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// The longest wait for an answer or a condition.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(300);
 
 /// A browser with one page.
 pub struct Browser {
@@ -117,16 +118,9 @@ impl Browser {
     /// Waits until an expression is true.
     #[track_caller]
     pub fn until(&mut self, expression: &str) {
-        let begun = Instant::now();
         // While a page is replaced, there is nothing to look at.
         let guarded = format!("(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()");
-        while self.evaluate(&guarded) != Value::Bool(true) {
-            if begun.elapsed() > DEADLINE {
-                let text = self.evaluate("document.body?.innerText");
-                panic!("never: {expression}; the page: {text}; its errors: {:?}", self.errors);
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        until(expression, || self.evaluate(&guarded) == Value::Bool(true));
     }
 
     /// The colours that the user prefers.

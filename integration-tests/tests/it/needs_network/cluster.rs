@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use foreread_store::Client;
 use foreread_store::attach::STATUS;
+use foreread_tier_testing::until;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::MACHINES;
-use crate::agent_node::eventually;
 use crate::control::{ALICE, private};
 use crate::support::{Samples, binary, clean, content, number, run};
 
@@ -157,7 +157,7 @@ fn furthest(jobs: &[[f64; 2]], expected: [f64; 2]) -> f64 {
 fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
     let mut machines = Machines::new();
     let is_soak = std::env::var_os("FOREREAD_SOAK").is_some();
-    eventually("all jobs read", || {
+    until("all jobs read", || {
         let all: Vec<Value> = (0..NODES).filter_map(|node| machines.agent(node)).collect();
         let read = |status: &Value| {
             let jobs = status["jobs"].as_array().unwrap();
@@ -165,11 +165,14 @@ fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
         };
         all.len() == NODES && all.iter().all(read)
     });
-    // Leases of agents that had no jobs yet come back within a report.
-    std::thread::sleep(Duration::from_secs(3));
-    let (total, jobs) = machines.rates(Duration::from_secs(5));
     // Sixteen jobs: each heavy one has three times what a light one has.
     let (light, heavy) = (1.0 / 32.0, 3.0 / 32.0);
+    let have = |machines: &Machines, expected| {
+        furthest(&machines.rates(Duration::from_millis(500)).1, expected) < if is_soak { 0.1 } else { 0.3 }
+    };
+    // Leases of agents that had no jobs yet come back within a report.
+    until("the weights are in force", || have(&machines, [light, heavy]));
+    let (total, jobs) = machines.rates(Duration::from_secs(5));
     let off = furthest(&jobs, [light, heavy]);
     println!("total {total:.4} of the limit, shares within {:.1} %", 100.0 * off);
     // With other work on the machine, reads end in bursts.
@@ -180,8 +183,7 @@ fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
     // A new weight.
     machines.set("weight@*/heavy-*=1");
     let begun = Instant::now();
-    let is_equal = |jobs: &[[f64; 2]]| furthest(jobs, [1.0 / 16.0; 2]) < if is_soak { 0.1 } else { 0.3 };
-    eventually("the weight is in force", || is_equal(&machines.rates(Duration::from_millis(500)).1));
+    until("the weight is in force", || have(&machines, [1.0 / 16.0; 2]));
     let took = begun.elapsed().as_secs_f64();
     println!("a new weight was in force after {took:.1} s, half a second of looking included");
     assert!(!is_soak || took <= 2.5, "{took}");
@@ -212,7 +214,7 @@ fn eight_nodes_hold_one_limit_whatever_happens_to_control() {
     assert!(most <= most_read && total <= most_read, "{most} {total}");
     assert!(!is_soak || (absent - 0.5).abs() < 0.02, "{absent}");
     machines.say("for n in 4 5 6 7; do ip link set outer$n up; done");
-    eventually("all are connected", || {
+    until("all are connected", || {
         (0..NODES).all(|node| machines.agent(node).unwrap()["control"]["is_connected"] == true)
     });
 }

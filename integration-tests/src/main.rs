@@ -1,6 +1,6 @@
 //! The `foreread` command under test. Cargo builds a package's own binaries before its tests, and
 //! no other package's. With `FOREREAD_TEST_MIRROR` it has a custom storage backend: `mirror://DIR`
-//! is the directory. Files are taken for settled sooner, so that tests need not wait.
+//! is the directory. Files are taken for settled at once, so that tests need not wait.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Backend for Mirror {
 }
 
 fn main() -> ExitCode {
-    foreread_file_cache::settle_after(Duration::from_millis(100));
+    foreread_file_cache::settle_after(Duration::ZERO);
     match std::env::var_os("FOREREAD_TEST_MIRROR") {
         Some(_) => foreread_cli::run_with(Registry::with_defaults().register(Mirror)),
         None => foreread_cli::run(),

@@ -1,17 +1,19 @@
 //! `foreread agent`: several jobs with one cache, and what happens to them when it ends.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, fetched};
 use crate::s3::at;
 use crate::support::{number, run, times, with_usual_signals};
 
@@ -20,6 +22,12 @@ fn shared_memory(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssShmem:")).unwrap();
     line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+/// The requests of all jobs that are attached.
+fn uses(status: &Value) -> u64 {
+    let jobs = status["jobs"].as_array().unwrap().iter();
+    jobs.map(|job| ["/hits", "/joined", "/reads"].map(|kind| number(job, kind)).iter().sum::<u64>()).sum()
 }
 
 const SEEDS: [&str; 4] = ["1", "2", "3", "4"];
@@ -111,14 +119,19 @@ fn killed_agent_costs_no_sample_and_is_found_again() {
     let arguments = ["--seed", "3", "--epochs", "3", "--compute-ms", "50"];
     let expected = node.digests(&["--seed", "3", "--epochs", "3"]);
     let job = Running::start(node.job(&arguments));
-    eventually("it reads", || number(&node.status(), "/reads") > 500);
+    until("it reads", || number(&node.status(), "/reads") > 500);
     node.signal(Signal::KILL);
-    eventually("it notices", || job.errors().contains("the node's agent has ended"));
+    until("it notices", || job.errors().contains("the node's agent has ended"));
     // The job's mappings of the agent's memory, which its look-ahead may hold samples in.
     let resident = shared_memory(job.child.id());
     assert!(resident <= 400 * TAKEN + 1_000_000, "{resident} bytes");
+    let before = node.store.requests().get;
+    until("the job reads by itself", || node.store.requests().get > before);
+    // It must not be over before the agent is there.
+    job.signal(Signal::STOP);
     node.start(400 * TAKEN);
-    eventually("it is back", || !node.status()["jobs"].as_array().unwrap().is_empty());
+    job.signal(Signal::CONT);
+    until("it is back", || !node.status()["jobs"].as_array().unwrap().is_empty());
     let report = job.report();
     assert_eq!(digests(&report), expected);
     let (through, direct) = (number(&report, "/agent/samples"), number(&report, "/agent/direct_samples"));
@@ -133,7 +146,7 @@ fn job_without_its_agent_has_the_memory_that_it_may_use_alone() {
         let node = Node::new(1000, 100);
         let arguments = [&["--seed", "3", "--epochs", "5", "--compute-ms", "50"], more].concat();
         let job = Running::start(node.job(&arguments));
-        eventually("it reads", || number(&node.status(), "/reads") > 200);
+        until("it reads", || number(&node.status(), "/reads") > 200);
         node.signal(Signal::KILL);
         let report = job.report();
         let requests = node.store.requests().get;
@@ -154,7 +167,7 @@ fn agent_that_is_stopped_in_order_changes_no_sample() {
         let node = Node::new(2000, 400);
         let job = Running::start(node.job(&["--seed", "3", "--epochs", "2", "--compute-ms", "20"]));
         let least = 100 + round * 431 % 2500;
-        eventually("it reads", || number(&node.status(), "/reads") + number(&node.status(), "/hits") > least);
+        until("it reads", || number(&node.status(), "/reads") + number(&node.status(), "/hits") > least);
         match round % 2 {
             0 => drop(run(&mut node.agent(&["stop"]))),
             _ => node.signal(Signal::TERM),
@@ -169,11 +182,11 @@ fn stopped_agent_holds_no_job_up() {
     let node = Node::new(2000, 400);
     let expected = node.digests(&["--seed", "3", "--epochs", "2"]);
     let job = Running::start(node.job(&["--seed", "3", "--epochs", "2", "--compute-ms", "40"]));
-    eventually("it reads", || number(&node.status(), "/reads") > 300);
+    until("it reads", || number(&node.status(), "/reads") > 300);
     node.signal(Signal::STOP);
-    eventually("it notices", || job.errors().contains("no sign of life"));
+    until("it notices", || job.errors().contains("no sign of life"));
     let before = node.store.requests().get;
-    eventually("the job reads by itself", || node.store.requests().get > before + 100);
+    until("the job reads by itself", || node.store.requests().get > before + 100);
     node.signal(Signal::CONT);
     assert_eq!(digests(&job.report()), expected);
     assert_eq!(node.status()["jobs"].as_array().unwrap().len(), 0);
@@ -197,10 +210,10 @@ fn killed_jobs_leave_nothing() {
         let seed = round.to_string();
         let mut job = Running::start(node.job(&["--seed", &seed, "--epochs", "50", "--compute-ms", "20"]));
         let before = number(&node.status(), "/hits");
-        eventually("it reads", || number(&node.status(), "/hits") > before + 50);
+        until("it reads", || number(&node.status(), "/hits") > before + 50);
         job.child.kill().unwrap();
         job.child.wait().unwrap();
-        eventually("it is forgotten", || node.status()["jobs"].as_array().unwrap().is_empty());
+        until("it is forgotten", || node.status()["jobs"].as_array().unwrap().is_empty());
     }
     let status = node.status();
     assert!(number(&status, "/held_bytes") <= number(&status, "/memory"), "{status}");
@@ -238,8 +251,9 @@ fn resumed_runs_validation_and_ranks_use_the_agent() {
     let arguments =
         ["--seed", "9", "--epochs", "3", "--compute-ms", "200", "--state", state.to_str().unwrap()];
     let mut first = Running::start(node.job(&arguments));
-    std::thread::sleep(Duration::from_millis(900));
-    kill_process(Pid::from_child(&first.child), Signal::TERM).unwrap();
+    // Its look-ahead has 100 of them.
+    until("half of an epoch is requested", || uses(&node.look()) >= 250);
+    first.signal(Signal::TERM);
     first.child.wait().unwrap();
     let rest = &node.all(&[&["--seed", "9", "--epochs", "3", "--state", state.to_str().unwrap()]])[0];
     assert_eq!(digests(rest).last(), node.digests(&["--seed", "9", "--epochs", "3"]).last());
@@ -324,35 +338,50 @@ fn agent_for_a_command_ends_with_it() {
     let mut command = at(&store, &["agent", "run", "--", "true"]);
     assert!(run(&mut command).fails(2).contains("an agent needs a size"));
 
-    // The terminal's signals reach the command by themselves, and only once.
-    let seen = |name: &str| directory.path().join(name);
-    let script = format!(
-        "trap 'n=$((n+1)); echo > {}' INT; trap 'echo $n; exit 9' TERM; echo > {}; \
-         while :; do sleep 0.05; done",
-        seen("interrupted").display(),
-        seen("began").display()
-    );
-    let command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
-    let child = with_usual_signals(&command).process_group(0).stdout(Stdio::piped()).spawn().unwrap();
-    eventually("the command runs", || seen("began").exists());
-    let group = Pid::from_child(&child);
-    rustix::process::kill_process_group(group, Signal::INT).unwrap();
-    eventually("the command was interrupted", || seen("interrupted").exists());
-    // Time for a second one, which must not come.
-    std::thread::sleep(Duration::from_millis(200));
-    kill_process(group, Signal::TERM).unwrap();
-    let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stdout)), (Some(9), "1\n"));
-
     // A signal for the agent alone ends the command, too.
-    let script = format!("echo > {}; exec sleep 100", seen("slept").display());
+    let slept = directory.path().join("slept");
+    let script = format!("echo > {}; exec sleep 1000", slept.display());
     let mut command = at(&store, &["agent", "run", "--memory", "5MB", "--", "sh", "-c", &script]);
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
-    eventually("the command runs", || seen("slept").exists());
+    until("the command runs", || slept.exists());
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    let begun = Instant::now();
-    assert_eq!(child.wait().unwrap().code(), Some(143));
-    assert!(begun.elapsed() < Duration::from_secs(30));
+    let mut status = None;
+    until("the command ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(143));
+}
+
+/// The keys of a terminal (of `script`, which every Linux has) interrupt the command by themselves.
+#[test]
+fn interrupt_of_a_terminal_reaches_a_command_once() {
+    let (store, directory) = (HttpStore::start(), tempfile::tempdir().unwrap());
+    let seen = |name: &str| directory.path().join(name);
+    let script = "trap 'n=$((n+1)); echo $n > interrupted' INT; trap 'exit 9' TERM
+        echo $PPID > new; mv new began; while :; do sleep 0.05; done";
+    fs::write(seen("script"), script).unwrap();
+    let binary = crate::support::binary().display();
+    let line = format!("exec {binary} agent run --memory 5MB -- sh script");
+    let mut command = at(&store, &[]);
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &line, "/dev/null"]).current_dir(directory.path());
+    terminal.envs(command.env("X", "").get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut child =
+        with_usual_signals(&terminal).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    until("the command runs", || seen("began").exists());
+    let mut keys = child.stdin.take().unwrap();
+    let interrupts = || fs::read_to_string(seen("interrupted")).unwrap_or_default();
+    for count in 1..=10 {
+        keys.write_all(b"\x03").unwrap();
+        until("the command was interrupted", || {
+            interrupts().trim().parse::<u32>().is_ok_and(|seen| seen >= count)
+        });
+    }
+    // The agent has had the interrupts before this, and passes it on after them.
+    let agent: i32 = fs::read_to_string(seen("began")).unwrap().trim().parse().unwrap();
+    kill_process(Pid::from_raw(agent).unwrap(), Signal::TERM).unwrap();
+    assert_eq!((child.wait().unwrap().code(), &*interrupts()), (Some(9), "10\n"));
 }
 
 #[test]
@@ -362,7 +391,7 @@ fn memory_of_an_agent_changes_while_it_runs() {
     run(&mut node.job(&["--epochs", "1"])).ok();
     assert_eq!(number(&node.status(), "/samples"), 200);
     run(&mut node.agent(&["set", "memory=500KB"])).ok();
-    eventually("samples leave", || number(&node.status(), "/held_bytes") <= 500_000);
+    until("samples leave", || number(&node.status(), "/held_bytes") <= 500_000);
     assert_eq!(number(&node.status(), "/memory"), 500_000);
     run(&mut node.agent(&["set", &format!("memory={}", 200 * TAKEN)])).ok();
     run(&mut node.job(&["--epochs", "3"])).ok();
@@ -377,11 +406,14 @@ fn memory_of_an_agent_changes_while_it_runs() {
 fn unused_agent_ends_by_itself() {
     let mut node = Node::new(200, 200);
     run(&mut node.agent(&["stop"])).ok();
-    // Time for the job to begin.
-    node.start_with(5_000_000, &["--idle-exit", "4"]);
-    let job = Running::start(node.job(&["--epochs", "2", "--compute-ms", "600"]));
-    assert_eq!(number(&job.report(), "/agent/direct_samples"), 0, "it stays while a job uses it");
-    eventually("it ends", || !node.socket().exists());
+    // A busy machine may take longer than that to start a job.
+    until("it stays while a job uses it", || {
+        node.start_with(5_000_000, &["--idle-exit", "4"]);
+        let job = Running::start(node.job(&["--epochs", "2", "--compute-ms", "600"]));
+        let report = job.report();
+        until("it ends", || !node.socket().exists());
+        report["agent"]["direct_samples"] == 0
+    });
     assert!(run(&mut node.agent(&["serve", "--memory", "5MB", "--idle-exit", "-1"])).code == Some(2));
 }
 

@@ -3,9 +3,10 @@
 use std::fs;
 
 use foreread_tier_testing::store::NumberedObjects;
+use foreread_tier_testing::until;
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests, fetched};
 use crate::support::{number, run};
 
 /// What a sample takes on a disk: its bytes and trailer, a multiple of 64, and its index.
@@ -34,6 +35,14 @@ fn load(node: &Node, bucket: &str, arguments: &[&str]) -> Value {
     run(command.args(arguments).args(["--progress", "off"]).arg("--agent").arg(node.socket())).json()
 }
 
+/// Runs jobs until all 400 samples are on the disk: a busy one skips some.
+fn write_all(node: &Node) {
+    until("all samples are on the disk", || {
+        load(node, "s3://train", &[]);
+        number(&node.status(), "/datasets/0/disk_samples") == 400
+    });
+}
+
 #[test]
 // semantics: AGENT-14
 fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
@@ -42,7 +51,7 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     let report = load(&node, "s3://train", &job);
     assert_eq!(number(&report, "/agent/samples"), fetched(&report));
     // Samples are written behind their uses, and `stop` waits a second for them.
-    eventually("they are written", || number(&node.status(), "/datasets/0/disk_samples") >= 390);
+    until("they are written", || number(&node.status(), "/datasets/0/disk_samples") >= 390);
     let (status, requests) = (node.status(), node.store.requests().get);
     assert_eq!(digests(&report), node.digests(&job));
     let (held, on_disk) =
@@ -78,9 +87,12 @@ fn restarted_agent_keeps_both_datasets_of_a_job() {
         let datasets = status["datasets"].as_array().unwrap().iter();
         datasets.map(|dataset| number(dataset, "/disk_samples")).collect::<Vec<u64>>()
     };
-    load(&node, "s3://train", &job);
-    let before = on_disk(&node);
-    assert!(before.iter().sum::<u64>() >= 380 && before.iter().all(|kept| *kept > 20), "{before:?}");
+    let mut before = Vec::new();
+    until("both datasets are on the disk", || {
+        load(&node, "s3://train", &job);
+        before = on_disk(&node);
+        before.iter().sum::<u64>() >= 380 && before.iter().all(|kept| *kept > 20)
+    });
     run(&mut node.agent(&["stop"])).ok();
     start(&mut node, 0, 400, &[]);
     load(&node, "s3://train", &["--epochs", "1", "--validate", "s3://other"]);
@@ -99,7 +111,7 @@ fn third_of_three_datasets_gets_the_disk() {
     }
     for bucket in ["train", "second", "third"] {
         // The budget of writes grows with time. What is refused is tried again at its next use.
-        eventually("it is written", || {
+        until("it is written", || {
             load(&node, &format!("s3://{bucket}"), &["--epochs", "1"]);
             let status = node.status();
             let datasets = status["datasets"].as_array().unwrap();
@@ -121,8 +133,7 @@ fn third_of_three_datasets_gets_the_disk() {
 fn writes_beyond_the_budget_are_refused_and_counted() {
     let node = with_disk(400, 0, 420, &[]);
     node.store.numbered("second", NumberedObjects::new(400, LENGTH));
-    load(&node, "s3://train", &[]);
-    eventually("it is written", || number(&node.status(), "/datasets/0/disk_samples") == 400);
+    write_all(&node);
     run(&mut node.agent(&["set", "disk-writes-per-day=0"])).ok();
     load(&node, "s3://second", &["--epochs", "2"]);
     let status = node.status();
@@ -139,8 +150,7 @@ fn writes_beyond_the_budget_are_refused_and_counted() {
 // semantics: AGENT-14
 fn damaged_disk_costs_reads_and_no_sample() {
     let node = with_disk(400, 0, 420, &[]);
-    load(&node, "s3://train", &[]);
-    eventually("it is written", || number(&node.status(), "/datasets/0/disk_samples") == 400);
+    write_all(&node);
     let mut damaged = 0;
     for entry in walk(&node.directory.path().join("disk")) {
         let mut bytes = fs::read(&entry).unwrap();
@@ -178,7 +188,7 @@ fn datasets_that_come_under_load_share_the_disk() {
             .arg(node.socket());
         Running::start(job)
     });
-    eventually("samples are written", || number(&node.status(), "/disk/written_bytes") > 1_000_000);
+    until("samples are written", || number(&node.status(), "/disk/written_bytes") > 1_000_000);
     let first = capacity();
     // A job on a busy machine may take the agent for silent, and read by itself.
     let mut direct = 0;

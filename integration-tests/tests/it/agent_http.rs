@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -119,27 +119,18 @@ fn get(mut stream: impl Read + Write, path: &str, header: &str) -> (u16, String)
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Waits until the condition holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn status_and_metrics_are_those_of_the_jobs() {
     let agent = ShownAgent::start();
     let report = run(&mut agent.job(&["--epochs", "2", "--digest"])).json();
     assert_digests(&agent.samples, &report);
     let _job = agent.endless_job("train \"one\"");
-    eventually("the job is shown", || {
+    until("the job is shown", || {
         let jobs = agent.get_json("/api/v1/status")["jobs"].clone();
         jobs.as_array().is_some_and(|jobs| jobs.len() == 1 && jobs[0]["name"] == "train \"one\"")
     });
     let before = agent.status();
-    eventually("its reads are shown", || {
+    until("its reads are shown", || {
         let shown = agent.get_json("/api/v1/status");
         ["/hits", "/reads", "/read_bytes"].iter().all(|it| number(&shown, it) >= number(&before, it))
     });
@@ -155,7 +146,7 @@ fn status_and_metrics_are_those_of_the_jobs() {
         metrics.contains(&format!("foreread_agent_dataset_samples{{dataset=\"{url}\"}} 200\n")),
         "{metrics}"
     );
-    eventually("each second is a point", || {
+    until("each second is a point", || {
         let history = agent.get_json("/api/v1/history");
         let points = history["points"].as_array().unwrap().clone();
         points.len() > 2 && points.last().unwrap()["jobs"][0]["process"] == process
@@ -185,7 +176,7 @@ fn only_the_user_reads_and_nothing_is_left() {
     assert_eq!(link, format!("http://{}/?token={}", agent.address(), token.trim()));
     assert!(!agent.status().to_string().contains(token.trim()));
     run(&mut agent.agent(&["stop"])).ok();
-    eventually("the files are gone", || {
+    until("the files are gone", || {
         ["http.sock", "http.token", "http.url"].iter().all(|name| !agent.file(name).exists())
     });
 }
@@ -195,7 +186,7 @@ fn killed_agent_is_replaced() {
     let mut agent = ShownAgent::start();
     let old = agent.link();
     agent.signal(Signal::KILL);
-    eventually("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
+    until("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
     assert!(agent.file("http.sock").exists());
     agent.restart("127.0.0.1:0");
     assert_ne!(agent.link(), old);

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use foreread_tier_testing::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, fetched};
 use crate::support::{Samples, content, foreread, number, run};
 
 const COUNT: u64 = 100;
@@ -43,9 +44,12 @@ fn job_without_an_agent_uses_one_that_starts_later() {
     let arguments = ["--seed", "3", "--epochs", "3"];
     let job =
         Running::start(node.job(&[&arguments[..], &["--memory", "1MB", "--compute-ms", "100"]].concat()));
-    eventually("it runs alone", || job.errors().contains("until it serves this run"));
+    until("it runs alone", || job.errors().contains("until it serves this run"));
+    // It must not be over before the agent is there.
+    job.signal(Signal::STOP);
     node.start(1000 * TAKEN);
-    eventually("it is attached", || !node.look()["jobs"].as_array().unwrap().is_empty());
+    job.signal(Signal::CONT);
+    until("it is attached", || !node.look()["jobs"].as_array().unwrap().is_empty());
     let report = job.report();
     assert!(number(&report, "/agent/samples") > 0, "{report}");
     assert_eq!(digests(&report), node.digests(&arguments));
@@ -74,11 +78,11 @@ fn stop_ends_an_agent_that_does_not_answer() {
     let named = run(&mut node.agent(&["status"])).fails(1);
     assert!(named.contains(&format!("process {}", node.process)) && named.contains("agent stop"), "{named}");
     run(&mut node.agent(&["stop"])).ok();
-    eventually("it has ended", || is_gone(node.process));
+    until("it has ended", || is_gone(node.process));
     node.start(1_000_000);
     fs::remove_file(node.socket()).unwrap();
     run(&mut node.agent(&["stop"])).ok();
-    eventually("it has ended, too", || is_gone(node.process));
+    until("it has ended, too", || is_gone(node.process));
     let none = run(&mut node.agent(&["stop"])).fails(1);
     assert!(none.contains("agent start"), "{none}");
 }
@@ -94,14 +98,14 @@ fn dataset_is_closed_after_its_last_job_and_its_samples_stay() {
         let files = fs::read_dir(format!("/proc/{}/fd", node.process)).unwrap();
         files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|to| to.starts_with(samples.path())))
     };
-    eventually("it is closed", || !is_open());
+    until("it is closed", || !is_open());
     let reads = number(&node.look(), "/reads");
     // Another path to it is the same dataset.
     let report = load(&node, &alias);
     assert_eq!((number(&report, "/agent/samples"), datasets(&node).len()), (fetched(&report), 1));
     let read = number(&node.look(), "/reads") - reads;
     assert!(read < COUNT / 4, "{read} were read again");
-    eventually("it is closed again", || !is_open());
+    until("it is closed again", || !is_open());
 }
 
 #[test]
@@ -111,7 +115,7 @@ fn dataset_without_samples_is_forgotten() {
     for _ in 0..2 {
         let report = load(&node, samples.path());
         assert_eq!(number(&report, "/agent/direct_samples"), 0);
-        eventually("it is forgotten", || datasets(&node).is_empty());
+        until("it is forgotten", || datasets(&node).is_empty());
     }
 }
 

@@ -4,11 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
 
 use foreread_store::Client;
 use foreread_store::attach::STATUS;
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -127,6 +127,9 @@ pub(crate) struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.errors());
+        }
         // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -144,20 +147,18 @@ impl Running {
         fs::read_to_string(self.err.path()).unwrap()
     }
 
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     #[track_caller]
     pub(crate) fn report(mut self) -> Value {
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            if begun.elapsed() > Duration::from_secs(120) {
-                self.child.kill().unwrap();
-                panic!("it hangs: {}", self.errors());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert!(status.success(), "{status}: {}", self.errors());
+        let mut status = None;
+        until("the job ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        assert!(status.is_some_and(|status| status.success()), "{status:?}: {}", self.errors());
         serde_json::from_str(&fs::read_to_string(self.out.path()).unwrap()).unwrap()
     }
 }
@@ -181,13 +182,4 @@ pub(crate) fn fetched(report: &Value) -> u64 {
 pub(crate) fn assert_requests(got: u64, expected: u64) {
     let hedged = 16 + expected * 3 / 100;
     assert!((expected..=expected + hedged).contains(&got), "{got} instead of {expected}");
-}
-
-/// Waits until the condition holds.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -116,9 +116,7 @@ fn weights_divide_the_time_of_a_store() {
     check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
     // A mistake changes nothing, and is shown.
     fs::write(&policy, "[colour]\nlight = 3\n").unwrap();
-    until("the mistake is shown", || {
-        node.status()["policy"].to_string().contains("there is no such key")
-    });
+    until("the mistake is shown", || node.status()["policy"].to_string().contains("there is no such key"));
     assert_eq!(number(&node.status(), "/stores/0/limit"), 30_000_000);
     drop(jobs);
 }

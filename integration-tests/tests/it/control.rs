@@ -7,16 +7,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foreread_agent::ClusterToken;
 use foreread_connection::{Address, ControlConnection, SystemTransport};
 use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::agent_node::{LENGTH, Running, TAKEN, digests, eventually};
+use crate::agent_node::{LENGTH, Running, TAKEN, digests};
 use crate::s3::at;
 use crate::support::{number, run};
 
@@ -161,7 +162,7 @@ fn users_share_a_limit_whatever_the_number_of_their_jobs() {
     let mut jobs: Vec<Running> =
         (0..5).map(|at| Running::start(cluster.job("n1", &format!("a{at}"), &endless))).collect();
     jobs.push(Running::start(cluster.job("n2", "b", &endless)));
-    eventually("both get half of the limit", || {
+    until("both get half of the limit", || {
         let status = cluster.status();
         let (one, other) = (lease(&status, "alice@n1"), lease(&status, "bob@n2"));
         assert!(one + other <= LIMIT / 100 * 102, "{status}");
@@ -173,14 +174,14 @@ fn users_share_a_limit_whatever_the_number_of_their_jobs() {
     let _ = client.call(foreread_store::attach::PROGRESS, lie.as_bytes());
     let set = |changes: &[&str]| run(cluster.control(&["set"]).args(changes)).ok();
     set(&["user-weight@alice=3", "weight@alice/a0=4"]);
-    eventually("the weights are in force", || {
+    until("the weights are in force", || {
         let status = cluster.status();
         lease(&status, "alice@n1").abs_diff(LIMIT * 3 / 4) < LIMIT / 50
     });
     let weights = |status: &Value| -> Vec<u64> {
         status["jobs"].as_array().unwrap().iter().map(|job| number(job, "/weight")).collect()
     };
-    eventually("the weight of a job is in force", || {
+    until("the weight of a job is in force", || {
         let mut weights = weights(&cluster.agent_status("n1"));
         weights.sort_unstable();
         weights == [1, 1, 1, 1, 4]
@@ -199,7 +200,7 @@ fn users_share_a_limit_whatever_the_number_of_their_jobs() {
     assert!(!cluster.status().to_string().contains("user-weight@bob"));
     // The file is read again.
     fs::write(cluster.path("agent.toml"), "[cluster.limit]\n's3://train' = '8MB/s'\n").unwrap();
-    eventually("the file is in force", || number(&cluster.status(), "/stores/0/limit") == 2 * LIMIT);
+    until("the file is in force", || number(&cluster.status(), "/stores/0/limit") == 2 * LIMIT);
     let text = run(&mut cluster.control(&["status"])).ok();
     assert!(text.contains("node         alice@n1 (alice): connected, 5 jobs"), "{text}");
     assert!(text.contains("policy       user-weight@alice=3 (set)"), "{text}");
@@ -227,13 +228,13 @@ fn strangers_get_nothing() {
     command.args(["--control", &cluster.address, "--control-token"]).arg(cluster.path("alice"));
     run(&mut command).ok();
     cluster.processes.push(number(&cluster.agent_status("twice"), "/process") as u32);
-    eventually("both are there", || {
+    until("both are there", || {
         let nodes = cluster.status()["nodes"].to_string();
         nodes.contains("alice@n1-2") && cluster.agent_status("twice")["control"]["is_connected"] == true
     });
     // Garbage before, in and after the handshake.
     garbage(&cluster);
-    assert_eq!(node(&cluster.status(), "alice@n1")["is_connected"], true);
+    until("it is still connected", || node(&cluster.status(), "alice@n1")["is_connected"] == true);
     // The page takes a token.
     let link = cluster.link();
     let (address, token) = link.strip_prefix("http://").unwrap().split_once("/?token=").unwrap();
@@ -245,7 +246,7 @@ fn strangers_get_nothing() {
     }
     // It is up to a second old.
     let node = "foreread_control_node_connected{node=\"alice@n1\"";
-    eventually("metrics have the node", || get(address, "/metrics", token).contains(node));
+    until("metrics have the node", || get(address, "/metrics", token).contains(node));
     // The files of tokens have to be private.
     let wrong = cluster.path("public");
     fs::copy(cluster.path("alice"), &wrong).unwrap();
@@ -282,7 +283,7 @@ fn garbage(cluster: &Cluster) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let address: Address = cluster.address.parse().unwrap();
     let identity = ClusterToken::read(&cluster.path("bob")).unwrap().identity();
-    let timeout = Duration::from_secs(5);
+    let timeout = Duration::from_secs(300);
     for message in
         [json!([]), json!({"versions": [9, 9], "node": "x"}), json!({"versions": [1, 1], "node": ""})]
     {
@@ -322,18 +323,17 @@ fn killed_control_process_is_whole_again_and_no_job_waits() {
         status["nodes"].as_array().unwrap().len() == 2
             && lease(status, "bob@n2").abs_diff(LIMIT * 3 / 4) < LIMIT / 50
     };
-    eventually("the limit is shared", || are_shared(&cluster.status()));
+    until("the limit is shared", || are_shared(&cluster.status()));
     let read = |cluster: &Cluster| number(&cluster.agent_status("n2"), "/read_bytes");
     cluster.kill_control();
-    let (begun, before) = (Instant::now(), read(&cluster));
-    eventually("the job continues without it", || read(&cluster) > before + LIMIT / 4);
-    println!("a quarter of a second's bytes took {:.2} s", begun.elapsed().as_secs_f64());
+    let before = read(&cluster);
+    until("the job continues without it", || read(&cluster) > before + LIMIT / 4);
     assert_eq!(
         lease_of_agent(&cluster, "n2").map(|limit| limit.abs_diff(LIMIT * 3 / 4) < LIMIT / 50),
         Some(true)
     );
     cluster.start_control();
-    eventually("the new process knows all", || {
+    until("the new process knows all", || {
         let status = cluster.status();
         status["nodes"].as_array().unwrap().len() == 2 && are_shared(&status)
     });
@@ -343,7 +343,7 @@ fn killed_control_process_is_whole_again_and_no_job_waits() {
     drop(jobs);
     // An agent that ends leaves nothing reserved.
     run(&mut cluster.agent("n2", &["stop"])).ok();
-    eventually("the rest has all", || {
+    until("the rest has all", || {
         let status = cluster.status();
         status["nodes"].as_array().unwrap().len() == 1 && lease(&status, "alice@n1") >= LIMIT - 2
     });
@@ -362,12 +362,12 @@ fn drained_node_takes_no_new_jobs_and_keeps_its_own() {
     let mut cluster = Cluster::new("");
     cluster.start_agent("n1", "alice", 1000);
     let job = Running::start(cluster.job("n1", "old", &["--epochs", "1000", "--compute-ms", "20"]));
-    eventually("the job is there", || number(node(&cluster.status(), "alice@n1"), "/jobs") == 1);
-    eventually("the node has confirmed, and has the job", || {
+    until("the job is there", || number(node(&cluster.status(), "alice@n1"), "/jobs") == 1);
+    until("the node has confirmed, and has the job", || {
         let text = run(&mut cluster.control(&["drain", "alice@n1", "--wait", "0"])).ok();
         text.contains("1 are still there")
     });
-    eventually("the agent knows", || cluster.agent_status("n1")["control"]["is_draining"] == true);
+    until("the agent knows", || cluster.agent_status("n1")["control"]["is_draining"] == true);
     let report = run(&mut cluster.job("n1", "new", &["--epochs", "1", "--digest"])).json();
     assert_eq!(digests(&report).len(), 1);
     assert!(report["agent"].is_null() || number(&report, "/agent/direct_samples") == 1000, "{report}");
@@ -376,7 +376,7 @@ fn drained_node_takes_no_new_jobs_and_keeps_its_own() {
     let text = run(&mut cluster.control(&["drain", "alice@n1"])).ok();
     assert!(text.contains("and has none"), "{text}");
     run(&mut cluster.control(&["set", "drain@alice@n1=none"])).ok();
-    eventually("it takes jobs again", || cluster.agent_status("n1")["control"]["is_draining"] == false);
+    until("it takes jobs again", || cluster.agent_status("n1")["control"]["is_draining"] == false);
     let report = run(&mut cluster.job("n1", "new", &["--epochs", "1"])).json();
     assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
     assert!(run(&mut cluster.control(&["drain", "n9"])).fails(1).contains("no node is called n9"));
@@ -395,18 +395,18 @@ fn nodes_fill_their_memory_each_with_a_part() {
     // The quota of both together is less than their halves.
     let quota = 4_000_000 / 2 / TAKEN;
     let has_part = |held: u64| (quota - 5..=quota).contains(&held);
-    eventually("each has its part of the quota", || has_part(held("n1")) && has_part(held("n2")));
+    until("each has its part of the quota", || has_part(held("n1")) && has_part(held("n2")));
     run(&mut cluster.control(&["set", "quota@s3://train=none"])).ok();
     let has_quota = |node: &str| cluster.agent_status(node)["policy"].to_string().contains("cap@");
-    eventually("the quota is gone", || !has_quota("n1") && !has_quota("n2"));
+    until("the quota is gone", || !has_quota("n1") && !has_quota("n2"));
     // On a busy machine, an agent may be silent for a moment.
-    eventually("both fill their memory", || {
+    until("both fill their memory", || {
         run(&mut cluster.control(&["warm", "s3://train"])).ok().contains("2 nodes fill")
     });
-    eventually("each has its half", || held("n1") == 500 && held("n2") == 500);
+    until("each has its half", || held("n1") == 500 && held("n2") == 500);
     // Before the quota was known, each may have read its half.
     assert!(cluster.store.requests().get < 2000, "{:?}", cluster.store.requests());
-    eventually("the cluster has all", || number(&cluster.status(), "/datasets/0/held_samples") == 1000);
+    until("the cluster has all", || number(&cluster.status(), "/datasets/0/held_samples") == 1000);
 }
 
 /// An agent that never reaches its control process.

@@ -5,16 +5,16 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::ptr;
+use std::time::{Duration, SystemTime};
 
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::agent_node::Running;
 use crate::support::{Finished, content, foreread, number, run, times};
-
-/// Files that were changed a moment ago are not copied: longer than the command under test waits.
-pub const SETTLED: Duration = Duration::from_millis(150);
 
 /// A dataset, and a directory for copies.
 pub struct Dataset {
@@ -22,7 +22,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// `files` files of `length` bytes and more in three directories, old enough to be copied.
+    /// `files` files of `length` bytes and more in three directories.
     pub fn new(files: u64, length: usize) -> Self {
         let dataset = Self { directory: tempfile::tempdir().unwrap() };
         for number in 0..files {
@@ -31,7 +31,6 @@ impl Dataset {
             fs::write(path, content(number, length + number as usize)).unwrap();
         }
         fs::create_dir(dataset.disk()).unwrap();
-        std::thread::sleep(SETTLED);
         dataset
     }
 
@@ -67,28 +66,48 @@ impl Dataset {
         (finished.ok(), report)
     }
 
-    /// Reads all files until copies of `part` of them are there.
+    /// Reads all files until they have copies, or these take half of the bytes.
     pub fn warm(&self, bytes: u64) {
-        let begun = Instant::now();
-        loop {
-            let (_, report) =
-                self.shell(bytes, "cat data/c*/* > /dev/null; sleep .3; cat data/c*/* > /dev/null");
+        let files = plain(self.directory.path(), "ls -d data/c*/* | wc -l").trim().parse().unwrap();
+        let script = self.until_copied("cat data/c*/* > /dev/null", u64::min(files, bytes / 16384 + 1));
+        until("files have copies", || {
+            let (_, report) = self.shell(bytes, &script);
             let copies = number(&report, "/host/copies");
-            if copies == number(&report, "/host/files") || copies * 8192 > bytes / 2 {
-                return;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(60), "{report}");
-        }
+            copies == number(&report, "/host/files") || copies * 8192 > bytes / 2
+        });
+    }
+
+    /// A shell command that runs another one until so many copies are there.
+    pub fn until_copied(&self, command: &str, copies: u64) -> String {
+        until_copied(&self.disk(), "", command, copies)
+    }
+
+    /// The directory of the cache.
+    fn cache(&self) -> PathBuf {
+        self.disk().join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
+    }
+
+    /// When the last host has begun to serve runs, if there was one.
+    fn host_began(&self) -> Option<SystemTime> {
+        fs::metadata(self.cache().join("ready")).ok()?.modified().ok()
     }
 
     /// The paths of all copies.
-    fn copies(&self) -> Vec<PathBuf> {
-        let user = rustix::process::geteuid().as_raw();
-        let copies = self.disk().join(format!("foreread-files-{user}/copies"));
-        // A host that was killed at once has made none.
-        let folders = fs::read_dir(copies).into_iter().flatten().map(|folder| folder.unwrap().path());
-        folders.flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path()).collect()
+    pub fn copies(&self) -> Vec<PathBuf> {
+        let copies = self.cache().join("copies");
+        // A host that was killed at once has made none, and others may remove some meanwhile.
+        let folders = fs::read_dir(copies).into_iter().flatten().flatten();
+        let files = folders.flat_map(|folder| fs::read_dir(folder.path())).flatten().flatten();
+        files.map(|file| file.path()).collect()
     }
+}
+
+/// A shell command that runs another one until so many copies are below a directory: those that
+/// `find` finds `with` something.
+pub fn until_copied(directory: &Path, with: &str, command: &str, copies: u64) -> String {
+    let named = "-path '*/copies/*/*-*' ! -name 'new-*'";
+    let there = format!("find {} {named} {with} | wc -l", directory.display());
+    format!("while [ $({there}) -lt {copies} ]; do {command}; done")
 }
 
 /// The report in the last line of standard error.
@@ -96,6 +115,16 @@ impl Dataset {
 pub fn report(finished: &Finished) -> Value {
     let line = finished.stderr.lines().last().unwrap_or_default();
     serde_json::from_str(line).unwrap_or_else(|_| panic!("no report: {}", finished.stderr))
+}
+
+/// The output and the report of a run, after its end.
+#[track_caller]
+pub fn ended(mut run: Running) -> (String, Value) {
+    until("the run ends", || run.child.try_wait().unwrap().is_some());
+    let errors = run.errors();
+    let line = errors.lines().last().unwrap_or_default();
+    let report = serde_json::from_str(line).unwrap_or_else(|_| panic!("no report: {errors}"));
+    (fs::read_to_string(run.out.path()).unwrap(), report)
 }
 
 /// Compiles a C program.
@@ -188,11 +217,11 @@ fn changes_of_programs_are_seen_at_once() {
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
     assert_eq!(dataset.shell(ALL, "cat data/c*/* | sha256sum").0, expected);
     // Changes by others, between opens and between runs.
-    std::thread::sleep(SETTLED);
     dataset.warm(ALL);
-    let mut child = dataset.command(ALL, &[], &["sh", "-c", "read line; cat data/c0/0009.bin; read line"]);
+    let script = "touch begun; read line; cat data/c0/0009.bin; read line";
+    let mut child = dataset.command(ALL, &[], &["sh", "-c", script]);
     let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    until("the program runs", || dataset.at("begun").exists());
     fs::write(dataset.root().join("c0/0009.bin"), b"by another").unwrap();
     child.stdin.take().unwrap().write_all(b"\n\n").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -204,24 +233,27 @@ fn changes_of_programs_are_seen_at_once() {
 fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
     let dataset = Dataset::new(60, 20_000);
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
-    let script = "for i in 1 2 3 4 5 6 7 8; do cat data/c*/* | sha256sum; sleep .2; done";
-    let start = || {
-        let mut command = dataset.command(ALL, &[], &["sh", "-c", script]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    };
+    let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum; done";
+    let start = || Running::start(dataset.command(ALL, &[], &["sh", "-c", script]));
+    let epochs = |run: &Running| fs::read_to_string(run.out.path()).unwrap().lines().count();
     let mut host = start();
-    std::thread::sleep(Duration::from_millis(300));
+    until("the host reads", || epochs(&host) > 0);
     let others = [start(), start()];
-    std::thread::sleep(Duration::from_millis(500));
-    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
-    host.wait().unwrap();
+    until("the other runs read", || others.iter().all(|run| epochs(run) > 0));
+    let began = dataset.host_began();
+    host.signal(Signal::KILL);
+    host.child.wait().unwrap();
+    until("another one has taken over", || dataset.host_began() > began);
+    until("all files have copies", || dataset.copies().len() == 60);
+    let before = others.each_ref().map(epochs);
+    until("the copies are read", || {
+        others.each_ref().map(epochs).iter().zip(before).all(|(now, it)| *now > it + 2)
+    });
+    fs::write(dataset.at("end"), b"").unwrap();
     let mut hosts = 0;
     for other in others {
-        let output = other.wait_with_output().unwrap();
-        assert!(output.status.success());
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected.repeat(8));
-        let errors = String::from_utf8(output.stderr).unwrap();
-        let report: Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+        let (printed, report) = ended(other);
+        assert_eq!(printed, expected.repeat(printed.lines().count()));
         assert!(number(&report, "/served") > 60, "{report}");
         hosts += u64::from(report["host"].is_object());
     }
@@ -236,12 +268,18 @@ fn datasets_in_turn_keep_their_copies_while_there_is_room() {
     let (one, other) = (Dataset::new(40, 5000), Dataset::new(40, 6000));
     let script = |dataset: &Dataset| {
         let files = format!("cat {}/c*/*", dataset.root().display());
-        format!("{files} | sha256sum; sleep .4; {files} | sha256sum")
+        format!("{files} | sha256sum; {files} | sha256sum")
+    };
+    // Files of the second one are larger.
+    let copied = |dataset: &Dataset, copies| {
+        let with = if ptr::eq(dataset, &one) { "-size -5500c" } else { "-size +5500c" };
+        until_copied(&one.disk(), with, &format!("cat {}/c*/* > /dev/null", dataset.root().display()), copies)
     };
     let read = |dataset: &Dataset, bytes: u64| {
         let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9", "--root"]);
         command.arg(dataset.root()).arg(format!("--disk={}={bytes}", one.disk().display()));
-        let finished = run(command.args(["--", "sh", "-c", &script(dataset)]));
+        let all = format!("{}; {}", copied(dataset, 31), script(dataset));
+        let finished = run(command.args(["--", "sh", "-c", &all]));
         let report = report(&finished);
         assert_eq!(finished.ok(), plain(one.directory.path(), &script(dataset)), "{report}");
         report
@@ -280,23 +318,25 @@ fn second_dataset_is_served_by_a_cache_in_use() {
         command
     };
     for kills_host in [false, true] {
+        let began = one.host_began();
         let mut host = one.command(
             ALL,
             &[],
-            &["sh", "-c", "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .5; done"],
+            &["sh", "-c", "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done"],
         );
         let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(500));
+        until("the host has copies", || one.host_began() > began && one.copies().len() >= 40);
         if kills_host {
             kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
             fs::remove_dir_all(one.disk()).unwrap();
             fs::create_dir(one.disk()).unwrap();
         }
-        let script = format!("for i in 1 2 3 4; do {files} | sha256sum; sleep .4; done");
+        let copied = one.until_copied(&format!("{files} > /dev/null"), if kills_host { 40 } else { 80 });
+        let script = format!("{copied}; for i in 1 2; do {files} | sha256sum; done");
         let finished = run(&mut join(&link, &script));
         let found = report(&finished);
         assert!(number(&found, "/served") >= 40, "kills: {kills_host}, {found}");
-        assert_eq!(finished.ok(), expected.repeat(4));
+        assert_eq!(finished.ok(), expected.repeat(2));
         if !kills_host {
             // The link leads elsewhere now, while the table has it for the other dataset.
             fs::remove_file(&link).unwrap();
@@ -317,26 +357,24 @@ fn second_dataset_is_served_by_a_cache_in_use() {
 // semantics: FILES-7
 fn run_that_takes_over_continues_to_copy() {
     let dataset = Dataset::new(60, 5000);
+    let idle = "while [ ! -e killed ]; do sleep .05; done";
     // The first host has read records of the second run, which were not of its files.
-    let script = "for i in $(seq 30); do cat data/c0/* > /dev/null; done; touch copied;
-        while [ ! -e killed ]; do sleep .05; done;
-        for i in 1 2 3 4 5 6; do cat data/c1/* data/c2/* | sha256sum; sleep .3; done";
+    let script = format!(
+        "for i in $(seq 30); do cat data/c0/* > /dev/null; done; {}; touch copied; {idle}
+        {}; cat data/c1/* data/c2/* | sha256sum",
+        dataset.until_copied("cat data/c0/* > /dev/null", 20),
+        dataset.until_copied("cat data/c1/* data/c2/* > /dev/null", 60)
+    );
     let expected = plain(dataset.directory.path(), "cat data/c1/* data/c2/* | sha256sum");
-    let mut host = dataset.command(ALL, &[], &["sleep", "60"]);
-    let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(500));
-    let mut program = dataset.command(ALL, &[], &["sh", "-c", script]);
-    let program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !dataset.at("copied").exists() {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    kill_process(Pid::from_raw(host.id() as i32).unwrap(), Signal::KILL).unwrap();
-    host.wait().unwrap();
+    let mut host = Running::start(dataset.command(ALL, &[], &["sh", "-c", idle]));
+    until("the host serves runs", || dataset.host_began().is_some());
+    let program = Running::start(dataset.command(ALL, &[], &["sh", "-c", &script]));
+    until("the first host has copied", || dataset.at("copied").exists());
+    host.signal(Signal::KILL);
+    host.child.wait().unwrap();
     fs::write(dataset.at("killed"), b"").unwrap();
-    let output = program.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), expected.repeat(6));
-    let errors = String::from_utf8(output.stderr).unwrap();
-    let report: Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+    let (printed, report) = ended(program);
+    assert_eq!(printed, expected);
     assert!(number(&report, "/host/copied") >= 30, "{report}");
 }
 
@@ -372,7 +410,7 @@ fn files_in_use_stay_while_copies_are_replaced() {
     fs::create_dir(&memory).unwrap();
     // One process keeps files open through all epochs.
     let script = "exec 3< data/c0/0000.bin 4< data/c0/0003.bin
-        for i in 1 2 3 4 5; do for f in data/c*/*; do cat $f; sleep .005; done | sha256sum; done
+        for i in 1 2 3 4 5; do for f in data/c*/*; do cat $f; done | sha256sum; done
         wc -c <&3; wc -c <&4";
     let writes = ["--disk-writes-per-day", "1000000"];
     let finished = run(&mut dataset.command(bytes, &writes, &["sh", "-c", script]));
@@ -445,12 +483,10 @@ fn random_programs_see_what_they_see_without_copies() {
             }
         }
     }
-    std::thread::sleep(SETTLED);
-    let list = "find data -type f > list
-        for i in 1 2 3; do tr '\\n' '\\0' < list | xargs -0 cat > /dev/null; sleep .5; done";
+    let list = "find data -type f -print0 | xargs -0 cat > /dev/null";
     let room = 10 * ALL;
-    let copies = || number(&dataset.shell(room, list).1, "/host/copies");
-    assert!((0..20).any(|_| copies() >= 18 * seeds));
+    let (_, report) = dataset.shell(room, &dataset.until_copied(list, 18 * seeds + 3));
+    assert_eq!(number(&report, "/host/copies"), 18 * seeds + 3);
     let programs = |tree: &str| {
         let last = first + seeds - 1;
         format!("for s in $(seq {first} {last}); do echo $s $(./random_program $s {tree}/$s 400); done")
@@ -498,17 +534,19 @@ fn copies_are_private_and_programs_cannot_write_them() {
 // semantics: FILES-2
 fn copies_in_memory_end_with_the_last_run() {
     let dataset = Dataset::new(30, 5000);
-    let script = "for i in 1 2 3 4 5 6 7; do cat data/c*/* | sha256sum; sleep .3; done";
+    let user = rustix::process::geteuid().as_raw();
+    let cache = PathBuf::from(format!("/dev/shm/foreread-files-{user}"));
+    let reads = "for i in 1 2; do cat data/c*/* | sha256sum; done";
+    let script = format!("{}; {reads}", until_copied(&cache, "", "cat data/c*/* > /dev/null", 30));
     let mut command = foreread(["run", "--report", "json", "--memory", "20MB", "--root"]);
-    command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
+    command.arg(dataset.root()).args(["--", "sh", "-c", &script]).current_dir(dataset.directory.path());
     let finished = run(&mut command);
     let report = report(&finished);
     assert!(number(&report, "/served") >= 30, "{report}");
-    assert_eq!(finished.ok(), plain(dataset.directory.path(), script));
-    let user = rustix::process::geteuid().as_raw();
-    let left = PathBuf::from(format!("/dev/shm/foreread-files-{user}/copies"));
+    assert_eq!(finished.ok(), plain(dataset.directory.path(), reads));
+    let copies = cache.join("copies");
     let left = || {
-        let folders = fs::read_dir(&left).into_iter().flatten();
+        let folders = fs::read_dir(&copies).into_iter().flatten();
         folders.flat_map(|folder| fs::read_dir(folder.unwrap().path())).flatten().count()
     };
     assert_eq!(left(), 0);
@@ -521,7 +559,7 @@ fn copies_in_memory_end_with_the_last_run() {
     let start = || start_with("while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done");
     for _ in 0..3 {
         let runs = [start(), start(), start(), start()];
-        crate::agent_node::eventually("files are copied", || left() > 0);
+        until("files are copied", || left() > 0);
         fs::write(dataset.at("end"), b"").unwrap();
         for mut run in runs {
             run.wait().unwrap();
@@ -533,13 +571,13 @@ fn copies_in_memory_end_with_the_last_run() {
     let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
     let kill = |run: &Child| kill_process(Pid::from_child(run), Signal::KILL).unwrap();
     let mut host = start_with(script);
-    crate::agent_node::eventually("files are copied", || left() > 0);
+    until("files are copied", || left() > 0 && dataset.at("read").exists());
     kill(&host);
     host.wait().unwrap();
-    crate::agent_node::eventually("copies are gone", || left() == 0);
+    until("copies are gone", || left() == 0);
     fs::remove_file(dataset.at("read")).unwrap();
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
-    crate::agent_node::eventually("the program reads", || dataset.at("read").exists());
+    until("the program reads", || dataset.at("read").exists());
     assert_eq!(fs::read_to_string(dataset.at("read")).unwrap(), expected);
     fs::write(dataset.at("end"), b"").unwrap();
     // The output ends with the program, so the waiting process does not keep it open.
@@ -547,12 +585,12 @@ fn copies_in_memory_end_with_the_last_run() {
     // And if several are killed together.
     fs::remove_file(dataset.at("end")).unwrap();
     let mut runs = [start(), start(), start()];
-    crate::agent_node::eventually("files are copied", || left() > 0);
+    until("files are copied", || left() > 0);
     runs.iter().for_each(kill);
     for run in &mut runs {
         run.wait().unwrap();
     }
-    crate::agent_node::eventually("copies are gone", || left() == 0);
+    until("copies are gone", || left() == 0);
     fs::write(dataset.at("end"), b"").unwrap();
     // The programs look for it in the directory.
     for run in runs {
@@ -566,7 +604,9 @@ fn copies_in_memory_end_with_the_last_run() {
 fn random_order_of_a_directory_is_not_recognised() {
     let dataset = Dataset::new(600, 2000);
     let epoch = "for f in $(ls data/c1 | shuf); do cat data/c1/$f > /dev/null; done";
-    let script = format!("for i in 1 2 3 4 5 6 7 8; do {epoch}; done");
+    // The second epoch begins when all files of the first one are copied.
+    let copied = dataset.until_copied(":", 200);
+    let script = format!("{epoch}; {copied}; for i in 2 3 4 5 6 7 8; do {epoch}; done");
     // Room for all of its files and half of the others.
     let (_, report) = dataset.shell(400 * 4096, &script);
     assert_eq!(number(&report, "/host/recognised"), 0, "{report}");

@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, eventually};
+use crate::agent_node::{LENGTH, Node, Running};
 use crate::support::{content, number, run};
-use crate::unchanged::{SETTLED, report};
+use crate::unchanged::{ended, report};
 
 /// The agent's disk.
 const ROOM: u64 = 4_000_000;
@@ -21,7 +21,7 @@ const UNDER_WAY: u64 = 8 * 8192;
 /// Files that take most of it.
 const FILES: u64 = 300;
 
-/// An agent with a disk, and files that are old enough to be copied.
+/// An agent with a disk, and files.
 fn node() -> (Node, PathBuf) {
     let mut node = Node::without_agent(300, LENGTH);
     let [disk, root] = ["disk", "files"].map(|name| node.directory.path().join(name));
@@ -31,7 +31,6 @@ fn node() -> (Node, PathBuf) {
         fs::write(root.join(format!("{number:03}")), content(number, 8000)).unwrap();
     }
     node.start_with(1_000_000, &["--disk", &format!("{}={ROOM}", disk.display())]);
-    std::thread::sleep(SETTLED);
     (node, root)
 }
 
@@ -56,10 +55,10 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     // Samples of a job take a part of the room first.
     let mut load = node.foreread(&["load", "s3://train", "--report", "json", "--progress", "off", "--agent"]);
     run(load.arg(node.socket()));
-    eventually("samples are on the disk", || number(&node.status(), "/datasets/0/disk_samples") > 100);
+    until("samples are on the disk", || number(&node.status(), "/datasets/0/disk_samples") > 100);
     let copies = |status: &Value| status["files"]["host"]["copies"].as_u64().unwrap_or_default();
-    eventually("copies are made", || {
-        let found = run(&mut unchanged(&node, &root, "cat * | sha256sum; sleep .2")).ok();
+    until("copies are made", || {
+        let found = run(&mut unchanged(&node, &root, "cat * | sha256sum")).ok();
         assert_eq!(found, expected);
         copies(&node.status()) > 50
     });
@@ -95,21 +94,21 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
 fn agent_shows_programs_and_may_end_before_them() {
     let (node, root) = node();
     let expected = run(Command::new("sh").args(["-c", "cat * | sha256sum"]).current_dir(&root)).ok();
-    let mut program = unchanged(&node, &root, "while [ ! -e ../end ]; do cat * | sha256sum; sleep .1; done");
-    let program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    eventually("the program is served", || number_or_0(&node.status(), "/files/runs/0/served") > FILES);
+    let script = "while [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
+    let program = Running::start(unchanged(&node, &root, script));
+    until("the program is served", || number_or_0(&node.status(), "/files/runs/0/served") > FILES);
     let text = run(&mut node.agent(&["status"])).stdout;
     assert!(text.contains("files        ") && text.contains("opens had a local copy"), "{text}");
     let process = number(&node.status(), "/process");
+    let user = rustix::process::geteuid().as_raw();
+    let ready = node.directory.path().join(format!("disk/foreread-files-{user}/ready"));
+    let began = || fs::metadata(&ready).and_then(|found| found.modified()).ok();
+    let before = began();
     kill_process(Pid::from_raw(process as i32).unwrap(), Signal::KILL).unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    until("the program's run has taken over", || began() > before);
     fs::write(node.directory.path().join("end"), b"").unwrap();
-    let output = program.wait_with_output().unwrap();
-    let found = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && found.lines().all(|line| line == expected.trim()), "{found}");
-    let report: Value =
-        serde_json::from_str(String::from_utf8(output.stderr).unwrap().lines().last().unwrap()).unwrap();
-    // It has taken over.
+    let (found, report) = ended(program);
+    assert!(found.lines().all(|line| line == expected.trim()), "{found}");
     assert!(report["host"].is_object() && number(&report, "/served") > FILES, "{report}");
 }
 

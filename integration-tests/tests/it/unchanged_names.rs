@@ -4,22 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{number, run, with_usual_signals};
-use crate::unchanged::{ALL, Dataset, SETTLED, compile, report};
-
-/// Waits for a file.
-#[track_caller]
-fn wait_for(path: &std::path::Path) {
-    let begun = Instant::now();
-    while !path.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "there is no {}", path.display());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
+use crate::unchanged::{ALL, Dataset, compile, report};
 
 /// Whether this process may do what only root may.
 fn is_root() -> bool {
@@ -47,7 +37,8 @@ fn write_by_one_name_reaches_all_names_of_the_file() {
     let nested = dataset.at("nested");
     let more = [&NEVER[..], &["--root", nested.to_str().unwrap()]].concat();
     let read = "cat data/c*/* nested/* > /dev/null";
-    run(&mut dataset.command(ALL, &more, &["sh", "-c", &format!("{read}; sleep .5; {read}")])).ok();
+    let copied = dataset.until_copied(read, 20);
+    run(&mut dataset.command(ALL, &more, &["sh", "-c", &copied])).ok();
     let script =
         "cat data/c0/second > /dev/null; echo one > data/c0/0000.bin; cat data/c0/link data/c0/second
         echo two > data/c0/third; cat data/c0/0003.bin; ln -sf 0009.bin data/c0/name; wc -c < data/c0/name
@@ -68,7 +59,7 @@ fn late_run_compares_what_an_earlier_one_has_copied() {
     let wait = "touch ready; while [ ! -e end ]; do sleep .05; done";
     let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
     let mut first = first.stderr(Stdio::null()).spawn().unwrap();
-    wait_for(&dataset.at("ready"));
+    until("the program runs", || dataset.at("ready").exists());
     fs::write(dataset.root().join("c0/0000.bin"), b"new").unwrap();
     let late = run(&mut dataset.command(ALL, &NEVER, &["cat", "data/c0/0000.bin"]));
     assert_eq!(late.ok(), "new");
@@ -120,7 +111,7 @@ fn containers_with_one_path_have_their_own_files() {
     let wait = "cat data/c0/* > /dev/null; touch ready; while [ ! -e end ]; do sleep .05; done";
     let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
     let mut first = first.stderr(Stdio::null()).spawn().unwrap();
-    wait_for(&dataset.at("ready"));
+    until("the program runs", || dataset.at("ready").exists());
     let inner = dataset.command(ALL, &NEVER, &["sh", "-c", "cat data/c0/0000.bin"]);
     let words: Vec<String> = std::iter::once(inner.get_program())
         .chain(inner.get_args())
@@ -145,7 +136,6 @@ fn program_without_the_right_to_read_gets_no_copy() {
     let file = dataset.root().join("c0/0000.bin");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     std::os::unix::fs::chown(&file, Some(1000), Some(1000)).unwrap();
-    std::thread::sleep(SETTLED);
     dataset.warm(ALL);
     for check in ["auto", "never"] {
         let script = "cat data/c0/0000.bin | wc -c; unshare -r cat data/c0/0000.bin 2>&1 | grep -c denied";
@@ -176,7 +166,6 @@ fn copy_is_executable_and_no_call_changes_it() {
         return println!("skipped: there is no C compiler");
     }
     fs::copy("/bin/true", dataset.root().join("c0/program")).unwrap();
-    std::thread::sleep(SETTLED);
     dataset.warm(ALL);
     let script = "exec 3< data/c0/program; /proc/self/fd/3 && echo runs; test -x /proc/self/fd/3 && echo yes
         ./calls data/c0/0000.bin data/c1/0001.bin";
@@ -197,7 +186,7 @@ fn signals_reach_the_program_and_ignored_ones_stay() {
     for (signal, name) in handled.into_iter().zip(["USR1", "USR2", "INT", "QUIT", "ALRM", "TERM", "HUP"]) {
         let mut command = with_usual_signals(&dataset.command(ALL, &[], &["sh", "-c", handles]));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-        wait_for(&dataset.at("ready"));
+        until("the program runs", || dataset.at("ready").exists());
         fs::remove_file(dataset.at("ready")).unwrap();
         kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
         let mut output = String::new();
@@ -242,7 +231,7 @@ fn refused_directory_for_copies_is_not_made() {
 #[test]
 // semantics: FILES-6
 fn file_read_while_it_is_truncated_is_new_afterwards() {
-    let dataset = Dataset::new(3, 5000);
+    let dataset = Dataset::new(6, 5000);
     let slow = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <unistd.h>\n
         int truncate(const char *path, long length) {\n
             int (*next)(const char *, long) = dlsym(RTLD_NEXT, \"truncate\");\n
@@ -258,20 +247,26 @@ fn file_read_while_it_is_truncated_is_new_afterwards() {
     {
         return println!("skipped: there is no C compiler");
     }
-    // Many opens, after which the host may have copied the file again.
-    let script = "(LD_PRELOAD=\"$LD_PRELOAD:./slow.so\" ./cut data/c0/0000.bin) &
-        while [ ! -e begun ]; do sleep .01; done
-        for i in $(seq 20); do cat data/c0/0000.bin > /dev/null; sleep .05; done
-        touch go; wait; cat data/c0/0000.bin | wc -c";
+    // The host has seen the opens of the file before it copies the others, which come after it.
+    let script = |copies: u64| {
+        format!(
+            "(LD_PRELOAD=\"$LD_PRELOAD:./slow.so\" ./cut data/c0/0000.bin) &
+            while [ ! -e begun ]; do sleep .01; done
+            {}; touch go; wait; cat data/c0/0000.bin | wc -c",
+            dataset.until_copied("cat data/c0/0000.bin data/c*/* > /dev/null", copies)
+        )
+    };
     for warm in [false, true] {
         if warm {
             fs::remove_file(dataset.at("go")).unwrap();
             fs::remove_file(dataset.at("begun")).unwrap();
             fs::write(dataset.root().join("c0/0000.bin"), [1; 5000]).unwrap();
-            std::thread::sleep(SETTLED);
             dataset.warm(ALL);
+            // The others are copied again.
+            let others = dataset.copies().into_iter().filter(|copy| fs::read(copy).unwrap() != [1; 5000]);
+            assert_eq!(others.map(|copy| fs::remove_file(copy).unwrap()).count(), 5);
         }
-        let finished = run(&mut dataset.command(ALL, &NEVER, &["sh", "-c", script]));
+        let finished = run(&mut dataset.command(ALL, &NEVER, &["sh", "-c", &script(5)]));
         assert_eq!(finished.ok(), "3\n");
     }
 }

@@ -1,14 +1,14 @@
 //! The caches of several agents as one.
 
 use std::fs;
-use std::time::Duration;
 
 use foreread_tier_testing::store::NumberedObjects;
+use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{Cluster, kill};
-use crate::agent_node::{LENGTH, Running, TAKEN, digests, eventually, fetched};
+use crate::agent_node::{LENGTH, Running, TAKEN, digests, fetched};
 use crate::s3::at;
 use crate::support::{foreread, number, run};
 
@@ -24,7 +24,7 @@ impl Cluster {
     /// Waits until these agents share their caches, and no others.
     fn await_sharing(&self, nodes: &[&str]) {
         let shares = |node: &&str| number(&self.agent_status(node), "/control/shares_with") as usize;
-        eventually("the agents have one cache", || nodes.iter().all(|node| shares(node) == nodes.len()));
+        until("the agents have one cache", || nodes.iter().all(|node| shares(node) == nodes.len()));
     }
 
     fn digests(&self, arguments: &[&str]) -> Vec<String> {
@@ -106,7 +106,7 @@ fn killed_node_costs_reads_and_no_sample() {
     let cluster = Cluster::sharing(&["n1", "n2", "n3"], 500);
     let arguments = ["--epochs", "4", "--compute-ms", "20", "--digest", "--seed", "7"];
     let jobs = ["n1", "n2"].map(|node| Running::start(cluster.job(node, "a", &arguments)));
-    eventually("the second epoch has begun", || uses_and_reads(&cluster.look("n1")).0 > 1200);
+    until("the second epoch has begun", || uses_and_reads(&cluster.look("n1")).0 > 1200);
     kill(cluster.processes[3]);
     let alone = cluster.digests(&["--epochs", "4", "--seed", "7"]);
     for job in jobs {
@@ -149,7 +149,7 @@ fn warm_on_one_node_reads_what_has_its_home_there() {
     let cluster = Cluster::sharing(&["n1", "n2"], 1200);
     // Second copies are not what is to be filled.
     let job = Running::start(cluster.job("n1", "a", &["--epochs", "1", "--compute-ms", "40"]));
-    eventually("half of an epoch has passed", || uses_and_reads(&cluster.look("n1")).0 > 500);
+    until("half of an epoch has passed", || uses_and_reads(&cluster.look("n1")).0 > 500);
     drop(job);
     let mut command = at(&cluster.store, &["warm", "s3://train", "--wait", "100%", "--agent"]);
     let text = run(command.arg(cluster.socket("n1"))).ok();
@@ -168,7 +168,7 @@ fn paused_node_costs_reads_and_no_sample() {
     let cluster = Cluster::sharing(&["n1", "n2", "n3"], 500);
     let arguments = ["--epochs", "3", "--compute-ms", "100", "--digest", "--seed", "7"];
     let jobs = ["n1", "n2"].map(|node| Running::start(cluster.job(node, "a", &arguments)));
-    eventually("the first epoch has begun", || uses_and_reads(&cluster.look("n1")).0 > 400);
+    until("the first epoch has begun", || uses_and_reads(&cluster.look("n1")).0 > 400);
     let paused = Pid::from_raw(cluster.processes[3] as i32).unwrap();
     kill_process(paused, Signal::STOP).unwrap();
     let alone = cluster.digests(&["--epochs", "3", "--seed", "7"]);
@@ -180,7 +180,7 @@ fn paused_node_costs_reads_and_no_sample() {
         println!("the trainer has waited for {stalled:.1} s");
     }
     kill_process(paused, Signal::CONT).unwrap();
-    eventually("it is there again", || number(&cluster.agent_status("n3"), "/control/shares_with") == 3);
+    until("it is there again", || number(&cluster.agent_status("n3"), "/control/shares_with") == 3);
 }
 
 #[test]
@@ -195,13 +195,13 @@ fn node_that_is_drained_or_comes_back_moves_its_samples_alone() {
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
         cluster.store.requests().get - before
     };
-    eventually("the roster has changed", || {
+    until("the roster has changed", || {
         let held = number(&cluster.agent_status("n1"), "/datasets/0/held_samples");
         held == 1000 || read(&cluster) > 1
     });
     assert!(read(&cluster) <= 16);
     run(&mut cluster.agent("n2", &["stop"])).ok();
-    eventually("n1 is alone", || number(&cluster.agent_status("n1"), "/control/shares_with") == 0);
+    until("n1 is alone", || number(&cluster.agent_status("n1"), "/control/shares_with") == 0);
     run(&mut cluster.control(&["set", "drain@alice@n2=none"])).ok();
     cluster.start_agent("n2", "alice", 1000);
     cluster.await_sharing(&["n1", "n2"]);
@@ -264,22 +264,28 @@ fn eight_jobs_read_what_one_cache_would() {
             Running::start(cluster.job(nodes[at % 4], &format!("job-{at}"), &arguments))
         })
         .collect();
-    let (mut held, mut looks) = (0, 0);
-    let mut after = |epochs: u64| loop {
-        let statuses = nodes.map(|node| cluster.look(node));
-        let (uses, reads) =
-            statuses.iter().map(uses_and_reads).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        if uses >= 8 * epochs * samples {
-            break (uses, reads);
-        }
-        if uses >= 8 * 2 * samples {
-            held += statuses.iter().map(|status| number(status, "/samples")).sum::<u64>();
-            looks += 1;
-        }
-        for job in &mut jobs {
-            assert_eq!(job.child.try_wait().unwrap(), None, "{}", job.errors());
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    let (mut held, mut looks, mut next) = (0, 0, 0);
+    let mut after = |epochs: u64| {
+        let mut passed = (0, 0);
+        until("the epochs have passed", || {
+            // Looks at all nodes cost the time of the jobs.
+            let (of_first, _) = uses_and_reads(&cluster.look(nodes[0]));
+            if of_first < next {
+                return false;
+            }
+            next = of_first + samples / 20;
+            let statuses = nodes.map(|node| cluster.look(node));
+            passed = statuses.iter().map(uses_and_reads).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+            if passed.0 >= 8 * 2 * samples {
+                held += statuses.iter().map(|status| number(status, "/samples")).sum::<u64>();
+                looks += 1;
+            }
+            for job in &mut jobs {
+                assert_eq!(job.child.try_wait().unwrap(), None, "{}", job.errors());
+            }
+            passed.0 >= 8 * epochs * samples
+        });
+        passed
     };
     let (begin, end) = (after(2), after(6));
     let measured = (end.1 - begin.1) as f64 / (end.0 - begin.0) as f64;

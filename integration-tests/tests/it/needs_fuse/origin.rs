@@ -7,9 +7,10 @@ use std::time::{Duration, SystemTime};
 use foreread::backend::{HeapBuffers, OriginTier, Tier};
 use foreread_lustre::LustreOrigin;
 use foreread_lustre_testing::{Counts, LayoutSpec, StandIn, StandInOptions};
-use foreread_tier_testing::conformance;
+use foreread_tier_testing::{conformance, until};
 
 use super::mount;
+use crate::agent_node::Running;
 use crate::packed::record;
 use crate::support::{Samples, content, foreread, number, run};
 
@@ -101,10 +102,11 @@ fn replaced_shard_is_noticed_while_it_is_kept_open() {
     let new = samples.path().join("new");
     fs::write(&new, shard(5000)).unwrap();
     fs::File::open(&new).unwrap().set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
-    let job = std::thread::spawn(move || run(&mut command));
-    std::thread::sleep(Duration::from_secs(3));
+    let mut job = Running::start(command);
+    until("it reads", || job.errors().contains("first batch"));
     fs::rename(&new, samples.path().join("a.tfrecord")).unwrap();
-    let error = job.join().unwrap().stderr;
+    until("it ends", || job.child.try_wait().unwrap().is_some());
+    let error = job.errors();
     assert!(error.contains("a.tfrecord") && error.contains("changed since it was indexed"), "{error}");
 }
 

@@ -32,9 +32,9 @@ fn ost_of(path: &str) -> u32 {
     path.rsplit('/').next().and_then(|name| name.parse::<u32>().ok()).unwrap_or(0) % OSTS
 }
 
-/// A run with a disk for half of the files. Returns the seconds of the epochs after the first, the
-/// requests to the slow OST, and the text on standard error.
-fn load(stand_in: &StandIn, calibration: &Path) -> (f64, u64, String) {
+/// A run with a disk for half of the files. Returns the requests to the slow OST, and the text on
+/// standard error.
+fn load(stand_in: &StandIn, calibration: &Path) -> (u64, String) {
     let scratch = tempfile::tempdir().unwrap();
     // A record takes five pages.
     let disk = disk(scratch.path(), FILES / 2 * 20_480);
@@ -54,11 +54,8 @@ fn load(stand_in: &StandIn, calibration: &Path) -> (f64, u64, String) {
         "--calibration",
         calibration.to_str().unwrap(),
     ]));
-    let warnings = finished.stderr.clone();
-    let report = finished.json();
-    let epochs = report["epochs"].as_array().unwrap();
-    let seconds = epochs[1..].iter().map(|epoch| epoch["seconds"].as_f64().unwrap()).sum();
-    (seconds, stand_in.counts().by_ost[SLOW as usize].requests, warnings)
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    (stand_in.counts().by_ost[SLOW as usize].requests, finished.stderr)
 }
 
 #[test]
@@ -111,13 +108,11 @@ fn placement_by_server_keeps_the_samples_of_a_slow_ost() {
     };
     assert!(plan(&recent).contains("placement    by storage server: epochs after the first take "));
     assert!(!plan(&outdated).contains("by storage server"));
-    let (ignoring, ignoring_requests, warnings) = load(&stand_in, &outdated);
+    let (ignoring_requests, warnings) = load(&stand_in, &outdated);
     assert!(warnings.contains("the speeds of storage servers were measured 48 hours ago"), "{warnings}");
-    let (by_server, requests, warnings) = load(&stand_in, &recent);
+    let (requests, warnings) = load(&stand_in, &recent);
     assert!(!warnings.contains("hours ago"), "{warnings}");
     // All 40 samples of the slow OST are read once, instead of half of them in each epoch.
     assert_eq!(requests, FILES / u64::from(OSTS));
     assert!(ignoring_requests >= requests + (EPOCHS - 1) * 15, "{ignoring_requests}");
-    println!("epochs after the first: {by_server:.2} s by server, {ignoring:.2} s without");
-    assert!(by_server * 3.0 < ignoring, "{by_server:.2} s instead of {ignoring:.2} s");
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{Mounted, mounted};
 use crate::support::{foreread, run};
-use crate::unchanged::SETTLED;
+use crate::unchanged::until_copied;
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;
@@ -22,19 +22,10 @@ fn unchanged_programs_read_storage_once_in_all() {
     // The kernel keeps pages over opens, as those of parallel file systems do.
     let options = StandInOptions { cached: true, ..options };
     let mounted = mounted(options, &files);
-    // Files that were changed a moment ago are not copied.
-    std::thread::sleep(SETTLED);
     let disk = tempfile::tempdir().unwrap();
-    let epoch = format!(
-        "for f in {}/train/*; do cat $f; sleep .01; done | sha256sum",
-        mounted.stand_in.root().display()
-    );
-    // Until all files have copies.
-    let copied = format!(
-        "for i in $(seq 600); do [ $(find {} -path '*/copies/*/*' | wc -l) = {FILES} ] && break; \
-         sleep .1; done",
-        disk.path().display()
-    );
+    let epoch =
+        format!("for f in {}/train/*; do cat $f; done | sha256sum", mounted.stand_in.root().display());
+    let copied = until_copied(disk.path(), "", ":", FILES as u64);
     let epochs = |count: usize| {
         let mut command = foreread(["run", "--report", "json"]);
         command.arg("--root").arg(mounted.stand_in.root());
@@ -59,14 +50,12 @@ fn unchanged_programs_read_storage_once_in_all() {
     assert_eq!(report["served"], 2 * FILES as u64, "{report}");
 }
 
-/// Files of a storage whose pages the kernel does not keep over opens, settled.
+/// Files of a storage whose pages the kernel does not keep over opens.
 fn without_pages(files: usize) -> Mounted {
     let names: Vec<String> = (0..files).map(|number| format!("train/{number:03}")).collect();
     let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
-    let mounted = mounted(options, &files);
-    std::thread::sleep(SETTLED);
-    mounted
+    mounted(options, &files)
 }
 
 /// Reads all files by four processes at once.
@@ -132,10 +121,11 @@ fn killed_host_keeps_no_program_waiting() {
     let disk = tempfile::tempdir().unwrap();
     let script = at_once(&mounted, 2);
     let expected = plain(&script);
-    // The host is the parent of the shell. It dies in the first pass.
-    let kills = format!("(sleep .05; kill -9 $PPID) & {script}");
     for _ in 0..4 {
         let folder = tempfile::tempdir_in(&disk).unwrap();
+        // The host is the parent of the shell. It dies in the first pass.
+        let first = until_copied(folder.path(), "", ":", 1);
+        let kills = format!("({first}; kill -9 $PPID) & {script}");
         let mut command = foreread(["run", "--root"]);
         command.arg(mounted.stand_in.root()).arg(format!("--disk={}=100MB", folder.path().display()));
         let child = command.args(["--", "sh", "-c", &kills]).stdout(Stdio::piped()).spawn().unwrap();
@@ -158,7 +148,7 @@ fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> [f64; 2] {
     let root = mounted.stand_in.root();
     let script = |number: usize| {
         let names = epoch(number);
-        format!("for f in $({names}); do cat {0}/train/$f; sleep .02; done | wc -c", root.display())
+        format!("for f in $({names}); do cat {0}/train/$f; done | wc -c", root.display())
     };
     let mut before = [0; 3];
     let mut shares = [0.0; 2];

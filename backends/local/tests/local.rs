@@ -107,6 +107,19 @@ async fn origin_conformance() {
 }
 
 #[tokio::test]
+// semantics: SAMPLE-2
+async fn names_of_caches_are_not_samples() {
+    let (directory, origin, object) = one("x").await;
+    for name in ["foreread-cache", "foreread-cache-1000", "foreread-cache-1000.3", "foreread-cache-shared"] {
+        write(directory.path(), &format!("{name}/sample"), "x");
+        write(directory.path(), &format!("below/{name}.bin"), "x");
+    }
+    let (objects, errors) = list(&origin).await;
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(objects, [object]);
+}
+
+#[tokio::test]
 async fn directory_is_opened_by_path_or_url() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), "a b/file", "x");

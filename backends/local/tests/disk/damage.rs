@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use foreread_local::disk::{self, CleanRule, DiskTier};
 use foreread_tier::ErrorKind;
 use foreread_tier_testing::KnownSample;
-use foreread_types::DatasetIdentity;
+use foreread_types::{DatasetIdentity, SplitMix64};
 
-use crate::rig::{config, copy, files, open, place, read, root, run, sample, store, verify};
+use crate::rig::{config, copy, files, open, place, read, root, run, sample, seed, store, verify};
 
 const SAMPLES: u64 = 3;
 
@@ -71,6 +71,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
 }
 
 #[test]
+// semantics: DISK-9
 fn flipped_byte_costs_only_its_record() {
     let cache = cache();
     let mut places: Vec<(&str, usize)> = (0..64 + SAMPLES as usize * ENTRY).map(|at| ("index", at)).collect();
@@ -96,6 +97,7 @@ fn flipped_byte_costs_only_its_record() {
 }
 
 #[test]
+// semantics: DISK-9
 fn truncated_file_costs_only_the_lost_records() {
     let cache = cache();
     for length in (0..64 + SAMPLES as usize * ENTRY).step_by(7) {
@@ -114,6 +116,7 @@ fn truncated_file_costs_only_the_lost_records() {
 }
 
 #[test]
+// semantics: DISK-9
 fn lost_file_costs_only_its_records() {
     let cache = cache();
     for name in ["index", "00000.segment", "lock"] {
@@ -123,10 +126,36 @@ fn lost_file_costs_only_its_records() {
 }
 
 #[test]
+// semantics: DISK-9
+fn garbled_index_gives_no_wrong_sample() {
+    let cache = cache();
+    let mut draw = SplitMix64(seed());
+    for _ in 0..20 {
+        let from = draw.below(64 + SAMPLES * ENTRY as u64) as usize;
+        after(cache.path(), |copy| {
+            edit(&file(copy, "index"), |bytes| {
+                bytes[from..].iter_mut().for_each(|byte| *byte = draw.below(256) as u8);
+            });
+        });
+    }
+}
+
+#[test]
+// semantics: DISK-9
 fn cache_of_another_version_is_replaced() {
     let cache = cache();
-    for name in ["index", "00000.segment"] {
-        assert_eq!(after(cache.path(), |copy| edit(&file(copy, name), |bytes| bytes[8] += 1)), 0, "{name}");
+    for (name, length) in [("index", 64), ("00000.segment", 4096)] {
+        // The checksum fits each time, so only the version decides.
+        for (added, expected) in [(0, SAMPLES), (1, 0)] {
+            let left = after(cache.path(), |copy| {
+                edit(&file(copy, name), |bytes| {
+                    bytes[8] += added;
+                    let (header, sum) = bytes[..length].split_last_chunk_mut::<4>().unwrap();
+                    *sum = crc32c::crc32c(header).to_le_bytes();
+                });
+            });
+            assert_eq!(left, expected, "{name} of version + {added}");
+        }
     }
 }
 

@@ -43,6 +43,7 @@ fn child_process() {
 }
 
 #[test]
+// semantics: DISK-8
 fn killed_process_leaves_only_whole_samples() {
     let rounds = if std::env::var_os("FOREREAD_SOAK").is_some() { 500 } else { 20 };
     let mut draw = SplitMix64(seed());

@@ -336,7 +336,7 @@ fn read_only_directory_is_used_if_it_holds_the_dataset() {
     for refused in [other, open_as(config(&empty.path(), 4 << 20))] {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-        assert!(error.to_string().contains("read-only"), "{error}");
+        assert!(error.to_string().contains("read-only; choose a directory on another"), "{error}");
     }
 }
 

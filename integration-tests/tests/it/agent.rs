@@ -67,49 +67,13 @@ fn four_jobs_with_memory_for_a_fifth_read_half_of_each_epoch() {
 }
 
 #[test]
-// semantics: AGENT-3
-fn four_jobs_with_one_order_read_each_sample_once_per_epoch() {
-    assert_one_order(reads_of_four("2", ["7"; 4], &[]));
-}
-
-#[test]
-// semantics: AGENT-24
+// semantics: AGENT-3, AGENT-24
 fn jobs_of_one_order_group_read_one_order_whatever_their_seeds() {
-    assert_one_order(reads_of_four("2", SEEDS, &["--order-group", "search"]));
-}
-
-#[track_caller]
-fn assert_one_order((reads, digests): (u64, Vec<Vec<String>>)) {
+    let (reads, digests) = reads_of_four("2", SEEDS, &["--order-group", "search"]);
     let share = reads as f64 / (4 * 2 * 4000) as f64;
     println!("{share:.3} of the dataset per job and epoch");
     assert!(share <= 0.26, "{share:.3} of the dataset per job and epoch");
     assert!(digests.iter().all(|job| *job == digests[0]));
-}
-
-#[test]
-// semantics: AGENT-2
-fn two_jobs_with_memory_for_a_tenth_share_it() {
-    let reads = |epochs: &str| {
-        let node = Node::new(4000, 400);
-        let jobs = ["1", "2"].map(|seed| ["--seed", seed, "--epochs", epochs, "--compute-ms", "25"]);
-        node.all(&jobs.each_ref().map(|job| &job[..]));
-        node.store.requests().get
-    };
-    let share = (reads("6") - reads("2")) as f64 / (2 * 4 * 4000) as f64;
-    println!("{share:.3} of the dataset per job and epoch, from the third epoch on");
-    // No rule reads less than 68.4 %, and jobs that do not know of each other read 90 %. How close
-    // it comes is shown on simulated time (`several_jobs` of the simulator): here, the jobs' speeds
-    // are those of a busy machine.
-    assert!(share <= 0.78, "{share:.3}");
-}
-
-#[test]
-// semantics: AGENT-3
-fn four_cold_jobs_with_one_order_read_each_sample_once() {
-    let node = Node::new(4000, 800);
-    let job = ["--seed", "7", "--epochs", "1", "--compute-ms", "20"];
-    node.all(&[&job[..]; 4]);
-    assert_requests(node.store.requests().get, 4000);
 }
 
 #[test]
@@ -156,24 +120,6 @@ fn job_without_its_agent_has_the_memory_that_it_may_use_alone() {
     let (without, with) = (requests(&[]), requests(&["--memory-alone", "20MB"]));
     println!("{without} and {with} requests");
     assert!(without >= 4500 && with <= 2100, "{without} and {with} requests");
-}
-
-/// Samples that a job held were other samples' bytes once the agent was stopped in order.
-#[test]
-// semantics: AGENT-6
-fn agent_that_is_stopped_in_order_changes_no_sample() {
-    let expected = Node::new(2000, 1).digests(&["--seed", "3", "--epochs", "2"]);
-    for round in 0..times(4, 60) {
-        let node = Node::new(2000, 400);
-        let job = Running::start(node.job(&["--seed", "3", "--epochs", "2", "--compute-ms", "20"]));
-        let least = 100 + round * 431 % 2500;
-        until("it reads", || number(&node.status(), "/reads") + number(&node.status(), "/hits") > least);
-        match round % 2 {
-            0 => drop(run(&mut node.agent(&["stop"]))),
-            _ => node.signal(Signal::TERM),
-        }
-        assert_eq!(digests(&job.report()), expected, "round {round}");
-    }
 }
 
 #[test]
@@ -440,30 +386,4 @@ fn agents_are_started_shown_and_stopped() {
     assert!(open.contains("chmod 700"), "{open}");
     fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     node.start(100 * TAKEN);
-}
-
-/// Credentials of the environment and options of the store reach the rank that reads for all.
-#[test]
-// semantics: RANK-39
-fn ranks_of_a_node_read_a_bucket_once_without_an_agent() {
-    let node = Node::without_agent(1000, LENGTH);
-    let meeting = tempfile::tempdir().unwrap();
-    let ranks: Vec<Running> = (0..3)
-        .map(|rank| {
-            let mut command = node.foreread(&["load", "s3://train", "--epochs", "3", "--report", "json"]);
-            command.args(["--memory", "5MB", "--look-ahead", "500kB", "--digest", "--progress", "off"]);
-            command.env("FOREREAD_MEET", meeting.path());
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
-            Running::start(command)
-        })
-        .collect();
-    let reports: Vec<Value> = ranks.into_iter().map(Running::report).collect();
-    assert_requests(node.store.requests().get, 1000);
-    for (rank, report) in (0..).zip(&reports) {
-        assert_eq!(number(report, "/agent/direct_samples"), 0);
-        let mut alone =
-            node.foreread(&["load", "s3://train", "--epochs", "3", "--report", "json", "--digest"]);
-        alone.args(["--peers", "off", "--world-size", "3", "--rank", &rank.to_string()]);
-        assert_eq!(digests(&run(&mut alone).json()), digests(report), "rank {rank}");
-    }
 }

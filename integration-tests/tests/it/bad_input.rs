@@ -7,7 +7,7 @@ use std::path::Path;
 
 use foreread_tier_testing::copy_program;
 
-use crate::support::{DEADLINE, Samples, content, foreread, number, run};
+use crate::support::{DEADLINE, Samples, foreread, number, run};
 
 fn index(samples: &Samples) -> String {
     let catalog = samples.path().join("set.foreread").to_str().unwrap().to_owned();
@@ -20,12 +20,6 @@ fn assert_contains(line: &str, parts: &[&str]) {
     for part in parts {
         assert!(line.contains(part), "'{part}' is not in: {line}");
     }
-}
-
-#[test]
-fn missing_directory_is_named() {
-    let line = run(&mut foreread(["load", "/no/such/place"])).fails(1);
-    assert_contains(&line, &["/no/such/place", "not found"]);
 }
 
 /// Guards against this fault: the lines of two ranks that failed at the same time were mixed.
@@ -46,13 +40,6 @@ fn error_line_is_one_write() {
 }
 
 #[test]
-fn empty_directory_is_an_error() {
-    let samples = Samples::new();
-    let line = run(&mut foreread(["load", samples.path().to_str().unwrap()])).fails(1);
-    assert_contains(&line, &[samples.path().to_str().unwrap(), "no samples"]);
-}
-
-#[test]
 fn file_that_is_not_a_catalog_is_refused() {
     let samples = Samples::awkward(3, 10);
     samples.add("notes.md", b"hello");
@@ -60,45 +47,20 @@ fn file_that_is_not_a_catalog_is_refused() {
     assert_contains(&line, &["notes.md", "neither a directory nor a catalog"]);
 }
 
-/// Indexes, changes one file and loads: one line names the file and the change.
-#[track_caller]
-fn changed(change: impl FnOnce(&Path), expected: &[&str]) {
+#[test]
+// semantics: FAIL-2
+fn file_truncated_or_deleted_after_indexing_is_named() {
     let samples = Samples::awkward(200, 1000);
     let catalog = index(&samples);
-    change(&samples.path().join("a/2"));
-    let line = run(&mut foreread(["load", &catalog])).fails(1);
-    assert_contains(&line, &["a/2", "sample "]);
-    assert_contains(&line, expected);
-}
-
-#[test]
-// semantics: FAIL-2
-fn file_deleted_after_indexing_is_named() {
-    changed(|path| fs::remove_file(path).unwrap(), &["not found", "index"]);
-}
-
-#[test]
-// semantics: FAIL-2
-fn file_truncated_after_indexing_is_named() {
-    changed(|path| fs::write(path, b"short").unwrap(), &["changed", "5 bytes"]);
-}
-
-#[test]
-// semantics: FAIL-2
-fn file_grown_after_indexing_is_named() {
-    changed(|path| fs::write(path, content(1, 5000)).unwrap(), &["changed"]);
-}
-
-#[test]
-// semantics: FAIL-16
-fn file_replaced_by_a_pipe_is_named() {
-    changed(
-        |path| {
-            fs::remove_file(path).unwrap();
-            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
-        },
-        &["a/2"],
-    );
+    let path = samples.path().join("a/2");
+    let changes: [(&dyn Fn(), _); 2] = [
+        (&|| fs::write(&path, b"short").unwrap(), ["a/2", "sample ", "changed", "5 bytes"]),
+        (&|| fs::remove_file(&path).unwrap(), ["a/2", "sample ", "not found", "index"]),
+    ];
+    for (change, expected) in changes {
+        change();
+        assert_contains(&run(&mut foreread(["load", &catalog])).fails(1), &expected);
+    }
 }
 
 #[test]
@@ -156,78 +118,35 @@ fn file_without_read_permission_is_named() {
 }
 
 #[test]
-// semantics: SAMPLE-19
-fn damaged_or_truncated_catalog_is_refused() {
-    let samples = Samples::awkward(40, 100);
-    let catalog = index(&samples);
-    let whole = fs::read(&catalog).unwrap();
-    for at in (0..whole.len()).step_by(whole.len() / 23) {
-        let mut bytes = whole.clone();
-        bytes[at] ^= 0x20;
-        fs::write(&catalog, &bytes).unwrap();
-        let line = run(&mut foreread(["load", &catalog])).fails(1);
-        assert_contains(&line, &["set.foreread"]);
-    }
-    fs::write(&catalog, &whole[..whole.len() - 7]).unwrap();
-    assert_contains(&run(&mut foreread(["load", &catalog])).fails(1), &["set.foreread"]);
-}
-
-#[test]
-// semantics: CACHE-6
-fn sample_larger_than_memory_and_look_ahead_is_delivered() {
-    let samples = Samples::awkward(20, 1000);
-    samples.add("a/big", &content(9, 3_000_000));
-    let report = crate::support::load(
-        &samples,
-        &["--memory=100KB", "--look-ahead=50KB", "--batch-size=4", "--digest"],
-    );
-    let ids = crate::support::order(&["--samples=21"]);
-    assert_eq!(report["epochs"][0]["digest"], samples.digest(&ids));
-}
-
-#[test]
 // semantics: FAIL-24
 fn invalid_settings_are_one_line() {
-    let samples = Samples::awkward(8, 10);
-    let target = samples.path().to_str().unwrap();
     for (arguments, expected) in [
-        (&["--rank=4", "--world-size=4"][..], &["--rank 4", "0 to 3"][..]),
-        (&["--rank=1"], &["--rank 1"]),
-        (&["--batch-size=0"], &["--batch-size 0", "at least 1"]),
-        (&["--epochs=0"], &["--epochs 0", "at least 1"]),
-        (&["--memory=lots"], &["--memory lots", "invalid size", "MiB"]),
-        (&["--look-ahead=12XB"], &["--look-ahead 12XB", "invalid size"]),
-        (&["--origin-limit=0"], &["--origin-limit 0", "at least 1"]),
-        (&["--sampler=random"], &["'random' for '--sampler", "shuffle, torch"]),
-        (&["--on-error=ignore"], &["'ignore' for '--on-error", "fail, skip"]),
-        (&["--deal=fair"], &["'fair' for '--deal", "torch, blocks, locality"]),
-        (&["--compute-ms=-3"], &["--compute-ms -3"]),
-        (&["--report=xml"], &["'xml' for '--report", "text, json]"]),
-        (&["--seed=-1"], &["--seed -1"]),
+        ("load x --rank=4 --world-size=4", &["--rank 4", "0 to 3"][..]),
+        ("load x --rank=1", &["--rank 1"]),
+        ("load x --batch-size=0", &["--batch-size 0", "at least 1"]),
+        ("load x --epochs=0", &["--epochs 0", "at least 1"]),
+        ("load x --epochs=99999999999", &["at most 1000000"]),
+        ("load x --memory=lots", &["--memory lots", "invalid size", "MiB"]),
+        ("load x --look-ahead=12XB", &["--look-ahead 12XB", "invalid size"]),
+        ("load x --origin-limit=0", &["--origin-limit 0", "at least 1"]),
+        ("load x --sampler=random", &["'random' for '--sampler", "shuffle, torch"]),
+        ("load x --on-error=ignore", &["'ignore' for '--on-error", "fail, skip"]),
+        ("load x --deal=fair", &["'fair' for '--deal", "torch, blocks, locality"]),
+        ("load x --compute-ms=-3", &["--compute-ms -3"]),
+        ("load x --report=xml", &["'xml' for '--report", "text, json]"]),
+        ("load x --seed=-1", &["--seed -1"]),
+        ("load x --no-such-option", &["--no-such-option"]),
+        ("load x --memory", &["--memory"]),
+        ("load", &["required arguments"]),
+        ("laod", &["laod"]),
+        ("order", &["--samples"]),
+        ("order --samples=3 --epoch=-1", &["--epoch -1"]),
+        ("order --samples=3 --world-size=2", &["which rank"]),
+        ("plan --samples=5", &["--sample-bytes"]),
     ] {
-        let line = run(&mut foreread(["load", target].iter().chain(arguments))).fails(2);
-        assert_contains(&line, expected);
+        assert_contains(&run(&mut foreread(arguments.split(' '))).fails(2), expected);
     }
     assert_contains(&run(&mut foreread(["load", "gopher://x"])).fails(1), &["gopher", "file"]);
-    assert_contains(&run(&mut foreread(["order"])).fails(2), &["--samples"]);
-    assert_contains(&run(&mut foreread(["plan", "--samples=5"])).fails(2), &["--sample-bytes"]);
-    assert_eq!(run(&mut foreread(["load", target, "--no-such-option"])).code, Some(2));
-}
-
-#[test]
-// semantics: FAIL-24
-fn wrong_arguments_are_one_line_too() {
-    for (arguments, expected) in [
-        (&["load"][..], "required arguments"),
-        (&["load", "x", "--no-such-option"], "--no-such-option"),
-        (&["load", "x", "--memory"], "--memory"),
-        (&["laod"], "laod"),
-        (&["order", "--samples=3", "--epoch=-1"], "--epoch -1"),
-        (&["order", "--samples=3", "--world-size=2"], "which rank"),
-        (&["load", "x", "--epochs=99999999999"], "at most 1000000"),
-    ] {
-        assert_contains(&run(&mut foreread(arguments)).fails(2), &[expected]);
-    }
     assert_eq!(run(&mut foreread(["--help"])).code, Some(0));
 }
 
@@ -265,7 +184,7 @@ fn pipe_in_place_of_settings_or_state_is_refused() {
 
 #[test]
 // semantics: FAIL-25
-fn index_replaces_no_arrow_file_of_another_program() {
+fn index_replaces_catalogs_only() {
     let samples = Samples::awkward(20, 100);
     let catalog = index(&samples);
     // The same file with foreign keys. Files of other programs begin and end in the same way.
@@ -275,9 +194,13 @@ fn index_replaces_no_arrow_file_of_another_program() {
     let other = samples.path().join("results.feather");
     fs::write(&other, &bytes).unwrap();
     let (data, path) = (samples.path().to_str().unwrap(), other.to_str().unwrap());
-    let line = run(&mut foreread(["index", data, "-o", path])).fails(2);
-    assert_contains(&line, &[path, "exists and is not a catalog"]);
-    assert_eq!(fs::read(&other).unwrap(), bytes);
+    let sample = samples.path().join("a/2");
+    let before = fs::read(&sample).unwrap();
+    for output in [path, sample.to_str().unwrap()] {
+        let line = run(&mut foreread(["index", data, "-o", output])).fails(2);
+        assert_contains(&line, &[output, "exists and is not a catalog"]);
+    }
+    assert_eq!((fs::read(&other).unwrap(), fs::read(&sample).unwrap()), (bytes, before));
     // A catalog with damaged rows is still a catalog.
     let mut damaged = fs::read(&catalog).unwrap();
     damaged[1000] ^= 1;
@@ -313,23 +236,4 @@ fn calibration_replaces_no_catalog_and_output_is_no_setting() {
     }
     assert!(directory.path().join("foreread-calibration.toml").is_file());
     assert_eq!(fs::read(&catalog).unwrap(), before);
-}
-
-#[test]
-// semantics: FAIL-24
-fn mistyped_option_is_one_line_with_a_tip_and_the_help() {
-    let line = run(&mut foreread(["load", "/data", "--batchsize", "3"])).fails(2);
-    assert_contains(&line, &["'--batchsize' found; tip: ", "'--batch-size' (see foreread", " load --help)"]);
-}
-
-#[test]
-// semantics: FAIL-25
-fn index_replaces_catalogs_only() {
-    let samples = Samples::awkward(8, 100);
-    let victim = samples.path().join("a/2");
-    let before = fs::read(&victim).unwrap();
-    let target = samples.path().to_str().unwrap();
-    let line = run(&mut foreread(["index", target, "-o", victim.to_str().unwrap()])).fails(2);
-    assert_contains(&line, &["a/2", "not a catalog"]);
-    assert_eq!(fs::read(&victim).unwrap(), before);
 }

@@ -178,16 +178,3 @@ fn plan_counts_local_uses_as_samples_are_dealt() {
     assert!((0.25..0.35).contains(&share("torch")), "{}", share("torch"));
     assert!((0.85..1.0).contains(&share("locality")), "{}", share("locality"));
 }
-
-/// From 2^26 uses on, 61,009 epochs of this dataset, ranks once made no second copies.
-#[test]
-// semantics: PLAN-5
-fn plan_of_a_long_run_is_local_where_all_fits() {
-    let described = ["--samples", "1100", "--sample-bytes", "100", "--epochs", "61100", "--memory", "100MB"];
-    let report = plan(&[&described[..], &["--rank", "0", "--world-size", "4"]].concat());
-    let together = &report["together"];
-    let (local, uses) = (number(together, "/local_uses"), number(together, "/uses"));
-    assert_eq!(uses, 1100 * 61_100);
-    assert!(local * 10_000 > uses * 9_999, "{together}");
-    assert_eq!(number(together, "/origin_bytes"), 110_000);
-}

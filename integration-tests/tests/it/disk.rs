@@ -40,17 +40,6 @@ fn memory_and_disk_read_the_lower_bound_and_restart_warm() {
     assert!(taken(directory.path()) <= part);
 }
 
-/// Guards against this fault: a plan created the directory, and a cache in it.
-#[test]
-fn plan_creates_no_directory_of_a_disk() {
-    let samples = Samples::awkward(20, 1000);
-    let made = tempfile::tempdir().unwrap();
-    let cache = made.path().join("cache");
-    let arguments = ["plan", samples.path().to_str().unwrap(), "--epochs=2", &disk(&cache, 100_000_000)];
-    let printed = run(&mut foreread(arguments)).ok();
-    assert!(printed.contains("\ndisk  ") && !cache.exists(), "{printed}");
-}
-
 /// Runs once ended before their last samples were written to the disk.
 #[test]
 // semantics: DISK-21
@@ -149,36 +138,6 @@ pub fn listed(directory: &Path) -> u64 {
     let places = fs::read_dir(cache_root(directory)).into_iter().flatten().flatten();
     let indexes = places.filter_map(|place| fs::metadata(place.path().join("index")).ok());
     indexes.map(|index| index.len().saturating_sub(64) / 20).sum()
-}
-
-#[test]
-// semantics: DISK-9
-fn flipped_bytes_cost_reads_and_never_wrong_samples() {
-    let samples = Samples::awkward(100, 20_000);
-    let directory = tempfile::tempdir().unwrap();
-    let all = disk(directory.path(), 20_000_000);
-    load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--compute-ms=5"]);
-    let mut files = Vec::new();
-    let mut pending = vec![directory.path().to_owned()];
-    while let Some(path) = pending.pop() {
-        for entry in fs::read_dir(path).unwrap().map(Result::unwrap) {
-            if entry.file_type().unwrap().is_dir() {
-                pending.push(entry.path())
-            } else {
-                files.push(entry.path())
-            }
-        }
-    }
-    for path in files.iter().filter(|path| fs::metadata(path).unwrap().len() > 0) {
-        let whole = fs::read(path).unwrap();
-        let mut bytes = whole.clone();
-        for at in (0..bytes.len()).step_by(50_001.min(bytes.len() / 3 + 1)) {
-            bytes[at] ^= 0x10;
-        }
-        fs::write(path, &bytes).unwrap();
-        let report = load(&samples, &["--epochs=2", &all, "--look-ahead=100KB", "--digest"]);
-        assert_digests(&samples, &report);
-    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use foreread_tier_testing::copy_program;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Samples, assert_digests, binary, cache_root, clean, disk, load, number, run};
+use crate::support::{Samples, assert_digests, binary, cache_root, clean, disk, number, run};
 
 const SAMPLES: u64 = 60;
 
@@ -143,15 +143,4 @@ fn shared_cache_serves_other_users() {
     let report = finished.json();
     assert_digests(&scratch.samples, &report);
     assert_eq!(number(&report, "/epochs/0/reads/disk/samples"), SAMPLES);
-}
-
-#[test]
-// semantics: SAMPLE-2
-fn names_of_caches_are_not_samples() {
-    let (samples, bytes) = (Samples::awkward(8, 100), Samples::awkward(8, 100).bytes());
-    for name in ["foreread-cache", "foreread-cache-1000", "foreread-cache-1000.3", "foreread-cache-shared"] {
-        samples.add(&format!("{name}/sample"), b"x");
-        samples.add(&format!("below/{name}.bin"), b"x");
-    }
-    assert_eq!(number(&load(&samples, &["--epochs=1"]), "/origin_bytes"), bytes);
 }

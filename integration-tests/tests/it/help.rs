@@ -1,4 +1,4 @@
-//! Help, version, completions, manual pages, and JSON for every command.
+//! Completions, manual pages, and JSON for every command.
 
 use std::fs;
 use std::process::Command;
@@ -6,49 +6,6 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::support::{Samples, disk, foreread, load, number, output, run};
-
-/// Every command, with its words.
-const COMMANDS: &[&[&str]] = &[
-    &["demo"],
-    &["index"],
-    &["order"],
-    &["load"],
-    &["plan"],
-    &["calibrate"],
-    &["simulate"],
-    &["token"],
-    &["cache"],
-    &["cache", "list"],
-    &["cache", "clean"],
-    &["completions"],
-    &["man"],
-];
-
-#[test]
-fn help_of_every_command_has_examples_and_exit_codes() {
-    for words in COMMANDS {
-        let help = run(foreread(words.iter()).arg("--help")).ok();
-        let name = format!("  foreread {}", words[0]);
-        let own = help.lines().filter(|line| line.starts_with("  ") && line.contains(&name[2..])).count();
-        assert!(own >= 2, "{words:?}: {own} examples: {help}");
-        for part in ["Exit codes: 0 done, 1 failed, 2 wrong usage", "128 + n", "141", "foreread.toml"] {
-            assert!(help.contains(part), "{words:?}: {part}: {help}");
-        }
-        assert!(help.lines().all(|line| line.chars().count() <= 100), "{words:?}: {help}");
-    }
-}
-
-#[test]
-fn version_is_short_or_with_features_and_schemes() {
-    let version = concat!("foreread ", env!("CARGO_PKG_VERSION"));
-    assert_eq!(run(&mut foreread(["-V"])).ok(), format!("{version}\n"));
-    let long = run(&mut foreread(["--version"])).ok();
-    assert!(long.starts_with(version), "{long}");
-    let line = |name: &str| long.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
-    assert!(line("features: ").contains("s3") && line("features: ").contains("peer"), "{long}");
-    // The integration tests' own backend is listed as well.
-    assert!(line("URL schemes: ").contains("file") && line("URL schemes: ").contains("s3"), "{long}");
-}
 
 #[test]
 fn completions_offer_possible_values() {
@@ -265,21 +222,6 @@ fn verbose_run_names_the_settings_file_and_calibration() {
         broken.stderr
     );
     broken.ok();
-}
-
-#[test]
-fn load_prints_epochs_as_a_table_of_100_columns() {
-    let samples = Samples::awkward(200, 1000);
-    let data = samples.path().to_str().unwrap();
-    let printed = run(&mut foreread(["load", data, "--epochs", "2", "--memory", "1MB", "--digest"])).ok();
-    let heading = printed.lines().position(|line| line.starts_with("epoch phase ")).unwrap();
-    let lines: Vec<&str> = printed.lines().skip(heading).collect();
-    assert!(lines[0].ends_with(" storage  memory"), "{printed}");
-    assert_eq!(lines[1].split_whitespace().take(3).collect::<Vec<_>>(), ["0", "train", "200"]);
-    assert!(lines[1].ends_with(" 100.0%    0.0%") && lines[3].ends_with("   0.0%  100.0%"), "{printed}");
-    assert!(lines[2].trim_start().starts_with("sha256 "), "{printed}");
-    let table = &lines[..5];
-    assert!(table.iter().all(|line| line.len() <= 100), "{printed}");
 }
 
 #[test]

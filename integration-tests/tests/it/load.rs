@@ -161,16 +161,6 @@ fn ranks_share_an_epoch_as_order_prints_it() {
 }
 
 #[test]
-fn directory_url_may_have_one_or_three_slashes() {
-    let samples = Samples::awkward(20, 100);
-    for slashes in ["file:", "file://"] {
-        let target = format!("{slashes}{}", samples.path().display());
-        let report = run(&mut foreread(["load", &target, "--report=json", "--epochs=1"])).json();
-        assert_eq!(number(&report, "/epochs/0/samples"), 20, "{target}");
-    }
-}
-
-#[test]
 fn drop_last_drops_the_short_batch() {
     let samples = Samples::awkward(101, 1000);
     let report = load(&samples, &["--batch-size", "8", "--drop-last", "--epochs", "1"]);

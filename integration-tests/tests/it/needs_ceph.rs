@@ -98,38 +98,6 @@ fn bucket_equals_the_disk_with_one_get_per_sample() {
 
 #[test]
 #[ignore = "needs Ceph's gateway"]
-fn bucket_without_a_catalog_is_listed_once() {
-    let gateway = gateway();
-    let of = Dataset::new(&gateway, "list", 60, 2000);
-    let load = ["load", &of.url(), "--report=json", "--digest", "--epochs=2", "--memory=64MB"];
-    let (report, requested) =
-        of.requests_of(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
-    assert_digests(&of.samples, &report);
-    let objects: usize = of_objects(&requested).values().sum();
-    assert_eq!(of_objects(&requested).get("HEAD"), None);
-    let lists = requested.len() - objects;
-    assert!((1..60).contains(&lists), "{lists} requests for a listing of 60 objects: {requested:?}");
-}
-
-#[test]
-#[ignore = "needs Ceph's gateway"]
-fn partial_memory_requests_only_the_rest_again() {
-    let gateway = gateway();
-    let of = Dataset::new(&gateway, "part", 120, 20_000);
-    let load =
-        ["load", &of.catalog, "--report=json", "--digest", "--epochs=3", "--memory=1MB", "--look-ahead=1MB"];
-    let (report, requested) =
-        of.requests_of(|| json(quiet(&gateway, &mut gateway.foreread(&gateway.full, &load))));
-    assert_digests(&of.samples, &report);
-    let extra = number(&report, "/retried") + number(&report, "/hedged");
-    let read: u64 =
-        (0..3).map(|epoch| number(&report, &format!("/epochs/{epoch}/reads/origin/samples"))).sum();
-    assert!(read > 120, "not all fits: {report}");
-    assert_eq!(of_objects(&requested)["GET"] as u64, read + extra, "{report}");
-}
-
-#[test]
-#[ignore = "needs Ceph's gateway"]
 fn terminated_run_from_a_bucket_resumes() {
     let gateway = gateway();
     let of = Dataset::new(&gateway, "resume", 61, 2000);

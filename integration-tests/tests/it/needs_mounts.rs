@@ -101,55 +101,6 @@ fn disk_filled_by_others_costs_reads_only() {
     assert_eq!(number(free, "/epochs/2/reads/disk/samples"), 400);
 }
 
-/// Other programs have filled the disk, before the run's first file, and after an earlier run's
-/// cache.
-#[test]
-#[ignore = "needs the right to mount"]
-// semantics: DISK-10
-fn full_disk_at_the_start_costs_one_warning() {
-    let place = place();
-    let (reports, warnings) = place.reports_and_warnings(
-        "mount -t tmpfs -o size=8m tmpfs mounted
-         head -c 100m /dev/zero >mounted/others 2>/dev/null || true
-         load --epochs=2",
-    );
-    assert_eq!(number(&reports[0], "/epochs/1/reads/origin/samples"), 400);
-    assert!(warnings.len() == 1 && warnings[0].contains("the disk is full"), "{warnings:?}");
-    let (reports, warnings) = place.reports_and_warnings(
-        "mount -t tmpfs -o size=64m tmpfs mounted
-         load --epochs=3 --compute-ms=3 --memory=1MB >/dev/null
-         head -c 100m /dev/zero >mounted/others 2>/dev/null || true
-         if echo x 2>/dev/null >mounted/probe; then echo 'it is not full' >&2; exit 3; fi
-         load --epochs=1",
-    );
-    let kept = number(&reports[0], "/epochs/0/reads/disk/samples");
-    assert!(kept > 300, "{kept} samples");
-    assert!(warnings.len() <= 1 && warnings.iter().all(|line| line.contains("full")), "{warnings:?}");
-}
-
-#[test]
-#[ignore = "needs the right to mount"]
-// semantics: DISK-11
-fn read_only_directory_is_used_if_it_holds_the_dataset() {
-    let place = place();
-    let (reports, warnings) = place.reports_and_warnings(
-        "mount -t tmpfs -o size=40m tmpfs mounted
-         load --epochs=2 --compute-ms=3 >/dev/null
-         mount -o remount,ro mounted
-         load --epochs=1",
-    );
-    assert!(number(&reports[0], "/epochs/0/reads/disk/samples") > 0);
-    assert!(warnings.len() == 1 && warnings[0].contains("only read"), "{warnings:?}");
-    let line = place
-        .run(
-            "mount -t tmpfs -o size=40m tmpfs mounted
-             mount -o remount,ro mounted
-             load --epochs=1",
-        )
-        .fails(1);
-    assert!(line.contains("mounted") && line.contains("read-only; choose a directory on another"), "{line}");
-}
-
 #[test]
 #[ignore = "needs the right to mount"]
 // semantics: DISK-11

@@ -85,28 +85,3 @@ fn samples_that_fit_are_opened_and_read_once() {
     assert_eq!(seen.bytes, samples.bytes());
     assert_eq!((number(&report, "/origin_requests"), number(&report, "/origin_bytes")), (4000, seen.bytes));
 }
-
-#[test]
-#[ignore = "needs strace"]
-// semantics: CACHE-3
-fn partial_memory_rereads_only_the_rest() {
-    let samples = four_thousand();
-    let capacity = samples.bytes() * 6 / 10;
-    let memory = capacity.to_string();
-    let arguments = ["--epochs", "3", "--memory", &memory, "--look-ahead", "16MiB"];
-    let (report, seen) = traced(samples, &arguments);
-    let bound = samples.bytes() + 2 * (samples.bytes() - capacity);
-    assert!(seen.bytes as f64 <= 1.01 * bound as f64, "{} of at most {bound}", seen.bytes);
-    assert_eq!(number(&report, "/origin_bytes"), seen.bytes);
-    assert_eq!(number(&report, "/origin_requests"), seen.opens());
-}
-
-#[test]
-#[ignore = "needs strace"]
-fn validation_set_that_fits_is_read_once() {
-    let (train, validation) = (Samples::awkward(200, 20_000), Samples::awkward(60, 20_000));
-    let arguments = ["--epochs=3", "--memory=100MB", "--validate", validation.path().to_str().unwrap()];
-    let (report, seen) = traced(&train, &arguments);
-    assert_eq!((seen.opens(), seen.bytes), (200, train.bytes()));
-    assert_eq!(number(&report, "/origin_bytes"), train.bytes() + validation.bytes());
-}

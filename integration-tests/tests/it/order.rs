@@ -1,28 +1,6 @@
 //! `foreread order` as a user sees it.
 
-use crate::support::{foreread, order, run};
-
-#[test]
-fn torch_order_matches_known_vectors() {
-    assert_eq!(order(&["--samples", "10", "--sampler", "torch"]), [4, 1, 7, 5, 3, 9, 0, 8, 6, 2]);
-    let ids = order(&["--samples", "100000", "--sampler", "torch", "--seed", "7"]);
-    assert_eq!(ids[..6], [41615, 23657, 92717, 16389, 28607, 45432]);
-    // The seed is the sum of seed and epoch, as in DistributedSampler.
-    assert_eq!(order(&["--samples", "100000", "--sampler", "torch", "--seed", "3", "--epoch", "4"]), ids);
-}
-
-#[test]
-fn fewer_samples_than_ranks_are_padded() {
-    let of = |rank: &str, more: &[&str]| {
-        order(
-            &[&["--samples", "1", "--sampler", "torch", "--world-size", "4", "--rank", rank], more].concat(),
-        )
-    };
-    for rank in ["0", "1", "2", "3"] {
-        assert_eq!(of(rank, &[]), [0]);
-        assert_eq!(of(rank, &["--drop-last"]), [0; 0]);
-    }
-}
+use crate::support::{foreread, run};
 
 #[test]
 fn settings_precede_as_argument_environment_file() {

@@ -299,61 +299,27 @@ fn locality_dealing_keeps_each_steps_samples() {
 }
 
 #[test]
-// semantics: RANK-5
+// semantics: RANK-5, RANK-36
 fn difference_between_ranks_is_reported_by_all() {
     let samples = Samples::awkward(64, 1000);
     let other = Samples::awkward(65, 1000);
-    let cases: [(&[&str], &str); 4] = [
-        (&["--seed", "7"], "seed is 7, rank 0's is 0"),
-        (&["--batch-size", "9"], "batch size is 9, rank 0's is 64"),
-        (&["--epochs", "3"], "number of epochs is 3, rank 0's is 2"),
-        (&[], "dataset is"),
+    let cases: [(&Samples, &[&str], &str, &str); 5] = [
+        (&samples, &["--seed", "7"], "authenticated", "seed is 7, rank 0's is 0"),
+        (&samples, &["--batch-size", "9"], "authenticated", "batch size is 9, rank 0's is 64"),
+        (&samples, &["--epochs", "3"], "authenticated", "number of epochs is 3, rank 0's is 2"),
+        (&other, &[], "authenticated", "dataset is"),
+        (&samples, &[], "sealed", "FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated"),
     ];
-    for (arguments, printed) in cases {
+    for (data, arguments, wire, printed) in cases {
         let job = RankJob::new(3, &samples, &[]);
-        let mut odd = job.command(1);
-        odd.args(arguments);
-        if arguments.is_empty() {
-            odd = RankJob::new(3, &other, &[]).command(1);
-            odd.env("FOREREAD_MEET", job.meeting.path());
-        }
+        let mut odd = RankJob::new(3, data, arguments).command(1);
+        odd.env("FOREREAD_MEET", job.meeting.path()).env("FOREREAD_PEER_WIRE", wire);
         let ranks = [job.start(0), job.start_as(&mut odd), job.start(2)];
         for rank in ranks {
             let line = rank.wait().fails(1);
             assert!(line.contains("rank 1 differs from rank 0") && line.contains(printed), "{line}");
         }
     }
-}
-
-/// Detected at the rendezvous, not at the first refused sample.
-#[test]
-// semantics: RANK-36
-fn ranks_with_different_wire_protection_are_refused() {
-    let samples = Samples::awkward(64, 1000);
-    let job = RankJob::new(2, &samples, &[]);
-    let mut odd = job.command(1);
-    odd.env("FOREREAD_PEER_WIRE", "sealed");
-    for rank in [job.start(0), job.start_as(&mut odd)] {
-        let line = rank.wait().fails(1);
-        let printed = "rank 1 differs from rank 0: FOREREAD_PEER_WIRE is sealed, rank 0's is authenticated";
-        assert!(line.contains(printed), "{line}");
-    }
-}
-
-#[test]
-// semantics: RANK-6
-fn rank_of_another_world_size_ends_alone_and_is_named() {
-    let samples = Samples::awkward(64, 1000);
-    let job = RankJob::new(2, &samples, &["--digest"]);
-    let mut odd = job.command(1);
-    odd.env("WORLD_SIZE", "3");
-    let (first, odd) = (job.start(0), job.start_as(&mut odd));
-    let line = odd.wait().fails(1);
-    assert!(line.contains("differs from rank 0: world size is 3, rank 0's is 2"), "{line}");
-    first.wait_until_printed("differs from rank 0: world size is 3, rank 0's is 2");
-    // The right rank.
-    let reports = [first, job.start(1)].map(|rank| rank.wait().json());
-    assert_digests(&samples, &reports);
 }
 
 /// Node-local directories are often named after their node, and a calibration names one of them.

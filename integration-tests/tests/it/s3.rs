@@ -81,9 +81,13 @@ fn bucket_is_read_once_and_equals_the_files_on_disk() {
     // A second read that was cancelled before it was sent does not count.
     assert!((600..=600 + hedged).contains(&requests.get), "{requests:?}, {hedged} hedged");
     assert_eq!((requests.head, requests.list, requests.put, requests.other), (0, 0, 0, 0));
-    // The same without a catalog.
+    // The same without a catalog, except that the bucket is listed.
+    store.reset();
     let again = load(&store, "s3://train/images/", &["--memory", "1GiB", "--epochs", "1", "--digest"]);
     assert_eq!(again["epochs"][0]["digest"], report["epochs"][0]["digest"]);
+    let requests = store.requests();
+    assert!((1..600).contains(&requests.list), "{requests:?}");
+    assert_eq!((requests.head, requests.put, requests.other), (0, 0, 0));
 }
 
 #[test]

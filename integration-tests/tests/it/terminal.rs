@@ -48,16 +48,6 @@ fn colours_are_off_where_no_color_is_set() {
 }
 
 #[test]
-fn memory_of_all_ranks_on_a_node_is_printed() {
-    let samples = Samples::awkward(20, 100);
-    let mut command =
-        foreread(["load", samples.path().to_str().unwrap(), "--memory", "1MiB", "--peers", "off"]);
-    command.envs([("RANK", "0"), ("WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "4"), ("LOCAL_RANK", "0")]);
-    let printed = run(&mut command).ok();
-    assert!(printed.contains("memory 1.0 MiB x 4 ranks on this node: 4.0 MiB"), "{printed}");
-}
-
-#[test]
 fn demo_compares_with_eight_readers() {
     let directory = tempfile::tempdir().unwrap();
     let plot = directory.path().join("demo.svg");

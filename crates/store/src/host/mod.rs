@@ -572,6 +572,8 @@ impl StoreInner {
 }
 
 #[cfg(test)]
+mod cluster_tests;
+#[cfg(test)]
 mod convoy_tests;
 #[cfg(test)]
 mod disk_tests;

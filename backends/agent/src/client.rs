@@ -14,7 +14,7 @@ use foreread_tier::{CacheTier, OriginTier};
 
 use crate::link::{AgentCounts, Connection, Link};
 use crate::origin::AgentOrigin;
-use crate::watch::{ATTACH_SILENCE, is_late};
+use crate::watch::{attach_silence, is_late};
 use crate::{JobOrders, announcer, receiver};
 
 /// The catalogs of a job's datasets, in the order of the datasets.
@@ -84,7 +84,7 @@ impl AgentJob {
         }
         let begun = Instant::now();
         let client =
-            Client::connect_with(&self.address, &mut || closed() || begun.elapsed() > ATTACH_SILENCE)?;
+            Client::connect_with(&self.address, &mut || closed() || begun.elapsed() > attach_silence())?;
         let mut attached = self.attach(&client, closed)?;
         let needed = |answer: &DatasetAnswer| *answer == DatasetAnswer::CatalogNeeded;
         if attached.datasets.iter().any(needed) {

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::SILENCE;
+use crate::silence;
 
 /// How long an agent is silent before it is pinged.
 const PING_AFTER: Duration = Duration::from_millis(100);
@@ -16,7 +16,7 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(500), Duration::f
 const REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// How long an agent may take to answer a connection, and may be silent while a job attaches.
-pub(crate) const ATTACH_SILENCE: Duration = Duration::from_secs(2);
+const ATTACH_SILENCE: Duration = Duration::from_secs(2);
 
 /// How long it may take to answer a call, for which it may have to open storage.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -24,7 +24,12 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Whether a call that began at `begun` has taken too long. `heard`: the agent's last message.
 pub(crate) fn is_late(heard: Option<Instant>, begun: Instant, now: Instant) -> bool {
     let heard = heard.map_or(begun, |heard| heard.max(begun));
-    now.duration_since(heard) > ATTACH_SILENCE || now.duration_since(begun) > CALL_TIMEOUT
+    now.duration_since(heard) > attach_silence() || now.duration_since(begun) > CALL_TIMEOUT
+}
+
+/// [`ATTACH_SILENCE`], unless an agent may be silent for longer in this process.
+pub(crate) fn attach_silence() -> Duration {
+    ATTACH_SILENCE.max(silence())
 }
 
 /// The result of a look at an agent.
@@ -63,7 +68,7 @@ impl Watch {
         let Some(open_since) = open_since else { return Look::Quiet };
         let quiet = now.duration_since(heard.map_or(open_since, |heard| heard.max(open_since)));
         let is_silent =
-            quiet >= SILENCE && self.pinged.is_some_and(|pinged| now.duration_since(pinged) <= quiet);
+            quiet >= silence() && self.pinged.is_some_and(|pinged| now.duration_since(pinged) <= quiet);
         // On a busy machine the receiver is late itself. Messages that have arrived meanwhile are
         // received first.
         let was_suspected = std::mem::replace(&mut self.is_suspected, is_silent);

@@ -51,7 +51,7 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     let report = load(&node, "s3://train", &job);
     assert_eq!(number(&report, "/agent/samples"), fetched(&report));
     // Samples are written behind their uses, and `stop` waits a second for them.
-    until("they are written", || number(&node.status(), "/datasets/0/disk_samples") >= 390);
+    until("they are written", || number(&node.look(), "/datasets/0/disk_samples") >= 390);
     let (status, requests) = (node.status(), node.store.requests().get);
     assert_eq!(digests(&report), node.digests(&job));
     let (held, on_disk) =
@@ -188,7 +188,7 @@ fn datasets_that_come_under_load_share_the_disk() {
             .arg(node.socket());
         Running::start(job)
     });
-    until("samples are written", || number(&node.status(), "/disk/written_bytes") > 1_000_000);
+    until("samples are written", || number(&node.look(), "/disk/written_bytes") > 1_000_000);
     let first = capacity();
     // A job on a busy machine may take the agent for silent, and read by itself.
     let mut direct = 0;

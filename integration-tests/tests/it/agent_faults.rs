@@ -8,7 +8,7 @@ use std::time::Duration;
 use foreread_tier_testing::TestRandom;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests};
+use crate::agent_node::{LENGTH, Node, PATIENT, Running, TAKEN, digests};
 use crate::support::{run, times};
 
 const SAMPLES: u64 = 300;
@@ -132,6 +132,8 @@ fn start_job(node: &Node, seed: u64) -> Running {
     let mut command = node.foreread(&["load", "s3://train", "--look-ahead", "300KB", "--report", "json"]);
     command.args(["--digest", "--progress", "off", "--seed", &seed.to_string(), "--epochs", "2"]);
     command.args(["--batch-size", "16", "--compute-ms", "4"]).arg("--agent").arg(node.socket());
+    // An agent that is stopped by a signal is silent.
+    command.env_remove(PATIENT.0);
     Running::start(command)
 }
 

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::agent_node::PATIENT;
 use crate::support::{Samples, assert_digests, foreread, number, run};
 
 /// An agent with a loopback port, and a directory of samples.
@@ -61,6 +62,7 @@ impl ShownAgent {
     fn job(&self, arguments: &[&str]) -> Command {
         let mut command = foreread(["load", "--progress", "off", "--report", "json"]);
         command.arg(self.samples.path()).args(arguments).arg("--agent").arg(self.file("node.sock"));
+        command.env(PATIENT.0, PATIENT.1);
         command
     }
 

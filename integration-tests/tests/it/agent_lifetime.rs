@@ -8,7 +8,7 @@ use foreread_tier_testing::until;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::agent_node::{LENGTH, Node, Running, TAKEN, digests, fetched};
+use crate::agent_node::{LENGTH, Node, PATIENT, Running, TAKEN, digests, fetched};
 use crate::support::{Samples, content, foreread, number, run};
 
 const COUNT: u64 = 100;
@@ -30,6 +30,7 @@ fn write(samples: &Samples, version: u64) {
 
 fn load(node: &Node, path: &Path) -> Value {
     let mut command = foreread(["load", path.to_str().unwrap(), "--report=json", "--epochs=2", "--digest"]);
+    command.env(PATIENT.0, PATIENT.1);
     run(command.args(["--look-ahead=100KB", "--agent"]).arg(node.socket())).json()
 }
 

@@ -112,11 +112,11 @@ fn weights_divide_the_time_of_a_store() {
     check([4.0 / 7.0, 1.0 / 7.0, 2.0 / 7.0]);
     // The file is read again by itself.
     fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"30MB/s\"\n").unwrap();
-    until("the new limit is shown", || number(&node.status(), "/stores/0/limit") == 30_000_000);
+    until("the new limit is shown", || number(&node.look(), "/stores/0/limit") == 30_000_000);
     check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
     // A mistake changes nothing, and is shown.
     fs::write(&policy, "[colour]\nlight = 3\n").unwrap();
-    until("the mistake is shown", || node.status()["policy"].to_string().contains("there is no such key"));
+    until("the mistake is shown", || node.look()["policy"].to_string().contains("there is no such key"));
     assert_eq!(number(&node.status(), "/stores/0/limit"), 30_000_000);
     drop(jobs);
 }
@@ -194,7 +194,7 @@ fn warming_takes_free_room_only() {
         node.foreread(&["load", "s3://other", "--epochs", "1000", "--compute-ms", "20", "--report", "json"]);
     job.arg("--agent").arg(node.socket());
     let job = Running::start(job);
-    until("the job's samples are kept", || number(&node.status(), "/samples") == 200);
+    until("the job's samples are kept", || number(&node.look(), "/samples") == 200);
     let mut warm = node.foreread(&["warm", "s3://train", "--wait", "100%", "--report", "json", "--agent"]);
     let report = run(warm.arg(node.socket())).json();
     let held = number(&report, "/held_samples");

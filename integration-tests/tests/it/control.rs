@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::agent_node::{LENGTH, Running, TAKEN, digests};
+use crate::agent_node::{LENGTH, PATIENT, Running, TAKEN, digests};
 use crate::s3::at;
 use crate::support::{number, run};
 
@@ -115,7 +115,7 @@ impl Cluster {
 
     pub(crate) fn job(&self, node: &str, name: &str, arguments: &[&str]) -> Command {
         let mut command = at(&self.store, &["load", "s3://train", "--report", "json", "--progress", "off"]);
-        command.args(["--job-name", name]).args(arguments);
+        command.args(["--job-name", name]).args(arguments).env(PATIENT.0, PATIENT.1);
         if !arguments.contains(&"--look-ahead") {
             command.args(["--look-ahead", "2MB"]);
         }

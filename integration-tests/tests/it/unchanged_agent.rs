@@ -55,7 +55,7 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     // Samples of a job take a part of the room first.
     let mut load = node.foreread(&["load", "s3://train", "--report", "json", "--progress", "off", "--agent"]);
     run(load.arg(node.socket()));
-    until("samples are on the disk", || number(&node.status(), "/datasets/0/disk_samples") > 100);
+    until("samples are on the disk", || number(&node.look(), "/datasets/0/disk_samples") > 100);
     let copies = |status: &Value| status["files"]["host"]["copies"].as_u64().unwrap_or_default();
     until("copies are made", || {
         let found = run(&mut unchanged(&node, &root, "cat * | sha256sum")).ok();
@@ -96,7 +96,7 @@ fn agent_shows_programs_and_may_end_before_them() {
     let expected = run(Command::new("sh").args(["-c", "cat * | sha256sum"]).current_dir(&root)).ok();
     let script = "while [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
     let program = Running::start(unchanged(&node, &root, script));
-    until("the program is served", || number_or_0(&node.status(), "/files/runs/0/served") > FILES);
+    until("the program is served", || number_or_0(&node.look(), "/files/runs/0/served") > FILES);
     let text = run(&mut node.agent(&["status"])).stdout;
     assert!(text.contains("files        ") && text.contains("opens had a local copy"), "{text}");
     let process = number(&node.status(), "/process");

@@ -38,7 +38,7 @@ fn file_system_turning_read_only_costs_reads_only() {
          mkfs.ext4 -q -F -m 0 image
          mount -o loop,errors=remount-ro image mounted
          device=$(basename \"$(findmnt -n -o SOURCE mounted)\")
-         load --epochs=6 --compute-ms=150 &
+         load --epochs=6 --batch-size=8 --compute-ms=30 &
          until [ \"$(du -sk mounted | cut -f1)\" -gt 4000 ]; do sleep 0.01; done
          echo 1 >/sys/fs/ext4/$device/trigger_fs_error
          if touch mounted/probe 2>/dev/null; then echo 'it is not read-only' >&2; exit 3; fi

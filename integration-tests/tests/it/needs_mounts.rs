@@ -86,12 +86,12 @@ fn disk_filled_by_others_costs_reads_only() {
     let place = place();
     let reports = place.reports(
         "mount -t tmpfs -o size=40m tmpfs mounted
-         load --epochs=4 --compute-ms=150 &
+         load --epochs=4 --batch-size=8 --compute-ms=40 &
          until [ \"$(du -sk mounted | cut -f1)\" -gt 1000 ]; do sleep 0.01; done
          head -c 40m /dev/zero >mounted/others 2>/dev/null || true
          wait $!
          rm mounted/others
-         load --epochs=3",
+         load --epochs=3 --batch-size=8 --compute-ms=20",
     );
     let [filled, free] = &reports[..] else { panic!("{reports:?}") };
     let read = number(filled, "/epochs/3/reads/origin/samples");

@@ -335,6 +335,16 @@ fn restarted_process_knows_all_in_two_seconds() {
 }
 
 #[test]
+// semantics: CONTROL-2
+fn first_process_gives_nothing_for_two_seconds() {
+    let mut simulation = Simulation::new(3, 4);
+    // Agents dial after a third of a second. Until then, no process has known what they have.
+    assert!(simulation.run(2) < LIMIT / 50);
+    simulation.run(2);
+    assert!(simulation.total() > LIMIT / 100 * 97, "{}", simulation.total());
+}
+
+#[test]
 // semantics: CONTROL-5
 fn new_weight_of_a_user_is_in_force_within_two_seconds() {
     for seed in 0..20 {

@@ -302,9 +302,29 @@ fn threads() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn disk_that_is_given_twice_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let other = directory.path().join("other");
+        let check = |paths: &[&Path]| {
+            let disk = |path: &&Path| format!("{}=10MB", path.display()).parse().unwrap();
+            let mut config = Config::default();
+            config.disk = paths.iter().map(disk).collect();
+            check_disks(&config)
+        };
+        let here = directory.path();
+        assert!(check(&[here, &other]).is_ok());
+        for again in [here.to_owned(), here.join("."), other.join("..")] {
+            std::fs::create_dir_all(&other).unwrap();
+            let error = check(&[here, &again]).unwrap_err().to_string();
+            assert_eq!(error, format!("--disk {} is given twice", again.display()));
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     // semantics: AGENT-10, CONTROL-5

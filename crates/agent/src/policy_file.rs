@@ -157,6 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
+    // semantics: AGENT-10
     fn file_is_read_whenever_it_changes() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("agent.toml");
@@ -190,11 +191,19 @@ mod tests {
         // What cannot be looked at was not removed.
         fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&path, &path).unwrap();
-        assert!(file.changed().unwrap().is_err());
+        assert!(file.changed().unwrap().unwrap_err().to_string().contains("symbolic links"));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(file.changed().unwrap().unwrap_err().to_string().contains("expected a file"));
         fs::remove_dir(&path).unwrap();
+        fs::write(&path, text).unwrap();
+        assert!(file.changed().unwrap().is_ok());
+        // A pipe stands for a file whose server hangs.
+        fs::remove_file(&path).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(file.changed().unwrap().unwrap_err().to_string().contains("expected a file"));
+        fs::remove_file(&path).unwrap();
         assert_eq!(file.changed().unwrap().unwrap(), Policy::default());
         assert!(file.changed().is_none());
     }

@@ -217,8 +217,11 @@ mod tests {
     fn version_has_features_and_schemes() {
         let text = command(&Registry::with_defaults()).render_long_version();
         assert!(text.starts_with(concat!("foreread ", env!("CARGO_PKG_VERSION"))), "{text}");
-        for part in ["\nfeatures: ", "\nURL schemes: ", "file"] {
-            assert!(text.contains(part), "{text}");
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        assert!(line("URL schemes: ").contains("file"), "{text}");
+        assert_eq!(line("features: ").contains("peer"), cfg!(feature = "peer"), "{text}");
+        for list in ["features: ", "URL schemes: "] {
+            assert_eq!(line(list).contains("s3"), cfg!(feature = "s3"), "{text}");
         }
         let short = command(&Registry::with_defaults()).render_version();
         assert_eq!(short, concat!("foreread ", env!("CARGO_PKG_VERSION"), "\n"));

@@ -263,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    // semantics: STATE-7
-    fn state_is_locked_under_every_name_of_its_file() {
+    // semantics: STATE-7, FAIL-26
+    fn state_is_locked_and_written_under_every_name_of_its_file() {
         let directory = tempfile::tempdir().unwrap();
         let (path, link) = (directory.path().join("state.json"), directory.path().join("link"));
         let lock = State::lock(&path).unwrap();
@@ -280,6 +280,10 @@ mod tests {
         let other = State::lock(&directory.path().join("other.json")).unwrap();
         drop((lock, other));
         drop(State::lock(&link).unwrap());
+        let saved = state(&Config { seed: 5, ..Config::default() }, &[catalog(&["a"])]);
+        saved.write(&link).unwrap();
+        assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(State::read(&path).unwrap(), Some(saved));
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "a lock file was left");
     }
 

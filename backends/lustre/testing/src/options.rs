@@ -79,11 +79,6 @@ impl StandInOptions {
         Self { metadata_latency: latency, read_latency: latency, ..self }
     }
 
-    /// The same with a bandwidth of each OST.
-    pub fn with_ost_bandwidth(self, bytes_per_second: u64) -> Self {
-        Self { ost_bandwidth: Some(bytes_per_second), ..self }
-    }
-
     /// The same with other layouts.
     pub fn with_layout(self, layout: impl Fn(&str, u64) -> LayoutSpec + Send + Sync + 'static) -> Self {
         Self { layout: Arc::new(layout), ..self }

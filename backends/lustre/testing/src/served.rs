@@ -351,3 +351,19 @@ fn read_whole(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
     }
     Ok(filled)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_read_of_an_object_takes_its_lock() {
+        for (lock_latency, expected) in [(false, [1, 1, 1]), (true, [2, 1, 2])] {
+            let options = StandInOptions { lock_latency, ..StandInOptions::new(2) };
+            let served = Served::start(Path::new("/"), options).unwrap();
+            let part = |ost| served.part(INodeNo::ROOT, DataServer::Ost(ost), 5);
+            assert_eq!([0, 0, 1].map(|ost| part(ost).round_trips), expected);
+            assert_eq!(locked(&served.tally).counts.locks, 2);
+        }
+    }
+}

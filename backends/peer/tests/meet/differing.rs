@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use foreread_peer::meet::{MeetErrorKind, RendezvousSteps};
+use foreread_peer::meet::{MeetErrorKind, RendezvousSteps, Settings};
 use tokio::time::Instant;
 
 use crate::support::{DEADLINE, Job, all, compare, context, words};
@@ -20,44 +20,28 @@ async fn errors<F: Future<Output = Option<String>> + Send + 'static>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn different_world_size_is_reported_on_every_rank() {
-    let job = Job::new(4);
-    let ranks = (0..4).map(|rank| {
-        let mut launched = job.launched(rank);
-        if rank == 2 {
-            launched.world_size = 8;
-        }
-        let settings = job.settings_of(launched);
-        async move {
-            // The last rank comes after the difference is known.
-            tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;
-            RendezvousSteps::join(settings).await.err().map(|error| error.to_string())
-        }
-    });
-    for error in errors(ranks).await {
-        assert!(error.contains("rank 2 (process "), "{error}");
-        assert!(error.contains("differs from rank 0: world size is 8, rank 0's is 4"), "{error}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 // semantics: RANK-6
-async fn different_version_is_reported_on_every_rank() {
-    use foreread_peer::{Token, meet::Settings};
-    let job = Job::new(3);
-    let ranks = (0..3).map(|rank| {
-        let version = if rank == 1 { "2.0" } else { "1.0" };
-        let settings = Settings {
-            network: job.network.host(format!("r{rank}")),
-            token: Some(Token::new(crate::support::TOKEN).unwrap()),
-            deadline: DEADLINE,
-            ..Settings::new(job.launched(rank), version)
-        };
-        async move { RendezvousSteps::join(settings).await.err().map(|error| error.to_string()) }
-    });
-    for error in errors(ranks).await {
-        assert!(error.contains("rank 1 (process "), "{error}");
-        assert!(error.contains("differs from rank 0: version is 2.0, rank 0's is 1.0"), "{error}");
+async fn different_world_size_or_version_is_reported_on_every_rank() {
+    for (size, version, expected) in [
+        (8, "1.0", "differs from rank 0: world size is 8, rank 0's is 4"),
+        (4, "2.0", "differs from rank 0: version is 2.0, rank 0's is 1.0"),
+    ] {
+        let job = Job::new(4);
+        let ranks = (0..4).map(|rank| {
+            let (mut launched, mut of_rank) = (job.launched(rank), "1.0");
+            if rank == 2 {
+                (launched.world_size, of_rank) = (size, version);
+            }
+            let settings = Settings { version: of_rank.to_owned(), ..job.settings_of(launched) };
+            async move {
+                // The last rank comes after the difference is known.
+                tokio::time::sleep(Duration::from_secs(u64::from(rank))).await;
+                RendezvousSteps::join(settings).await.err().map(|error| error.to_string())
+            }
+        });
+        for error in errors(ranks).await {
+            assert!(error.contains("rank 2 (process ") && error.contains(expected), "{error}");
+        }
     }
 }
 

@@ -46,37 +46,6 @@ async fn leave(groups: Vec<Arc<RunGroup>>) {
     assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
-#[tokio::test(start_paused = true)]
-async fn left_over_rank_gets_no_sample_of_a_later_run() {
-    let job = Job::new(2);
-    let mut old = job.start().await;
-    let holds: Vec<Arc<dyn PeerService>> =
-        [3, 4, 5].map(|text| Arc::new(RankSamples(text)) as Arc<dyn PeerService>).into();
-    old[0].serve(Arc::downgrade(&holds[0]));
-    assert_eq!(read_from(&old[1], 0).await.unwrap(), "3:00042");
-    drop(old.remove(0));
-    let left_over = old.remove(0);
-    sleep(SECOND).await;
-
-    let (_, ranks) = later(&job, |_| Duration::ZERO);
-    let new = all(ranks).await;
-    assert_ne!(new[0].run(), left_over.run());
-    assert_eq!(new[0].run(), new[1].run());
-    new[0].serve(Arc::downgrade(&holds[1]));
-    new[1].serve(Arc::downgrade(&holds[2]));
-    left_over.serve(Arc::downgrade(&holds[2]));
-    for _ in 0..20 {
-        let error = read_from(&left_over, 0).await.unwrap_err().to_string();
-        assert!(error.contains("rank 0 there is in another run"), "{error}");
-        assert_eq!(read_from(&new[1], 0).await.unwrap(), "4:00042");
-        assert_eq!(read_from(&new[0], 1).await.unwrap(), "5:00042");
-        sleep(SECOND).await;
-    }
-    let tally = new[0].counters().read();
-    assert_eq!((tally.served, tally.unauthenticated), (20, 0));
-    leave(new).await;
-}
-
 /// Ranks of a new run that have connected and not started are in no run yet.
 #[tokio::test(start_paused = true)]
 async fn left_over_rank_gets_nothing_before_the_later_run_starts() {

@@ -156,14 +156,19 @@ fn each_path_answers_with_its_type_and_strict_headers() {
 // semantics: AGENT-20
 fn loopback_port_gives_nothing_without_the_token() {
     let served = Served::new();
-    for path in ["/", "/page.js", "/metrics", "/api/v1/status", "/api/v1/events", "/nothing"] {
+    for path in
+        ["/", "/page.js", "/metrics", "/api/v1/status", "/api/v1/history", "/api/v1/events", "/nothing"]
+    {
         for more in ["", "Authorization: Bearer wrong\r\n", "Cookie: foreread-agent-0=wrong\r\n"] {
             let answer = request(served.tcp(), "GET", path, more);
             assert_eq!((answer.status, answer.body.as_str()), (401, ""), "{path} {more}");
         }
     }
     let bearer = format!("Authorization: Bearer {}\r\n", served.token());
-    assert_eq!(request(served.tcp(), "GET", "/api/v1/status", &bearer).status, 200);
+    for path in ["/", "/metrics", "/api/v1/status", "/api/v1/history"] {
+        let answer = request(served.tcp(), "GET", path, &bearer);
+        assert!(answer.status == 200 && !answer.body.contains(&served.token()), "{path}");
+    }
     let post = request(served.tcp(), "POST", "/api/v1/status", &bearer);
     assert_eq!((post.status, post.body.as_str()), (405, ""));
     // As a browser: the link, and then its cookie.

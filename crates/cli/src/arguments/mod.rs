@@ -594,6 +594,7 @@ mod tests {
             for code in ["0 done", "1 failed", "2 wrong usage", "128 + n", "141"] {
                 assert!(help.contains(code), "{words}: {code}\n{help}");
             }
+            assert!(help.lines().all(|line| line.chars().count() <= 100), "{words}: {help}");
         });
         assert!(seen >= 13, "{seen}");
     }

@@ -503,3 +503,26 @@ fn stop(options: &AgentTarget) -> Result<()> {
     let Some(_) = settings::gather(&options.settings)? else { return Ok(()) };
     daemon::stop(&target(options), daemon::AGENT, STOP)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_options_of_a_control_process_are_wrong_usage() {
+        let cases = [
+            (Some("localhost:1"), Some("/token"), Some("*"), None, "--node: '*': expected 1 to "),
+            (Some("localhost:1"), Some("/token"), Some("a@b"), None, "--node: 'a@b': expected 1 to "),
+            (Some("localhost:1"), None, None, None, "--control needs --control-token"),
+            (None, Some("/token"), None, None, "--control-token is for --control"),
+            (None, None, None, Some("off"), "--share is for --control"),
+        ];
+        for (control, control_token, node, share, expected) in cases {
+            let [control, node, share] = [control, node, share].map(|text| text.map(str::to_owned));
+            let options = AgentControl { control, control_token: control_token.map(Into::into), node, share };
+            let error = control_target(&options).err().unwrap();
+            assert_eq!(error.downcast_ref::<Error>().unwrap().kind(), ErrorKind::Usage);
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
+    }
+}

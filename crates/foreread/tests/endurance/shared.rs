@@ -8,7 +8,7 @@ use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
 use crate::executors::{broken, ends};
-use crate::small::{builder, origin, shuffled};
+use crate::small::{builder, eight_callers, origin, shuffled};
 
 fn share(source: &Source) -> Server {
     source.share(ServerSettings::default().with_shared_bytes(1 << 20)).unwrap()
@@ -27,8 +27,6 @@ fn get(client: &Client, origin: &FakeOrigin, ids: &[u64]) {
     }
 }
 
-/// Like the workers of a data loader: each has every eighth batch, and requests it as a whole or
-/// sample by sample.
 #[test]
 // semantics: WORKER-1
 fn concurrent_workers_get_announced_samples_read_once() {
@@ -39,19 +37,7 @@ fn concurrent_workers_get_announced_samples_read_once() {
         let server = share(&source);
         let order = shuffled(&mut draw, 600);
         source.announce(vec![order.clone()], true).unwrap();
-        std::thread::scope(|scope| {
-            for worker in 0..8 {
-                let (client, order, origin) = (connect(&server), &order, &origin);
-                scope.spawn(move || {
-                    for batch in order.chunks(10).skip(worker).step_by(8) {
-                        match worker % 2 {
-                            0 => get(&client, origin, batch),
-                            _ => batch.iter().for_each(|&id| get(&client, origin, &[id])),
-                        }
-                    }
-                });
-            }
-        });
+        eight_callers(&order, || connect(&server), |client, ids| get(client, &origin, ids));
         if look_ahead == 1 << 20 {
             let report = source.report();
             let direct = report.direct.unwrap();
@@ -70,32 +56,6 @@ fn panicking_read_is_a_workers_error() {
         connect(&server).get(&[SampleId(3)]).remove(0).map(drop).unwrap_err().to_string()
     });
     assert!(error.contains("the tier panicked: read was not thought of"), "{error}");
-}
-
-#[test]
-fn new_announcement_delays_no_worker() {
-    let origin = origin(300);
-    let source = builder(&origin).memory(Memory::Bytes(50_000)).look_ahead(30_000).source().unwrap();
-    let server = share(&source);
-    let mut draw = TestRandom::new();
-    std::thread::scope(|scope| {
-        for worker in 0..3u64 {
-            let (client, origin) = (connect(&server), &origin);
-            scope.spawn(move || {
-                for id in 0..200 {
-                    get(&client, origin, &[(id * 7 + worker * 100) % 300, (id * 11) % 300]);
-                }
-            });
-        }
-        for round in 0..30 {
-            let orders = match round % 3 {
-                0 => Vec::new(),
-                1 => vec![shuffled(&mut draw, 300), vec![1, 1, 2]],
-                _ => vec![shuffled(&mut draw, 300); 2],
-            };
-            source.announce(orders, round % 2 == 0).unwrap();
-        }
-    });
 }
 
 #[test]

@@ -26,3 +26,21 @@ pub fn shuffled(draw: &mut TestRandom, samples: u64) -> Vec<u64> {
     }
     ids
 }
+
+/// Like eight workers of a data loader: each has every eighth batch, and requests it as a whole or
+/// sample by sample, from a source of its own.
+pub fn eight_callers<S: Send>(order: &[u64], source: impl Fn() -> S, get: impl Fn(&S, &[u64]) + Sync) {
+    std::thread::scope(|scope| {
+        for worker in 0..8 {
+            let (source, get) = (source(), &get);
+            scope.spawn(move || {
+                for batch in order.chunks(10).skip(worker).step_by(8) {
+                    match worker % 2 {
+                        0 => get(&source, batch),
+                        _ => batch.iter().for_each(|&id| get(&source, &[id])),
+                    }
+                }
+            });
+        }
+    });
+}

@@ -7,7 +7,7 @@ use foreread::{Memory, Source};
 use foreread_tier_testing::{FakeOrigin, TestRandom};
 use foreread_types::SampleId;
 
-use crate::small::{builder, origin, shuffled};
+use crate::small::{builder, eight_callers, origin, shuffled};
 
 /// The timeout of a test that hangs: longer than any call takes.
 const FOREVER: Duration = Duration::from_secs(300);
@@ -100,8 +100,6 @@ fn origin_bytes(origin: &FakeOrigin) -> u64 {
     (0..origin.samples()).map(|id| origin.expected(SampleId(id)).len() as u64).sum()
 }
 
-/// Like the workers of a data loader: each has every eighth batch, and requests it as a whole or
-/// sample by sample.
 #[test]
 // semantics: ID-2
 fn eight_concurrent_callers_get_their_samples() {
@@ -111,19 +109,7 @@ fn eight_concurrent_callers_get_their_samples() {
         let source = builder(&origin).memory(Memory::Bytes(100_000)).look_ahead(look_ahead).source().unwrap();
         let order = shuffled(&mut draw, 600);
         source.announce(vec![order.clone()], true).unwrap();
-        std::thread::scope(|scope| {
-            for worker in 0..8 {
-                let (source, order, origin) = (source.clone(), &order, &origin);
-                scope.spawn(move || {
-                    for batch in order.chunks(10).skip(worker).step_by(8) {
-                        match worker % 2 {
-                            0 => get(&source, origin, batch),
-                            _ => batch.iter().for_each(|&id| get(&source, origin, &[id])),
-                        }
-                    }
-                });
-            }
-        });
+        eight_callers(&order, || source.clone(), |source, ids| get(source, &origin, ids));
         if look_ahead == 1 << 20 {
             assert_eq!((direct(&source), source.report().origin_requests), (0, 600), "seed {}", draw.seed);
         }

@@ -57,15 +57,6 @@ async fn cost(what: &str, rules: &[(When, Fault)]) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failed_read_in_a_hundred_costs_under_a_tenth() {
-    let one = When::Chance(0.01);
-    for fault in [Fault::Error(ErrorKind::Transient), Fault::Short, Fault::Stall(Duration::from_secs(5))] {
-        let more = cost(&format!("1 % {fault:?}"), &[(one.clone(), fault.clone())]).await;
-        assert!(more < 0.10, "{fault:?}: {more}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn frequent_faults_bursts_and_outages_are_survived() {
     let transient = Fault::Error(ErrorKind::Transient);
     let more = cost("10 %", &[(When::Chance(0.1), transient.clone())]).await;

@@ -50,27 +50,6 @@ fn plain_thread_iterates_while_a_runtime_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn run_resumes_where_another_stopped() {
-    let mut rig = Rig { epochs: 3, ..Rig::new(mixed(100, 37, 900)) };
-    let all = rig.ids();
-    let mut loader = rig.start();
-    let mut ids = Vec::new();
-    for _ in 0..20 {
-        ids.extend(rig.check(&next(&mut loader).await.unwrap().unwrap()));
-    }
-    rig.start = Some(loader.position());
-    drop(loader);
-    let mut loader = rig.start();
-    assert_eq!(loader.position(), rig.start.unwrap());
-    while let Some(batch) = next(&mut loader).await {
-        ids.extend(rig.check(&batch.unwrap()));
-    }
-    assert_eq!(ids, all);
-    let end = loader.position();
-    assert_eq!((end.epoch, end.consumed), (3, 0));
-}
-
-#[tokio::test(start_paused = true)]
 // semantics: DISK-1
 async fn failing_cache_costs_only_reads() {
     let stored = Arc::new(StoredCache::new(1 << 20));

@@ -128,10 +128,13 @@ fn second_waiting_thread_is_always_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batch_larger_than_all_memory_is_delivered() {
-    let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
-    let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(60_000)), 60_000);
-    assert_eq!(rig.check_all(&mut rig.start()).await, 8);
+// semantics: CACHE-6
+async fn batch_or_sample_larger_than_all_memory_is_delivered() {
+    for memory in [60_000, 40_000] {
+        let rig = Rig { look_ahead: 10_000, batch_size: 16, ..Rig::new(FakeOrigin::uniform(64, 50_000)) };
+        let rig = rig.cache(ReadSource::Memory, Arc::new(MemoryTier::new(memory)), memory);
+        assert_eq!(rig.check_all(&mut rig.start()).await, 8);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,7 +43,8 @@ const PYTHON_SLEEPS: &[(&str, usize, &str)] = &[
 
 /// The part of a file that only tests run.
 fn test_code<'a>(path: &str, text: &'a str) -> &'a str {
-    let of_tests = ["/tests/", "/testing/", "tier-testing/", "/tests.rs", "_tests.rs", "/stress.rs", "rig.rs"];
+    let of_tests =
+        ["/tests/", "/testing/", "tier-testing/", "/tests.rs", "_tests.rs", "/stress.rs", "rig.rs"];
     if of_tests.iter().any(|part| path.contains(part)) {
         return text;
     }

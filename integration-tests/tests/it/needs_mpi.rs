@@ -11,8 +11,8 @@ use crate::support::{DEADLINE, binary, clean, four_thousand, needed, number, wat
 
 const LIMIT: u64 = 100_000_000;
 
-/// Loads five epochs under mpirun in batches of 32 with this memory per rank, and the origin limited
-/// to 100 MB/s in total. Every rank's report, by rank.
+/// Loads five epochs under mpirun in batches of 32 with this memory per rank, and the origin
+/// limited to 100 MB/s in total. Every rank's report, by rank.
 #[track_caller]
 fn mpirun(ranks: u32, memory: &str) -> Vec<Value> {
     let mpirun = needed("FOREREAD_TEST_MPIRUN");

@@ -4,8 +4,8 @@
 //! A program asks for the copy of a file that it opens. The answer comes at once: the copy is
 //! coming, or the program reads the original. How long it may take is estimated by the speed of the
 //! copies so far. Where many programs ask at once, some read originals: these files are copied at
-//! their next open, or ahead of it. A file that takes too long by itself is copied next to the program, as elsewhere: it is
-//! read twice.
+//! their next open, or ahead of it. A file that takes too long by itself is copied next to the
+//! program, as elsewhere: it is read twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -11,6 +11,8 @@ use super::{EVERYTHING, lines_before_tests, sources};
 /// Files whose tests sleep on the real clock: how often, and why no condition can stand for it.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tier-testing/src/until.rs", 1, "the loop of all waits for a condition"),
+    ("crates/file-cache/src/original.rs", 2, "the kernel's clock of files has ticks of milliseconds"),
+    ("xtask/src/test_server.rs", 2, "a wait for a condition, and a child that waits for its end"),
     ("backends/local/tests/disk/kill.rs", 2, "processes are killed at any moment"),
     ("crates/store/tests/it/processes.rs", 1, "a process is killed at any moment"),
     ("integration-tests/tests/it/agent_faults.rs", 4, "faults come at any moment"),

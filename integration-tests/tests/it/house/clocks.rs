@@ -16,7 +16,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("backends/local/tests/disk/kill.rs", 2, "processes are killed at any moment"),
     ("crates/store/tests/it/processes.rs", 1, "a process is killed at any moment"),
     ("integration-tests/tests/it/agent_faults.rs", 4, "faults come at any moment"),
-    ("integration-tests/tests/it/control/many_agents.rs", 1, "TCP's own timeouts"),
+    ("integration-tests/tests/it/control/many_agents.rs", 1, "processor time of an idle minute is measured"),
     ("integration-tests/tests/it/disk.rs", 1, "a run is killed at any moment"),
     ("integration-tests/tests/it/needs_ceph.rs", 1, "a run is killed at any moment"),
     ("integration-tests/tests/it/needs_network/cluster.rs", 1, "the network is cut for some time"),

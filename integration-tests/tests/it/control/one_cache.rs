@@ -113,7 +113,7 @@ fn killed_node_costs_reads_and_no_sample() {
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");
     }
     cluster.await_sharing(&["n1", "n2"]);
-    // The others keep what it has kept, a third of the samples. Gaps in their memory cost some reads.
+    // The others keep what it has kept, a third of the samples. Gaps in their memory cost some.
     until("an epoch reads a fifth of the samples at most", || {
         let before = cluster.store.requests().get;
         run(&mut cluster.job("n2", "b", &["--epochs", "1"])).json();

@@ -232,6 +232,8 @@ pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
 
 #[cfg(test)]
 mod tests {
+    use foreread_tier_testing::until;
+
     use super::*;
 
     /// Marks the child process of the test below.
@@ -248,14 +250,6 @@ mod tests {
         let id = std::fs::read_to_string(file).unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", id.trim())).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z ")
-    }
-
-    fn until(what: &str, mut ready: impl FnMut() -> bool) {
-        let began = Instant::now();
-        while !ready() {
-            assert!(began.elapsed() < PATIENCE, "{what}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
     }
 
     fn started(home: &Path, id: &Path) -> TestServer {
@@ -310,13 +304,13 @@ mod tests {
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();
-            until("it never began", || home.path().join("ready").exists());
+            until("it begins", || home.path().join("ready").exists());
             assert!(alive(&home.path().join("id")));
             let kill = format!("kill -{signal} {}", child.id());
             assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
             let status = child.wait().unwrap();
             assert!(!status.success(), "{signal}: {status}");
-            until("its process lives on", || !alive(&home.path().join("id")));
+            until("its process ends", || !alive(&home.path().join("id")));
             // Only SIGKILL leaves the directory, for the next run to remove.
             assert_eq!(services(home.path()).len(), usize::from(signal == "KILL"), "{signal}");
             drop(TestServer::new(home.path()).unwrap());

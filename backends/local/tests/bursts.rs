@@ -7,12 +7,11 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskReader, DiskTier};
 use foreread_local::{LocalConfig, LocalOrigin};
 use foreread_tier::{Buffer, Buffers, CacheTier, HeapBuffers, Object, ReadRequest, Sample, Span, Tier};
-use foreread_tier_testing::{KnownSample, TestRandom, content, until};
+use foreread_tier_testing::{KnownSample, NEVER, TestRandom, content, until};
 use foreread_types::{DatasetId, DatasetIdentity, SampleId, SampleKey, Tick};
 use tempfile::TempDir;
 
@@ -79,12 +78,9 @@ fn tiers(known: &[KnownSample]) -> Vec<Named> {
     tiers
 }
 
-/// After this time, a read hangs.
-const HANG: Duration = Duration::from_secs(300);
-
 fn wait<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(HANG, future).await.expect("it hangs") })
+    runtime.block_on(async { tokio::time::timeout(NEVER, future).await.expect("it hangs") })
 }
 
 /// A submitted burst is read without a poll, and not before.
@@ -181,7 +177,7 @@ fn reads_of_many_tasks_on_many_threads_are_answered() {
                             let known = Arc::clone(&known);
                             async move { assert!(read.await.unwrap() == known[at].content) }
                         }));
-                        tokio::time::timeout(HANG, reads).await.expect("it hangs");
+                        tokio::time::timeout(NEVER, reads).await.expect("it hangs");
                     }
                 })
             })
@@ -233,7 +229,7 @@ fn task_is_woken_rarely() {
                     }
                 }
                 if left > 0 {
-                    let woken = wakes.recv_timeout(HANG);
+                    let woken = wakes.recv_timeout(NEVER);
                     woken.unwrap_or_else(|_| panic!("{name}: {left} of 640 are never answered"));
                 }
             }

@@ -11,7 +11,7 @@
 //! * [`Scheduler`]: simulated time, seeded randomness and the hash of a trace, for simulations of
 //!   state machines.
 //! * `store`, with the feature `http`: an object store over HTTP, with counts and faults.
-//! * [`until`]: waiting for a condition.
+//! * [`until`]: waiting for a condition, and [`NEVER`], after which a call hangs.
 //! * [`copy_program`]: a copy of a program that can be executed at once.
 //! * [`conformance`]: the contract as functions that every tier's tests call.
 //!
@@ -50,4 +50,4 @@ pub use reads::{Answered, ReadAll};
 pub use scheduler::{EventId, Scheduler};
 pub use stored::StoredCache;
 pub use trainer::{Trainer, TrainerReport, TrainerStep};
-pub use until::until;
+pub use until::{NEVER, until};

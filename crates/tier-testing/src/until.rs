@@ -5,8 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-/// What never happened in this time does not happen.
-const NEVER: Duration = Duration::from_secs(300);
+/// What never happened in this time does not happen: five minutes.
+pub const NEVER: Duration = Duration::from_secs(300);
 
 /// Waits until `holds` is true, and looks every 2 ms.
 ///

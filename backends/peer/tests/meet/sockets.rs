@@ -9,16 +9,13 @@ use foreread_peer::Token;
 use foreread_peer::meet::{
     Launched, LoaderDirectory, MeetErrorKind, Rendezvous, RendezvousSteps, RunEnd, RunGroup, Settings,
 };
-use foreread_tier_testing::until;
+use foreread_tier_testing::{NEVER, until};
 
 use crate::support::{TOKEN, all, begin, compare, launched, leave_notice};
 
-/// After this time, ranks hang.
-const HANG: Duration = Duration::from_secs(300);
-
 fn settings(launched: Launched, token: Option<&str>) -> Settings {
     let token = token.map(|token| Token::new(token).unwrap());
-    Settings { token, deadline: HANG, ..Settings::new(launched, "1.0") }
+    Settings { token, deadline: NEVER, ..Settings::new(launched, "1.0") }
 }
 
 /// All ranks on one node. The text distinguishes this job from others.
@@ -56,7 +53,7 @@ async fn meet_again(
 
 async fn leave(groups: Vec<RunGroup>) {
     let leaving: Vec<_> =
-        groups.into_iter().map(|group| tokio::spawn(async move { group.leave(HANG).await })).collect();
+        groups.into_iter().map(|group| tokio::spawn(async move { group.leave(NEVER).await })).collect();
     assert!(all(leaving).await.iter().all(|left| *left == RunEnd::Together));
 }
 
@@ -250,7 +247,7 @@ async fn consecutive_runs_in_one_directory_do_not_meet() {
                 let group = begin(RendezvousSteps::join(settings(launched, None)).await.unwrap(), &stores)
                     .await
                     .unwrap();
-                all.push(group.leave(HANG).await);
+                all.push(group.leave(NEVER).await);
             }
             all
         })

@@ -12,14 +12,11 @@ use foreread_tier::{
     Backend, Object, OpenContext, OpenOptions, OriginTier, ReadFuture, ReadRequest, Tier, TierError,
     TierProfile,
 };
-use foreread_tier_testing::FakeOrigin;
+use foreread_tier_testing::{FakeOrigin, NEVER};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use tokio::runtime::{Builder as Tokio, Handle, Runtime};
-
-/// The timeout of a test that hangs: longer than any call takes.
-const FOREVER: Duration = Duration::from_secs(300);
 
 const SAMPLES: u64 = 60;
 const BATCHES: usize = 10;
@@ -32,7 +29,7 @@ pub fn ends<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
         // Without a receiver the test has already failed.
         let _ = sender.send(work());
     });
-    match receiver.recv_timeout(FOREVER) {
+    match receiver.recv_timeout(NEVER) {
         Ok(done) => done,
         Err(mpsc::RecvTimeoutError::Timeout) => panic!("it never ends"),
         Err(mpsc::RecvTimeoutError::Disconnected) => panic!("it panicked"),

@@ -1,27 +1,23 @@
 //! Samples by id: any request after any announcement gets the right samples.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use foreread::{Memory, Source};
-use foreread_tier_testing::{FakeOrigin, TestRandom};
+use foreread_tier_testing::{FakeOrigin, NEVER, TestRandom};
 use foreread_types::SampleId;
 
 use crate::small::{builder, eight_callers, origin, shuffled};
-
-/// The timeout of a test that hangs: longer than any call takes.
-const FOREVER: Duration = Duration::from_secs(300);
 
 /// Requests samples and checks that each arrives once, with its bytes.
 #[track_caller]
 fn get(source: &Source, origin: &FakeOrigin, ids: &[u64]) {
     let (mut requested, mut missing) = (source.request(ids), (0..ids.len()).collect::<HashSet<_>>());
     while !missing.is_empty() {
-        let Some((at, came)) = requested.wait(FOREVER) else { panic!("{missing:?} of {ids:?} never came") };
+        let Some((at, came)) = requested.wait(NEVER) else { panic!("{missing:?} of {ids:?} never came") };
         assert!(missing.remove(&at), "{at} came twice");
         assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])), "sample {}", ids[at]);
     }
-    assert!(requested.wait(FOREVER).is_none());
+    assert!(requested.wait(NEVER).is_none());
     assert_eq!(requested.remaining(), 0);
 }
 
@@ -150,7 +146,7 @@ fn missing_id_is_an_error_and_other_samples_arrive() {
     let mut requested = source.request(&[99, 3]);
     let mut came = Vec::new();
     while requested.remaining() > 0 {
-        came.extend(requested.wait(FOREVER));
+        came.extend(requested.wait(NEVER));
     }
     came.sort_by_key(|(at, _)| *at);
     assert!(came[0].1.as_ref().unwrap_err().to_string().contains("99"), "{came:?}");
@@ -208,7 +204,7 @@ fn unannounced_samples_hold_at_most_the_look_ahead() {
     assert!(begun < 200, "{begun} reads of samples without a waiter");
     for mut requested in idle {
         let mut missing: HashSet<usize> = (0..ids.len()).collect();
-        while let Some((at, came)) = requested.wait(FOREVER) {
+        while let Some((at, came)) = requested.wait(NEVER) {
             assert!(missing.remove(&at));
             assert_eq!(came.unwrap(), origin.expected(SampleId(ids[at])));
         }

@@ -2,20 +2,16 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use foreread_layers::{Neighbour, Stack, UnitContents, Units};
 use foreread_tier::{ErrorKind, OriginTier, ReadRequest, Span, StoredPart};
-use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, When};
+use foreread_tier_testing::{FailingTier, FakeOrigin, Fault, NEVER, When};
 use foreread_types::{DatasetId, Decoder, Recipe, SampleId, SampleKey, SplitMix64, Tick};
 use futures::future::join_all;
 use tokio::time::timeout;
-
-/// After this time, a read hangs.
-const HANG: Duration = Duration::from_secs(300);
 
 /// The bytes of a sample.
 const LENGTH: u64 = 1000;
@@ -201,7 +197,7 @@ async fn samples_of_several_units_wait_for_no_other_unit() {
             let object = data.origin.object(SampleId(0));
             layered.read(Arc::new(ReadRequest::new(key(id), object, Span::Made(parts.into()), Tick(id))))
         });
-        let answers = timeout(HANG, join_all(reads)).await.expect("no deadlock");
+        let answers = timeout(NEVER, join_all(reads)).await.expect("no deadlock");
         for (id, answer) in (0..PER_UNIT).zip(answers) {
             let expected: Vec<u8> = (0..8).flat_map(|unit| sample(unit * PER_UNIT + id)).collect();
             assert!(answer.unwrap() == expected, "{id}");
@@ -245,7 +241,7 @@ fn dropped_decodes_free_their_places() {
             assert!(futures::poll!(&mut read).is_pending(), "no thread decodes");
             assert_eq!((data.reads() as u64, data.origin.counts().tally().in_flight), (unit + 1, 0));
         }
-        let read = timeout(HANG, layered.read(data.request(1990, 0))).await;
+        let read = timeout(NEVER, layered.read(data.request(1990, 0))).await;
         assert!(read.expect("the reading task decodes").unwrap() == sample(1990));
     });
     drop(free);

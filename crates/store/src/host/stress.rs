@@ -1,8 +1,8 @@
 //! Random operations on a store, and faults of its queues that once were.
 
-use foreread_tier_testing::until;
+use foreread_tier_testing::{NEVER, until};
 
-use super::test_rig::{HANG, LENGTH, Rig, TAKEN, TestOrigin, content, order};
+use super::test_rig::{LENGTH, Rig, TAKEN, TestOrigin, content, order};
 use super::*;
 use std::sync::mpsc;
 
@@ -106,7 +106,7 @@ fn runtime_may_end_while_thousands_of_reads_wait() {
     let open = rig.request(job, 0, &(0..20_000).collect::<Vec<_>>());
     until("reads begin", || rig.origin.reads() == 8);
     rig.end_runtime();
-    let ended = open.recv_timeout(HANG).unwrap();
+    let ended = open.recv_timeout(NEVER).unwrap();
     assert!(ended.1.is_err());
 }
 
@@ -238,7 +238,7 @@ fn stress(seed: u64) {
     datasets.origins.iter().for_each(|origin| origin.gate.add_permits(1 << 20));
     for open in &jobs {
         for (key, receiver) in &open.requests {
-            let received = receiver.recv_timeout(HANG);
+            let received = receiver.recv_timeout(NEVER);
             let received = received.unwrap_or_else(|_| panic!("seed {seed}: {key}: {:?}", store.status()));
             assert!(received.is_err() || received.unwrap() == content(key.id), "seed {seed}: {key}");
         }

@@ -8,9 +8,6 @@ use tokio::sync::Semaphore;
 
 use super::*;
 
-/// After this time, an answer never comes.
-pub(super) const HANG: Duration = Duration::from_secs(300);
-
 pub(super) const LENGTH: u64 = 1000;
 /// What a sample takes.
 pub(super) const TAKEN: u64 = NodeStore::FOOTPRINT.of(LENGTH);

@@ -1,6 +1,6 @@
 use std::sync::mpsc;
 
-use foreread_tier_testing::until;
+use foreread_tier_testing::{NEVER, until};
 
 use super::test_rig::*;
 use super::*;
@@ -313,7 +313,7 @@ fn jobs_of_one_order_share_a_turn_and_the_last_one_is_first() {
     until("51 reads are counted", || rig.store.status().counts.reads >= 51);
     // The first read had begun. Then come those of the job behind.
     // An answer comes after its read was counted.
-    let answered = || behind.recv_timeout(HANG).is_ok();
+    let answered = || behind.recv_timeout(NEVER).is_ok();
     assert_eq!((0..50).take_while(|_| answered()).count(), 50);
     let expected = rig.store.status().jobs[&jobs[0]].expected_hit_share.unwrap();
     assert!((0.0..=1.0).contains(&expected), "{expected}");
@@ -414,7 +414,7 @@ fn other_reads_begin_while_a_block_is_slow() {
     let answer = Box::new(move |received| sender.send(received).unwrap());
     let key = SampleKey::new(other, SampleId(5));
     rig.store.request(second, vec![StoreRequest { key, due: Tick(0), answer }]);
-    assert_eq!(received.recv_timeout(HANG).unwrap().unwrap(), content(SampleId(5)));
+    assert_eq!(received.recv_timeout(NEVER).unwrap().unwrap(), content(SampleId(5)));
     rig.origin.gate.add_permits(400);
     assert_eq!(slow.iter().filter(|(_, received)| received.is_ok()).count(), 2);
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [200, 200]);

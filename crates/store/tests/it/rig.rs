@@ -4,17 +4,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_store::{
     Client, SampleProvider, SampleRequest, Server, ServerSettings, SharedBytes, StoreError, WorkerCall,
 };
 use foreread_tier::{ArenaBuffers, ErrorKind, TierError};
+use foreread_tier_testing::NEVER;
 use foreread_types::SampleId;
-
-/// Longer than any test here. A wait of this length counts as a hang.
-const FOREVER: Duration = Duration::from_secs(300);
 
 /// Ids from here on contain their length: `SIZED + length * 1000 + number`.
 pub const SIZED: u64 = 1 << 32;
@@ -206,8 +203,7 @@ impl ChildProcess {
     /// The next line of output that begins with `> `, without that prefix.
     pub fn next_line(&mut self) -> String {
         loop {
-            let line =
-                self.output.recv_timeout(FOREVER).expect("the process ended, or waits, without a word");
+            let line = self.output.recv_timeout(NEVER).expect("the process ended, or waits, without a word");
             // The test harness writes "test ... " before it.
             if let Some((_, text)) = line.split_once("> ") {
                 return text.trim_end().to_owned();

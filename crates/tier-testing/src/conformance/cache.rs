@@ -10,10 +10,7 @@ use foreread_types::{DatasetId, SampleId, SampleKey, mix};
 use futures::FutureExt;
 
 use super::{assert_bytes, assert_kind, read, tier};
-use crate::{KnownSample, content};
-
-/// What never happened in this time does not happen.
-const NEVER: Duration = Duration::from_secs(300);
+use crate::{KnownSample, NEVER, content};
 
 /// Checks the contract of every cache. The cache must be empty with a capacity of 4 MiB to 1 GiB,
 /// and is empty again at the end. Also call it from a test on several threads (`flavor =

@@ -12,7 +12,7 @@ use super::{EVERYTHING, lines_before_tests, sources};
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("crates/tier-testing/src/until.rs", 1, "the loop of all waits for a condition"),
     ("crates/file-cache/src/original.rs", 2, "the kernel's clock of files has ticks of milliseconds"),
-    ("xtask/src/test_server.rs", 2, "a wait for a condition, and a child that waits for its end"),
+    ("xtask/src/test_server.rs", 1, "a child waits for its end"),
     ("backends/local/tests/disk/kill.rs", 2, "processes are killed at any moment"),
     ("crates/store/tests/it/processes.rs", 1, "a process is killed at any moment"),
     ("integration-tests/tests/it/agent_faults.rs", 4, "faults come at any moment"),
@@ -39,7 +39,7 @@ const PYTHON_SLEEPS: &[(&str, usize, &str)] = &[
     ("test_tensorflow.py", 2, "slow decoders"),
     ("test_torch_odd.py", 3, "time between epochs is the subject, and slow transforms"),
     ("test_torch_workers.py", 3, "a child's own wait for a signal"),
-    ("test_unchanged.py", 2, "files settle by the kernel's clock, and copies come beside runs"),
+    ("test_unchanged.py", 2, "files settle by the kernel's clock, and copies come during runs"),
     ("waiting.py", 1, "the loop of all waits for a condition"),
 ];
 

@@ -6,17 +6,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use foreread_tier_testing::until;
+use foreread_tier_testing::{NEVER, until};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::support::{Samples, foreread, output};
-
-/// The timeout for the gateway's log.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A user of the gateway.
 #[derive(Clone, Debug)]
@@ -139,7 +135,7 @@ impl Gateway {
             who.access
         );
         let mut stream = TcpStream::connect(self.host()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(NEVER)).unwrap();
         stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

@@ -8,15 +8,11 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 use base64::Engine;
-use foreread_tier_testing::until;
+use foreread_tier_testing::{NEVER, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// The longest wait for an answer or a condition.
-const DEADLINE: Duration = Duration::from_secs(300);
 
 /// A browser with one page.
 pub struct Browser {
@@ -77,7 +73,7 @@ impl Browser {
         }
         self.input.write_all(format!("{request}\0").as_bytes()).unwrap();
         loop {
-            let message = self.messages.recv_timeout(DEADLINE).expect("Chromium answers");
+            let message = self.messages.recv_timeout(NEVER).expect("Chromium answers");
             self.note(&message);
             if message["id"] == self.last {
                 assert!(message["error"].is_null(), "{method}: {message}");

@@ -5,7 +5,8 @@
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
 //! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
-//! have values. In version 4, samples may be decoded, or made of several parts.
+//! have values. In version 4, samples may be decoded, or made of several parts. Version 8 is of files
+//! that a table names: its rows may have values, and be parts of their files.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -91,17 +92,20 @@ pub(crate) enum ValueKind {
     Integer,
     Float,
     Text,
+    /// A text that stays in the catalog's file.
+    LongText,
     /// Values of this many bytes.
     Bytes(usize),
 }
 
 impl ValueKind {
-    /// The bytes of a row.
-    fn width(self) -> usize {
+    /// The bytes of a row. `None` for texts, which have many lengths.
+    fn width(self) -> Option<usize> {
         match self {
-            Self::Integer | Self::Float => 8,
-            Self::Text => 4,
-            Self::Bytes(width) => width,
+            Self::Integer | Self::Float => Some(8),
+            Self::Text => Some(4),
+            Self::LongText => None,
+            Self::Bytes(width) => Some(width),
         }
     }
 
@@ -109,6 +113,7 @@ impl ValueKind {
         match field.type_type() {
             Type::Utf8 if is_dictionary(field) => Some(Self::Text),
             _ if field.dictionary().is_some() => None,
+            Type::Utf8 => Some(Self::LongText),
             Type::Int => field
                 .type_as_int()
                 .filter(|int| int.bitWidth() == 64 && int.is_signed())
@@ -138,7 +143,14 @@ pub(crate) struct ValueField {
 #[derive(Debug)]
 pub(crate) struct ValueLayout {
     pub(crate) kind: ValueKind,
-    pub(crate) numbers: NumberColumn,
+    pub(crate) column: ValuesLayout,
+}
+
+/// The position of a column of values.
+#[derive(Debug)]
+pub(crate) enum ValuesLayout {
+    Numbers(NumberColumn),
+    Texts(TextColumn),
 }
 
 /// The values of the column that begins at `values`.
@@ -232,6 +244,8 @@ impl FieldsColumn {
 #[derive(Clone, Debug)]
 pub(crate) struct ColumnSet {
     packed: bool,
+    /// Whether rows have the size of their object.
+    sized: bool,
     runs: bool,
     pub(crate) label: Option<i64>,
     pub(crate) object: Option<i64>,
@@ -263,9 +277,9 @@ impl ColumnSet {
         let named = next(if packed { "key" } else { "path" }, text).is_some();
         let extent = next("offset", is_length).is_some() && next("length", is_length).is_some();
         let runs = packed && next("stride", is_length).is_some() && next("samples", is_length).is_some();
-        let has_size = packed && next("object_size", is_length).is_some();
+        let sized = next("object_size", is_length).is_some();
         let label = dictionary(next(values::LABEL, is_dictionary));
-        let place = if packed { has_size } else { label.is_some() && named };
+        let place = if packed { sized } else { label.is_some() && named };
         let modified = next("modified", is_time).is_some();
         let changed = modified && next(changes::COLUMN, is_narrow).is_some();
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
@@ -288,7 +302,6 @@ impl ColumnSet {
         let values: Option<Vec<ValueField>> = fields.map(value).collect();
         let key = packed && named;
         let has_columns = key || has_fields || crc32c || server || made || label.is_some();
-        let values = values.filter(|values| packed || values.is_empty());
         let fits = |values: &Vec<ValueField>| !runs || (values.is_empty() && !has_columns);
         let Some(values) = values.filter(fits).filter(|_| extent && place && is_complete) else {
             return Err(corrupt("its columns are not those of a catalog"));
@@ -296,6 +309,7 @@ impl ColumnSet {
         let fields = has_fields;
         Ok(Self {
             packed,
+            sized,
             runs,
             label,
             object,
@@ -515,7 +529,7 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         offset: parts.complete(8)?,
         length: parts.complete(8)?,
         run: columns.runs.then(|| Ok((parts.complete(8)?, parts.complete(8)?))).transpose()?,
-        object_size: packed.then(|| parts.complete(8)).transpose()?,
+        object_size: columns.sized.then(|| parts.complete(8)).transpose()?,
         label: columns.label.map(|_| parts.numbers(4)).transpose()?,
         modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
         changed: columns.changed.then(|| parts.numbers(4)).transpose()?,
@@ -529,8 +543,11 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
             .values
             .iter()
             .map(|column| {
-                let numbers = parts.numbers(column.kind.width())?;
-                Ok(ValueLayout { kind: column.kind, numbers })
+                let of_kind = match column.kind.width() {
+                    Some(width) => ValuesLayout::Numbers(parts.numbers(width)?),
+                    None => ValuesLayout::Texts(parts.text()?),
+                };
+                Ok(ValueLayout { kind: column.kind, column: of_kind })
             })
             .collect::<Result<_, CatalogFault>>()?,
     })

@@ -147,7 +147,10 @@ impl Catalog {
         Self::of_encoded(base_url, bytes)
     }
 
-    fn of_encoded(base_url: &str, bytes: Result<Vec<u8>, ArrowError>) -> Result<Self, DatasetError> {
+    pub(crate) fn of_encoded(
+        base_url: &str,
+        bytes: Result<Vec<u8>, ArrowError>,
+    ) -> Result<Self, DatasetError> {
         let bytes = bytes.map_err(|error| {
             let message = format!("{base_url}: the catalog cannot be made: {error}");
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
@@ -156,7 +159,7 @@ impl Catalog {
     }
 }
 
-fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
+pub(crate) fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {
     let message =
         format!("{base_url}: the catalog cannot be made: the system has no random numbers: {error}");
     DatasetError::new(DatasetErrorKind::Io, message).with_source(error)

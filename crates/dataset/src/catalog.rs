@@ -434,15 +434,26 @@ impl Catalog {
         self.0.image.value_names()
     }
 
-    /// A sample's value of this name. `None` if it has none.
-    pub fn value(&self, id: SampleId, name: &str) -> Option<SampleValue<'_>> {
-        let column = self.value_names().iter().position(|known| known == name)?;
-        Some(match self.0.image.value(id.0, column)? {
-            StoredValue::Integer(value) => SampleValue::Integer(value),
-            StoredValue::Float(value) => SampleValue::Float(value),
-            StoredValue::Text(text) => SampleValue::Text(text),
-            StoredValue::Bytes(bytes) => SampleValue::Array(self.0.arrays.of_column(name)?, bytes),
-        })
+    /// A sample's value of this name. `None` if it has none. Texts of a table may be read from the
+    /// catalog's file.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file is no longer
+    /// readable or was overwritten.
+    pub fn value(&self, id: SampleId, name: &str) -> Result<Option<SampleValue<'_>>, DatasetError> {
+        let Some(column) = self.value_names().iter().position(|known| known == name) else {
+            return Ok(None);
+        };
+        let stored = self.0.image.value(id.0, column).map_err(|fault| self.failed(id, fault))?;
+        let typed = |stored| {
+            Some(match stored {
+                StoredValue::Integer(value) => SampleValue::Integer(value),
+                StoredValue::Float(value) => SampleValue::Float(value),
+                StoredValue::Text(text) => SampleValue::Text(text),
+                StoredValue::Bytes(bytes) => SampleValue::Array(self.0.arrays.of_column(name)?, bytes),
+            })
+        };
+        Ok(stored.and_then(typed))
     }
 
     /// The type of the samples' bytes, if their format knows it: rows of arrays, windows of tokens.

@@ -301,9 +301,13 @@ impl CatalogFile {
                     let range = start..start.saturating_add(length);
                     (ObjectPath::IndexedShard(object), Some((size.get(row), range)))
                 }
-                _ => {
+                (_, size, offset) => {
                     let path = batch.path.as_ref().map_or(Ok(None), |path| path.shared(&self.source, row))?;
-                    (ObjectPath::File(path.ok_or_else(missing)?), None)
+                    let part = size.as_ref().zip(offset.as_ref()).map(|(size, offset)| {
+                        let start = offset.get(row);
+                        (size.get(row), start..start.saturating_add(length))
+                    });
+                    (ObjectPath::File(path.ok_or_else(missing)?), part)
                 }
             };
             let etag = match (&batch.etag, &batch.etag_number) {
@@ -358,9 +362,9 @@ impl CatalogFile {
     }
 
     /// The row's value in the column of this number in [`value_names`](Self::value_names).
-    pub(crate) fn value(&self, row: u64, column: usize) -> Option<StoredValue<'_>> {
-        let (batch, row) = self.find(row)?;
-        batch.values.get(column)?.get(row)
+    pub(crate) fn value(&self, row: u64, column: usize) -> Result<Option<StoredValue<'_>>, CatalogFault> {
+        let Some((batch, row)) = self.find(row) else { return Ok(None) };
+        batch.values.get(column).map_or(Ok(None), |column| column.get(&self.source, row))
     }
 
     /// The row's label, by its number.

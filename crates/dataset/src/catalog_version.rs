@@ -21,17 +21,19 @@ pub(crate) const VERSION_CHECKED: &str = "5";
 pub(crate) const VERSION_ORDERED: &str = "6";
 /// Samples of files whose last change is known, of any format.
 pub(crate) const VERSION_CHANGES: &str = "7";
+/// Files with values, or parts of files, as a table names them.
+pub(crate) const VERSION_TABLE: &str = "8";
 
 /// Checks that a catalog of this version can be read.
 pub(crate) fn check(version: Option<&str>) -> Result<(), CatalogFault> {
     match version {
         Some(
             VERSION | VERSION_PACKED | VERSION_VALUES | VERSION_DECODED | VERSION_CHECKED | VERSION_ORDERED
-            | VERSION_CHANGES,
+            | VERSION_CHANGES | VERSION_TABLE,
         ) => Ok(()),
         Some(other) if other.bytes().all(|byte| byte.is_ascii_digit()) && other.len() < 8 => {
             let why = format!(
-                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_CHANGES}"
+                "it is of version {other}, and this foreread reads versions {VERSION} to {VERSION_TABLE}"
             );
             Err(CatalogFault { kind: DatasetErrorKind::Unsupported, why })
         }

@@ -14,7 +14,7 @@ use arrow_schema::{DataType, Field};
 use foreread_tier::{Object, Version};
 
 use crate::catalog_file::LOCATION_KEY;
-use crate::catalog_version::VERSION_CHANGES;
+use crate::catalog_version::{VERSION_CHANGES, VERSION_TABLE};
 use crate::encode::CatalogHeader;
 
 /// The column's name.
@@ -46,7 +46,7 @@ impl FileChanges {
 
     /// The version of a catalog with them, which would be `without` if there were none.
     pub(crate) fn version(self, without: &str) -> &str {
-        if self.0.is_some() { VERSION_CHANGES } else { without }
+        if self.0.is_some() && without != VERSION_TABLE { VERSION_CHANGES } else { without }
     }
 
     pub(crate) fn metadata(self) -> Option<(&'static str, String)> {

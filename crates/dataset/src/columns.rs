@@ -413,6 +413,14 @@ impl BatchDecoder {
             }
             (object, object_size) = (Some(PackedIntegers::of(&numbers)), Some(PackedIntegers::of(&sizes)));
             offset = Some(PackedIntegers::of(&offsets));
+        } else if let Some(sizes) = &batch.object_size {
+            let sizes = wide(sizes)?;
+            let is_outside =
+                |row: &usize| offsets[*row].checked_add(lengths[*row]).is_none_or(|end| end > sizes[*row]);
+            if let Some(row) = (0..rows).find(is_outside) {
+                return Err(bad(row, "lies outside its file"));
+            }
+            (object_size, offset) = (Some(PackedIntegers::of(&sizes)), Some(PackedIntegers::of(&offsets)));
         } else if let Some(row) = offsets.iter().position(|&offset| offset != 0) {
             return Err(bad(row, "does not begin its file"));
         }
@@ -458,7 +466,7 @@ impl BatchDecoder {
                 None => None,
             },
             values: (batch.values.iter().zip(&self.tables.values))
-                .map(|(layout, texts)| ValueRows::decode(layout, texts.as_ref(), bytes, rows))
+                .map(|(layout, texts)| ValueRows::decode(layout, texts.as_ref(), bytes, start, rows))
                 .collect::<Result<_, _>>()?,
         };
         self.rows += rows;
@@ -486,7 +494,12 @@ impl BatchDecoder {
     }
 }
 
-fn decode_texts(text: &TextColumn, bytes: &[u8], start: u64, rows: usize) -> Result<TextRows, CatalogFault> {
+pub(crate) fn decode_texts(
+    text: &TextColumn,
+    bytes: &[u8],
+    start: u64,
+    rows: usize,
+) -> Result<TextRows, CatalogFault> {
     let (ends, all) = text.decode(bytes, rows)?;
     let groups = (0..rows)
         .step_by(ROWS_PER_CHECKSUM)

@@ -22,7 +22,7 @@ use crate::catalog_file::{
     BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
     LISTING_KEY, NAME_KEY, ORDERED_KEY, VERSION_KEY, checksum, checksum_digits,
 };
-use crate::catalog_version::{VERSION, VERSION_ORDERED};
+use crate::catalog_version::{VERSION, VERSION_ORDERED, VERSION_TABLE};
 use crate::changes::FileChanges;
 use crate::classes::ClassNumbers;
 use crate::listing::Listing;
@@ -204,7 +204,8 @@ pub(crate) fn begin(
     ];
     let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
     // The version may be a later one, of catalogs with changes.
-    let ordered = (version == VERSION_ORDERED).then(|| (ORDERED_KEY, String::from("1")));
+    let ordered =
+        [VERSION_ORDERED, VERSION_TABLE].contains(&version).then(|| (ORDERED_KEY, String::from("1")));
     let extra = name.into_iter().chain(ordered).chain(changes.metadata()).chain(head.extra.iter().cloned());
     let all = metadata.into_iter().chain(extra);
     let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();

@@ -53,7 +53,8 @@ struct ErrorInner {
 }
 
 impl DatasetError {
-    pub(crate) fn new(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
+    /// An error of this kind, with its text.
+    pub fn new(kind: DatasetErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(ErrorInner { kind, message: message.into(), source: None }))
     }
 

@@ -1,7 +1,7 @@
 //! Builds a catalog: lists an origin and reads the headers in its shards.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
 use foreread_types::setting;
@@ -15,7 +15,7 @@ use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
 use crate::packed::{FormatChoice, IndexedShard, ResumeState};
-use crate::selection::{GlobFilter, is_catalogs};
+use crate::selection::{GlobFilter, Selection, is_catalogs};
 use crate::shard_journal::{self, ShardJournal};
 use crate::{
     Catalog, DatasetError, DatasetErrorKind, Format, choose_format, packed, partitions, servers, values,
@@ -65,6 +65,9 @@ pub struct IndexOptions {
     /// moved, or reached through other endpoints. The user guarantees that all places with this
     /// name hold the same data.
     pub name: Option<String>,
+    /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out. Else
+    /// they are an error.
+    pub skip_missing: bool,
 }
 
 impl IndexOptions {
@@ -121,7 +124,7 @@ pub struct IndexProgress {
     /// in shards.
     pub samples: u64,
     /// Members of shards that are not samples: directories, links, names that WebDataset leaves
-    /// out.
+    /// out. Of a table the rows whose file does not exist.
     pub skipped: u64,
     /// Reads of shards so far.
     pub requests: u64,
@@ -135,8 +138,8 @@ pub struct IndexProgress {
 
 /// The objects that a listing has found.
 #[derive(Default)]
-struct FoundObjects {
-    objects: Vec<Object>,
+pub(crate) struct FoundObjects {
+    pub(crate) objects: Vec<Object>,
     progress: IndexProgress,
     catalogs: u64,
     unwanted: u64,
@@ -233,28 +236,39 @@ async fn list(
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &mut filter, progress).await;
     }
+    list_selected(origin, base_url, &mut Selection::Globs(filter), options.partial.as_deref(), progress).await
+}
+
+/// Lists the selected objects. `partial` is the file of an unfinished listing.
+pub(crate) async fn list_selected(
+    origin: &dyn OriginTier,
+    base_url: &str,
+    selection: &mut Selection<'_>,
+    partial: Option<&Path>,
+    progress: &mut impl FnMut(IndexProgress),
+) -> Result<FoundObjects, DatasetError> {
+    let path = partial.filter(|_| origin.profile().lists_in_order);
     let (mut found, mut holders, mut first, mut errors) =
         (FoundObjects::default(), DirectoryMarkers::default(), None, 0u64);
     let mut partial = None;
-    let path = options.partial.as_deref().filter(|_| origin.profile().lists_in_order);
-    let kept = path.map(|path| ListingJournal::open(path, base_url, options)).transpose()?.flatten();
+    let kept = path.map(|path| ListingJournal::open(path, base_url, selection)).transpose()?.flatten();
     if let Some((unfinished, before)) = kept
         && is_of(origin, &before).await
     {
         found.progress.resumed = before.len() as u64;
         before.iter().for_each(|object| holders.note(object));
         for object in &before {
-            filter.wants(&object.path);
+            selection.wants(&object.path);
         }
         before.into_iter().for_each(|object| found.add(object));
         partial = Some(unfinished);
     }
-    let mut listing = origin.list("", partial.as_ref().and_then(ListingJournal::after));
+    let mut listing = origin.list(selection.directory(), partial.as_ref().and_then(ListingJournal::after));
     while let Some(object) = listing.next().await {
         match object {
             Ok(object) => {
                 holders.note(&object);
-                let wanted = filter.wants(&object.path);
+                let wanted = selection.wants(&object.path);
                 let is_kept = wanted && !is_catalogs(&object.path);
                 partial = partial.and_then(|partial| partial.note(&object, is_kept));
                 found.choose(object, wanted, progress);
@@ -268,7 +282,7 @@ async fn list(
                 path.into_iter().for_each(listing_journal::forget);
                 progress(found.progress);
             }
-            Err(error) if filter.excludes(&error) => {
+            Err(error) if selection.excludes(&error) => {
                 tracing::debug!(%error, "not listed, and excluded");
             }
             Err(error) => {
@@ -291,12 +305,12 @@ async fn list(
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
         None if found.objects.is_empty() => Ok(found),
-        None => filter.check_matched(base_url, found.progress.resumed > 0).map(|()| found),
+        None => selection.check_matched(base_url, found.progress.resumed > 0).map(|()| found),
     }
 }
 
 /// The number of named objects that are requested at once.
-const REQUESTED: usize = 32;
+pub(crate) const REQUESTED: usize = 32;
 
 /// Requests each object by its name, because the directory may contain a million others. The
 /// objects are in the order of their names.
@@ -472,7 +486,7 @@ fn warn_of_new_numbers(base_url: &str, options: &IndexOptions, shards: &[Indexed
     }
 }
 
-fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
+pub(crate) fn incomplete(base_url: &str, errors: u64, first: TierError) -> DatasetError {
     let more = match errors {
         1 => String::new(),
         MOST_ERRORS => format!(" (and {} more at least)", errors - 1),

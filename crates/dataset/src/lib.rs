@@ -64,6 +64,7 @@ mod shard_columns;
 mod shard_journal;
 mod shared_file;
 mod stored;
+mod table;
 mod value_columns;
 mod values;
 
@@ -82,6 +83,7 @@ pub use listing_journal::forget_listing;
 pub use lock_file::{LockAttempt, LockFile};
 pub use replace::replace_file;
 pub use servers::{ServerShare, ServerShares};
+pub use table::{TableColumn, TableLabel, TableRows};
 pub use values::SampleValue;
 
 /// The name of a catalog that is stored next to its data, where it is found and used.

@@ -14,8 +14,9 @@ use std::time::Duration;
 use foreread_tier::{Object, Version};
 use serde::{Deserialize, Serialize};
 
+use crate::DatasetError;
 use crate::journal::{self, Journal, RecordUse};
-use crate::{DatasetError, IndexOptions};
+use crate::selection::Selection;
 
 /// The number of objects between two marks of the listing's progress.
 const OBJECTS_PER_MARK: u64 = 1_000;
@@ -62,14 +63,10 @@ impl ListingJournal {
     pub(crate) fn open(
         path: &Path,
         base_url: &str,
-        options: &IndexOptions,
+        selection: &Selection<'_>,
     ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
-        let head = ListingHead {
-            unfinished_listing: 2,
-            base_url: base_url.to_owned(),
-            include: options.include.clone(),
-            exclude: options.exclude.clone(),
-        };
+        let (include, exclude) = selection.key();
+        let head = ListingHead { unfinished_listing: 2, base_url: base_url.to_owned(), include, exclude };
         let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
         let journal =
             Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {

@@ -1,12 +1,78 @@
 //! Which listed objects become samples: globs and names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use foreread_tier::TierError;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use crate::classes::listed;
 use crate::{CATALOG_SUFFIX, DatasetError, DatasetErrorKind, IndexOptions};
+
+/// The objects of a listing that are wanted.
+#[derive(Debug)]
+pub(crate) enum Selection<'a> {
+    Globs(GlobFilter),
+    Names(SelectedNames<'a>),
+}
+
+/// The objects with these names.
+#[derive(Debug)]
+pub(crate) struct SelectedNames<'a> {
+    pub(crate) names: HashSet<&'a str>,
+    /// Identifies them.
+    pub(crate) digest: u128,
+    /// The directory that contains all of them. Empty for the top.
+    pub(crate) directory: String,
+}
+
+impl Selection<'_> {
+    /// Whether the path is selected.
+    pub(crate) fn wants(&mut self, path: &str) -> bool {
+        match self {
+            Self::Globs(globs) => globs.wants(path),
+            Self::Names(names) => names.names.contains(path),
+        }
+    }
+
+    /// Whether the name that could not be listed has no selected objects.
+    pub(crate) fn excludes(&self, error: &TierError) -> bool {
+        match self {
+            Self::Globs(globs) => globs.excludes(error),
+            Self::Names(SelectedNames { names, .. }) => error.object().is_some_and(|path| {
+                let is_at = |name: &&str| {
+                    name.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                };
+                !names.iter().any(is_at)
+            }),
+        }
+    }
+
+    /// The directory to be listed.
+    pub(crate) fn directory(&self) -> &str {
+        match self {
+            Self::Globs(_) => "",
+            Self::Names(names) => &names.directory,
+        }
+    }
+
+    /// What distinguishes the listing from others of this location: included and excluded names.
+    pub(crate) fn key(&self) -> (Vec<String>, Vec<String>) {
+        match self {
+            Self::Globs(globs) => {
+                (globs.include.as_ref().map_or(Vec::new(), PathPatterns::given), globs.exclude.given())
+            }
+            Self::Names(names) => (vec![format!("names {:032x}", names.digest)], Vec::new()),
+        }
+    }
+
+    /// Checks that each included name has matched a path, as [`GlobFilter::check_matched`] does.
+    pub(crate) fn check_matched(&self, base_url: &str, is_resumed: bool) -> Result<(), DatasetError> {
+        match self {
+            Self::Globs(globs) => globs.check_matched(base_url, is_resumed),
+            Self::Names(_) => Ok(()),
+        }
+    }
+}
 
 /// The globs of an index.
 #[derive(Debug)]
@@ -70,6 +136,8 @@ impl GlobFilter {
 /// Globs. Each is also the name of one path, whatever characters are in it.
 #[derive(Debug)]
 struct PathPatterns {
+    /// As the user has given them.
+    given: Vec<String>,
     texts: Vec<String>,
     set: GlobSet,
     names: HashMap<String, usize>,
@@ -89,6 +157,7 @@ impl PathPatterns {
         }
         let texts: Vec<String> = texts.into_iter().cloned().collect();
         Ok(Self {
+            given: globs.to_vec(),
             set: set.build().map_err(|error| bad_glob(&globs.join(" "), error))?,
             names: texts.iter().cloned().zip(0..).collect(),
             matched: vec![false; texts.len()],
@@ -96,6 +165,10 @@ impl PathPatterns {
             count: 0,
             found: Vec::new(),
         })
+    }
+
+    fn given(&self) -> Vec<String> {
+        self.given.clone()
     }
 
     fn matches(&self, path: &str) -> bool {

@@ -1,19 +1,21 @@
 //! The columns of values in one batch of a catalog, in memory.
 //!
-//! They are read where their sample is used, so no read of a sample waits for them.
+//! They are read where their sample is used, so no read of a sample waits for them. Texts of which
+//! there are many stay in the catalog's file, as paths do.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::batch_layout::{ValueKind, ValueLayout, validity};
+use crate::batch_layout::{ValueKind, ValueLayout, ValuesLayout, validity};
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::columns::{NullableIntegers, PackedIntegers};
+use crate::columns::{CatalogBytes, NullableIntegers, PackedIntegers, TextRows, decode_texts};
 
 /// A value as the catalog stores it.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StoredValue<'a> {
     Integer(i64),
     Float(f64),
-    Text(&'a str),
+    Text(Cow<'a, str>),
     Bytes(&'a [u8]),
 }
 
@@ -25,21 +27,30 @@ pub(crate) enum ValueRows {
     Floats(NullableIntegers),
     /// The number of each text among the column's.
     Texts(NullableIntegers, Arc<[Arc<str>]>),
+    /// Texts in the catalog's file.
+    LongTexts(TextRows),
     /// The length of each value, and all of them.
     Bytes(usize, Box<[u8]>),
 }
 
 impl ValueRows {
-    /// Decodes a column of `rows` rows.
+    /// Decodes a column of `rows` rows of the batch at offset `start` of the catalog.
     pub(crate) fn decode(
         layout: &ValueLayout,
         texts: Option<&Arc<[Arc<str>]>>,
         bytes: &[u8],
+        start: u64,
         rows: usize,
     ) -> Result<Self, CatalogFault> {
+        let numbers = match &layout.column {
+            ValuesLayout::Numbers(numbers) => numbers,
+            ValuesLayout::Texts(column) => {
+                return decode_texts(column, bytes, start, rows).map(Self::LongTexts);
+            }
+        };
         let wide = || -> Result<NullableIntegers, CatalogFault> {
-            let values = layout.numbers.values(bytes, rows)?.iter().map(|value| u64::from_le_bytes(*value));
-            let validity = validity(bytes, layout.numbers.validity, rows)?;
+            let values = numbers.values(bytes, rows)?.iter().map(|value| u64::from_le_bytes(*value));
+            let validity = validity(bytes, numbers.validity, rows)?;
             Ok(NullableIntegers::new(validity, PackedIntegers::of(&values.collect::<Vec<_>>())))
         };
         Ok(match layout.kind {
@@ -47,28 +58,33 @@ impl ValueRows {
             ValueKind::Float => Self::Floats(wide()?),
             ValueKind::Text => {
                 let texts = texts.ok_or_else(|| corrupt("a column lacks its texts"))?;
-                let validity = validity(bytes, layout.numbers.validity, rows)?;
-                let numbers = layout.numbers.values(bytes, rows)?.iter();
+                let validity = validity(bytes, numbers.validity, rows)?;
+                let of_row = numbers.values(bytes, rows)?.iter();
                 // An absent value may have any number.
-                let numbers = numbers.map(|number| u64::from(u32::from_le_bytes(*number)));
-                let numbers =
-                    NullableIntegers::new(validity, PackedIntegers::of(&numbers.collect::<Vec<_>>()));
-                Self::Texts(numbers, Arc::clone(texts))
+                let of_row = of_row.map(|number| u64::from(u32::from_le_bytes(*number)));
+                let of_row = NullableIntegers::new(validity, PackedIntegers::of(&of_row.collect::<Vec<_>>()));
+                Self::Texts(of_row, Arc::clone(texts))
             }
-            ValueKind::Bytes(width) => Self::Bytes(width, layout.numbers.raw(bytes, rows, width)?.into()),
+            ValueKind::LongText => return Err(corrupt("a column lacks its texts")),
+            ValueKind::Bytes(width) => Self::Bytes(width, numbers.raw(bytes, rows, width)?.into()),
         })
     }
 
     /// The value of an existing row.
-    pub(crate) fn get(&self, row: usize) -> Option<StoredValue<'_>> {
-        match self {
+    pub(crate) fn get<'a>(
+        &'a self,
+        source: &'a CatalogBytes,
+        row: usize,
+    ) -> Result<Option<StoredValue<'a>>, CatalogFault> {
+        Ok(match self {
             Self::Integers(values) => values.get(row).map(|value| StoredValue::Integer(value.cast_signed())),
             Self::Floats(values) => values.get(row).map(|bits| StoredValue::Float(f64::from_bits(bits))),
             Self::Texts(numbers, texts) => numbers
                 .get(row)
                 .and_then(|number| texts.get(number as usize))
-                .map(|text| StoredValue::Text(text)),
+                .map(|text| StoredValue::Text(Cow::Borrowed(text))),
+            Self::LongTexts(texts) => texts.get(source, row)?.map(StoredValue::Text),
             Self::Bytes(width, bytes) => bytes.get(row * width..(row + 1) * width).map(StoredValue::Bytes),
-        }
+        })
     }
 }

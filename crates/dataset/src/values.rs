@@ -6,6 +6,7 @@
 //! in the order of their names. All other columns are `value.NAME`. The price is memory: a value
 //! takes one to eight bytes per sample, an array its length.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ pub(crate) const LABEL: &str = "label";
 const SAMPLE: &str = "";
 
 /// A value of one sample.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SampleValue<'a> {
     /// An integer.
@@ -41,7 +42,7 @@ pub enum SampleValue<'a> {
     /// A number with a fraction.
     Float(f64),
     /// A text.
-    Text(&'a str),
+    Text(Cow<'a, str>),
     /// An array: its type, and its bytes.
     Array(&'a ArrayType, &'a [u8]),
 }
@@ -185,7 +186,7 @@ fn value<'a>(shard: &'a IndexedShard, row: usize, name: &str) -> Option<SampleVa
     match &column.values {
         ColumnValues::Integers(values) => values.get(row).copied().flatten().map(SampleValue::Integer),
         ColumnValues::Floats(values) => values.get(row).copied().flatten().map(SampleValue::Float),
-        ColumnValues::Texts(values) => values.get(row)?.as_deref().map(SampleValue::Text),
+        ColumnValues::Texts(values) => values.get(row)?.as_deref().map(|text| SampleValue::Text(text.into())),
         ColumnValues::Arrays { array, width, bytes } => {
             bytes.get(row * width..(row + 1) * width).map(|bytes| SampleValue::Array(array, bytes))
         }
@@ -244,7 +245,7 @@ impl ValueTable {
             }))),
             ValueType::Text => {
                 let numbers = values().map(|value| match value {
-                    Some(SampleValue::Text(text)) => self.numbers.get(text).copied(),
+                    Some(SampleValue::Text(text)) => self.numbers.get(&*text).copied(),
                     _ => None,
                 });
                 let numbers = Int32Array::from_iter(numbers);
@@ -265,17 +266,22 @@ impl ValueTable {
 /// A row's part of a fingerprint.
 pub(crate) fn hash_row(hash: &mut Xxh3, shard: &IndexedShard, row: usize) {
     for column in &shard.rows.extra().values {
-        let (kind, bytes): (u8, &[u8]) = match value(shard, row, &column.name) {
-            None => (7, &[]),
-            Some(SampleValue::Integer(value)) => (8, &value.to_le_bytes()),
-            Some(SampleValue::Float(value)) => (9, &value.to_bits().to_le_bytes()),
-            Some(SampleValue::Text(text)) => (10, text.as_bytes()),
-            Some(SampleValue::Array(_, bytes)) => (11, bytes),
-        };
-        hash.update(&[kind]);
-        hash.update(&(bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
+        hash_value(hash, value(shard, row, &column.name));
     }
+}
+
+/// A value's part of a fingerprint.
+pub(crate) fn hash_value(hash: &mut Xxh3, value: Option<SampleValue<'_>>) {
+    let (kind, bytes): (u8, &[u8]) = match &value {
+        None => (7, &[]),
+        Some(SampleValue::Integer(value)) => (8, &value.to_le_bytes()),
+        Some(SampleValue::Float(value)) => (9, &value.to_bits().to_le_bytes()),
+        Some(SampleValue::Text(text)) => (10, text.as_bytes()),
+        Some(SampleValue::Array(_, bytes)) => (11, bytes),
+    };
+    hash.update(&[kind]);
+    hash.update(&(bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
 }
 
 /// The types of arrays in a dataset, as the catalog's metadata has them: JSON, by column. `None`
@@ -296,7 +302,12 @@ pub(crate) fn arrays(shards: &[IndexedShard], tables: &[ValueTable]) -> Option<S
             arrays.insert(&table.name, array);
         }
     }
-    (!arrays.is_empty()).then(|| serde_json::to_string(&arrays).ok()).flatten()
+    arrays_text(&arrays)
+}
+
+/// Types of arrays by column, as the catalog's metadata has them. `None` if there are none.
+pub(crate) fn arrays_text(arrays: &BTreeMap<&str, &ArrayType>) -> Option<String> {
+    (!arrays.is_empty()).then(|| serde_json::to_string(arrays).ok()).flatten()
 }
 
 /// The types of fields in a dataset, as the catalog's metadata has them: JSON, by name. `None` if

@@ -28,6 +28,8 @@ use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
+#[cfg(feature = "tables")]
+use crate::tables;
 use crate::target::TargetSpec;
 
 /// Settings for a run. Created by [`Loader::builder`] or [`Loader::builder_with`].
@@ -532,6 +534,31 @@ impl Builder {
             let shared = origin::OriginPolicy::new(&self.config, &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
             origin::index(&targets, options, &self.registry, &context, &shared, progress).await
+        })
+    }
+
+    /// Makes the catalog of the rows of a table, one sample each. The target is the location of
+    /// their files. If it is empty, it is what the table's paths have in common, or the directory
+    /// of the table. Blocks the thread.
+    ///
+    /// # Errors
+    /// If the table cannot be read or lacks a column, for rows without a file, and those of
+    /// [`index`](Self::index).
+    #[cfg(feature = "tables")]
+    pub fn index_table(
+        self,
+        table: crate::table::TableSource,
+        table_options: crate::table::TableOptions,
+        options: IndexOptions,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
+    ) -> Result<Catalog> {
+        let workers = Workers::new(self.runtime.clone())?;
+        let context = self.context(workers.handle());
+        workers.wait(async move {
+            let shared = origin::OriginPolicy::new(&self.config, &context);
+            let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
+            let table = (table, table_options);
+            tables::index(&targets, table, options, &self.registry, &context, &shared, progress).await
         })
     }
 }

@@ -24,6 +24,7 @@
 //! | `peer` | ranks that share their caches |
 //! | `plot` | the plot of a run, as SVG |
 //! | `share` | one source for several processes of a machine |
+//! | `tables` | datasets that a CSV, JSON, Parquet or Arrow file lists |
 //! | `lustre` | directories on Lustre: which server has which sample |
 //! | `hpc` | `lustre` and `peer` |
 //! | `cloud` | `s3` and `peer` |
@@ -70,6 +71,8 @@ mod source;
 mod state;
 mod storage;
 mod stored;
+#[cfg(feature = "tables")]
+mod tables;
 mod target;
 mod text;
 mod units;
@@ -115,6 +118,33 @@ pub mod dataset {
         SampleChecksum, SampleValue, ServerShare, ServerShares, forget_listing,
     };
     pub use foreread_types::DatasetId;
+}
+
+/// Datasets that a table lists.
+///
+/// ```
+/// # let directory = std::env::temp_dir().join(format!("foreread-table-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// # std::fs::write(directory.join("a.jpg"), "abc")?;
+/// # std::fs::write(directory.join("train.csv"), "file,class\na.jpg,cat\n")?;
+/// # let target = directory.to_str().unwrap();
+/// use foreread::dataset::IndexOptions;
+/// use foreread::table::{TableOptions, TableSource};
+/// use foreread::Loader;
+///
+/// let mut options = TableOptions::default();
+/// options.label = Some("class".into());
+/// let table = TableSource::At(format!("{target}/train.csv"));
+/// let catalog = Loader::builder(target).index_table(table, options, IndexOptions::default(), |_| ())?;
+/// assert_eq!(catalog.label(foreread::SampleId(0)), Some("cat"));
+/// # std::fs::remove_dir_all(&directory)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[cfg(feature = "tables")]
+pub mod table {
+    pub use foreread_tables::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions};
+
+    pub use crate::tables::TableSource;
 }
 
 /// Retries, timeouts and hedges of reads from the origin.

@@ -129,7 +129,7 @@ impl OriginPolicy {
 
     /// Wraps `origin` for reading the headers in shards. It tolerates failures of the store and
     /// obeys the user's bandwidth limit. Its reads do not count as the run's.
-    fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
+    pub(crate) fn for_index(&self, origin: &Arc<dyn OriginTier>) -> Arc<dyn OriginTier> {
         let stack = self.guarded(origin.profile());
         stack.with_meter(Meter::new()).with_limit(None).wrap(Arc::clone(origin))
     }
@@ -279,9 +279,10 @@ fn table_error(path: &Path) -> Option<Error> {
         return None;
     }
     let message = format!(
-        "{} is a table or a list of samples, and tables are not read yet: name the directory or the shards \
-         of the samples, and look up a row by its sample's path ({} indexes it as one sample)",
+        "{} is a table or a list of samples: make a catalog of it by an index with {}, and load that ({} \
+         takes it as one sample)",
         path.display(),
+        setting("table").to(&path.to_string_lossy()),
         setting("format").to("files")
     );
     Some(Error::dataset(DatasetErrorKind::Unsupported, message))

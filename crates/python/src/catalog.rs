@@ -7,13 +7,14 @@ use std::time::Duration;
 use foreread::Loader;
 use foreread::SampleId;
 use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress};
+use foreread::table::TableOptions;
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
-use crate::{files, interrupt, loader, logs, process_local, settings, values};
+use crate::{files, interrupt, loader, logs, process_local, settings, tables, values};
 
 /// The samples of one dataset, numbered from 0: a table of paths, sizes and labels.
 ///
@@ -146,10 +147,11 @@ impl PyCatalog {
     }
 
     /// The labels of all samples that are integers, -1 for none, as an array of 64-bit integers.
-    fn targets<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+    fn targets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let catalog = self.catalog();
-        let class = |id| values::integer_label(catalog, SampleId(id)).unwrap_or(-1);
-        files::integers(py, &(0..catalog.len()).map(class).collect::<Vec<_>>())
+        let class = |id| Ok(values::integer_label(catalog, SampleId(id))?.unwrap_or(-1));
+        let classes = (0..catalog.len()).map(class).collect::<PyResult<Vec<_>>>()?;
+        Ok(files::integers(py, &classes))
     }
 
     /// The path of the first sample without one of `endings` (in lower case), ignoring case. None
@@ -257,6 +259,15 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// is called periodically with the samples and bytes found so far. An exception that it raises ends
 /// the index.
 ///
+/// With `table`, each of its rows is a sample, in its order: a path or URL of CSV, TSV, JSON lines,
+/// Parquet or Arrow, a frame of pandas or polars, a table of pyarrow, a list of dicts. Its files lie
+/// below `target`, which may be left out if they are URLs or lie next to the table. `path` is the
+/// column with the files, `label` with the labels: texts are classes, numbered over the whole
+/// column, or by `classes`. `columns` are those whose values samples have, all others by default.
+/// `filters` choose rows as in pyarrow: `[("split", "==", "train")]`. `on_missing="skip"` leaves
+/// out rows whose file does not exist. `size` and `etag` are columns, so that no file is asked for.
+/// `start` and `length` are columns that make samples parts of their files.
+///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
 /// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
 /// `field` and `label` are beginnings of keys. With a list of HDF5 datasets, a sample has a row of
@@ -266,15 +277,17 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
 #[pyfunction]
 #[pyo3(signature = (
-    target, *, include = None, exclude = None, classes = None, format = None, name = None, progress = None,
+    target = None, *, include = None, exclude = None, classes = None, format = None, name = None, progress = None,
     field = None, label = None, key = None, whole = false, window = None, stride = None, dtype = None,
     document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,
+    table = None, path = None, columns = None, filters = None, on_missing = "fail",
+    size = None, etag = None, start = None, length = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
     py: Python<'_>,
-    target: &Bound<'_, PyAny>,
+    target: Option<&Bound<'_, PyAny>>,
     include: Option<&Bound<'_, PyAny>>,
     exclude: Option<&Bound<'_, PyAny>>,
     classes: Option<&Bound<'_, PyAny>>,
@@ -293,6 +306,15 @@ pub(crate) fn index(
     pack_seed: Option<u32>,
     pack_samples: Option<u64>,
     pack_split: Option<String>,
+    table: Option<&Bound<'_, PyAny>>,
+    path: Option<String>,
+    columns: Option<Vec<String>>,
+    filters: Option<&Bound<'_, PyAny>>,
+    on_missing: &str,
+    size: Option<String>,
+    etag: Option<String>,
+    start: Option<String>,
+    length: Option<String>,
 ) -> PyResult<PyCatalog> {
     process_local::count_forks();
     logs::set_up(py)?;
@@ -309,8 +331,34 @@ pub(crate) fn index(
     (choices.window, choices.stride, choices.dtype, choices.document) = (window, stride, dtype, document);
     (choices.pack, choices.pack_seed, choices.pack_samples) = (pack, pack_seed, pack_samples);
     choices.pack_split = pack_split;
+    options.skip_missing = tables::skips_missing(on_missing)?;
+    let mut of_table = TableOptions::default();
+    (of_table.path, of_table.columns) = (path, columns);
+    (of_table.size, of_table.etag, of_table.start, of_table.length) = (size, etag, start, length);
+    let has_columns = of_table != TableOptions::default() || filters.is_some() || options.skip_missing;
+    let table = match table {
+        Some(table) => {
+            of_table.label = choices.label.take();
+            of_table.classes = options.classes.take();
+            of_table.filters = filters.map_or(Ok(Vec::new()), tables::filters)?;
+            if !choices.is_default() {
+                let message = "arguments of packed formats have no effect with table=; leave them out";
+                return Err(ExceptionClass::Config.with(message));
+            }
+            Some((tables::source(table, &of_table)?, of_table))
+        }
+        None if has_columns => {
+            let message = "path, columns, filters, on_missing, size, etag, start and length need table=";
+            return Err(ExceptionClass::Config.with(message));
+        }
+        None => None,
+    };
     options.format_options = choices;
-    let names = loader::targets(target)?;
+    let names = match target {
+        Some(target) => loader::targets(target)?,
+        None if table.is_some() => vec![String::new()],
+        None => Vec::new(),
+    };
     let (first, more) = names
         .split_first()
         .ok_or_else(|| ExceptionClass::Config.with("target: expected the URL or path of a dataset"))?;
@@ -328,9 +376,11 @@ pub(crate) fn index(
         }
     };
     let indexed = interrupt::run_polling(py, Duration::ZERO, &mut report, move |_| {
-        builder.index(options, move |update| {
-            *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update);
-        })
+        let tell = move |update| *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update);
+        match table {
+            Some((table, of_table)) => builder.index_table(table, of_table, options, tell),
+            None => builder.index(options, tell),
+        }
     })?;
     report(py)?;
     indexed.map(PyCatalog::from).map_err(|error| errors::raised(&error))

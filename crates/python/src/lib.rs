@@ -36,6 +36,7 @@ mod sample;
 mod settings;
 mod share;
 mod source;
+mod tables;
 mod values;
 
 pub use batch::PyBatch;

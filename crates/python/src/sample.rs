@@ -106,6 +106,15 @@ impl PySample {
         values::value(py, self.catalog(), self.id, name)
     }
 
+    /// The value of this name, or else the part. Raises KeyError if there is neither.
+    fn __getitem__<'py>(slf: Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let this = slf.get();
+        if this.catalog().value_names().iter().any(|known| known == name) {
+            return values::value(slf.py(), this.catalog(), this.id, name);
+        }
+        Ok(Some(Bound::new(slf.py(), this.field(name)?)?.into_any()))
+    }
+
     /// Its bytes as a NumPy array, without a copy, where the format knows type and shape.
     fn array<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let this = slf.get();

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PySlice, PyTuple};
 
 use crate::catalog::needed;
+use crate::errors;
 
 /// The name of the column that has the label.
 const LABEL: &str = "label";
@@ -35,14 +36,14 @@ pub(crate) fn has_labels(catalog: &Catalog) -> bool {
 }
 
 /// The label of a sample as a 64-bit integer. `None` if it has none, or another type.
-pub(crate) fn integer_label(catalog: &Catalog, id: SampleId) -> Option<i64> {
-    match catalog.label_index(id) {
+pub(crate) fn integer_label(catalog: &Catalog, id: SampleId) -> PyResult<Option<i64>> {
+    Ok(match catalog.label_index(id) {
         Some(class) => Some(class.into()),
-        None => match catalog.value(id, LABEL) {
+        None => match catalog.value(id, LABEL).map_err(|error| errors::raised(&error.into()))? {
             Some(SampleValue::Integer(value)) => Some(value),
             _ => None,
         },
-    }
+    })
 }
 
 /// A sample's value of this name.
@@ -52,7 +53,7 @@ pub(crate) fn value<'py>(
     id: SampleId,
     name: &str,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
-    Ok(match catalog.value(id, name) {
+    Ok(match catalog.value(id, name).map_err(|error| errors::raised(&error.into()))? {
         None => None,
         Some(SampleValue::Integer(value)) => Some(value.into_pyobject(py)?.into_any()),
         Some(SampleValue::Float(value)) => Some(value.into_pyobject(py)?.into_any()),

@@ -77,6 +77,11 @@ impl Dataset {
         });
     }
 
+    /// The directory of the cache in a directory for copies.
+    pub fn cache_in(disk: &Path) -> PathBuf {
+        disk.join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
+    }
+
     /// A shell command that runs another one until so many copies are there.
     pub fn until_copied(&self, command: &str, copies: u64) -> String {
         until_copied(&self.disk(), "", command, copies)
@@ -84,7 +89,7 @@ impl Dataset {
 
     /// The directory of the cache.
     fn cache(&self) -> PathBuf {
-        self.disk().join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
+        cache_in(&self.disk())
     }
 
     /// When the last host has begun to serve runs, if there was one.
@@ -100,6 +105,11 @@ impl Dataset {
         let files = folders.flat_map(|folder| fs::read_dir(folder.path())).flatten().flatten();
         files.map(|file| file.path()).collect()
     }
+}
+
+/// The directory of the cache in a directory for copies.
+pub fn cache_in(disk: &Path) -> PathBuf {
+    disk.join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
 }
 
 /// A shell command that runs another one until so many copies are below a directory: those that

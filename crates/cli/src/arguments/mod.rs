@@ -23,6 +23,7 @@ use foreread::Disk;
 use foreread::dataset::FormatOptions;
 #[cfg(target_os = "linux")]
 use foreread::size::ByteSize;
+use foreread::table::{Filter, TableOptions};
 
 #[cfg(feature = "agent")]
 pub use self::control::{AgentControl, Control, ControlOptions, ControlTarget};
@@ -167,8 +168,9 @@ impl std::str::FromStr for Percent {
 #[derive(Debug, Args)]
 pub struct Index {
     /// The dataset: a directory or a URL; or its shards, by name or with braces
-    /// ('DIR/shard-{000..146}.tar')
-    #[arg(value_name = "URL", required = true)]
+    /// ('DIR/shard-{000..146}.tar'). With --table, the location of its files [default: their common
+    /// directory or bucket]
+    #[arg(value_name = "URL", required_unless_present = "table")]
     pub targets: Vec<String>,
     /// A name for the data instead of their URL: caches stay valid when the data move. All places
     /// with this name must have the same data
@@ -179,6 +181,8 @@ pub struct Index {
     /// files are included]
     #[arg(long, value_name = "NAMES")]
     pub classes: Vec<String>,
+    #[command(flatten)]
+    pub table: TableArguments,
     #[command(flatten)]
     pub format: FormatArguments,
     #[command(flatten)]
@@ -199,6 +203,67 @@ impl Index {
             }
         }
         Ok((!self.classes.is_empty()).then_some(names))
+    }
+}
+
+/// A table whose rows are the samples.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Tables")]
+pub struct TableArguments {
+    /// A table of the samples: CSV, TSV, JSON lines (each also with .gz), Parquet or Arrow, also in
+    /// a bucket. Each row is a sample, in the table's order
+    #[arg(long, value_name = "FILE")]
+    pub table: Option<String>,
+    /// The column with the samples' files: below the URL, or URLs [default: file_name, path, file,
+    /// filename, filepath or key]. --label is the column with the labels: texts are classes
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    path: Option<String>,
+    /// A column whose values samples have; repeated. '' for none [default: all others]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    column: Vec<String>,
+    /// Take only some rows: 'split==train', 'year>=2020', 'split in train,val'. Repeated: rows that
+    /// meet all
+    #[arg(long, value_name = "CONDITION", requires = "table")]
+    filter: Vec<String>,
+    /// What to do with rows whose file does not exist
+    #[arg(long, value_name = "ACTION", requires = "table", value_parser = ["fail", "skip"], default_value = "fail")]
+    on_missing: String,
+    /// The column with the length of each file in bytes, so that no file is asked for
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    size: Option<String>,
+    /// The column with the ETag of each file
+    #[arg(long, value_name = "COLUMN", requires_all = ["table", "size"])]
+    etag: Option<String>,
+    /// The column with the first byte of each sample in its file [default: 0]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    start: Option<String>,
+    /// The column with the length of each sample in bytes [default: the rest of the file]
+    #[arg(long, value_name = "COLUMN", requires = "table")]
+    length: Option<String>,
+}
+
+impl TableArguments {
+    /// The same for the library.
+    pub fn options(&self, label: Option<&str>, classes: Option<Vec<String>>) -> Result<TableOptions> {
+        let mut options = TableOptions::default();
+        options.path = self.path.clone();
+        options.label = label.map(str::to_owned);
+        let columns = self.column.iter().filter(|name| !name.is_empty()).cloned().collect();
+        options.columns = (!self.column.is_empty()).then_some(columns);
+        let filters = self.filter.iter().map(|text| text.parse::<Filter>());
+        let filters: Vec<Filter> = filters.collect::<Result<_, _>>().map_err(foreread::Error::from)?;
+        options.filters = if filters.is_empty() { Vec::new() } else { vec![filters] };
+        options.classes = classes;
+        options.size = self.size.clone();
+        options.etag = self.etag.clone();
+        options.start = self.start.clone();
+        options.length = self.length.clone();
+        Ok(options)
+    }
+
+    /// Whether rows without a file are left out.
+    pub fn skips_missing(&self) -> bool {
+        self.on_missing == "skip"
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread::dataset::{IndexOptions, IndexProgress, forget_listing};
+use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress, forget_listing};
 use foreread::size::ByteSize;
+use foreread::table::TableSource;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
 use foreread_estimate::ServerReport;
 use serde::Serialize;
@@ -27,8 +28,10 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.format_options = options.format.options();
     index.name = options.name.clone();
     index.classes = options.class_names()?;
+    index.skip_missing = options.table.skips_missing();
     let output = options.settings.get("output").map(str::to_owned);
-    let path = output.unwrap_or_else(|| default_name(&options.targets));
+    let named = if options.targets.is_empty() { options.table.table.as_slice() } else { &options.targets };
+    let path = output.unwrap_or_else(|| default_name(named));
     refuse_to_replace(Path::new(&path))?;
     refuse_missing_directory(Path::new(&path))?;
     let partial = format!("{path}.partial");
@@ -47,7 +50,16 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
         }
     };
     let began = Instant::now();
-    let catalog = builder.index(index, tell)?;
+    let catalog = match &options.table.table {
+        None => builder.index(index, tell)?,
+        Some(table) => {
+            let choices = &mut index.format_options;
+            let label = choices.label.take();
+            refuse_choices(choices)?;
+            let columns = options.table.options(label.as_deref(), index.classes.take())?;
+            builder.index_table(TableSource::At(table.clone()), columns, index, tell)?
+        }
+    };
     let took = began.elapsed();
     // Another file may have appeared meanwhile.
     refuse_to_replace(Path::new(&path))?;
@@ -169,6 +181,15 @@ impl IndexReport {
             ByteSize(shards.bytes_read),
         )
     }
+}
+
+/// Choices within packed files are none of a table's.
+fn refuse_choices(choices: &FormatOptions) -> Result<()> {
+    if choices.is_default() {
+        return Ok(());
+    }
+    let message = "options of packed formats have no effect with --table; leave them out";
+    Err(Error::new(ErrorKind::Usage, message).into())
 }
 
 /// A catalog replaces only a catalog.

@@ -469,7 +469,7 @@ class Compared:
     def against_cache(self) -> str | None: ...
 
 def index(
-    target: Path | Sequence[Path],
+    target: Path | Sequence[Path] | None = None,
     *,
     include: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
@@ -489,6 +489,15 @@ def index(
     pack_seed: int | None = None,
     pack_samples: int | None = None,
     pack_split: str | None = None,
+    table: Any = None,
+    path: str | None = None,
+    columns: Sequence[str] | None = None,
+    filters: Sequence[Any] | None = None,
+    on_missing: Literal["fail", "skip"] = "fail",
+    size: str | None = None,
+    etag: str | None = None,
+    start: str | None = None,
+    length: str | None = None,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 

@@ -1,13 +1,15 @@
 //! Unchanged programs over a file system on a server: what its storage is read for.
 
+use std::fs;
 use std::process::{Command, Stdio};
 
 use foreread_lustre_testing::{LayoutSpec, StandInOptions};
+use foreread_tier_testing::until;
 use serde_json::Value;
 
 use super::{Mounted, mounted};
 use crate::support::{foreread, run};
-use crate::unchanged::until_copied;
+use crate::unchanged::{cache_in, until_copied};
 
 const FILES: usize = 60;
 const LENGTH: usize = 100_000;
@@ -51,9 +53,9 @@ fn unchanged_programs_read_storage_once_in_all() {
 }
 
 /// Files of a storage whose pages the kernel does not keep over opens.
-fn without_pages(files: usize) -> Mounted {
+fn without_pages(files: usize, length: usize) -> Mounted {
     let names: Vec<String> = (0..files).map(|number| format!("train/{number:03}")).collect();
-    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, LENGTH)).collect();
+    let files: Vec<(&str, usize)> = names.iter().map(|name| (&**name, length)).collect();
     let options = StandInOptions::new(2).with_layout(|_, _| LayoutSpec::on([0], 1 << 20));
     mounted(options, &files)
 }
@@ -88,7 +90,7 @@ fn run_over(mounted: &Mounted, store: &str, script: &str) -> (Value, u64) {
 #[ignore = "needs FUSE"]
 // semantics: FILES-8
 fn storage_without_pages_is_read_once_by_the_first_pass() {
-    let mounted = without_pages(FILES);
+    let mounted = without_pages(FILES, LENGTH);
     let disk = tempfile::tempdir().unwrap();
     for store in [format!("--disk={}=100MB", disk.path().display()), "--memory=100MB".to_owned()] {
         let (report, bytes) = run_over(&mounted, &store, &at_once(&mounted, 2));
@@ -102,7 +104,7 @@ fn storage_without_pages_is_read_once_by_the_first_pass() {
 #[ignore = "needs FUSE"]
 // semantics: FILES-8
 fn storage_without_pages_is_read_once_with_room_for_half() {
-    let mounted = without_pages(FILES);
+    let mounted = without_pages(FILES, LENGTH);
     let disk = tempfile::tempdir().unwrap();
     let half = FILES * LENGTH.div_ceil(4096) * 4096 / 2;
     let store = format!("--disk={}={half}", disk.path().display());
@@ -117,7 +119,7 @@ fn storage_without_pages_is_read_once_with_room_for_half() {
 #[ignore = "needs FUSE"]
 // semantics: FILES-7
 fn killed_host_keeps_no_program_waiting() {
-    let mounted = without_pages(FILES);
+    let mounted = without_pages(FILES, LENGTH);
     let disk = tempfile::tempdir().unwrap();
     let script = at_once(&mounted, 2);
     let expected = plain(&script);
@@ -135,12 +137,44 @@ fn killed_host_keeps_no_program_waiting() {
     }
 }
 
+#[test]
+#[ignore = "needs FUSE"]
+// semantics: FILES-7
+fn program_that_outlives_its_run_waits_for_no_copy() {
+    // Each wait would take .25 s, all of them longer than the test waits.
+    const FILES: usize = 1500;
+    let mounted = without_pages(FILES, 100);
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    let begin = |script: &str| {
+        let mut command = foreread(["run", "--root"]);
+        command.arg(mounted.stand_in.root()).arg(format!("--disk={}=100MB", at.join("disk").display()));
+        command.args(["--", "sh", "-c", script]).current_dir(at).stdin(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    fs::create_dir(at.join("disk")).unwrap();
+    // Another run's host goes on to show that it lives.
+    let mut other = begin("cat > /dev/null");
+    until("the host begins", || cache_in(&at.join("disk")).join("ready").exists());
+    let root = mounted.stand_in.root().display();
+    let later = format!(
+        "(while [ -d {0} ] && [ ! -e go ]; do sleep .05; done; cat {root}/train/* > new; mv new all) &",
+        at.display()
+    );
+    assert!(begin(&later).wait().unwrap().success());
+    fs::write(at.join("go"), "").unwrap();
+    until("all files are read", || at.join("all").exists());
+    assert_eq!(fs::metadata(at.join("all")).unwrap().len(), 100 * FILES as u64);
+    drop(other.stdin.take());
+    assert!(other.wait().unwrap().success());
+}
+
 /// The parts of the opens of later epochs that are served, and of their bytes that are read: with
 /// room for half of the files. `epoch` is a shell command that prints an epoch's names. `None`
 /// without FUSE.
 fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> [f64; 2] {
     // Each read of later epochs is counted.
-    let mounted = without_pages(files);
+    let mounted = without_pages(files, LENGTH);
     let disk = tempfile::tempdir().unwrap();
     let all = (files * LENGTH) as u64;
     // Blocks of the copies count.
@@ -154,7 +188,7 @@ fn later_epochs(files: usize, epoch: impl Fn(usize) -> String) -> [f64; 2] {
     let mut shares = [0.0; 2];
     for epochs in [1, 5] {
         let folder = disk.path().join(epochs.to_string());
-        std::fs::create_dir(&folder).unwrap();
+        fs::create_dir(&folder).unwrap();
         mounted.stand_in.reset_counts();
         let mut command = foreread(["run", "--report", "json", "--disk-writes-per-day", "1e9"]);
         command.arg("--root").arg(root).arg(format!("--disk={}={half}", folder.display()));

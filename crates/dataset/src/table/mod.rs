@@ -1,0 +1,84 @@
+//! Samples that a table lists: one row a sample.
+//!
+//! People describe datasets by tables: a CSV with files, labels and captions. Its rows are samples
+//! in its order, with their labels and values. A row names a file below the dataset's location, or
+//! a part of one. Reading tables is not done here ([`TableRows`] are columns), so that this crate
+//! depends on no reader.
+//!
+//! The price of an order that is not that of names: looking for a sample by its path visits all.
+
+mod encode;
+mod files;
+mod paths;
+mod rows;
+
+use arrow_array::BooleanArray;
+use foreread_tier::OriginTier;
+use foreread_types::setting;
+
+use self::encode::TableCatalog;
+use self::files::MISSING;
+pub use self::rows::{TableColumn, TableLabel, TableRows};
+use crate::build_catalog::no_randomness;
+use crate::encode::CatalogHeader;
+use crate::listing::Listing;
+use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, servers};
+
+impl Catalog {
+    /// The catalog of a table's rows, whose files lie below `base_url`, the location of `origin`.
+    /// Of `options`, it uses [`partial`](IndexOptions::partial), [`name`](IndexOptions::name) and
+    /// [`skip_missing`](IndexOptions::skip_missing).
+    ///
+    /// Sizes come from the table if it has them, and no request is made. Else an object store lists
+    /// the files' common directory once, and any other origin is asked for each file, 32 at once.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Empty`] without rows. [`DatasetErrorKind::Invalid`] for rows without a
+    /// path, with a path elsewhere, without their file, or with a part that is not in it: the
+    /// message counts and names them. [`DatasetErrorKind::Listing`] if files cannot be asked for.
+    ///
+    /// # Cancel safety
+    /// That of [`Catalog::index`].
+    pub async fn of_table(
+        origin: &dyn OriginTier,
+        base_url: &str,
+        rows: &TableRows,
+        options: &IndexOptions,
+        mut progress: impl FnMut(IndexProgress) + Send,
+    ) -> Result<Self, DatasetError> {
+        let empty = |why: &str| {
+            let filters = setting("filters");
+            let message = format!("{}: {why}; correct the table, or {filters}", rows.name);
+            DatasetError::new(DatasetErrorKind::Empty, message)
+        };
+        if rows.is_empty() {
+            return Err(empty("there are no rows"));
+        }
+        let paths = paths::relative(base_url, rows)?;
+        let mut files = files::find(origin, base_url, rows, &paths, options, &mut progress).await?;
+        drop(paths);
+        let kept = (files.of_row.contains(&MISSING)).then(|| {
+            let keep = files.of_row.iter().map(|file| Some(*file != MISSING)).collect::<BooleanArray>();
+            rows.filtered(&keep)
+        });
+        let kept = kept.transpose()?;
+        files.of_row.retain(|file| *file != MISSING);
+        let rows = kept.as_ref().unwrap_or(rows);
+        if rows.is_empty() {
+            return Err(empty("no row has a file"));
+        }
+        let layouts = servers::layouts(origin, &files.objects).await;
+        let listing = Listing::of(files.objects.iter()).map_err(|error| no_randomness(base_url, error))?;
+        let catalog = TableCatalog { rows, files: &files, layouts: &layouts };
+        let outside = catalog.outside();
+        if !outside.is_empty() {
+            let which = rows.named(&outside);
+            return Err(rows.invalid(format!("{} rows end beyond their file: {which}", outside.len())));
+        }
+        if catalog.bytes().is_none() {
+            return Err(rows.invalid("its samples are impossibly long together"));
+        }
+        let head = CatalogHeader { base_url, name: options.name.as_deref(), listing, extra: &[] };
+        Self::of_encoded(base_url, catalog.encode(head))
+    }
+}

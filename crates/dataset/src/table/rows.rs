@@ -1,0 +1,223 @@
+//! The columns of a table of samples, with their meaning.
+
+use std::fmt::{self, Write};
+
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Float64Array, Int32Array, Int64Array,
+    LargeStringArray, UInt64Array,
+};
+use arrow_schema::ArrowError;
+use arrow_select::filter::filter;
+
+use crate::classes::listed;
+use crate::{ArrayType, DatasetError, DatasetErrorKind};
+
+/// The rows of a table: one sample each, in this order.
+///
+/// All columns have one length. A row may name the same file as another.
+#[derive(Clone, Debug)]
+pub struct TableRows {
+    pub(super) name: String,
+    pub(super) paths: LargeStringArray,
+    /// The rows' numbers in the table, from 1.
+    pub(super) numbers: UInt64Array,
+    pub(super) sizes: Option<UInt64Array>,
+    pub(super) tags: Option<LargeStringArray>,
+    /// Where samples start in their files, and their lengths.
+    pub(super) parts: Option<(UInt64Array, UInt64Array)>,
+    pub(super) label: Option<TableLabel>,
+    pub(super) values: Vec<(String, TableColumn)>,
+}
+
+/// The values of one column. A row without a value has a null, except in arrays.
+#[derive(Clone, Debug)]
+pub enum TableColumn {
+    /// Integers.
+    Integers(Int64Array),
+    /// Numbers with a fraction.
+    Floats(Float64Array),
+    /// Texts.
+    Texts(LargeStringArray),
+    /// Arrays of one type, by their bytes.
+    Arrays(ArrayType, FixedSizeBinaryArray),
+}
+
+/// The labels of rows.
+#[derive(Clone, Debug)]
+pub enum TableLabel {
+    /// The names of all classes in the order of their numbers, and each row's class.
+    Classes(Vec<String>, Int32Array),
+    /// Numbers or arrays.
+    Values(TableColumn),
+}
+
+impl TableColumn {
+    /// The column as an array of Arrow.
+    pub(super) fn array(&self) -> &dyn Array {
+        match self {
+            Self::Integers(array) => array,
+            Self::Floats(array) => array,
+            Self::Texts(array) => array,
+            Self::Arrays(_, array) => array,
+        }
+    }
+
+    fn filtered(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
+        let kept = filter(self.array(), keep)?;
+        Ok(match self {
+            Self::Integers(_) => Self::Integers(kept.to_data().into()),
+            Self::Floats(_) => Self::Floats(kept.to_data().into()),
+            Self::Texts(_) => Self::Texts(kept.to_data().into()),
+            Self::Arrays(kind, _) => Self::Arrays(kind.clone(), kept.to_data().into()),
+        })
+    }
+}
+
+impl TableLabel {
+    /// The labels as an array of Arrow.
+    pub(super) fn array(&self) -> &dyn Array {
+        match self {
+            Self::Classes(_, numbers) => numbers,
+            Self::Values(column) => column.array(),
+        }
+    }
+
+    fn filtered(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
+        Ok(match self {
+            Self::Classes(names, numbers) => {
+                Self::Classes(names.clone(), filter(numbers, keep)?.to_data().into())
+            }
+            Self::Values(column) => Self::Values(column.filtered(keep)?),
+        })
+    }
+}
+
+impl TableRows {
+    /// Rows of these files. `name` is the table's in messages.
+    pub fn new(name: impl Into<String>, paths: LargeStringArray) -> Self {
+        let numbers = UInt64Array::from_iter_values(1..=paths.len() as u64);
+        let name = name.into();
+        Self { name, paths, numbers, sizes: None, tags: None, parts: None, label: None, values: Vec::new() }
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The same rows with the length of each file in bytes.
+    ///
+    /// # Panics
+    /// If there are more or fewer sizes than rows. So do the other setters.
+    #[must_use]
+    pub fn with_sizes(self, sizes: UInt64Array) -> Self {
+        self.expect(&sizes);
+        Self { sizes: Some(sizes), ..self }
+    }
+
+    /// The same rows with the ETag of each file.
+    ///
+    /// # Panics
+    /// As [`with_sizes`](Self::with_sizes).
+    #[must_use]
+    pub fn with_tags(self, tags: LargeStringArray) -> Self {
+        self.expect(&tags);
+        Self { tags: Some(tags), ..self }
+    }
+
+    /// The same rows as parts of their files: where each begins, and its length in bytes.
+    ///
+    /// # Panics
+    /// As [`with_sizes`](Self::with_sizes).
+    #[must_use]
+    pub fn with_parts(self, starts: UInt64Array, lengths: UInt64Array) -> Self {
+        self.expect(&starts);
+        self.expect(&lengths);
+        Self { parts: Some((starts, lengths)), ..self }
+    }
+
+    /// The same rows with labels.
+    ///
+    /// # Panics
+    /// As [`with_sizes`](Self::with_sizes).
+    #[must_use]
+    pub fn with_label(self, label: TableLabel) -> Self {
+        self.expect(label.array());
+        Self { label: Some(label), ..self }
+    }
+
+    /// The same rows with one more column of values.
+    ///
+    /// # Panics
+    /// As [`with_sizes`](Self::with_sizes).
+    #[must_use]
+    pub fn with_values(mut self, name: impl Into<String>, column: TableColumn) -> Self {
+        self.expect(column.array());
+        // In the order of names, so that a table's own order of columns does not matter.
+        let name = name.into();
+        let at = self.values.partition_point(|(known, _)| *known <= name);
+        self.values.insert(at, (name, column));
+        self
+    }
+
+    fn expect(&self, column: &dyn Array) {
+        assert_eq!(column.len(), self.len(), "a column of {} has another length", self.name);
+    }
+
+    /// The rows that `keep` selects, with their numbers.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Invalid`] if `keep` has another length.
+    pub fn filtered(&self, keep: &BooleanArray) -> Result<Self, DatasetError> {
+        self.try_filtered(keep).map_err(|error| self.invalid(error))
+    }
+
+    fn try_filtered(&self, keep: &BooleanArray) -> Result<Self, ArrowError> {
+        let kept = |array: &dyn Array| -> Result<ArrayRef, ArrowError> { filter(array, keep) };
+        let numbers =
+            |array: &UInt64Array| -> Result<UInt64Array, ArrowError> { Ok(kept(array)?.to_data().into()) };
+        let texts = |array: &LargeStringArray| -> Result<LargeStringArray, ArrowError> {
+            Ok(kept(array)?.to_data().into())
+        };
+        let part = |(starts, lengths): &(UInt64Array, UInt64Array)| -> Result<_, ArrowError> {
+            Ok((numbers(starts)?, numbers(lengths)?))
+        };
+        let values = self.values.iter().map(|(name, column)| Ok((name.clone(), column.filtered(keep)?)));
+        Ok(Self {
+            name: self.name.clone(),
+            paths: texts(&self.paths)?,
+            numbers: numbers(&self.numbers)?,
+            sizes: self.sizes.as_ref().map(numbers).transpose()?,
+            tags: self.tags.as_ref().map(texts).transpose()?,
+            parts: self.parts.as_ref().map(part).transpose()?,
+            label: self.label.as_ref().map(|label| label.filtered(keep)).transpose()?,
+            values: values.collect::<Result<_, ArrowError>>()?,
+        })
+    }
+
+    /// An error about this table.
+    pub(super) fn invalid(&self, why: impl fmt::Display) -> DatasetError {
+        DatasetError::new(DatasetErrorKind::Invalid, format!("{}: {why}", self.name))
+    }
+
+    /// The first of these rows and their paths, for a message: `row 3 (a.jpg), row 5 (b.jpg)`.
+    pub(super) fn named(&self, rows: &[usize]) -> String {
+        let texts: Vec<String> = rows.iter().take(8).map(|row| self.row(*row)).collect();
+        listed(texts.iter().map(String::as_str), rows.len())
+    }
+
+    /// A row and its path, for a message.
+    pub(super) fn row(&self, row: usize) -> String {
+        let mut text = format!("row {}", self.numbers.value(row));
+        if self.paths.is_valid(row) && !self.paths.value(row).is_empty() {
+            // Writing to a text does not fail.
+            let _ = write!(text, " ({})", crate::catalog::shortened(self.paths.value(row)));
+        }
+        text
+    }
+}

@@ -1,0 +1,123 @@
+//! Datasets that a table lists: where the table is read from, and where its files are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress, TableRows};
+use foreread_tables::{Table, TableKind, TableOptions};
+use foreread_tier::{OpenContext, ReadRequest, Span};
+use foreread_types::{SampleKey, Tick, setting};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::origin::{OriginPolicy, absolute};
+use crate::registry::Registry;
+use crate::runtime::ended;
+use crate::target::TargetSpec;
+
+/// A table: in a file, or in memory.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum TableSource {
+    /// The path or the URL of a file. Its name's ending is its format.
+    At(String),
+    /// Read already.
+    Read(Table),
+}
+
+/// Indexes the rows of a table. A target without a name stands for the location that the table's
+/// paths have in common, or the directory of its file.
+pub(crate) async fn index(
+    targets: &TargetSpec,
+    (source, table_options): (TableSource, TableOptions),
+    options: IndexOptions,
+    registry: &Registry,
+    context: &OpenContext,
+    shared: &OriginPolicy,
+    progress: impl FnMut(IndexProgress) + Send,
+) -> Result<Catalog> {
+    refuse(&options)?;
+    let storage = shared.options(&targets.storage);
+    let mut directory = None;
+    let given = match source {
+        TableSource::Read(table) => Given::Read(table),
+        TableSource::At(place) => {
+            let place = absolute(&place);
+            let kind = kind(&place)?;
+            let (parent, name) = place.rsplit_once('/').unwrap_or(("", &place));
+            let parent = if parent.is_empty() { "/" } else { parent };
+            let origin = registry.find(parent)?.open(parent, &storage, context).await?;
+            let origin = shared.for_index(&origin);
+            let object = origin.stat(name).await?;
+            let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
+            let bytes = origin.read(Arc::new(request)).await?.to_vec().into();
+            directory = Some(parent.to_owned());
+            Given::Bytes(place.clone(), kind, bytes)
+        }
+    };
+    let chosen = table_options;
+    let rows = context.runtime.spawn_blocking(move || given.rows(&chosen)).await.map_err(ended)??;
+    let url = location(&targets.names, &rows, directory)?;
+    let origin = registry.find(&url)?.open(&url, &storage, context).await?;
+    Ok(Catalog::of_table(&*shared.for_index(&origin), &url, &rows, &options, progress).await?)
+}
+
+/// A table, or its bytes.
+enum Given {
+    Read(Table),
+    Bytes(String, TableKind, Bytes),
+}
+
+impl Given {
+    fn rows(self, options: &TableOptions) -> Result<TableRows> {
+        let table = match self {
+            Self::Read(table) => table,
+            Self::Bytes(name, kind, bytes) => Table::read(&name, kind, bytes, options)?,
+        };
+        Ok(table.rows(options)?)
+    }
+}
+
+/// Refuses options that choose files otherwise than a table does.
+fn refuse(options: &IndexOptions) -> Result<()> {
+    let include = if options.include.is_empty() { "exclude" } else { "include" };
+    let name = match () {
+        () if !(options.include.is_empty() && options.exclude.is_empty()) => include,
+        () if options.format.is_some_and(foreread_dataset::Format::is_packed) => "format",
+        () => return Ok(()),
+    };
+    let name = setting(name);
+    Err(Error::usage(format!("{name} has no effect with a table, whose rows name the files; leave it out")))
+}
+
+fn kind(place: &str) -> Result<TableKind> {
+    TableKind::of_name(place).ok_or_else(|| {
+        let message = format!(
+            "{place} has the name of no table; tables end in .csv, .tsv, .jsonl, .json (each also with .gz), \
+             .parquet, .arrow or .feather"
+        );
+        Error::dataset(DatasetErrorKind::Unsupported, message)
+    })
+}
+
+/// The location of the files.
+fn location(names: &[String], rows: &TableRows, directory: Option<String>) -> Result<String> {
+    match names {
+        [one] if !one.is_empty() => {
+            let url = absolute(one);
+            if Path::new(&url).is_file() {
+                let message = format!("{url} is a file; name the directory of the samples");
+                return Err(Error::new(ErrorKind::Usage, message));
+            }
+            Ok(url)
+        }
+        [] | [_] => match (rows.location(), directory) {
+            (Some(location), _) => Ok(location),
+            (None, Some(directory)) if !rows.has_absolute_paths() => Ok(directory),
+            _ => Err(Error::usage(
+                "the paths of the table have no location in common; name the location of the files",
+            )),
+        },
+        _ => Err(Error::usage("name one location of the table's files")),
+    }
+}

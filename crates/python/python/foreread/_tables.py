@@ -1,0 +1,80 @@
+"""Tables of samples in memory as the bytes of a file.
+
+A frame of pandas or polars, a table of pyarrow and a list of dicts become Arrow IPC or JSON lines, which the engine reads as it
+reads files. The price is one copy of the table.
+"""
+
+import importlib
+import io
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ConfigError
+
+
+def _plain(value: Any) -> Any:
+    """A value of JSON. A missing number is None, as in pandas."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if hasattr(value, "tolist"):  # NumPy, PyTorch
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return str(value)
+
+
+def _records(rows: Any) -> bytes:
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(f"table: row {number + 1} is {type(row).__name__}, and rows of a list are dicts")
+    return b"".join(json.dumps(_plain(row), allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def table_bytes(table: Any) -> tuple[str, str, bytes]:
+    """A name for messages, the ending of the format, and the bytes."""
+    module, kind = type(table).__module__.partition(".")[0], type(table).__name__
+    name = f"the {kind} of {module}"
+    if isinstance(table, (list, tuple)):
+        return "the list of rows", "jsonl", _records(table)
+    if module == "polars":
+        file = io.BytesIO()
+        (table.collect() if kind == "LazyFrame" else table).write_ipc(file, compat_level=_oldest())
+        return name, "arrow", file.getvalue()
+    if module == "pandas":
+        _check_names(table.columns)
+    try:
+        arrow = importlib.import_module("pyarrow")
+    except ImportError:
+        if module == "pandas":
+            return name, "jsonl", table.to_json(orient="records", lines=True).encode()
+        raise
+    try:
+        made = arrow.Table.from_pandas(table, preserve_index=False) if module == "pandas" else arrow.table(table)
+    except (TypeError, ValueError, arrow.ArrowException) as error:
+        raise ConfigError(
+            f"table: {kind} is no table: give a path or URL, a frame of pandas or polars, a table of pyarrow, "
+            f"or a list of dicts ({error})"
+        ) from error
+    sink = arrow.BufferOutputStream()
+    with arrow.ipc.new_stream(sink, made.schema) as writer:
+        writer.write_table(made)
+    return name, "arrow", sink.getvalue().to_pybytes()
+
+
+def _oldest() -> Any:
+    """polars' compatibility with the first Arrow types."""
+    return importlib.import_module("polars").CompatLevel.oldest()
+
+
+def _check_names(columns: Any) -> None:
+    if wrong := [column for column in columns if not isinstance(column, str)]:
+        raise ConfigError(f"table: the name of a column is a text, and {wrong[0]!r} is none; rename it")

@@ -1,0 +1,86 @@
+//! Tables of samples: what Python gives as one, and conditions on its rows.
+
+use foreread::table::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions, TableSource};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PySet, PyString, PyTuple};
+
+use crate::errors::{self, ExceptionClass};
+
+/// The table in a file, or in an object of Python.
+pub(crate) fn source(table: &Bound<'_, PyAny>, options: &TableOptions) -> PyResult<TableSource> {
+    let py = table.py();
+    if table.is_instance_of::<PyString>() || table.hasattr("__fspath__")? {
+        let place = py.import("os")?.call_method1("fspath", (table,))?;
+        return Ok(TableSource::At(place.extract()?));
+    }
+    let given = py.import("foreread._tables")?.call_method1("table_bytes", (table,))?;
+    let (name, ending, bytes): (String, String, Bound<'_, PyBytes>) = given.extract()?;
+    let kind = TableKind::of_name(&format!(".{ending}"))
+        .ok_or_else(|| ExceptionClass::Error.with(format!("{ending} is the ending of no table")))?;
+    let bytes = bytes.as_bytes().to_vec().into();
+    let read = py.detach(|| Table::read(&name, kind, bytes, options));
+    read.map(TableSource::Read).map_err(|error| errors::raised(&error.into()))
+}
+
+/// Whether rows without a file are left out.
+pub(crate) fn skips_missing(action: &str) -> PyResult<bool> {
+    match action {
+        "fail" => Ok(false),
+        "skip" => Ok(true),
+        other => {
+            Err(ExceptionClass::Config.with(format!("on_missing must be 'fail' or 'skip', not {other:?}")))
+        }
+    }
+}
+
+/// Conditions as pyarrow writes them: a list of tuples, all of which hold, or a list of such lists,
+/// one of which holds.
+pub(crate) fn filters(given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<Filter>>> {
+    let wrong = || errors::wrong_type("filters", "a list of tuples such as ('split', '==', 'train')", given);
+    let list = given.cast::<PyList>().map_err(|_| wrong())?;
+    if list.is_empty() {
+        return Ok(Vec::new());
+    }
+    let are_lists = list.iter().all(|one| one.is_instance_of::<PyList>());
+    let all = |list: &Bound<'_, PyList>| list.iter().map(|one| filter(&one)).collect::<PyResult<Vec<_>>>();
+    if are_lists {
+        return list.iter().map(|one| all(one.cast::<PyList>().map_err(|_| wrong())?)).collect();
+    }
+    Ok(vec![all(list)?])
+}
+
+fn filter(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
+    let wrong = || errors::wrong_type("filters", "tuples such as ('split', '==', 'train')", given);
+    let tuple = given.cast::<PyTuple>().map_err(|_| wrong())?;
+    let (column, sign, value): (String, String, Bound<'_, PyAny>) = tuple.extract().map_err(|_| wrong())?;
+    let comparison = Comparison::of(&sign).ok_or_else(|| {
+        let known = "'==', '!=', '<', '<=', '>', '>=', 'in' or 'not in'";
+        ExceptionClass::Config.with(format!("filters: {sign:?} is no comparison; use {known}"))
+    })?;
+    let is_list = value.is_instance_of::<PyList>()
+        || value.is_instance_of::<PyTuple>()
+        || value.is_instance_of::<PySet>();
+    let values = match (matches!(comparison, Comparison::In | Comparison::NotIn), is_list) {
+        (true, true) => value.try_iter()?.map(|one| filter_value(&one?)).collect::<PyResult<_>>()?,
+        (false, false) => vec![filter_value(&value)?],
+        (true, false) => return Err(errors::wrong_type("filters", "a list after 'in'", &value)),
+        (false, true) => return Err(errors::wrong_type("filters", "one value, or 'in' and a list", &value)),
+    };
+    Ok(Filter { column, comparison, values })
+}
+
+fn filter_value(value: &Bound<'_, PyAny>) -> PyResult<FilterValue> {
+    if value.is_instance_of::<PyBool>() {
+        return Ok(FilterValue::Integer(i64::from(value.extract::<bool>()?)));
+    }
+    if value.is_instance_of::<PyInt>() {
+        return Ok(FilterValue::Integer(value.extract()?));
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(FilterValue::Float(value.extract()?));
+    }
+    match value.extract() {
+        Ok(text) => Ok(FilterValue::Text(text)),
+        Err(_) => Err(errors::wrong_type("filters", "a number or a text", value)),
+    }
+}

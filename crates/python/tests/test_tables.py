@@ -1,0 +1,301 @@
+"""Datasets that a table lists."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import bucket
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+
+import foreread
+from conftest import content
+
+
+def rows(count: int = 12) -> list[dict[str, Any]]:
+    """Rows over the files of `directory`, not in the order of their names."""
+    chosen = random.Random(7).sample(range(100), count)
+    return [
+        {
+            "file": f"class{number // 25}/{number:03}.bin",
+            "kind": ("tree", "dog", "cat")[number % 3],
+            "split": "train" if number % 2 else "test",
+            "caption": f'number "{number}",\nsecond line ü',
+            "weight": number / 4,
+            "number": number,
+        }
+        for number in chosen
+    ]
+
+
+def written(folder: Path, form: str, table: list[dict[str, Any]]) -> Path:
+    """The table as a file."""
+    path, frame = folder / f"train.{form}", pa.Table.from_pylist(table)
+    match form:
+        case "csv":
+            with path.open("w", newline="", encoding="utf-8-sig") as file:
+                writer = csv.DictWriter(file, table[0].keys(), lineterminator="\r\n")
+                writer.writeheader()
+                writer.writerows(table)
+        case "tsv":
+            pd.DataFrame(table).to_csv(path, sep="\t", index=False)
+        case "csv.gz":
+            path.write_bytes(gzip.compress(pd.DataFrame(table).to_csv(index=False).encode()))
+        case "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table))
+        case "json":
+            path.write_text(json.dumps(table))
+        case "parquet":
+            pyarrow.parquet.write_table(frame, path)
+        case "feather":
+            pyarrow.feather.write_feather(frame, path)
+        case "arrow":
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, frame.schema) as writer:
+                writer.write_table(frame)
+    return path
+
+
+FORMS = ("csv", "tsv", "csv.gz", "jsonl", "json", "parquet", "feather", "arrow")
+
+
+def check(catalog: foreread.Catalog, table: list[dict[str, Any]]) -> None:
+    """The catalog, and the samples that a loader reads, are the table's rows."""
+    names = sorted({row["kind"] for row in table})
+    assert len(catalog) == len(table) and catalog.labels == names
+    with foreread.Loader(catalog, batch_size=5, epochs=1, sampler="sequential") as loader:
+        samples = [sample for batch in loader for sample in batch]
+    assert [sample.id for sample in samples] == list(range(len(table)))
+    for at, (row, sample) in enumerate(zip(table, samples, strict=True)):
+        assert sample.path == catalog.path(at) == row["file"]
+        assert bytes(sample) == content(row["number"])
+        assert sample.label == catalog.label(at) == names.index(row["kind"]) and sample.label_name == row["kind"]
+        for name in ("caption", "weight", "number", "split"):
+            assert sample[name] == sample.value(name) == catalog.value(at, name) == row[name]
+
+
+# semantics: SAMPLE-25
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_a_table_are_samples(directory: Path, tmp_path: Path, form: str) -> None:
+    table = rows()
+    path = written(tmp_path, form, table)
+    catalog = foreread.index(directory, table=path, path="file", label="kind")
+    check(catalog, table)
+    catalog.save(tmp_path / "saved.foreread")
+    opened = foreread.Catalog.open(tmp_path / "saved.foreread")
+    check(opened, table)
+    check(pickle.loads(pickle.dumps(opened)), table)
+    assert opened.fingerprint == catalog.fingerprint and "12 rows" in (catalog.summary or "")
+
+
+# semantics: SAMPLE-25
+@pytest.mark.parametrize("kind", ["frame", "arrow", "dicts"])
+def test_tables_in_memory_are_those_of_files(directory: Path, tmp_path: Path, kind: str) -> None:
+    table = rows()
+    made = {"frame": pd.DataFrame, "arrow": pa.Table.from_pylist, "dicts": list}[kind](table)
+    catalog = foreread.index(directory, table=made, path="file", label="kind")
+    check(catalog, table)
+    of_file = foreread.index(directory, table=written(tmp_path, "parquet", table), path="file", label="kind")
+    assert of_file.fingerprint == catalog.fingerprint
+
+
+# semantics: SAMPLE-25
+def test_classes_are_those_of_the_whole_table(directory: Path) -> None:
+    table = rows(40)
+    chosen = [row for row in table if row["split"] == "train" and row["kind"] != "cat"]
+    filters = [("split", "==", "train"), ("kind", "in", ["dog", "tree"])]
+    catalog = foreread.index(directory, table=table, path="file", label="kind", columns=["number"], filters=filters)
+    assert [catalog.value(at, "number") for at in range(len(catalog))] == [row["number"] for row in chosen]
+    assert catalog.labels == ["cat", "dog", "tree"] and catalog.value_names == ["number"]
+    assert [catalog.label(at) for at in range(len(catalog))] == [catalog.labels.index(row["kind"]) for row in chosen]
+    named = foreread.index(directory, table=table, path="file", label="kind", classes=["tree", "eel", "dog", "cat"])
+    assert named.labels == ["tree", "eel", "dog", "cat"] and named.label(0) == named.labels.index(table[0]["kind"])
+    either = foreread.index(directory, table=table, path="file", filters=[[("number", "<", 10)], [("number", ">=", 90)]])
+    assert len(either) == sum(row["number"] < 10 or row["number"] >= 90 for row in table)
+
+
+# semantics: SAMPLE-25
+def test_labels_may_be_numbers_and_lists(directory: Path) -> None:
+    files = [row["file"] for row in rows(4)]
+    for values in ([3, -1, 3, 7], [0.5, 1.5, -2.0, 1e9], [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]):
+        table = pa.table({"path": files, "y": values})
+        catalog = foreread.index(directory, table=table, label="y")
+        assert np.array_equal([catalog.label(at) for at in range(4)], values)
+        assert catalog.labels == []
+
+
+# semantics: SAMPLE-25
+def test_rows_may_repeat_files_and_be_parts_of_them(directory: Path) -> None:
+    files = ["class0/003.bin", "class0/003.bin", "class0/001.bin", "class0/003.bin"]
+    table = pd.DataFrame({"path": files, "from": [0, 7, 2, 3], "count": [5, 20, 4, 1], "n": [0, 1, 2, 3]})
+    catalog = foreread.index(directory, table=table, start="from", length="count")
+    with foreread.Loader(catalog, batch_size=4, epochs=2, seed=1) as loader:
+        for batch in loader:
+            assert sorted(batch.ids) == [0, 1, 2, 3]
+            for sample in batch:
+                start, count = table["from"][sample.id], table["count"][sample.id]
+                whole = content(3 if "003" in sample.path else 1)
+                assert bytes(sample) == whole[start : start + count] and sample["n"] == sample.id
+    whole = foreread.index(directory, table=table, columns=[])
+    assert [whole.size(at) for at in range(4)] == [len(content(3)), len(content(3)), len(content(1)), len(content(3))]
+
+
+# semantics: SAMPLE-26
+def test_missing_files_are_counted_and_named(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = rows(6)
+    table[1]["file"], table[4]["file"] = "class0/none.bin", "nowhere/x.bin"
+    with pytest.raises(foreread.ConfigError, match=r"2 of 6 rows .*: row 2 \(class0/none.bin\), row 5 .*on_missing='skip'"):
+        foreread.index(directory, table=table, path="file", label="kind")
+    catalog = foreread.index(directory, table=table, path="file", label="kind", on_missing="skip")
+    assert [catalog.path(at) for at in range(len(catalog))] == [table[at]["file"] for at in (0, 2, 3, 5)]
+    assert [catalog.value(at, "number") for at in range(4)] == [table[at]["number"] for at in (0, 2, 3, 5)]
+    assert "2 of 6 rows" in caplog.text
+
+
+# semantics: SAMPLE-26
+@pytest.mark.parametrize(
+    ("text", "arguments", "why"),
+    [
+        ("file,y\n", {}, "there are no rows"),
+        ("", {}, "names of the columns"),
+        ("file,y\na,1\n", {"path": "name"}, "no column \"name\", which path= names; it has \"file\", \"y\""),
+        ("a,y\nb,1\n", {}, "set path= to the column with the files"),
+        ("file,y,y\na,1,2\n", {}, "two columns have the name \"y\""),
+        ("file,y\n,1\n", {}, "1 of 1 rows have no path"),
+        ("file,y\n/etc/passwd,1\n", {}, "not below"),
+        ("file,y\ns3://other/a,1\n", {}, "not below"),
+        ("file,y\n../a,1\n", {}, "cannot be read"),
+        ("file,y\na,\n", {"label": "y"}, "1 of 1 rows have no label in the column \"y\": row 1"),
+        ("file,y\na,1\nb,nan\n", {"label": "y"}, "1 of 2 rows have no label"),
+        ("file,y\na,cat\n", {"label": "y", "classes": ["dog"]}, "classes= lacks 1 of the labels: cat"),
+        ("file,y\na,1.5\n", {"filters": [("y", "==", "x")]}, "compares the column \"y\" of numbers"),
+        ("file,y\na,1\n", {"filters": [("z", "==", 1)]}, "no column \"z\", which filters= names"),
+        ("file,y\na,1,2\n", {}, "line"),
+        ("file,y\na,-1\n", {"size": "y"}, "cannot be used"),
+        ("file,y\na,1.5\n", {"size": "y"}, "instead of counts of bytes"),
+        ("file,y\na,1\na,2\n", {"size": "y"}, "two sizes"),
+        ("file,y\na,1\n", {"include": "*"}, "no effect with a table"),
+        ("file,y\na,1\n", {"window": 3}, "no effect with table="),
+        ("file,y\na,1\n", {"filters": ("y", "==", 1)}, "filters"),
+        ("file,y\na,1\n", {"on_missing": "ignore"}, "'fail' or 'skip'"),
+    ],
+)
+def test_bad_tables_are_named_errors(tmp_path: Path, text: str, arguments: dict[str, Any], why: str) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    (tmp_path / "b").write_bytes(b"x")
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises((foreread.Error, TypeError)) as raised:
+        foreread.index(tmp_path, table=path, **arguments)
+    assert why in str(raised.value)
+
+
+# semantics: SAMPLE-26
+def test_bad_values_in_memory_are_named_errors(directory: Path) -> None:
+    files = [row["file"] for row in rows(2)]
+    for table, arguments, why in (
+        (pa.table({"path": files, "y": [[1], [2, 3]]}), {"label": "y"}, "several lengths"),
+        (pa.table({"path": files, "y": [{"a": 1}, {"a": 2}]}), {}, "no place in a catalog; choose others with columns="),
+        ([{"path": files[0], "y": 1}, {"path": files[1], "y": "a"}], {"label": "y"}, "the list of rows"),
+        ([files], {}, "rows of a list are dicts"),
+        (3, {}, "is no table"),
+        (pd.DataFrame({"path": files, 3: [1, 2]}), {}, "name of a column is a text"),
+        (pa.table({"path": files, "start": [0, 10**6]}), {"start": "start"}, "1 rows end beyond their file"),
+    ):
+        with pytest.raises((foreread.Error, TypeError), match="(?s)" + why.replace("(", r"\(")):
+            foreread.index(directory, table=table, **arguments)
+
+
+# semantics: SAMPLE-25
+def test_location_may_be_left_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rows(3)
+    of_table = written(directory, "csv", table)
+    check(foreread.index(table=of_table, path="file", label="kind"), table)
+    absolute = [row | {"file": str(directory / row["file"])} for row in table]
+    catalog = foreread.index(table=absolute, path="file", label="kind")
+    assert [str(Path(catalog.base_url) / catalog.path(at)) for at in range(3)] == [row["file"] for row in absolute]
+    with pytest.raises(foreread.ConfigError, match="no location in common"):
+        foreread.index(table=table, path="file")
+    with pytest.raises(foreread.ConfigError, match="train.csv is a table .* table="):
+        foreread.index(of_table)
+
+
+# semantics: SAMPLE-27
+def test_files_of_a_bucket_are_listed_once_or_not_at_all(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = rows(80)
+    for row in table:
+        row["bytes"], row["tag"] = len(content(row["number"])), str(len(content(row["number"])))
+    requests: list[tuple[str, str]] = []
+    with bucket.bucket("my-bucket", "train", directory) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        answer = bucket._Handler.do_GET
+
+        def counted(handler: bucket._Handler) -> None:
+            requests.append((handler.command, handler.path))
+            answer(handler)
+
+        monkeypatch.setattr(bucket._Handler, "do_GET", counted)
+        monkeypatch.setattr(bucket._Handler, "do_HEAD", counted)
+        url = "s3://my-bucket/train"
+        catalog = foreread.index(url, table=table, path="file", label="kind", columns=["number"])
+        # Pages of 50 keys.
+        assert [kind for kind, _ in requests] == ["GET", "GET"] and all("list-type" in path for _, path in requests)
+        requests.clear()
+        sized = foreread.index(url, table=table, path="file", label="kind", columns=["number"], size="bytes", etag="tag")
+        assert requests == []
+        urls = [row | {"file": f"{url}/{row['file']}"} for row in table]
+        assert [sized.size(at) for at in range(80)] == [catalog.size(at) for at in range(80)]
+        assert foreread.index(table=urls, path="file", label="kind", columns=["number"]).labels == catalog.labels
+        for one in (catalog, sized):
+            with foreread.Loader(one, batch_size=16, epochs=1, seed=3) as loader:
+                for batch in loader:
+                    for sample in batch:
+                        assert bytes(sample) == content(sample["number"])
+        with pytest.raises(foreread.ConfigError, match=r"1 of 81 rows .*row 81 \(class9/1.bin\)"):
+            foreread.index(url, table=[*table, table[0] | {"file": "class9/1.bin"}], path="file")
+
+
+# semantics: SAMPLE-25
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_of_tables_are_those_of_numpy(directory: Path, seed: int) -> None:
+    """Rows with repeated files, filters and values, over ranks: against a model of a few lines."""
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(1, 60))
+    numbers = draw.integers(0, 100, count)
+    frame = pd.DataFrame(
+        {
+            "path": [f"class{number // 25}/{number:03}.bin" for number in numbers],
+            "y": draw.integers(-3, 3, count) if seed % 2 else [f"k{draw.integers(0, 4)}" for _ in range(count)],
+            "note": [f"note {at}" * int(draw.integers(0, 3)) or "-" for at in range(count)],
+            "x": draw.normal(size=count),
+            "part": draw.integers(0, 2, count),
+        }
+    )
+    frame.loc[0, "part"] = 1
+    model = frame[frame["part"] == 1].reset_index(drop=True)
+    names = sorted(frame["y"].unique()) if seed % 2 == 0 else []
+    catalog = foreread.index(directory, table=frame, label="y", filters=[("part", "==", 1)])
+    assert len(catalog) == len(model) and catalog.labels == names
+    world = int(draw.choice([1, 2, 4]))
+    found: list[int] = []
+    for rank in range(world):
+        options = {"batch_size": 3, "epochs": 1, "seed": seed, "rank": rank, "world_size": world, "peers": "off"}
+        with foreread.Loader(catalog, **options) as loader:
+            for batch in loader:
+                for sample in batch:
+                    row = model.iloc[sample.id]
+                    found.append(sample.id)
+                    assert sample.path == row["path"] and bytes(sample) == content(int(row["path"][-7:-4]))
+                    assert sample.label == (names.index(row["y"]) if names else row["y"])
+                    assert (sample["note"], sample["x"]) == (row["note"], row["x"])
+    assert set(found) == set(range(len(model)))

@@ -1,0 +1,305 @@
+//! Reading a table: bytes of a file, or batches of Arrow, as columns.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::io::{Cursor, Read};
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_ipc::reader::{FileReader, StreamReader};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use arrow_select::concat::concat;
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use foreread_dataset::{DatasetError, DatasetErrorKind};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use crate::column::{self, Column};
+use crate::options::PATHS;
+use crate::{TableKind, TableOptions};
+
+/// Rows that are parsed at once.
+const ROWS: usize = 65_536;
+
+/// A table in memory.
+#[derive(Clone, Debug)]
+pub struct Table {
+    name: String,
+    /// The names of all columns of the file, also of columns that were not read.
+    names: Vec<String>,
+    columns: Vec<(String, ArrayRef)>,
+    rows: usize,
+    /// Whether the file has no types, so that texts may be numbers.
+    is_untyped: bool,
+}
+
+impl Table {
+    /// Reads the columns that `options` need from the bytes of a file. `name` is the table's in
+    /// messages. Files that begin as gzip does are decompressed.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Invalid`] if the bytes are no such table, a column is missing or two have
+    /// one name.
+    pub fn read(
+        name: &str,
+        kind: TableKind,
+        bytes: Bytes,
+        options: &TableOptions,
+    ) -> Result<Self, DatasetError> {
+        let bytes = decompressed(name, bytes)?;
+        let batches = match kind {
+            TableKind::Csv => csv(name, &bytes, b',', options),
+            TableKind::Tsv => csv(name, &bytes, b'\t', options),
+            TableKind::Json => json(name, &bytes, options),
+            TableKind::Parquet => parquet(name, bytes, options),
+            TableKind::Arrow => arrow(name, &bytes),
+        };
+        let (schema, batches) = batches?;
+        Self::of(name, &schema, batches, matches!(kind, TableKind::Csv | TableKind::Tsv))
+    }
+
+    /// The table in these batches, which have one schema.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Invalid`] if two columns have one name.
+    pub fn of_batches(
+        name: &str,
+        schema: &SchemaRef,
+        batches: Vec<RecordBatch>,
+    ) -> Result<Self, DatasetError> {
+        Self::of(name, &Found::all(schema), batches, false)
+    }
+
+    fn of(
+        name: &str,
+        found: &Found,
+        batches: Vec<RecordBatch>,
+        is_untyped: bool,
+    ) -> Result<Self, DatasetError> {
+        let failed = |error: ArrowError| invalid(name, error);
+        let mut columns = Vec::new();
+        for (at, field) in found.read.fields().iter().enumerate() {
+            // Texts of 2 GiB and more together have wide offsets.
+            let wide = |array: &ArrayRef| match array.data_type() {
+                DataType::Utf8 | DataType::Utf8View => {
+                    column::texts(array).map(|texts| Arc::new(texts) as ArrayRef)
+                }
+                _ => Ok(Arc::clone(array)),
+            };
+            let parts = batches.iter().map(|batch| wide(batch.column(at)));
+            let parts: Vec<ArrayRef> =
+                parts.collect::<Result<_, String>>().map_err(|why| invalid(name, why))?;
+            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+            let column = match parts.is_empty() {
+                true => column::empty(field.data_type()),
+                false => concat(&parts).map_err(failed)?,
+            };
+            columns.push((field.name().clone(), column));
+        }
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        Ok(Self { name: name.to_owned(), names: found.names.clone(), columns, rows, is_untyped })
+    }
+
+    /// The table's name in messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The names of all columns.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    pub(crate) const fn is_untyped(&self) -> bool {
+        self.is_untyped
+    }
+
+    /// The columns that were read.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// A column as it was read. `what` names the setting that wants it.
+    pub(crate) fn array(&self, name: &str, what: &str) -> Result<&ArrayRef, DatasetError> {
+        let found = self.columns.iter().find(|(known, _)| known == name).map(|(_, array)| array);
+        found.ok_or_else(|| no_column(&self.name, &self.names, name, what))
+    }
+
+    /// A column as one of a catalog's types.
+    pub(crate) fn column(&self, name: &str, what: &str) -> Result<Column, DatasetError> {
+        let column = Column::of(self.array(name, what)?, self.is_untyped);
+        column.map_err(|why| self.invalid(format!("the column {name:?} cannot be used: {why}")))
+    }
+
+    /// An error about this table.
+    pub(crate) fn invalid(&self, why: impl fmt::Display) -> DatasetError {
+        invalid(&self.name, why)
+    }
+}
+
+fn invalid(name: &str, why: impl fmt::Display) -> DatasetError {
+    DatasetError::new(DatasetErrorKind::Invalid, format!("{name}: {why}"))
+}
+
+fn no_column(table: &str, names: &[String], name: &str, what: &str) -> DatasetError {
+    let all: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+    invalid(table, format!("there is no column {name:?}, which {what} names; it has {}", all.join(", ")))
+}
+
+/// The columns of a file, and the columns that are read.
+struct Found {
+    names: Vec<String>,
+    read: SchemaRef,
+}
+
+impl Found {
+    fn all(schema: &SchemaRef) -> Self {
+        let names = schema.fields().iter().map(|field| field.name().clone()).collect();
+        Self { names, read: Arc::clone(schema) }
+    }
+
+    /// The wanted columns of a file with these.
+    fn of(table: &str, schema: &Schema, options: &TableOptions) -> Result<(Self, Vec<usize>), DatasetError> {
+        let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        let mut seen = HashSet::new();
+        if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
+            return Err(invalid(table, format!("two columns have the name {twice:?}; rename one")));
+        }
+        let path = path_name(table, &names, options)?;
+        let wanted: Option<BTreeSet<String>> = options.wanted(&path);
+        let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
+        let at: Vec<usize> = (0..names.len()).filter(|at| is_wanted(&names[*at])).collect();
+        let read = Arc::new(schema.project(&at).map_err(|error| invalid(table, error))?);
+        Ok((Self { names, read }, at))
+    }
+}
+
+/// The column of paths.
+pub(crate) fn path_name(
+    table: &str,
+    names: &[String],
+    options: &TableOptions,
+) -> Result<String, DatasetError> {
+    if let Some(path) = &options.path {
+        let is_there = names.iter().any(|name| name == path);
+        let what = foreread_types::setting("path").to_string();
+        return is_there.then(|| path.clone()).ok_or_else(|| no_column(table, names, path, &what));
+    }
+    let known: Vec<&String> = names.iter().filter(|name| PATHS.contains(&name.as_str())).collect();
+    match known[..] {
+        [only] => Ok(only.clone()),
+        _ => {
+            let all: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            let path = foreread_types::setting("path");
+            Err(invalid(table, format!("set {path} to the column with the files; it has {}", all.join(", "))))
+        }
+    }
+}
+
+type Batches = Result<(Found, Vec<RecordBatch>), DatasetError>;
+
+fn decompressed(name: &str, bytes: Bytes) -> Result<Bytes, DatasetError> {
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return Ok(bytes);
+    }
+    let mut plain = Vec::new();
+    let read = MultiGzDecoder::new(&bytes[..]).read_to_end(&mut plain);
+    read.map_err(|error| invalid(name, format!("it cannot be decompressed: {error}")))?;
+    Ok(plain.into())
+}
+
+/// Bytes without a mark of their order, if they are UTF-8.
+fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a [u8], DatasetError> {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return Err(invalid(name, "it is UTF-16; save it as UTF-8"));
+    }
+    Ok(bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(bytes))
+}
+
+/// All values of CSV are read as texts. Only a whole column shows its type.
+fn csv(name: &str, bytes: &[u8], delimiter: u8, options: &TableOptions) -> Batches {
+    let failed = |error: ArrowError| invalid(name, plain(&error));
+    let bytes = utf8(name, bytes)?;
+    let format = arrow_csv::reader::Format::default().with_header(true).with_delimiter(delimiter);
+    let (head, _) = format.infer_schema(Cursor::new(bytes), Some(0)).map_err(failed)?;
+    let fields = head.fields().iter().map(|field| Field::new(field.name().trim(), DataType::Utf8, true));
+    let schema = Schema::new(fields.collect::<Vec<_>>());
+    if schema.fields().is_empty() {
+        return Err(invalid(name, "it is empty; its first line must have the names of the columns"));
+    }
+    let (found, at) = Found::of(name, &schema, options)?;
+    let reader = arrow_csv::ReaderBuilder::new(Arc::new(schema));
+    let reader = reader.with_format(format).with_batch_size(ROWS).with_projection(at);
+    let batches = reader.build_buffered(Cursor::new(bytes)).map_err(failed)?;
+    Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+}
+
+fn json(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
+    let failed = |error: ArrowError| invalid(name, plain(&error));
+    let bytes = lines(name, utf8(name, bytes)?)?;
+    let (schema, _) = arrow_json::reader::infer_json_schema(Cursor::new(&bytes), None).map_err(failed)?;
+    let (found, _) = Found::of(name, &schema, options)?;
+    let reader = arrow_json::ReaderBuilder::new(Arc::clone(&found.read)).with_batch_size(ROWS);
+    let batches = reader.build(Cursor::new(&bytes)).map_err(failed)?;
+    Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+}
+
+/// The records of a list as lines.
+fn lines<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, DatasetError> {
+    if !bytes.trim_ascii_start().starts_with(b"[") {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let records: Vec<serde_json::Value> = serde_json::from_slice(bytes)
+        .map_err(|error| invalid(name, format!("it is no list of records: {error}")))?;
+    let mut lines = Vec::with_capacity(bytes.len());
+    for record in records {
+        serde_json::to_writer(&mut lines, &record).map_err(|error| invalid(name, error))?;
+        lines.push(b'\n');
+    }
+    Ok(Cow::Owned(lines))
+}
+
+fn parquet(name: &str, bytes: Bytes, options: &TableOptions) -> Batches {
+    let broken = |error: parquet::errors::ParquetError| invalid(name, error);
+    let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(broken)?;
+    let (found, at) = Found::of(name, reader.schema(), options)?;
+    let columns = ProjectionMask::roots(reader.parquet_schema(), at);
+    let reader = reader.with_projection(columns).with_batch_size(ROWS).build().map_err(broken)?;
+    let batches = reader.collect::<Result<_, _>>().map_err(|error| invalid(name, error))?;
+    Ok((found, batches))
+}
+
+fn arrow(name: &str, bytes: &[u8]) -> Batches {
+    let failed = |error: ArrowError| invalid(name, error);
+    let (schema, batches): (SchemaRef, Result<Vec<_>, ArrowError>) = match bytes.starts_with(b"ARROW1") {
+        true => {
+            let reader = FileReader::try_new(Cursor::new(bytes), None).map_err(failed)?;
+            (reader.schema(), reader.collect())
+        }
+        false => {
+            let reader = StreamReader::try_new(Cursor::new(bytes), None).map_err(failed)?;
+            (reader.schema(), reader.collect())
+        }
+    };
+    Ok((Found::all(&schema), batches.map_err(failed)?))
+}
+
+/// The text of an error without the name of its kind.
+fn plain(error: &ArrowError) -> String {
+    match error {
+        ArrowError::CsvError(why) | ArrowError::JsonError(why) | ArrowError::ParseError(why) => why.clone(),
+        other => other.to_string(),
+    }
+}

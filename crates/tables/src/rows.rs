@@ -1,0 +1,159 @@
+//! The rows of a table as samples.
+
+use std::collections::{BTreeSet, HashMap};
+
+use arrow_array::{Array, BooleanArray, Int32Array, UInt64Array};
+use foreread_dataset::{DatasetError, TableLabel, TableRows};
+use foreread_types::setting;
+
+use crate::column::{self, Column};
+use crate::options::{columns, filters};
+use crate::read::{Table, path_name};
+use crate::{TableOptions, filter};
+
+/// The rows that a message names.
+const NAMED: usize = 5;
+
+impl Table {
+    /// The rows that `options` select, as samples.
+    ///
+    /// # Errors
+    /// [`Invalid`](foreread_dataset::DatasetErrorKind::Invalid) for missing columns, columns of types
+    /// that catalogs do not have, rows without a label, and classes that lack a label.
+    pub fn rows(&self, options: &TableOptions) -> Result<TableRows, DatasetError> {
+        let path = path_name(self.name(), self.names(), options)?;
+        let path_setting = setting("path").to_string();
+        let unusable =
+            |name: &str, why: String| self.invalid(format!("the column {name:?} cannot be used: {why}"));
+        let texts = |name: &str, what: &str| {
+            column::texts(self.array(name, what)?).map_err(|why| unusable(name, why))
+        };
+        let counts = |name: &str, what: &str| {
+            column::counts(self.array(name, what)?).map_err(|why| unusable(name, why))
+        };
+        let mut rows = TableRows::new(self.name(), texts(&path, &path_setting)?);
+        if let Some(size) = &options.size {
+            rows = rows.with_sizes(counts(size, &setting("size").to_string())?);
+        }
+        if let Some(etag) = &options.etag {
+            if options.size.is_none() {
+                let (etag, size) = (setting("etag"), setting("size"));
+                return Err(self.invalid(format!("{etag} needs {size}: the column with the files' lengths")));
+            }
+            rows = rows.with_tags(texts(etag, &setting("etag").to_string())?);
+        }
+        if options.start.is_some() || options.length.is_some() {
+            let part = |name: &Option<String>, what: &str| match name {
+                Some(name) => counts(name, &setting(what).to_string()),
+                None => Ok(UInt64Array::new_null(self.len())),
+            };
+            rows = rows.with_parts(part(&options.start, "start")?, part(&options.length, "length")?);
+        }
+        let mask = filter::mask(self, &options.filters)?;
+        if let Some(label) = &options.label {
+            rows = rows.with_label(self.label(label, options, mask.as_ref())?);
+        }
+        for name in self.value_columns(&path, options) {
+            let column =
+                self.column(name, &columns().to_string()).map_err(|error| match options.columns {
+                    Some(_) => error,
+                    None => self.invalid(format!("{error}; choose others with {}", columns())),
+                })?;
+            rows = rows.with_values(name, column.into_table());
+        }
+        match mask {
+            Some(mask) => rows.filtered(&mask),
+            None => Ok(rows),
+        }
+    }
+
+    /// The columns that samples have as values.
+    fn value_columns<'a>(&'a self, path: &str, options: &'a TableOptions) -> Vec<&'a str> {
+        if let Some(columns) = &options.columns {
+            return columns.iter().map(String::as_str).collect();
+        }
+        let used = [&options.label, &options.size, &options.etag, &options.start, &options.length];
+        let is_used = |name: &&str| *name == path || used.iter().any(|used| used.as_deref() == Some(name));
+        self.columns().filter(|name| !is_used(name)).collect()
+    }
+
+    /// The labels of all rows. Rows that `mask` leaves out may lack one.
+    fn label(
+        &self,
+        name: &str,
+        options: &TableOptions,
+        mask: Option<&BooleanArray>,
+    ) -> Result<TableLabel, DatasetError> {
+        let column = self.column(name, &setting("label").to_string())?;
+        // A list of classes means texts, also if they are digits.
+        let column = match (&options.classes, column) {
+            (Some(_), Column::Integers(_) | Column::Floats(_)) if self.is_untyped() => {
+                let texts = column::texts(self.array(name, "")?);
+                Column::Texts(texts.map_err(|why| self.invalid(why))?)
+            }
+            (_, column) => column,
+        };
+        let is_wanted = |row: &usize| mask.is_none_or(|mask| mask.value(*row));
+        let is_missing = |row: &usize| match &column {
+            Column::Floats(array) => array.is_null(*row) || array.value(*row).is_nan(),
+            column => column.array().is_null(*row),
+        };
+        let missing: Vec<usize> = (0..self.len()).filter(|row| is_wanted(row) && is_missing(row)).collect();
+        if !missing.is_empty() {
+            let which: Vec<String> =
+                missing.iter().take(NAMED).map(|row| format!("row {}", row + 1)).collect();
+            return Err(self.invalid(format!(
+                "{} of {} rows have no label in the column {name:?}: {}; correct them, or choose rows with {}",
+                missing.len(),
+                self.len(),
+                which.join(", "),
+                filters()
+            )));
+        }
+        match column {
+            Column::Texts(texts) => {
+                let found: BTreeSet<&str> = texts.iter().flatten().collect();
+                let names: Vec<String> = match &options.classes {
+                    Some(given) => given.clone(),
+                    None => found.iter().map(|name| (*name).to_owned()).collect(),
+                };
+                let numbers: HashMap<&str, i32> = names.iter().map(String::as_str).zip(0..).collect();
+                self.check_classes(&names, &numbers, &found)?;
+                let of_row = texts.iter().map(|text| text.and_then(|text| numbers.get(text).copied()));
+                let of_row: Int32Array = of_row.collect();
+                Ok(TableLabel::Classes(names, of_row))
+            }
+            _ if options.classes.is_some() => {
+                let classes = setting("classes");
+                Err(self.invalid(format!(
+                    "{classes} has no effect: the column {name:?} has {} and no texts; leave it out",
+                    column.kind()
+                )))
+            }
+            column => Ok(TableLabel::Values(column.into_table())),
+        }
+    }
+
+    /// Checks that classes are named once, and that labels are among them.
+    fn check_classes(
+        &self,
+        names: &[String],
+        numbers: &HashMap<&str, i32>,
+        found: &BTreeSet<&str>,
+    ) -> Result<(), DatasetError> {
+        let classes = setting("classes");
+        if numbers.len() < names.len() {
+            return Err(self.invalid(format!("{classes} has a name twice; name each class once")));
+        }
+        let unknown: Vec<&str> = found.iter().copied().filter(|name| !numbers.contains_key(name)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let some: Vec<&str> = unknown.iter().take(NAMED).copied().collect();
+        Err(self.invalid(format!(
+            "{classes} lacks {} of the labels: {}; add them",
+            unknown.len(),
+            some.join(", ")
+        )))
+    }
+}

@@ -6,7 +6,8 @@
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
 //! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
 //! have values. In version 4, samples may be decoded, or made of several parts. Version 8 is of files
-//! that a table names: its rows may have values, and be parts of their files.
+//! that a table names: its rows may have values, and be parts of their files. So are parts of
+//! other datasets, whose rows may have the numbers of their samples.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -18,7 +19,7 @@ use arrow_ipc::{
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
-use crate::{SampleChecksum, changes, made, part_column, servers, values};
+use crate::{SampleChecksum, changes, file_lists, made, part_column, select, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -61,6 +62,8 @@ pub(crate) struct BatchLayout {
     /// Version 3: the distance of samples, and their number.
     pub(crate) run: Option<(NumberColumn, NumberColumn)>,
     pub(crate) object_size: Option<NumberColumn>,
+    /// Version 8: the number of the sample in its object.
+    pub(crate) number: Option<NumberColumn>,
     pub(crate) label: Option<NumberColumn>,
     pub(crate) modified: Option<NumberColumn>,
     /// Version 5: the digest of the file's last change.
@@ -69,6 +72,8 @@ pub(crate) struct BatchLayout {
     pub(crate) etag: Option<TextColumn>,
     pub(crate) etag_number: Option<NumberColumn>,
     pub(crate) fields: Option<FieldsColumn>,
+    /// Version 8: the files of the sample.
+    pub(crate) files: Option<TextColumn>,
     pub(crate) crc32c: Option<NumberColumn>,
     pub(crate) server: Option<NumberColumn>,
     pub(crate) made: Option<MadeLayout>,
@@ -246,6 +251,7 @@ pub(crate) struct ColumnSet {
     packed: bool,
     /// Whether rows have the size of their object.
     sized: bool,
+    number: bool,
     runs: bool,
     pub(crate) label: Option<i64>,
     pub(crate) object: Option<i64>,
@@ -255,6 +261,7 @@ pub(crate) struct ColumnSet {
     changed: bool,
     etag: bool,
     fields: bool,
+    files: bool,
     crc32c: bool,
     pub(crate) server: bool,
     made: bool,
@@ -278,13 +285,15 @@ impl ColumnSet {
         let extent = next("offset", is_length).is_some() && next("length", is_length).is_some();
         let runs = packed && next("stride", is_length).is_some() && next("samples", is_length).is_some();
         let sized = next("object_size", is_length).is_some();
+        let number = packed && next(select::NUMBER, is_length).is_some();
         let label = dictionary(next(values::LABEL, is_dictionary));
-        let place = if packed { sized } else { label.is_some() && named };
+        let has_place = if packed { sized } else { label.is_some() && named };
         let modified = next("modified", is_time).is_some();
         let changed = modified && next(changes::COLUMN, is_narrow).is_some();
         let etags = if packed { dictionary(next("etag", is_dictionary)) } else { None };
         let etag = !packed && next("etag", text).is_some();
-        let has_fields = packed && next("fields", is_fields).is_some();
+        let has_fields = next("fields", is_fields).is_some();
+        let files = !packed && has_fields && next(file_lists::COLUMN, text).is_some();
         let is_crc32c = packed && next(SampleChecksum::CRC32C, is_narrow).is_some();
         let crc32c = is_crc32c || packed && next(SampleChecksum::CRC32, is_narrow).is_some();
         let server = next(servers::COLUMN, is_narrow).is_some();
@@ -303,13 +312,18 @@ impl ColumnSet {
         let key = packed && named;
         let has_columns = key || has_fields || crc32c || server || made || label.is_some();
         let fits = |values: &Vec<ValueField>| !runs || (values.is_empty() && !has_columns);
-        let Some(values) = values.filter(fits).filter(|_| extent && place && is_complete) else {
+        let Some(values) = values
+            .filter(fits)
+            .filter(|_| packed || has_fields == files)
+            .filter(|_| extent && has_place && is_complete)
+        else {
             return Err(corrupt("its columns are not those of a catalog"));
         };
         let fields = has_fields;
         Ok(Self {
             packed,
             sized,
+            number,
             runs,
             label,
             object,
@@ -319,6 +333,7 @@ impl ColumnSet {
             changed,
             etag,
             fields,
+            files,
             crc32c,
             server,
             made,
@@ -530,12 +545,14 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         length: parts.complete(8)?,
         run: columns.runs.then(|| Ok((parts.complete(8)?, parts.complete(8)?))).transpose()?,
         object_size: columns.sized.then(|| parts.complete(8)).transpose()?,
+        number: columns.number.then(|| parts.complete(8)).transpose()?,
         label: columns.label.map(|_| parts.numbers(4)).transpose()?,
         modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
         changed: columns.changed.then(|| parts.numbers(4)).transpose()?,
         etag: columns.etag.then(|| parts.text()).transpose()?,
         etag_number: columns.etags.map(|_| parts.numbers(4)).transpose()?,
         fields: columns.fields.then(|| parts.fields()).transpose()?,
+        files: columns.files.then(|| parts.complete_text()).transpose()?,
         crc32c: columns.crc32c.then(|| parts.numbers(4)).transpose()?,
         server: columns.server.then(|| parts.numbers(4)).transpose()?,
         made: columns.made.then(|| parts.made(columns.parts)).transpose()?,

@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SUMMARY_KEY,
+    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SUMMARY_KEY, corrupt,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
@@ -29,7 +29,8 @@ use crate::servers;
 use crate::value_columns::StoredValue;
 use crate::values::{ArrayTypes, SampleValue};
 use crate::{
-    ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, recognise, replace_file, shared_file,
+    ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, file_lists, recognise, replace_file,
+    shared_file,
 };
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -281,6 +282,9 @@ impl Catalog {
     /// overwritten.
     pub fn entry(&self, id: SampleId) -> Result<CatalogEntry, DatasetError> {
         let row = self.row(id)?;
+        if let Some(files) = &row.files {
+            return self.files_entry(files, row.length).map_err(|fault| self.failed(id, fault));
+        }
         let change = row.changed.zip(self.0.location);
         let version = match (row.modified, change, row.etag) {
             (Some(modified), Some((digest, location)), _) => {
@@ -304,6 +308,31 @@ impl Catalog {
                 CatalogEntry { object: Object { path, size, version }, span }
             }
         })
+    }
+
+    /// The files of a sample that has several, with their names. Empty for any other.
+    ///
+    /// # Errors
+    /// Those of [`entry`](Self::entry).
+    pub fn files(&self, id: SampleId) -> Result<Vec<(String, Object)>, DatasetError> {
+        let Some(list) = self.row(id)?.files else { return Ok(Vec::new()) };
+        let files = file_lists::files(&list, self.0.location).map_err(|fault| self.failed(id, fault))?;
+        let names = self.fields(id)?.into_iter().map(|field| field.name.to_owned());
+        Ok(names.zip(files).collect())
+    }
+
+    /// The entry of a sample of several files, which has `length` bytes.
+    fn files_entry(&self, list: &str, length: u64) -> Result<CatalogEntry, CatalogFault> {
+        let files = file_lists::files(list, self.0.location)?;
+        if let Some(why) = files.iter().find_map(|object| refuse(&object.path)) {
+            return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why: why.to_owned() });
+        }
+        let parts = file_lists::parts(&files)?;
+        let sum = files.iter().try_fold(0, |sum: u64, object| sum.checked_add(object.size));
+        let first = files.into_iter().next().filter(|_| sum == Some(length));
+        let object = first.ok_or_else(|| corrupt("the list of a sample's files is damaged"))?;
+        let span = if parts.is_empty() { Span::Whole } else { Span::Made(parts.into()) };
+        Ok(CatalogEntry { object, span })
     }
 
     /// Whether [`entry`](Self::entry) reads the catalog's file, because names of files are not in
@@ -490,7 +519,22 @@ impl Catalog {
         }
     }
 
-    fn out_of_range(&self, id: SampleId) -> DatasetError {
+    /// The batch and the row of a sample in the catalog's file.
+    pub(crate) fn file_row(&self, id: SampleId) -> (usize, usize) {
+        self.0.image.file_row(id.0)
+    }
+
+    /// The first byte of a sample in its object.
+    pub(crate) fn offset(&self, id: SampleId) -> u64 {
+        self.0.image.offset(id.0)
+    }
+
+    /// The number of a packed sample in its object.
+    pub(crate) fn number_in_object(&self, id: SampleId) -> u64 {
+        self.0.image.number_in_object(id.0)
+    }
+
+    pub(crate) fn out_of_range(&self, id: SampleId) -> DatasetError {
         let message = format!("{}: no sample {id} among {}", self.0.name, self.len());
         DatasetError::new(DatasetErrorKind::OutOfRange, message)
     }

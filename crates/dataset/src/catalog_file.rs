@@ -135,6 +135,8 @@ pub(crate) struct CatalogRow<'a> {
     pub(crate) object: ObjectPath<'a>,
     /// The object's length and the sample's range in it, unless the sample is the whole object.
     pub(crate) part: Option<(u64, Range<u64>)>,
+    /// The list of its files, if it has several.
+    pub(crate) files: Option<Arc<str>>,
     /// How it is made, if it is decoded or has several parts.
     pub(crate) made: Option<Arc<[StoredPart]>>,
     pub(crate) length: u64,
@@ -321,7 +323,8 @@ impl CatalogFile {
             let made = batch.made.as_ref().zip(extent);
             let made = made.and_then(|(made, extent)| made.parts(&tables.recipes, row, extent));
             let (modified, changed) = (modified.map(u64::cast_signed), changed.map(|digest| digest as u32));
-            Ok(CatalogRow { object, part, made, length, modified, changed, etag })
+            let files = batch.files.as_ref().map_or(Ok(None), |files| files.shared(&self.source, row))?;
+            Ok(CatalogRow { object, part, files, made, length, modified, changed, etag })
         })())
     }
 
@@ -382,8 +385,31 @@ impl CatalogFile {
         }))
     }
 
-    /// The number of rows before this one that belong to the same object.
+    /// The batch and the row of a sample in the file.
+    pub(crate) fn file_row(&self, sample: u64) -> (usize, usize) {
+        let ends = &self.parts.run_ends;
+        let row = if ends.is_empty() { sample } else { ends.partition_point(|end| *end <= sample) as u64 };
+        let rows = self.parts.rows_per_batch;
+        ((row / rows) as usize, (row % rows) as usize)
+    }
+
+    /// The first byte of a sample in its object.
+    pub(crate) fn offset(&self, sample: u64) -> u64 {
+        let place = self.find_in_run(sample).and_then(|(batch, row, in_run)| {
+            let stride = batch.stride.as_ref().map_or(0, |stride| stride.get(row));
+            Some(batch.offset.as_ref()?.get(row) + in_run * stride)
+        });
+        place.unwrap_or(0)
+    }
+
+    /// The number of a sample in its object: as stored in parts of a dataset, else the number of
+    /// rows before it that belong to the same object.
     pub(crate) fn number_in_object(&self, row: u64) -> u64 {
+        if let Some((batch, row)) = self.find(row)
+            && let Some(numbers) = &batch.number
+        {
+            return numbers.get(row);
+        }
         let object = |row: u64| {
             let (batch, row) = self.find(row)?;
             Some(batch.object.as_ref()?.get(row))
@@ -444,7 +470,7 @@ impl DecodedCatalog {
             }
         }
         let mut table = |id: Option<i64>| id.and_then(|id| dictionaries.remove(&id)).unwrap_or_default();
-        let mut decoder = BatchDecoder::new();
+        let mut decoder = BatchDecoder::new(is_ordered);
         decoder.tables = Dictionaries {
             labels: table(columns.label),
             objects: table(columns.object),

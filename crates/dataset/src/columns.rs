@@ -295,7 +295,9 @@ pub(crate) struct BatchColumns {
     pub(crate) key: Option<TextRows>,
     pub(crate) object: Option<PackedIntegers>,
     pub(crate) object_size: Option<PackedIntegers>,
-    /// The offsets of samples. Files have none.
+    /// The numbers of samples in their objects, if rows do not show them.
+    pub(crate) number: Option<PackedIntegers>,
+    /// The offsets of samples. Whole files have none.
     pub(crate) offset: Option<PackedIntegers>,
     /// The distances of samples, if rows are runs.
     pub(crate) stride: Option<PackedIntegers>,
@@ -305,6 +307,8 @@ pub(crate) struct BatchColumns {
     pub(crate) etag: Option<TextRows>,
     pub(crate) etag_number: Option<NullableIntegers>,
     pub(crate) fields: Option<FieldLists>,
+    /// The files of samples that have several.
+    pub(crate) files: Option<TextRows>,
     pub(crate) crc32c: Option<NullableIntegers>,
     pub(crate) server: Option<NullableIntegers>,
     /// How samples are made, if some are decoded.
@@ -328,11 +332,14 @@ pub(crate) struct BatchDecoder {
     rows: usize,
     /// The last row's object.
     object: u64,
+    /// Whether rows may have another order than that of their objects.
+    is_ordered: bool,
 }
 
 impl BatchDecoder {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(is_ordered: bool) -> Self {
         Self {
+            is_ordered,
             tables: Dictionaries::default(),
             names: NameTable::default(),
             lengths: Vec::new(),
@@ -394,7 +401,7 @@ impl BatchDecoder {
         if let (Some(numbers), Some(sizes)) = (&batch.object, &batch.object_size) {
             let (numbers, sizes) = (narrow(numbers)?, wide(sizes)?);
             for (row, &number) in numbers.iter().enumerate() {
-                if number >= self.tables.objects.len() as u64 || number < self.object {
+                if number >= self.tables.objects.len() as u64 || number < self.object && !self.is_ordered {
                     return Err(bad(row, "is of an unknown object, or out of order"));
                 }
                 self.object = number;
@@ -451,12 +458,18 @@ impl BatchDecoder {
             key: texts(&batch.key)?,
             object,
             object_size,
+            number: batch
+                .number
+                .as_ref()
+                .map(|numbers| Ok(PackedIntegers::of(&wide(numbers)?)))
+                .transpose()?,
             offset,
             stride,
             label: known(&batch.label, &self.tables.labels, "has an unknown label")?,
             modified: batch.modified.as_ref().map(|times| nullable(times, wide(times)?)).transpose()?,
             changed: batch.changed.as_ref().map(|digests| nullable(digests, narrow(digests)?)).transpose()?,
             etag: texts(&batch.etag)?,
+            files: texts(&batch.files)?,
             etag_number: known(&batch.etag_number, &self.tables.etags, "has an unknown ETag")?,
             crc32c: batch.crc32c.as_ref().map(|sums| nullable(sums, narrow(sums)?)).transpose()?,
             server: batch.server.as_ref().map(|servers| nullable(servers, narrow(servers)?)).transpose()?,

@@ -210,10 +210,16 @@ pub(crate) fn begin(
     let all = metadata.into_iter().chain(extra);
     let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
-    let mut writer = FileWriter::try_new(Vec::new(), &schema)?;
+    let writer = begin_with(&schema)?;
+    Ok((schema, writer))
+}
+
+/// Creates a writer for batches of this schema, which has the catalog's metadata.
+pub(crate) fn begin_with(schema: &Schema) -> Result<FileWriter<Vec<u8>>, ArrowError> {
+    let mut writer = FileWriter::try_new(Vec::new(), schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
     writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
-    Ok((schema, writer))
+    Ok(writer)
 }
 
 /// The written bytes, with their checksum.

@@ -62,7 +62,8 @@ fn fingerprint(format: &str, shards: &[IndexedShard], labels: &[&ValueTable]) ->
     Fingerprint(hash.digest128())
 }
 
-fn field_columns() -> Fields {
+/// The columns of a list of fields.
+pub(crate) fn field_columns() -> Fields {
     Fields::from(vec![
         Field::new("name", DataType::Utf8, false),
         Field::new("offset", DataType::UInt64, false),

@@ -18,7 +18,8 @@ use crate::packed::{FormatChoice, IndexedShard, ResumeState};
 use crate::selection::{GlobFilter, Selection, is_catalogs};
 use crate::shard_journal::{self, ShardJournal};
 use crate::{
-    Catalog, DatasetError, DatasetErrorKind, Format, choose_format, packed, partitions, servers, values,
+    Catalog, DatasetError, DatasetErrorKind, Format, Grouping, choose_format, groups, packed, partitions,
+    servers, values,
 };
 
 /// The number of names that cannot be listed at which the index is aborted.
@@ -65,8 +66,10 @@ pub struct IndexOptions {
     /// moved, or reached through other endpoints. The user guarantees that all places with this
     /// name hold the same data.
     pub name: Option<String>,
-    /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out. Else
-    /// they are an error.
+    /// Whether files are samples alone or together. Formats of shards are not looked for then.
+    pub grouping: Grouping,
+    /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
+    /// [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
 }
 
@@ -212,6 +215,9 @@ impl Catalog {
             let why = left_out(options, found.unwanted, found.catalogs);
             let message = format!("{base_url}: there are no samples{why}");
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+        }
+        if options.grouping != Grouping::None {
+            return groups::index(origin, base_url, options, found.objects).await;
         }
         let format = choose_format::choose(origin, base_url, options, &found.objects).await?;
         match format.is_packed() {

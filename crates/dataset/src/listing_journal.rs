@@ -157,13 +157,19 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::IndexOptions;
+    use crate::selection::GlobFilter;
+
+    fn selection(options: &IndexOptions) -> Selection<'static> {
+        Selection::Globs(GlobFilter::new(options).unwrap())
+    }
 
     fn object(path: &str) -> Object {
         Object { path: path.into(), size: 7, version: Some(Version::ETag("\"t\"".into())) }
     }
 
     fn open(path: &Path, options: &IndexOptions) -> (ListingJournal, Vec<Object>) {
-        ListingJournal::open(path, "s3://b", options).unwrap().unwrap()
+        ListingJournal::open(path, "s3://b", &selection(options)).unwrap().unwrap()
     }
 
     #[test]
@@ -204,7 +210,9 @@ mod tests {
         drop(partial);
         // Other files are not changed.
         std::fs::write(&path, b"precious").unwrap();
-        assert!(ListingJournal::open(&path, "s3://b", &IndexOptions::default()).unwrap().is_none());
+        assert!(
+            ListingJournal::open(&path, "s3://b", &selection(&IndexOptions::default())).unwrap().is_none()
+        );
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 

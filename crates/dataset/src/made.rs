@@ -259,6 +259,7 @@ fn stored_part(
         None => Arc::default(),
     };
     Some(StoredPart {
+        object: None,
         stored: offset..offset + made.stored,
         recipe: Recipe::new(decoders, made.decoded).ok()?,
         delivered: made.slice..made.slice + length,
@@ -312,7 +313,7 @@ mod tests {
 
     fn part(stored: std::ops::Range<u64>, decoded: u64, delivered: std::ops::Range<u64>) -> Span {
         let recipe = Recipe::new(ZLIB, decoded).unwrap();
-        Span::Made(Arc::new([StoredPart { stored, recipe, delivered }]))
+        Span::Made(Arc::new([StoredPart { object: None, stored, recipe, delivered }]))
     }
 
     #[test]
@@ -408,6 +409,7 @@ mod tests {
         let built = catalog(with_parts()).unwrap();
         let opened = Catalog::from_bytes(built.to_bytes().unwrap(), "x").unwrap();
         let part = |stored: std::ops::Range<u64>, decoders: &[Decoder], decoded, delivered| StoredPart {
+            object: None,
             stored,
             recipe: Recipe::new(decoders, decoded).unwrap(),
             delivered,
@@ -504,8 +506,8 @@ mod tests {
         let bytes = catalog(shards()).unwrap().to_bytes().unwrap();
         let old = Catalog::from_bytes(of_version(&bytes, b'3'), "x").unwrap();
         assert_eq!(old.entry(SampleId(0)).unwrap().span, part(10..110, 5000, 40..440));
-        let error = catalog_error(of_version(&bytes, b'8'));
-        assert!(error.contains("version 8, and this foreread reads versions 1 to 7"), "{error}");
+        let error = catalog_error(of_version(&bytes, b'9'));
+        assert!(error.contains("version 9, and this foreread reads versions 1 to 8"), "{error}");
     }
 
     fn catalog_error(bytes: Vec<u8>) -> String {
@@ -575,6 +577,7 @@ mod tests {
                             None => &[],
                         };
                         let part = |(at, length, made): (u64, u64, MadeRow)| StoredPart {
+                            object: None,
                             stored: at..at + made.stored,
                             recipe: Recipe::new(decoders(made), made.decoded).unwrap(),
                             delivered: made.slice..made.slice + length,

@@ -418,7 +418,7 @@ mod tests {
             ("box", array([5, 6, 7, 8])),
         ];
         let catalog = catalog(vec![shard("0", one), shard("1", two)]).unwrap();
-        let value = |id, name| catalog.value(SampleId(id), name);
+        let value = |id, name| catalog.value(SampleId(id), name).unwrap();
         let (integer, float) = (SampleValue::Integer, SampleValue::Float);
         assert_eq!(catalog.value_names(), ["box", "label", "text", "weight"]);
         let labels: Vec<_> = (0..5).map(|id| value(id, "label")).collect();
@@ -428,7 +428,7 @@ mod tests {
         let all: Vec<_> = (0..4).map(|id| value(id, "text")).collect();
         assert_eq!(
             all,
-            ["b", "", "a", "b"].map(|text| (!text.is_empty()).then_some(SampleValue::Text(text)))
+            ["b", "", "a", "b"].map(|text| (!text.is_empty()).then_some(SampleValue::Text(text.into())))
         );
         assert!(matches!(value(2, "box"), Some(SampleValue::Array(kind, [5, 6])) if kind.dtype == "<i2"));
         assert_eq!(value(0, "unknown"), None);

@@ -114,8 +114,8 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, IndexOptions, IndexProgress,
-        SampleChecksum, SampleValue, ServerShare, ServerShares, forget_listing,
+        ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, Grouping, IndexOptions,
+        IndexProgress, SampleChecksum, SampleValue, ServerShare, ServerShares, SplitOptions, forget_listing,
     };
     pub use foreread_types::DatasetId;
 }
@@ -142,7 +142,7 @@ pub mod dataset {
 /// ```
 #[cfg(feature = "tables")]
 pub mod table {
-    pub use foreread_tables::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions};
+    pub use foreread_tables::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions, matching};
 
     pub use crate::tables::TableSource;
 }

@@ -314,9 +314,13 @@ impl MadeLayer {
     }
 }
 
-/// The read of a part's stored bytes.
+/// The read of a part's stored bytes. All of another object are read as such, so that another
+/// length is noticed.
 fn of_part(request: &ReadRequest, part: &StoredPart, lifetime: Lifetime) -> ReadRequest {
-    ReadRequest { span: Span::Range(part.stored.clone()), block: None, lifetime, ..request.clone() }
+    let whole = part.object.as_ref().filter(|object| part.stored == (0..object.size));
+    let span = if whole.is_some() { Span::Whole } else { Span::Range(part.stored.clone()) };
+    let object = part.object.as_ref().unwrap_or(&request.object).clone();
+    ReadRequest { object, span, block: None, lifetime, ..request.clone() }
 }
 
 /// Takes back work that has not begun, when it is dropped.

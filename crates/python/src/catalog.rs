@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use foreread::Loader;
 use foreread::SampleId;
-use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress};
+use foreread::dataset::{FormatOptions, Grouping, IndexOptions, IndexProgress, SplitOptions};
 use foreread::table::TableOptions;
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
 
 use crate::errors::{self, ExceptionClass};
 use crate::process_local::ProcessLocal;
@@ -40,6 +40,28 @@ impl PyCatalog {
         at.filter(|at| *at < length)
             .map(SampleId)
             .ok_or_else(|| PyIndexError::new_err(format!("no sample {index}: the catalog has {length}")))
+    }
+}
+
+impl PyCatalog {
+    fn selected(&self, py: Python<'_>, ids: Vec<u64>) -> PyResult<Self> {
+        let catalog = self.catalog().clone();
+        let selected = interrupt::run_interruptible(py, Duration::ZERO, move |_| catalog.select(&ids))?;
+        selected.map(Self::from).map_err(|error| errors::raised(&error.into()))
+    }
+
+    /// What the catalog has of a sample.
+    fn row<'py>(&self, py: Python<'py>, id: SampleId) -> PyResult<Bound<'py, PyDict>> {
+        let (catalog, row) = (self.catalog(), PyDict::new(py));
+        for name in catalog.value_names() {
+            row.set_item(name, values::value(py, catalog, id, name)?)?;
+        }
+        row.set_item("index", id.0)?;
+        row.set_item("path", path_of(catalog, id)?)?;
+        row.set_item("size", catalog.sizes().bytes(id))?;
+        row.set_item("label", values::label(py, catalog, id)?)?;
+        row.set_item("label_name", catalog.label(id))?;
+        Ok(row)
     }
 }
 
@@ -166,6 +188,78 @@ impl PyCatalog {
         Ok(None)
     }
 
+    /// The catalog of these samples, in this order. Classes keep their numbers.
+    fn select(&self, py: Python<'_>, indices: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut ids = Vec::new();
+        for index in indices.try_iter()? {
+            let index = index?;
+            if index.is_instance_of::<PyBool>() || index.extract::<isize>().is_err() {
+                let wanted = "integers: filter() takes a mask";
+                return Err(errors::wrong_type("indices", wanted, &index));
+            }
+            ids.push(self.id(index.extract()?)?.0);
+        }
+        self.selected(py, ids)
+    }
+
+    /// The samples for which `function` returns true, in their order. It gets a dict of a sample:
+    /// its index, path, size, label, label_name and values. Or a mask: a bool for each sample.
+    fn filter(&self, py: Python<'_>, function: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut ids = Vec::new();
+        if function.is_callable() {
+            for id in 0..self.catalog().len() {
+                if function.call1((self.row(py, SampleId(id))?,))?.is_truthy()? {
+                    ids.push(id);
+                }
+            }
+        } else {
+            let mut count = 0;
+            for keep in function.try_iter()? {
+                let keep = keep?;
+                let is_bool =
+                    keep.is_instance_of::<PyBool>() || keep.get_type().name()?.to_str()?.starts_with("bool");
+                if !is_bool {
+                    let wanted = "a function, or a bool for each sample: select() takes indices";
+                    return Err(errors::wrong_type("function", wanted, &keep));
+                }
+                ids.extend(keep.is_truthy()?.then_some(count));
+                count += 1;
+            }
+            if count != self.catalog().len() {
+                let message = format!("the mask has {count} values for {} samples", self.catalog().len());
+                return Err(ExceptionClass::Config.with(message));
+            }
+        }
+        self.selected(py, ids)
+    }
+
+    /// Random parts, for training and validation: `random_split([.9, .1])`, or by numbers of
+    /// samples. The parts are the same for one `seed` on every machine. With `stratify`, each has
+    /// each label's share. `group` is the name of a value: samples with one value are in one part.
+    #[pyo3(signature = (lengths, *, seed = 0, stratify = false, group = None))]
+    fn random_split(
+        &self,
+        py: Python<'_>,
+        lengths: Vec<f64>,
+        seed: u64,
+        stratify: bool,
+        group: Option<String>,
+    ) -> PyResult<Vec<Self>> {
+        let count = self.catalog().len() as f64;
+        let are_counts =
+            lengths.iter().all(|length| length.fract() == 0.0) && lengths.iter().sum::<f64>() == count;
+        let shares: Vec<f64> =
+            if are_counts { lengths.iter().map(|length| length / count).collect() } else { lengths };
+        let mut options = SplitOptions::default();
+        (options.seed, options.stratify, options.group) = (seed, stratify, group);
+        let catalog = self.catalog().clone();
+        let parts = interrupt::run_interruptible(py, Duration::ZERO, move |_| {
+            catalog.random_split(&shares, &options)
+        })?;
+        let parts = parts.map_err(|error| errors::raised(&error.into()))?;
+        parts.into_iter().map(|ids| self.selected(py, ids)).collect()
+    }
+
     /// The names of the classes, by index.
     #[getter]
     fn labels(&self) -> Vec<String> {
@@ -268,6 +362,10 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// out rows whose file does not exist. `size` and `etag` are columns, so that no file is asked for.
 /// `start` and `length` are columns that make samples parts of their files.
 ///
+/// Samples of several files have each as a field: `path={"image": "img", "mask": "msk"}` by the
+/// columns of a table, `path={"image": "images/", "mask": "masks/"}` by directories with equal
+/// paths but for endings, `group="stem"` by names, as WebDataset has them (`1.jpg`, `1.json`).
+///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
 /// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
 /// `field` and `label` are beginnings of keys. With a list of HDF5 datasets, a sample has a row of
@@ -282,7 +380,7 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,
     table = None, path = None, columns = None, filters = None, on_missing = "fail",
-    size = None, etag = None, start = None, length = None,
+    size = None, etag = None, start = None, length = None, group = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
@@ -307,7 +405,7 @@ pub(crate) fn index(
     pack_samples: Option<u64>,
     pack_split: Option<String>,
     table: Option<&Bound<'_, PyAny>>,
-    path: Option<String>,
+    path: Option<&Bound<'_, PyAny>>,
     columns: Option<Vec<String>>,
     filters: Option<&Bound<'_, PyAny>>,
     on_missing: &str,
@@ -315,6 +413,7 @@ pub(crate) fn index(
     etag: Option<String>,
     start: Option<String>,
     length: Option<String>,
+    group: Option<&str>,
 ) -> PyResult<PyCatalog> {
     process_local::count_forks();
     logs::set_up(py)?;
@@ -333,9 +432,12 @@ pub(crate) fn index(
     choices.pack_split = pack_split;
     options.skip_missing = tables::skips_missing(on_missing)?;
     let mut of_table = TableOptions::default();
-    (of_table.path, of_table.columns) = (path, columns);
+    let (column, fields) = path.map_or(Ok((None, Vec::new())), tables::path)?;
+    options.grouping = tables::grouping(group, &fields, table.is_some())?;
+    let fields = if options.grouping == Grouping::None { fields } else { Vec::new() };
+    (of_table.path, of_table.fields, of_table.columns) = (column, fields, columns);
     (of_table.size, of_table.etag, of_table.start, of_table.length) = (size, etag, start, length);
-    let has_columns = of_table != TableOptions::default() || filters.is_some() || options.skip_missing;
+    let has_columns = of_table != TableOptions::default() || filters.is_some();
     let table = match table {
         Some(table) => {
             of_table.label = choices.label.take();
@@ -348,7 +450,7 @@ pub(crate) fn index(
             Some((tables::source(table, &of_table)?, of_table))
         }
         None if has_columns => {
-            let message = "path, columns, filters, on_missing, size, etag, start and length need table=";
+            let message = "path, columns, filters, size, etag, start and length need table=";
             return Err(ExceptionClass::Config.with(message));
         }
         None => None,

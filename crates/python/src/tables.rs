@@ -1,8 +1,9 @@
 //! Tables of samples: what Python gives as one, and conditions on its rows.
 
+use foreread::dataset::Grouping;
 use foreread::table::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions, TableSource};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PySet, PyString, PyTuple};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PySet, PyString, PyTuple};
 
 use crate::errors::{self, ExceptionClass};
 
@@ -20,6 +21,36 @@ pub(crate) fn source(table: &Bound<'_, PyAny>, options: &TableOptions) -> PyResu
     let bytes = bytes.as_bytes().to_vec().into();
     let read = py.detach(|| Table::read(&name, kind, bytes, options));
     read.map(TableSource::Read).map_err(|error| errors::raised(&error.into()))
+}
+
+/// The column or the fields that `path` names.
+pub(crate) fn path(given: &Bound<'_, PyAny>) -> PyResult<(Option<String>, Vec<(String, String)>)> {
+    if let Ok(fields) = given.cast::<PyDict>() {
+        let field = |(name, of): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((name.extract()?, of.extract()?));
+        let fields = fields.iter().map(field).collect::<PyResult<Vec<_>>>();
+        let wrong = |_| errors::wrong_type("path", "a dict of names and columns or directories", given);
+        return Ok((None, fields.map_err(wrong)?));
+    }
+    let wrong =
+        |_| errors::wrong_type("path", "a column, or a dict of names and columns or directories", given);
+    Ok((Some(given.extract().map_err(wrong)?), Vec::new()))
+}
+
+/// How files are samples without a table.
+pub(crate) fn grouping(
+    group: Option<&str>,
+    fields: &[(String, String)],
+    has_table: bool,
+) -> PyResult<Grouping> {
+    match group {
+        Some("stem") if has_table || !fields.is_empty() => {
+            Err(ExceptionClass::Config.with("group='stem' excludes table= and path="))
+        }
+        Some("stem") => Ok(Grouping::Stem),
+        Some(other) => Err(ExceptionClass::Config.with(format!("group must be 'stem', not {other:?}"))),
+        None if has_table || fields.is_empty() => Ok(Grouping::None),
+        None => Ok(Grouping::Directories(fields.to_vec())),
+    }
 }
 
 /// Whether rows without a file are left out.

@@ -299,3 +299,105 @@ def test_orders_of_tables_are_those_of_numpy(directory: Path, seed: int) -> None
                     assert sample.label == (names.index(row["y"]) if names else row["y"])
                     assert (sample["note"], sample["x"]) == (row["note"], row["x"])
     assert set(found) == set(range(len(model)))
+
+
+# semantics: SAMPLE-29
+@pytest.mark.parametrize("how", ["table", "directories", "stem"])
+def test_samples_of_several_files_have_fields(tmp_path: Path, how: str) -> None:
+    numbers = random.Random(1).sample(range(100), 20)
+    table = []
+    for number in numbers:
+        stem = f"k{number % 3}/{number:02}"
+        names = {"image": f"images/{stem}.jpg", "mask": f"masks/{stem}.png"}
+        if how == "stem":
+            names = {"image": f"{stem}.image", "mask": f"{stem}.MASK"}
+        for name, path in names.items():
+            file = tmp_path / "data" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(b"" if (name, number) == ("mask", numbers[3]) else f"{name} {number}".encode() * 3)
+        table.append({"img": names["image"], "msk": names["mask"], "class": f"k{number % 3}", "n": number})
+    arguments: dict[str, Any] = {
+        "table": {"table": table, "label": "class", "path": {"image": "img", "mask": "msk"}},
+        "directories": {"path": {"image": "images/", "mask": "masks"}},
+        "stem": {"group": "stem"},
+    }[how]
+    catalog = foreread.index(tmp_path / "data", **arguments)
+    catalog.save(tmp_path / "c.foreread")
+    for one in (catalog, foreread.Catalog.open(tmp_path / "c.foreread")):
+        assert len(one) == 20 and one.labels == ["k0", "k1", "k2"]
+        with foreread.Loader(one, batch_size=6, epochs=2, seed=5) as loader:
+            for batch in loader:
+                for sample in batch:
+                    number = int(Path(sample.path).stem)
+                    assert sample.fields() == ["image", "mask"] and sample.label == number % 3
+                    assert bytes(sample["image"]) == f"image {number}".encode() * 3
+                    assert bytes(sample["mask"]) == (b"" if number == numbers[3] else f"mask {number}".encode() * 3)
+                    assert how != "table" or sample["n"] == number
+    if how == "table":
+        assert [catalog.value(at, "n") for at in range(20)] == numbers
+    gone = tmp_path / "data" / (table[5]["msk"])
+    gone.unlink()
+    with pytest.raises(foreread.ConfigError, match=r"1 of 20 .*on_missing='skip'"):
+        foreread.index(tmp_path / "data", **arguments)
+    assert len(foreread.index(tmp_path / "data", **arguments, on_missing="skip")) == 19
+
+
+# semantics: SAMPLE-28
+@pytest.mark.parametrize("kind", ["files", "table", "rows", "zip"])
+def test_parts_of_a_dataset_are_its_samples(directory: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "rows":
+        np.save(tmp_path / "all.npy", np.arange(600, dtype="<i8").reshape(100, 6))
+        catalog = foreread.index(tmp_path / "all.npy")
+    elif kind == "zip":
+        import zipfile
+
+        with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+            for number in range(100):
+                archive.writestr(f"class{number // 25}/{number:03}.bin", content(number))
+        catalog = foreread.index(tmp_path / "all.zip")
+    elif kind == "table":
+        catalog = foreread.index(directory, table=rows(100), path="file", label="kind")
+    else:
+        catalog = foreread.index(directory)
+
+    def read(one: foreread.Catalog) -> list[tuple[Any, ...]]:
+        with foreread.Loader(one, batch_size=7, epochs=1, sampler="sequential") as loader:
+            return [(sample.path, bytes(sample), sample.label) for batch in loader for sample in batch]
+
+    whole = read(catalog)
+    chosen = random.Random(2).sample(range(100), 30)
+    part = catalog.select(chosen)
+    assert read(part) == [whole[at] for at in chosen] and part.labels == catalog.labels
+    assert read(part.select([3, -1, 3])) == [whole[chosen[at]] for at in (3, 29, 3)]
+    even = catalog.filter(lambda row: row["index"] % 2 == 0)
+    assert read(even) == whole[::2]
+    assert catalog.filter(np.arange(100) % 2 == 0).fingerprint == even.fingerprint
+    assert catalog.filter([at % 2 == 0 for at in range(100)]).fingerprint == even.fingerprint
+    parts = catalog.random_split([0.8, 0.1, 0.1], seed=3)
+    assert [len(one) for one in parts] == [80, 10, 10]
+    assert sorted(row for one in parts for row in read(one)) == sorted(whole)
+    assert [len(one) for one in catalog.random_split([90, 10])] == [90, 10]
+    part.save(tmp_path / "part.foreread")
+    assert read(foreread.Catalog.open(tmp_path / "part.foreread")) == [whole[at] for at in chosen]
+    for wrong, why in (([100], "no sample 100"), ([], "no samples"), ([True], "mask"), (["a"], "integers")):
+        with pytest.raises((foreread.Error, IndexError, TypeError), match=why):
+            catalog.select(wrong)
+    with pytest.raises(foreread.ConfigError, match="3 values for 100"):
+        catalog.filter([True, False, True])
+    with pytest.raises(TypeError, match="select"):
+        catalog.filter([0, 1])
+
+
+# semantics: SAMPLE-28
+def test_groups_stay_together_and_labels_keep_their_shares(directory: Path) -> None:
+    table = [row | {"patient": f"p{row['number'] // 5}"} for row in rows(100)]
+    catalog = foreread.index(directory, table=table, path="file", label="kind")
+    parts = catalog.random_split([0.7, 0.3], seed=1, group="patient")
+    patients = [{part.value(at, "patient") for at in range(len(part))} for part in parts]
+    assert not patients[0] & patients[1] and len(parts[0]) + len(parts[1]) == 100 and 60 <= len(parts[0]) <= 80
+    parts = catalog.random_split([0.7, 0.3], seed=1, stratify=True)
+    for kind in range(3):
+        counts = [sum(part.label(at) == kind for at in range(len(part))) for part in parts]
+        assert abs(counts[0] - 0.7 * sum(counts)) <= 0.5
+    with pytest.raises(foreread.ConfigError, match="group= names the value 'none'|group= names the value \"none\""):
+        catalog.random_split([0.5, 0.5], group="none")

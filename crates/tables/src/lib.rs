@@ -6,7 +6,7 @@
 //! [`Catalog::of_table`](foreread_dataset::Catalog::of_table) makes a catalog of.
 //!
 //! Decision: files are parsed by Arrow's readers, and no parser is ours. Texts of CSV become
-//! integers or numbers if the whole column is, as in pandas. The price: a table is in memory as a
+//! integers or numbers if the whole column is, as in pandas, unless one has a leading zero. The price: a table is in memory as a
 //! whole while its catalog is made.
 //!
 //! ```
@@ -30,8 +30,10 @@ mod kind;
 mod options;
 mod read;
 mod rows;
+mod selection;
 
 pub use filter::{Comparison, Filter, FilterValue};
 pub use kind::TableKind;
 pub use options::TableOptions;
 pub use read::Table;
+pub use selection::matching;

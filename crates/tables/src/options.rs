@@ -16,6 +16,9 @@ pub struct TableOptions {
     /// The column with each sample's file. `None`: the only one that is named `file_name`, `path`,
     /// `file`, `filename`, `filepath` or `key`.
     pub path: Option<String>,
+    /// Samples of several files: the names of their fields, and the columns with the files. Then
+    /// [`path`](Self::path) is not used.
+    pub fields: Vec<(String, String)>,
     /// The column with the labels. Texts are classes.
     pub label: Option<String>,
     /// The columns that samples have as values. `None`: all others.
@@ -38,12 +41,12 @@ pub struct TableOptions {
 
 impl TableOptions {
     /// The columns that are read. `None`: all.
-    pub(crate) fn wanted(&self, path: &str) -> Option<BTreeSet<String>> {
+    pub(crate) fn wanted(&self, paths: &[String]) -> Option<BTreeSet<String>> {
         let columns = self.columns.as_ref()?;
         let named = [&self.label, &self.size, &self.etag, &self.start, &self.length];
         let filters = self.filters.iter().flatten().map(|filter| filter.column.clone());
         let named = named.into_iter().flatten().chain(columns).cloned();
-        Some(named.chain(filters).chain([path.to_owned()]).collect())
+        Some(named.chain(filters).chain(paths.iter().cloned()).collect())
     }
 }
 

@@ -13,6 +13,7 @@ use arrow_select::concat::concat;
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use foreread_dataset::{DatasetError, DatasetErrorKind};
+use foreread_types::setting;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -122,6 +123,13 @@ impl Table {
         self.rows == 0
     }
 
+    /// The same with other names of columns. Of two columns with one name, the first one counts.
+    pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
+        self.names.iter_mut().for_each(|name| *name = rename(name));
+        self.columns.iter_mut().for_each(|(name, _)| *name = rename(name));
+        self
+    }
+
     pub(crate) const fn is_untyped(&self) -> bool {
         self.is_untyped
     }
@@ -177,8 +185,8 @@ impl Found {
         if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(invalid(table, format!("two columns have the name {twice:?}; rename one")));
         }
-        let path = path_name(table, &names, options)?;
-        let wanted: Option<BTreeSet<String>> = options.wanted(&path);
+        let paths = path_names(table, &names, options)?;
+        let wanted: Option<BTreeSet<String>> = options.wanted(&paths);
         let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         let at: Vec<usize> = (0..names.len()).filter(|at| is_wanted(&names[*at])).collect();
         let read = Arc::new(schema.project(&at).map_err(|error| invalid(table, error))?);
@@ -186,23 +194,28 @@ impl Found {
     }
 }
 
-/// The column of paths.
-pub(crate) fn path_name(
+/// The columns of paths: one for each field of samples of several files.
+pub(crate) fn path_names(
     table: &str,
     names: &[String],
     options: &TableOptions,
-) -> Result<String, DatasetError> {
-    if let Some(path) = &options.path {
-        let is_there = names.iter().any(|name| name == path);
-        let what = foreread_types::setting("path").to_string();
-        return is_there.then(|| path.clone()).ok_or_else(|| no_column(table, names, path, &what));
+) -> Result<Vec<String>, DatasetError> {
+    let given: Vec<&String> = match options.fields.is_empty() {
+        true => options.path.iter().collect(),
+        false => options.fields.iter().map(|(_, column)| column).collect(),
+    };
+    if let Some(unknown) = given.iter().find(|name| !names.contains(name)) {
+        return Err(no_column(table, names, unknown, &setting("path").to_string()));
+    }
+    if !given.is_empty() {
+        return Ok(given.into_iter().cloned().collect());
     }
     let known: Vec<&String> = names.iter().filter(|name| PATHS.contains(&name.as_str())).collect();
     match known[..] {
-        [only] => Ok(only.clone()),
+        [only] => Ok(vec![only.clone()]),
         _ => {
             let all: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-            let path = foreread_types::setting("path");
+            let path = setting("path");
             Err(invalid(table, format!("set {path} to the column with the files; it has {}", all.join(", "))))
         }
     }

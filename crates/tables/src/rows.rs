@@ -8,7 +8,7 @@ use foreread_types::setting;
 
 use crate::column::{self, Column};
 use crate::options::{columns, filters};
-use crate::read::{Table, path_name};
+use crate::read::{Table, path_names};
 use crate::{TableOptions, filter};
 
 /// The rows that a message names.
@@ -21,7 +21,7 @@ impl Table {
     /// [`Invalid`](foreread_dataset::DatasetErrorKind::Invalid) for missing columns, columns of types
     /// that catalogs do not have, rows without a label, and classes that lack a label.
     pub fn rows(&self, options: &TableOptions) -> Result<TableRows, DatasetError> {
-        let path = path_name(self.name(), self.names(), options)?;
+        let paths = path_names(self.name(), self.names(), options)?;
         let path_setting = setting("path").to_string();
         let unusable =
             |name: &str, why: String| self.invalid(format!("the column {name:?} cannot be used: {why}"));
@@ -31,7 +31,17 @@ impl Table {
         let counts = |name: &str, what: &str| {
             column::counts(self.array(name, what)?).map_err(|why| unusable(name, why))
         };
-        let mut rows = TableRows::new(self.name(), texts(&path, &path_setting)?);
+        let files = paths.iter().map(|path| texts(path, &path_setting));
+        let files = files.collect::<Result<Vec<_>, _>>()?;
+        let mut rows = match options.fields.is_empty() {
+            true => files.into_iter().map(|paths| TableRows::new(self.name(), paths)).next(),
+            false => {
+                self.refuse_parts(options)?;
+                let fields = options.fields.iter().map(|(name, _)| name.clone()).zip(files);
+                Some(TableRows::of_fields(self.name(), fields))
+            }
+        }
+        .ok_or_else(|| self.invalid("it has no column with files"))?;
         if let Some(size) = &options.size {
             rows = rows.with_sizes(counts(size, &setting("size").to_string())?);
         }
@@ -53,7 +63,7 @@ impl Table {
         if let Some(label) = &options.label {
             rows = rows.with_label(self.label(label, options, mask.as_ref())?);
         }
-        for name in self.value_columns(&path, options) {
+        for name in self.value_columns(&paths, options) {
             let column =
                 self.column(name, &columns().to_string()).map_err(|error| match options.columns {
                     Some(_) => error,
@@ -67,13 +77,27 @@ impl Table {
         }
     }
 
+    /// Refuses columns that samples of several files do not have.
+    fn refuse_parts(&self, options: &TableOptions) -> Result<(), DatasetError> {
+        let columns = [("size", &options.size), ("etag", &options.etag), ("start", &options.start)];
+        let given = columns.into_iter().chain([("length", &options.length)]);
+        match given.into_iter().find(|(_, column)| column.is_some()) {
+            Some((name, _)) => {
+                let name = setting(name);
+                Err(self.invalid(format!("{name} is of one file, and samples have several; leave it out")))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The columns that samples have as values.
-    fn value_columns<'a>(&'a self, path: &str, options: &'a TableOptions) -> Vec<&'a str> {
+    fn value_columns<'a>(&'a self, paths: &[String], options: &'a TableOptions) -> Vec<&'a str> {
         if let Some(columns) = &options.columns {
             return columns.iter().map(String::as_str).collect();
         }
         let used = [&options.label, &options.size, &options.etag, &options.start, &options.length];
-        let is_used = |name: &&str| *name == path || used.iter().any(|used| used.as_deref() == Some(name));
+        let is_path = |name: &str| paths.iter().any(|path| path == name);
+        let is_used = |name: &&str| is_path(name) || used.iter().any(|used| used.as_deref() == Some(name));
         self.columns().filter(|name| !is_used(name)).collect()
     }
 

@@ -105,9 +105,12 @@ pub enum Span {
     Made(Arc<[StoredPart]>),
 }
 
-/// Stored bytes of an object, and the decoded bytes that a sample has of them.
+/// Stored bytes of an object, and the decoded bytes that a sample has of them. The parts of a
+/// sample may be in several objects, such as an image and its mask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoredPart {
+    /// The object that has the bytes, if it is not the request's.
+    pub object: Option<Object>,
     /// The bytes in the object. Never empty.
     pub stored: Range<u64>,
     /// How they are decoded.
@@ -129,16 +132,17 @@ impl StoredPart {
 
     /// Whether this part and another one of the same object are cut out of the same decoded bytes.
     pub fn is_same_unit(&self, other: &Self) -> bool {
-        self.stored == other.stored && self.recipe == other.recipe
+        self.stored == other.stored && self.recipe == other.recipe && self.object == other.object
     }
 
     /// The lengths after each step of the recipe.
     ///
     /// # Errors
-    /// The reason, if the stored bytes cannot become the delivered ones, or end after an object of
-    /// `size` bytes.
+    /// The reason, if the stored bytes cannot become the delivered ones, or end after their object.
+    /// That of the request has `size` bytes.
     pub fn check(&self, size: u64) -> Result<Vec<u64>, String> {
-        let Self { stored, recipe, delivered } = self;
+        let Self { object, stored, recipe, delivered } = self;
+        let size = object.as_ref().map_or(size, |object| object.size);
         if stored.start >= stored.end || stored.end > size {
             return Err(format!("invalid range: bytes {}..{} of {size}", stored.start, stored.end));
         }

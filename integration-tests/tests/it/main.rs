@@ -53,6 +53,7 @@ mod simulate;
 mod state;
 mod stop;
 mod support;
+mod tables;
 mod terminal;
 mod token;
 mod two_runs;

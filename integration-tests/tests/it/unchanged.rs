@@ -77,11 +77,6 @@ impl Dataset {
         });
     }
 
-    /// The directory of the cache in a directory for copies.
-    pub fn cache_in(disk: &Path) -> PathBuf {
-        disk.join(format!("foreread-files-{}", rustix::process::geteuid().as_raw()))
-    }
-
     /// A shell command that runs another one until so many copies are there.
     pub fn until_copied(&self, command: &str, copies: u64) -> String {
         until_copied(&self.disk(), "", command, copies)

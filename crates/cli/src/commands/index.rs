@@ -28,6 +28,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.format_options = options.format.options();
     index.name = options.name.clone();
     index.classes = options.class_names()?;
+    index.grouping = options.table.grouping()?;
     index.skip_missing = options.table.skips_missing();
     let output = options.settings.get("output").map(str::to_owned);
     let named = if options.targets.is_empty() { options.table.table.as_slice() } else { &options.targets };
@@ -51,6 +52,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     };
     let began = Instant::now();
     let catalog = match &options.table.table {
+        None if options.table.chooses_samples() => part(options)?,
         None => builder.index(index, tell)?,
         Some(table) => {
             let choices = &mut index.format_options;
@@ -181,6 +183,16 @@ impl IndexReport {
             ByteSize(shards.bytes_read),
         )
     }
+}
+
+/// A part of a catalog.
+fn part(options: &Index) -> Result<Catalog> {
+    let [file] = &options.targets[..] else {
+        let message = "--select and --filter choose samples of one catalog, or rows of a --table";
+        return Err(Error::new(ErrorKind::Usage, message).into());
+    };
+    let catalog = Catalog::open(file).map_err(Error::from)?;
+    Ok(catalog.select(&options.table.chosen(&catalog)?).map_err(Error::from)?)
 }
 
 /// Choices within packed files are none of a table's.

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
 use arrow_array::{
-    Array, ArrayRef, DictionaryArray, Int32Array, LargeStringArray, RecordBatch, StringArray,
-    TimestampNanosecondArray, UInt32Array, UInt64Array,
+    Array, ArrayRef, DictionaryArray, Int32Array, LargeStringArray, ListArray, RecordBatch, StringArray,
+    StructArray, TimestampNanosecondArray, UInt32Array, UInt64Array,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, TimeUnit};
 use foreread_tier::Object;
 use foreread_types::Fingerprint;
@@ -26,10 +27,11 @@ use crate::changes::FileChanges;
 use crate::encode::{
     CatalogHeader, ROWS, begin, etag, finish, hash_names, hash_text, hash_version, modified,
 };
+use crate::encode_packed::field_columns;
 use crate::servers::{self, Layouts};
 use crate::shard_columns::strings;
 use crate::values::{self, LABEL, PREFIX, SampleValue, hash_value};
-use crate::{ArrayType, Format};
+use crate::{ArrayType, Format, file_lists};
 
 /// The most values of a column of texts that are kept in memory.
 const FEW_TEXTS: usize = 4096;
@@ -136,12 +138,27 @@ pub(super) struct TableCatalog<'a> {
 }
 
 impl TableCatalog<'_> {
-    fn object(&self, row: usize) -> &Object {
-        &self.files.objects[self.files.of_row[row] as usize]
+    /// The number of files of each row.
+    fn width(&self) -> usize {
+        1 + self.rows.more.len()
     }
 
-    /// The start and the length of a row's sample in its file.
+    /// The files of a row.
+    fn objects(&self, row: usize) -> impl Iterator<Item = &Object> {
+        let files = row * self.width()..(row + 1) * self.width();
+        self.files.of_row[files].iter().map(|file| &self.files.objects[*file as usize])
+    }
+
+    /// The first file of a row.
+    fn object(&self, row: usize) -> &Object {
+        &self.files.objects[self.files.of_row[row * self.width()] as usize]
+    }
+
+    /// The start and the length of a row's sample in its file, or of all its files.
     fn extent(&self, row: usize) -> (u64, u64) {
+        if self.width() > 1 {
+            return (0, self.objects(row).fold(0, |sum, object| sum.saturating_add(object.size)));
+        }
         let size = self.object(row).size;
         let Some((starts, lengths)) = &self.rows.parts else { return (0, size) };
         let start = if starts.is_valid(row) { starts.value(row) } else { 0 };
@@ -173,14 +190,17 @@ impl TableCatalog<'_> {
             Some(TableLabel::Classes(names, numbers)) => (&names[..], Some(numbers)),
             _ => (&[][..], None),
         };
-        for (name, _) in &rows.values {
-            hash_text(&mut hash, 13, name);
-        }
+        rows.values.iter().for_each(|(name, _)| hash_text(&mut hash, 13, name));
+        rows.fields.iter().for_each(|name| hash_text(&mut hash, 14, name));
         for row in 0..rows.len() {
-            let (object, (start, length)) = (self.object(row), self.extent(row));
-            hash_text(&mut hash, 1, &object.path);
-            [start, length, object.size].into_iter().for_each(|number| hash.update(&number.to_le_bytes()));
-            hash_version(&mut hash, object);
+            let (start, length) = self.extent(row);
+            for object in self.objects(row) {
+                hash_text(&mut hash, 1, &object.path);
+                [start, length, object.size]
+                    .into_iter()
+                    .for_each(|number| hash.update(&number.to_le_bytes()));
+                hash_version(&mut hash, object);
+            }
             match &rows.label {
                 Some(TableLabel::Values(column)) => hash_value(&mut hash, value(column, row)),
                 _ => match classes.filter(|numbers| numbers.is_valid(row)) {
@@ -210,6 +230,28 @@ impl TableCatalog<'_> {
             Some(TableLabel::Values(_)) => "integers as labels".to_owned(),
         };
         format!("{} rows of {} with {} files, {label}", rows.len(), rows.name, self.files.objects.len())
+    }
+
+    /// The files of these rows as fields of their samples.
+    fn fields(&self, rows: &Range<usize>, item: &Arc<Field>) -> Result<ArrayRef, ArrowError> {
+        let (mut names, mut offsets, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows.clone() {
+            let mut offset = 0;
+            for (name, object) in self.rows.fields.iter().zip(self.objects(row)) {
+                names.push(name.as_str());
+                offsets.push(offset);
+                lengths.push(object.size);
+                offset += object.size;
+            }
+        }
+        let ends = OffsetBuffer::from_lengths(rows.clone().map(|_| self.width()));
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(StringArray::from(names)),
+            Arc::new(UInt64Array::from(offsets)),
+            Arc::new(UInt64Array::from(lengths)),
+        ];
+        let fields = StructArray::try_new(field_columns(), columns, None)?;
+        Ok(Arc::new(ListArray::try_new(Arc::clone(item), ends, Arc::new(fields), None)?))
     }
 
     /// The types of arrays, as the catalog's metadata has them.
@@ -247,6 +289,8 @@ impl TableCatalog<'_> {
         let values: Vec<ValueColumn> = label.into_iter().chain(values).collect();
         let length = |name| Field::new(name, DataType::UInt64, false);
         let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
+        let has_fields = !rows.fields.is_empty();
+        let item = Arc::new(Field::new_struct("item", field_columns(), false));
         let fields = [
             Some(Field::new("path", DataType::Utf8, false)),
             Some(length("offset")),
@@ -256,6 +300,8 @@ impl TableCatalog<'_> {
             has_times.then(|| Field::new("modified", time, true)),
             changes.field(),
             has_tags.then(|| Field::new("etag", DataType::Utf8, true)),
+            has_fields.then(|| Field::new_list("fields", Arc::clone(&item), false)),
+            has_fields.then(|| Field::new(file_lists::COLUMN, DataType::Utf8, false)),
             (!self.layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
         ];
         let fields = fields.into_iter().flatten().chain(values.iter().map(|column| column.field.clone()));
@@ -292,6 +338,12 @@ impl TableCatalog<'_> {
             arrays.extend(changes.column(of()));
             if has_tags {
                 arrays.push(Arc::new(of().map(etag).collect::<StringArray>()));
+            }
+            if has_fields {
+                arrays.push(self.fields(&some, &item)?);
+                let lists: Vec<String> =
+                    some.clone().map(|row| file_lists::text(self.objects(row))).collect();
+                arrays.push(Arc::new(strings(lists.iter().map(String::as_str))?));
             }
             if !self.layouts.is_empty() {
                 let server = |row: usize| {

@@ -30,10 +30,17 @@ pub(super) const MISSING: u32 = u32::MAX;
 
 /// The distinct files of a table.
 #[derive(Debug)]
-pub(super) struct TableFiles {
-    pub(super) objects: Vec<Object>,
-    /// The file of each row, or [`MISSING`].
-    pub(super) of_row: Vec<u32>,
+pub(crate) struct TableFiles {
+    pub(crate) objects: Vec<Object>,
+    /// The files of each row, or [`MISSING`]: as many for each as rows have.
+    pub(crate) of_row: Vec<u32>,
+}
+
+impl TableFiles {
+    /// Whether all files of each row exist. `width` is their number.
+    pub(super) fn complete(&self, width: usize) -> impl Iterator<Item = bool> {
+        self.of_row.chunks(width).map(|files| !files.contains(&MISSING))
+    }
 }
 
 /// The distinct paths of rows, and the number of each row's.
@@ -46,14 +53,16 @@ struct DistinctPaths<'a> {
 }
 
 impl<'a> DistinctPaths<'a> {
-    fn of(paths: &[&'a str]) -> Self {
+    /// `columns` have the paths of all rows, field by field.
+    fn of(columns: &[Vec<&'a str>]) -> Self {
+        let rows = columns.first().map_or(0, Vec::len);
         let mut distinct = Self {
             paths: Vec::new(),
             rows: Vec::new(),
-            of_row: Vec::with_capacity(paths.len()),
-            numbers: HashMap::with_capacity(paths.len()),
+            of_row: Vec::with_capacity(rows * columns.len()),
+            numbers: HashMap::with_capacity(rows * columns.len()),
         };
-        for (row, path) in paths.iter().enumerate() {
+        for (row, path) in (0..rows).flat_map(|row| columns.iter().map(move |paths| (row, paths[row]))) {
             let next = distinct.paths.len() as u32;
             let number = *distinct.numbers.entry(path).or_insert(next);
             if number == next {
@@ -66,19 +75,19 @@ impl<'a> DistinctPaths<'a> {
     }
 }
 
-/// The files of `paths`, which are the rows' below `base_url`.
+/// The files of `columns`, which have the rows' paths below `base_url`, field by field.
 pub(super) async fn find(
     origin: &dyn OriginTier,
     base_url: &str,
     rows: &TableRows,
-    paths: &[&str],
+    columns: &[Vec<&str>],
     options: &IndexOptions,
     progress: &mut (impl FnMut(IndexProgress) + Send),
 ) -> Result<TableFiles, DatasetError> {
-    if u32::try_from(paths.len()).is_err() {
-        return Err(rows.invalid("it has more than 4,294,967,295 rows; index parts of it"));
+    if u32::try_from(rows.len() * columns.len()).is_err() {
+        return Err(rows.invalid("it names more than 4,294,967,295 files; index parts of it"));
     }
-    let distinct = DistinctPaths::of(paths);
+    let distinct = DistinctPaths::of(columns);
     let found = match &rows.sizes {
         Some(_) => from_table(rows, &distinct)?,
         None if origin.profile().lists_in_order && distinct.paths.len() > FEW => {
@@ -95,8 +104,9 @@ pub(super) async fn find(
         }
     }
     let of_row: Vec<u32> = distinct.of_row.iter().map(|number| numbers[*number as usize]).collect();
-    let missing: Vec<usize> =
-        (0..).zip(&of_row).filter(|(_, file)| **file == MISSING).map(|(row, _)| row).collect();
+    let files = TableFiles { objects, of_row };
+    let incomplete = (0..).zip(files.complete(columns.len())).filter(|(_, is_complete)| !is_complete);
+    let missing: Vec<usize> = incomplete.map(|(row, _)| row).collect();
     if !missing.is_empty() {
         let what =
             format!("{} of {} rows name files that do not exist below {base_url}", missing.len(), rows.len());
@@ -107,6 +117,7 @@ pub(super) async fn find(
         }
         tracing::warn!("{}: {what}, and are left out: {which}", rows.name);
     }
+    let objects = &files.objects;
     let bytes = objects.iter().fold(0, |sum: u64, object| sum.saturating_add(object.size));
     let samples = (rows.len() - missing.len()) as u64;
     let skipped = missing.len() as u64;
@@ -117,7 +128,7 @@ pub(super) async fn find(
         skipped,
         ..IndexProgress::default()
     });
-    Ok(TableFiles { objects, of_row })
+    Ok(files)
 }
 
 /// The files with the sizes and ETags of their rows.

@@ -14,10 +14,9 @@ mod rows;
 
 use arrow_array::BooleanArray;
 use foreread_tier::OriginTier;
-use foreread_types::setting;
 
 use self::encode::TableCatalog;
-use self::files::MISSING;
+pub(crate) use self::files::TableFiles;
 pub use self::rows::{TableColumn, TableLabel, TableRows};
 use crate::build_catalog::no_randomness;
 use crate::encode::CatalogHeader;
@@ -46,26 +45,37 @@ impl Catalog {
         options: &IndexOptions,
         mut progress: impl FnMut(IndexProgress) + Send,
     ) -> Result<Self, DatasetError> {
-        let empty = |why: &str| {
-            let filters = setting("filters");
-            let message = format!("{}: {why}; correct the table, or {filters}", rows.name);
-            DatasetError::new(DatasetErrorKind::Empty, message)
-        };
         if rows.is_empty() {
-            return Err(empty("there are no rows"));
+            return Err(no_rows(rows, "there are no rows"));
         }
-        let paths = paths::relative(base_url, rows)?;
-        let mut files = files::find(origin, base_url, rows, &paths, options, &mut progress).await?;
-        drop(paths);
-        let kept = (files.of_row.contains(&MISSING)).then(|| {
-            let keep = files.of_row.iter().map(|file| Some(*file != MISSING)).collect::<BooleanArray>();
-            rows.filtered(&keep)
-        });
-        let kept = kept.transpose()?;
-        files.of_row.retain(|file| *file != MISSING);
+        let columns = rows.columns().map(|column| paths::relative(base_url, rows, column));
+        let columns: Vec<Vec<&str>> = columns.collect::<Result<_, _>>()?;
+        let files = files::find(origin, base_url, rows, &columns, options, &mut progress).await?;
+        drop(columns);
+        Self::of_rows(origin, base_url, rows, files, options).await
+    }
+
+    /// The catalog of rows with these files.
+    pub(crate) async fn of_rows(
+        origin: &dyn OriginTier,
+        base_url: &str,
+        rows: &TableRows,
+        mut files: TableFiles,
+        options: &IndexOptions,
+    ) -> Result<Self, DatasetError> {
+        let width = rows.columns().count();
+        let keep: BooleanArray = files.complete(width).map(Some).collect();
+        let kept = (keep.true_count() < keep.len()).then(|| rows.filtered(&keep)).transpose()?;
+        if kept.is_some() {
+            let mut row = 0;
+            files.of_row.retain(|_| {
+                row += 1;
+                keep.value((row - 1) / width)
+            });
+        }
         let rows = kept.as_ref().unwrap_or(rows);
         if rows.is_empty() {
-            return Err(empty("no row has a file"));
+            return Err(no_rows(rows, "no row has its files"));
         }
         let layouts = servers::layouts(origin, &files.objects).await;
         let listing = Listing::of(files.objects.iter()).map_err(|error| no_randomness(base_url, error))?;
@@ -81,4 +91,9 @@ impl Catalog {
         let head = CatalogHeader { base_url, name: options.name.as_deref(), listing, extra: &[] };
         Self::of_encoded(base_url, catalog.encode(head))
     }
+}
+
+fn no_rows(rows: &TableRows, why: &str) -> DatasetError {
+    let message = format!("{}: {why}; correct the table, or choose other rows", rows.name);
+    DatasetError::new(DatasetErrorKind::Empty, message)
 }

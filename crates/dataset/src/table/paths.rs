@@ -3,31 +3,35 @@
 //! A table names files relative to that location, or by absolute paths or URLs below it. Nothing
 //! else is accepted: a file elsewhere would be read from another place than the catalog names.
 
-use arrow_array::Array;
+use arrow_array::{Array, LargeStringArray};
 use foreread_types::setting;
 
 use super::TableRows;
 use crate::DatasetError;
 use crate::names::refuse;
 
-/// The path of each row below `base_url`.
+/// The paths of a column below `base_url`.
 ///
 /// # Errors
 /// [`Invalid`](crate::DatasetErrorKind::Invalid) for rows without a path, with a path elsewhere, or
 /// with one that no origin has. It counts and names them.
-pub(super) fn relative<'a>(base_url: &str, rows: &'a TableRows) -> Result<Vec<&'a str>, DatasetError> {
+pub(super) fn relative<'a>(
+    base_url: &str,
+    rows: &TableRows,
+    column: &'a LargeStringArray,
+) -> Result<Vec<&'a str>, DatasetError> {
     let base = base_url.trim_end_matches('/');
     let (mut paths, mut none, mut outside, mut bad) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     paths.reserve_exact(rows.len());
     let mut why_bad = "";
     for row in 0..rows.len() {
-        let path = if rows.paths.is_valid(row) { rows.paths.value(row) } else { "" };
+        let path = if column.is_valid(row) { column.value(row) } else { "" };
         let path = match is_absolute(path) {
             true => path.strip_prefix(base).and_then(|rest| rest.strip_prefix('/')),
             false => Some(path.trim_start_matches("./")),
         };
         match path {
-            _ if rows.paths.is_null(row) || path == Some("") => none.push(row),
+            _ if column.is_null(row) || path == Some("") => none.push(row),
             None => outside.push(row),
             Some(path) => match refuse(path) {
                 Some(why) => {
@@ -65,7 +69,8 @@ impl TableRows {
     /// The location that all files have in common, if all paths are absolute paths or URLs: the
     /// directory that contains them. `None` if one is relative, or they have no store in common.
     pub fn location(&self) -> Option<String> {
-        let mut paths = self.paths.iter().flatten().filter(|path| !path.is_empty());
+        let mut paths =
+            self.columns().flat_map(|paths| paths.iter()).flatten().filter(|path| !path.is_empty());
         let first = paths.next().filter(|path| is_absolute(path))?;
         let mut common = &first[..=first.rfind('/')?];
         for path in paths {
@@ -84,7 +89,7 @@ impl TableRows {
 
     /// Whether a path is absolute, or a URL.
     pub fn has_absolute_paths(&self) -> bool {
-        self.paths.iter().flatten().any(is_absolute)
+        self.columns().flat_map(|paths| paths.iter()).flatten().any(is_absolute)
     }
 }
 
@@ -96,16 +101,21 @@ mod tests {
         TableRows::new("t.csv", paths.iter().map(|path| Some(*path)).collect())
     }
 
+    fn one(base: &str, path: &str) -> Result<Vec<String>, DatasetError> {
+        let rows = rows(&[path]);
+        Ok(relative(base, &rows, &rows.paths)?.into_iter().map(str::to_owned).collect())
+    }
+
     #[test]
     fn paths_are_relative_to_the_location() {
-        for (base, path, relative) in [
+        for (base, path, below) in [
             ("s3://b/images", "a/1.jpg", "a/1.jpg"),
             ("s3://b/images/", "s3://b/images/a/1.jpg", "a/1.jpg"),
             ("/data", "/data/1.jpg", "1.jpg"),
             ("/data", "./1.jpg", "1.jpg"),
             ("/", "/data/1.jpg", "data/1.jpg"),
         ] {
-            assert_eq!(super::relative(base, &rows(&[path])).unwrap(), [relative]);
+            assert_eq!(one(base, path).unwrap(), [below]);
         }
         for (base, path, why) in [
             (
@@ -118,7 +128,7 @@ mod tests {
             ("/data", "", "have no path"),
             ("/data", "./", "have no path"),
         ] {
-            let error = super::relative(base, &rows(&[path])).unwrap_err();
+            let error = one(base, path).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
     }

@@ -19,6 +19,10 @@ use crate::{ArrayType, DatasetError, DatasetErrorKind};
 pub struct TableRows {
     pub(super) name: String,
     pub(super) paths: LargeStringArray,
+    /// The names of the files of each sample, if samples have several.
+    pub(super) fields: Vec<String>,
+    /// The paths of all files but the first ones.
+    pub(super) more: Vec<LargeStringArray>,
     /// The rows' numbers in the table, from 1.
     pub(super) numbers: UInt64Array,
     pub(super) sizes: Option<UInt64Array>,
@@ -97,7 +101,33 @@ impl TableRows {
     pub fn new(name: impl Into<String>, paths: LargeStringArray) -> Self {
         let numbers = UInt64Array::from_iter_values(1..=paths.len() as u64);
         let name = name.into();
-        Self { name, paths, numbers, sizes: None, tags: None, parts: None, label: None, values: Vec::new() }
+        Self {
+            name,
+            paths,
+            fields: Vec::new(),
+            more: Vec::new(),
+            numbers,
+            sizes: None,
+            tags: None,
+            parts: None,
+            label: None,
+            values: Vec::new(),
+        }
+    }
+
+    /// Rows of samples that have several files each, with their names: fields of the samples.
+    ///
+    /// # Panics
+    /// Without a field, and as [`with_sizes`](Self::with_sizes).
+    pub fn of_fields(
+        name: impl Into<String>,
+        fields: impl IntoIterator<Item = (String, LargeStringArray)>,
+    ) -> Self {
+        let (fields, mut paths): (Vec<String>, Vec<LargeStringArray>) = fields.into_iter().unzip();
+        let more = paths.split_off(1);
+        let rows = Self::new(name, paths.remove(0));
+        more.iter().for_each(|paths| rows.expect(paths));
+        Self { fields, more, ..rows }
     }
 
     /// The number of rows.
@@ -191,6 +221,8 @@ impl TableRows {
         Ok(Self {
             name: self.name.clone(),
             paths: texts(&self.paths)?,
+            fields: self.fields.clone(),
+            more: self.more.iter().map(texts).collect::<Result<_, _>>()?,
             numbers: numbers(&self.numbers)?,
             sizes: self.sizes.as_ref().map(numbers).transpose()?,
             tags: self.tags.as_ref().map(texts).transpose()?,
@@ -198,6 +230,11 @@ impl TableRows {
             label: self.label.as_ref().map(|label| label.filtered(keep)).transpose()?,
             values: values.collect::<Result<_, ArrowError>>()?,
         })
+    }
+
+    /// The paths of each row's files: a column for each field.
+    pub(super) fn columns(&self) -> impl Iterator<Item = &LargeStringArray> {
+        std::iter::once(&self.paths).chain(&self.more)
     }
 
     /// An error about this table.

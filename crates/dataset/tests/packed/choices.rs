@@ -180,7 +180,7 @@ async fn only_dataset_of_each_file_is_taken_by_a_star() {
     let mut options = IndexOptions::default();
     options.format_options.label = Some("*".to_owned());
     let catalog = Held::new(files).index(&options).await.unwrap();
-    let labels: Vec<_> = (0..4).map(|id| catalog.value(SampleId(id), "label")).collect();
+    let labels: Vec<_> = (0..4).map(|id| catalog.value(SampleId(id), "label").unwrap()).collect();
     assert_eq!(labels, [3, 4, 3, 4].map(|label| Some(SampleValue::Integer(label))));
 }
 

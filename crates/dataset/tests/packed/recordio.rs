@@ -26,7 +26,7 @@ fn options(field: Option<&str>) -> IndexOptions {
 }
 
 fn label(catalog: &Catalog, id: u64) -> Value {
-    match catalog.value(SampleId(id), "label") {
+    match catalog.value(SampleId(id), "label").unwrap() {
         None => Value::Null,
         Some(SampleValue::Integer(label)) => json!(label as f64),
         Some(SampleValue::Float(label)) => json!(label),

@@ -30,6 +30,7 @@ fn object(pieces: &[Vec<u8>]) -> (Vec<u8>, Vec<StoredPart>) {
         let start = bytes.len() as u64;
         let length = piece.len() as u64;
         parts.push(StoredPart {
+            object: None,
             stored: start..start + stored.len() as u64,
             recipe: Recipe::new([Decoder::Zlib], length).unwrap(),
             delivered: 0..length,

@@ -50,6 +50,7 @@ impl Data {
     fn part(&self, id: u64) -> StoredPart {
         let start = id % PER_UNIT * LENGTH;
         StoredPart {
+            object: None,
             stored: self.units[(id / PER_UNIT) as usize].clone(),
             recipe: Recipe::new([Decoder::Zlib], PER_UNIT * LENGTH).unwrap(),
             delivered: start..start + LENGTH,

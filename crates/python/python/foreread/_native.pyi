@@ -1,7 +1,7 @@
 """The native module of foreread."""
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, final, overload
 
@@ -81,6 +81,8 @@ class Sample:
         """The name of its class: the first directory of its path, or a label that is a text."""
     def values(self) -> list[str]:
         """The names of the values that the catalog has of each sample."""
+    def __getitem__(self, name: str, /) -> Any:
+        """The value of this name, or else the part. Raises KeyError if there is neither."""
     def value(self, name: str) -> Any:
         """The value of this name: a number, a text or an array. None if the sample has none."""
     def array(self) -> Any:
@@ -439,6 +441,16 @@ class Catalog:
         """What was found in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
         """The labels of all samples that are integers, -1 for none, as an array of 64-bit integers."""
+    def select(self, indices: Iterable[int]) -> Catalog:
+        """The catalog of these samples, in this order. Classes keep their numbers."""
+    def filter(self, function: Callable[[dict[str, Any]], object] | Iterable[bool]) -> Catalog:
+        """The samples for which `function` returns true: it gets a dict of a sample's index, path, size, label, label_name
+        and values. Or a mask: a bool for each sample."""
+    def random_split(
+        self, lengths: Sequence[float], *, seed: int = 0, stratify: bool = False, group: str | None = None
+    ) -> list[Catalog]:
+        """Random parts, for training and validation, by shares or numbers of samples. With `stratify`, each has each
+        label's share. `group` is the name of a value: samples with one value are in one part."""
     def first_without(self, endings: Sequence[str]) -> str | None:
         """The path of the first sample without one of `endings` (in lower case). None if there is none."""
     @property
@@ -490,7 +502,7 @@ def index(
     pack_samples: int | None = None,
     pack_split: str | None = None,
     table: Any = None,
-    path: str | None = None,
+    path: str | Mapping[str, str] | None = None,
     columns: Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     on_missing: Literal["fail", "skip"] = "fail",
@@ -498,6 +510,7 @@ def index(
     etag: str | None = None,
     start: str | None = None,
     length: str | None = None,
+    group: Literal["stem"] | None = None,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 

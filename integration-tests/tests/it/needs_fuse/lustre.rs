@@ -107,7 +107,7 @@ fn hung_servers_that_recover_cost_time_only() {
     let arguments =
         ["--epochs", "2", "--batch-size", "8", "--memory", "64MB", "--digest", "--patience", "100"];
     let job = job(4, &stand_in, &samples, &arguments);
-    HUNG.map(|ost| stand_in.hang(ost));
+    HUNG.into_iter().for_each(|ost| stand_in.hang(ost));
     let ranks = job.all();
     let (began, mut most) = (Instant::now(), vec![0; 8]);
     // Longer than a rank waits for another one that announces nothing.
@@ -119,7 +119,7 @@ fn hung_servers_that_recover_cost_time_only() {
     });
     let of_others = stand_in.counts();
     let flowed: u64 = of_others.by_ost.iter().map(|ost| ost.requests).sum();
-    HUNG.map(|ost| stand_in.resume(ost));
+    HUNG.into_iter().for_each(|ost| stand_in.resume(ost));
     let finished: Vec<_> = ranks.into_iter().map(Rank::wait).collect();
     let warnings: String = finished.iter().map(|rank| rank.stderr.clone()).collect();
     let reports: Vec<Value> = finished.into_iter().map(|rank| rank.json()).collect();

@@ -1,0 +1,189 @@
+//! Random parts of a dataset: for training, validation and test.
+//!
+//! A seed determines the parts on every machine: samples, or groups of them, are sorted by a hash
+//! of the seed and their number or value, and cut. So a sample's part depends on no other sample
+//! but by the cuts. The price: parts of groups have the wanted sizes only as far as whole groups
+//! allow.
+
+use std::collections::BTreeMap;
+
+use foreread_types::{SampleId, setting};
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
+
+use crate::values::{LABEL, hash_value};
+use crate::{Catalog, DatasetError, DatasetErrorKind, SampleValue};
+
+/// How a dataset is split.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SplitOptions {
+    /// The seed of the draw.
+    pub seed: u64,
+    /// Whether each part has each label's share of samples.
+    pub stratify: bool,
+    /// The name of a value: samples with one value are in one part. Samples without it are alone.
+    pub group: Option<String>,
+}
+
+/// Samples that stay together.
+struct SplitUnit {
+    order: u64,
+    ids: Vec<u64>,
+}
+
+impl Catalog {
+    /// The samples of random parts, of each in the order of their numbers. `shares` are the parts'
+    /// shares of all samples, which sum to 1.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Invalid`] if shares are negative or do not sum to 1, a value is unknown,
+    /// or labels are wanted that are no classes or integers. Those of [`value`](Self::value).
+    pub fn random_split(
+        &self,
+        shares: &[f64],
+        options: &SplitOptions,
+    ) -> Result<Vec<Vec<u64>>, DatasetError> {
+        let sum: f64 = shares.iter().sum();
+        if shares.is_empty()
+            || shares.iter().any(|share| share.is_nan() || *share < 0.0)
+            || (sum - 1.0).abs() > 1e-6
+        {
+            return Err(self.refused(format!("shares of a split must sum to 1, and {shares:?} do not")));
+        }
+        let mut parts = vec![Vec::new(); shares.len()];
+        for mut units in self.strata(options)?.into_values() {
+            units.sort_unstable_by_key(|unit| (unit.order, unit.ids[0]));
+            let count: usize = units.iter().map(|unit| unit.ids.len()).sum();
+            let mut ends = shares.iter().scan(0.0, |before, share| {
+                *before += share;
+                Some((*before * count as f64).round() as usize)
+            });
+            let (mut part, mut taken) = (0, 0);
+            let mut end = ends.next().unwrap_or(count);
+            for unit in units {
+                while taken >= end && part + 1 < parts.len() {
+                    part += 1;
+                    end = ends.next().unwrap_or(count);
+                }
+                taken += unit.ids.len();
+                parts[part].extend(unit.ids);
+            }
+        }
+        parts.iter_mut().for_each(|ids| ids.sort_unstable());
+        Ok(parts)
+    }
+
+    /// The samples that stay together, by their label if that matters.
+    fn strata(&self, options: &SplitOptions) -> Result<BTreeMap<Option<i64>, Vec<SplitUnit>>, DatasetError> {
+        if let Some(name) = &options.group
+            && !self.value_names().contains(name)
+        {
+            let known = self.value_names().join(", ");
+            let group = setting("group");
+            return Err(self.refused(format!("{group} names the value {name:?}, and samples have: {known}")));
+        }
+        let mut groups: BTreeMap<(u128, u64), SplitUnit> = BTreeMap::new();
+        for id in 0..self.len() {
+            let value = match &options.group {
+                Some(name) => self.value(SampleId(id), name)?,
+                None => None,
+            };
+            // A sample without a value is a group of its own.
+            let key = match value {
+                None => (0, id),
+                value => {
+                    let mut hash = Xxh3::new();
+                    hash_value(&mut hash, value);
+                    (hash.digest128().max(1), 0)
+                }
+            };
+            let bytes = [key.0.to_le_bytes().as_slice(), &key.1.to_le_bytes()].concat();
+            let unit = || SplitUnit { order: xxh3_64_with_seed(&bytes, options.seed), ids: Vec::new() };
+            groups.entry(key).or_insert_with(unit).ids.push(id);
+        }
+        let mut strata: BTreeMap<Option<i64>, Vec<SplitUnit>> = BTreeMap::new();
+        for unit in groups.into_values() {
+            let stratum = if options.stratify { self.common_label(&unit.ids)? } else { None };
+            strata.entry(stratum).or_default().push(unit);
+        }
+        Ok(strata)
+    }
+
+    /// The most frequent label of samples, and of several the lowest.
+    fn common_label(&self, ids: &[u64]) -> Result<Option<i64>, DatasetError> {
+        let mut counts: BTreeMap<Option<i64>, usize> = BTreeMap::new();
+        for id in ids {
+            *counts.entry(self.integer_label(SampleId(*id))?).or_default() += 1;
+        }
+        Ok(counts.into_iter().rev().max_by_key(|(_, count)| *count).and_then(|(label, _)| label))
+    }
+
+    /// A sample's label as a number: its class, or an integer. `None` without a label.
+    fn integer_label(&self, id: SampleId) -> Result<Option<i64>, DatasetError> {
+        if let Some(class) = self.label_index(id) {
+            return Ok(Some(class.into()));
+        }
+        match self.value(id, LABEL)? {
+            None => Ok(None),
+            Some(SampleValue::Integer(label)) => Ok(Some(label)),
+            Some(_) => {
+                let stratify = setting("stratify");
+                Err(self.refused(format!("{stratify} needs labels that are classes or integers")))
+            }
+        }
+    }
+
+    fn refused(&self, why: String) -> DatasetError {
+        DatasetError::new(DatasetErrorKind::Invalid, format!("{}: {why}", self.base_url()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use foreread_tier::Object;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A catalog of `count` files in three classes.
+    fn catalog(count: u64) -> Catalog {
+        let object = |id| Object { path: format!("{}/{id:05}", id % 3).into(), size: 1, version: None };
+        Catalog::from_objects("/data", (0..count).map(object)).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        // semantics: SAMPLE-28
+        fn parts_are_disjoint_and_have_their_shares(count in 1..300_u64, cut in 0.0..1.0_f64, seed: u64, stratify: bool) {
+            let catalog = catalog(count);
+            let options = SplitOptions { seed, stratify, group: None };
+            let parts = catalog.random_split(&[cut, 1.0 - cut], &options).unwrap();
+            let mut all = parts.concat();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..count).collect::<Vec<_>>());
+            prop_assert_eq!(&catalog.random_split(&[cut, 1.0 - cut], &options).unwrap(), &parts);
+            let share = |ids: &[u64]| ids.len() as f64 - count as f64 * cut;
+            let most = if stratify { 1.5 } else { 0.5 };
+            prop_assert!(share(&parts[0]).abs() <= most + 1e-9, "{:?}", parts[0]);
+            for class in 0..if stratify { 3 } else { 0 } {
+                let of = |ids: &[u64]| ids.iter().filter(|id| catalog.label_index(SampleId(**id)) == Some(class)).count();
+                let all = of(&(0..count).collect::<Vec<_>>()) as f64;
+                prop_assert!((of(&parts[0]) as f64 - all * cut).abs() <= 0.5 + 1e-9);
+            }
+        }
+    }
+
+    #[test]
+    // semantics: SAMPLE-28
+    fn another_seed_draws_other_parts() {
+        let catalog = catalog(1000);
+        let with = |seed| {
+            let options = SplitOptions { seed, ..SplitOptions::default() };
+            catalog.random_split(&[0.9, 0.1], &options).unwrap().swap_remove(1)
+        };
+        assert_eq!((with(0).len(), with(0) == with(0)), (100, true));
+        let both = with(0).into_iter().filter(|id| with(1).contains(id)).count();
+        assert!(both < 40, "{both}");
+        assert!(catalog.random_split(&[0.9, 0.2], &SplitOptions::default()).is_err());
+    }
+}

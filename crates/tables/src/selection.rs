@@ -1,0 +1,29 @@
+//! The samples of a catalog that meet conditions on its values.
+
+use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind};
+
+use crate::filter::mask;
+use crate::{Filter, Table, TableKind, TableOptions};
+
+/// What the names of values begin with in a catalog's file.
+const VALUE: &str = "value.";
+
+/// The numbers of the samples of a catalog that meet all conditions of one of these lists. They
+/// are conditions on `path`, `label`, `length` and the names of values.
+///
+/// # Errors
+/// [`DatasetErrorKind::Unsupported`] for a catalog of computed samples, which have no values. Those
+/// of [`Catalog::to_bytes`], and of conditions that do not fit a column.
+pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, DatasetError> {
+    let name = format!("the catalog of {}", catalog.base_url());
+    let mut all = TableOptions::default();
+    all.path = Some(if catalog.format().is_packed() { "object" } else { "path" }.to_owned());
+    let table = Table::read(&name, TableKind::Arrow, catalog.to_bytes()?, &all)?;
+    if table.len() as u64 != catalog.len() {
+        let message = format!("{name}: its samples are computed and have no values to choose by");
+        return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
+    }
+    let table = table.renamed(|name| name.strip_prefix(VALUE).unwrap_or(name).to_owned());
+    let found = mask(&table, any)?;
+    Ok((0..catalog.len()).filter(|id| found.as_ref().is_none_or(|found| found.value(*id as usize))).collect())
+}

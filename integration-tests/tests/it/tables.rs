@@ -1,0 +1,96 @@
+//! Datasets that a table lists, and parts of datasets, by the command.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{foreread, run};
+
+/// Files in a directory, and a table of them that is not in the order of their names.
+fn dataset() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let mut table = "file,kind,split,note\r\n".to_owned();
+    for number in [7, 2, 9, 4, 1, 8] {
+        let kind = ["cat", "dog", "eel"][number % 3];
+        let path = directory.path().join("data").join(format!("{number}.bin"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, format!("{number}").repeat(number)).unwrap();
+        let split = if number > 4 { "train" } else { "val" };
+        table += &format!("{number}.bin,{kind},{split},\"a \"\"{number}\"\",\nb\"\r\n");
+    }
+    fs::write(directory.path().join("table.csv"), table).unwrap();
+    directory
+}
+
+fn index(at: &Path, arguments: &[&str]) -> Value {
+    let mut command = foreread(["index"]);
+    run(command.args(arguments).args(["--report", "json"]).current_dir(at)).json()
+}
+
+/// The paths of a catalog's samples, as the loader delivers them.
+fn ids(at: &Path, catalog: &str) -> Value {
+    let arguments =
+        ["load", catalog, "--epochs", "1", "--sampler", "sequential", "--ids", "--report", "json"];
+    run(foreread(arguments).current_dir(at)).json()["epochs"][0]["ids"].clone()
+}
+
+#[test]
+// semantics: SAMPLE-25
+fn command_indexes_the_rows_of_a_table() {
+    let dataset = dataset();
+    let at = dataset.path();
+    let columns = ["--path", "file", "--label", "kind"];
+    let all = index(at, &[&["data", "--table", "table.csv", "-o", "all.foreread"], &columns[..]].concat());
+    assert_eq!((&all["samples"], &all["labels"]), (&6.into(), &3.into()), "{all}");
+    assert_eq!(all["values"], serde_json::json!(["note", "split"]));
+    assert_eq!(ids(at, "all.foreread"), serde_json::json!([0, 1, 2, 3, 4, 5]));
+    let few =
+        ["data", "--table", "table.csv", "-o", "few.foreread", "--filter", "split==val", "--column", "note"];
+    let few = index(at, &[&few[..], &columns].concat());
+    // Classes are those of the whole table.
+    assert_eq!((&few["samples"], &few["labels"]), (&3.into(), &3.into()), "{few}");
+    let error = run(foreread(["index", "data/7.bin", "--table", "table.csv"]).current_dir(at));
+    assert!(error.stderr.contains("is a file"), "{}", error.stderr);
+    let error = run(foreread(["index", "table.csv"]).current_dir(at)).fails(1);
+    assert!(error.contains("--table"), "{error}");
+}
+
+#[test]
+// semantics: SAMPLE-28
+fn command_takes_parts_of_a_catalog() {
+    let dataset = dataset();
+    let at = dataset.path();
+    index(at, &["data", "--table", "table.csv", "--path", "file", "--label", "kind", "-o", "all.foreread"]);
+    let train = index(at, &["all.foreread", "--filter", "split == train", "-o", "train.foreread"]);
+    assert_eq!((&train["samples"], &train["bytes"]), (&3.into(), &24.into()), "{train}");
+    let both =
+        ["all.foreread", "--filter", "split==train", "--filter", "kind in dog,eel", "-o", "both.foreread"];
+    assert_eq!(index(at, &both)["bytes"], 15);
+    fs::write(at.join("ids"), "5\n0\n\n5\n").unwrap();
+    let chosen = index(at, &["all.foreread", "--select", "ids", "-o", "chosen.foreread"]);
+    assert_eq!((&chosen["samples"], &chosen["bytes"]), (&3.into(), &23.into()), "{chosen}");
+    fs::write(at.join("ids"), "5\nx\n").unwrap();
+    let error = run(foreread(["index", "all.foreread", "--select", "ids"]).current_dir(at)).fails(1);
+    assert!(error.contains("line 2: \"x\" is no number"), "{error}");
+    let error = run(foreread(["index", "all.foreread", "--filter", "size==3"]).current_dir(at)).fails(1);
+    assert!(error.contains("no column \"size\", which --filter names"), "{error}");
+}
+
+#[test]
+// semantics: SAMPLE-29
+fn command_groups_files_by_stem_and_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path();
+    for (path, bytes) in [("d/a/1.jpg", "x"), ("d/a/1.json", "{}"), ("d/b/2.jpg", "yy"), ("d/b/2.json", "[]")]
+    {
+        fs::create_dir_all(at.join(path).parent().unwrap()).unwrap();
+        fs::write(at.join(path), bytes).unwrap();
+    }
+    let stems = index(at, &["d", "--group", "stem", "-o", "stems.foreread"]);
+    assert_eq!((&stems["samples"], &stems["bytes"], &stems["labels"]), (&2.into(), &7.into(), &2.into()));
+    let parallel = ["d", "--path", "one=a", "--path", "two=b", "--on-missing", "skip", "-o", "p.foreread"];
+    let error = run(foreread(["index"]).args(parallel).current_dir(at)).fails(1);
+    assert!(error.contains("one.jpg") || error.contains("no sample has all of the files"), "{error}");
+}

@@ -162,6 +162,14 @@ impl PyCatalog {
         Ok(types)
     }
 
+    /// The names and paths of a sample's files, if it has several. Empty for any other.
+    fn field_paths<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyDict>> {
+        let files = self.catalog().files(self.id(index)?).map_err(|error| errors::raised(&error.into()))?;
+        let paths = PyDict::new(py);
+        files.into_iter().try_for_each(|(name, object)| paths.set_item(name, &*object.path))?;
+        Ok(paths)
+    }
+
     /// What was found in the first shard, in one line. None for formats without a choice.
     #[getter]
     fn summary(&self) -> Option<&str> {

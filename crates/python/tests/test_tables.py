@@ -401,3 +401,74 @@ def test_groups_stay_together_and_labels_keep_their_shares(directory: Path) -> N
         assert abs(counts[0] - 0.7 * sum(counts)) <= 0.5
     with pytest.raises(foreread.ConfigError, match="group= names the value 'none'|group= names the value \"none\""):
         catalog.random_split([0.5, 0.5], group="none")
+
+
+def images(folder: Path, count: int = 12) -> list[dict[str, Any]]:
+    """Images of one colour, and their rows."""
+    image = pytest.importorskip("PIL.Image")
+    table = []
+    for number in range(count):
+        row = {"file": f"{number:02}.png", "kind": f"k{number % 3}", "caption": f"number {number}", "age": number / 2, "n": number}
+        image.new("RGB", (6, 4), (number, 2 * number, 3)).save(folder / row["file"])
+        image.new("L", (6, 4), number).save(folder / f"{number:02}.mask.png")
+        table.append(row)
+    return table
+
+
+def tensor(picture: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(np.asarray(picture).copy())
+
+
+# semantics: PY-21
+def test_batches_of_tables_are_images_and_labels_or_dicts(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from foreread.torch import DataLoader
+
+    table = images(tmp_path)
+    catalog = foreread.index(tmp_path, table=table, path="file", label="kind")
+    order: list[int] = []
+    for pictures, labels in DataLoader(catalog, 4, seed=2, transform=tensor, epochs=1):
+        assert pictures.shape == (4, 4, 6, 3) and labels.dtype == torch.int64
+        order += pictures[:, 0, 0, 0].tolist()
+        assert labels.tolist() == [number % 3 for number in pictures[:, 0, 0, 0].tolist()]
+    assert sorted(order) == list(range(12)) != order
+    named = DataLoader(catalog, 4, seed=2, transform=tensor, columns=["caption", "age", "n"], epochs=1)
+    found = []
+    for batch in named:
+        assert list(batch) == ["image", "label", "caption", "age", "n"] and batch["age"].dtype == torch.float32
+        assert batch["caption"] == [f"number {number}" for number in batch["n"].tolist()]
+        assert batch["label"].tolist() == [number % 3 for number in batch["n"].tolist()]
+        assert batch["image"][:, 0, 0, 0].tolist() == batch["n"].tolist() and batch["age"].tolist() == [n / 2 for n in batch["n"].tolist()]
+        found += batch["n"].tolist()
+    assert found == order
+    with pytest.raises(foreread.ConfigError, match="no value 'none', but age, caption, n"):
+        DataLoader(catalog, columns=["none"])
+    table[3]["age"] = None
+    missing = foreread.index(tmp_path, table=table, path="file")
+    with pytest.raises(foreread.ConfigError, match=r"sample 3 \(03.png\) has no value 'age': choose rows"):
+        list(DataLoader(missing, 12, transform=tensor, columns=["age"], epochs=1))
+
+
+# semantics: PY-21
+@pytest.mark.parametrize("workers", [0, 3])
+def test_batches_of_several_files_are_dicts(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("torch")
+    from foreread.torch import DataLoader
+
+    table = [row | {"mask": row["file"].replace(".png", ".mask.png")} for row in images(tmp_path)]
+    catalog = foreread.index(tmp_path, table=table, path={"image": "file", "mask": "mask"}, label="kind")
+
+    def transform(sample: dict[str, Any]) -> dict[str, Any]:
+        assert sample["image"].size == sample["mask"].size == (6, 4)
+        return {name: tensor(picture) for name, picture in sample.items()}
+
+    for batch in DataLoader(catalog, 4, seed=2, transform=transform, columns=["n"], num_workers=workers, epochs=1):
+        assert list(batch) == ["image", "mask", "label", "n"]
+        numbers = batch["n"].tolist()
+        assert batch["image"][:, 0, 0, 0].tolist() == batch["mask"][:, 0, 0, 0].tolist() == numbers
+        assert batch["label"].tolist() == [number % 3 for number in numbers]
+    for sample in foreread.Loader(catalog, batch_size=1, epochs=1):
+        paths = catalog.field_paths(sample[0].id)
+        assert bytes(sample[0].field("mask")) == (tmp_path / paths["mask"]).read_bytes()

@@ -38,6 +38,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("foreread-agent-client", &["foreread-types", "foreread-store", "foreread-tier"]),
     ("foreread-tier-testing", &["foreread-types", "foreread-tier"]),
     ("foreread-dataset", &["foreread-types", "foreread-tier", "foreread-formats"]),
+    // Readers of tables, apart from the catalogs that are made of them.
+    ("foreread-tables", &["foreread-types", "foreread-dataset"]),
     (
         "foreread-loader",
         &[
@@ -80,6 +82,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "foreread-plot",
             "foreread-store",
             "foreread-agent-client",
+            "foreread-tables",
         ],
     ),
     // The library never depends on the agent.

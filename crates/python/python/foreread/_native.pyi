@@ -436,6 +436,8 @@ class Catalog:
     @property
     def field_types(self) -> dict[str, tuple[str, list[int | None]] | None]:
         """NumPy's type and the shape of each field of the first sample, by name. None for a field whose type is unknown."""
+    def field_paths(self, index: int) -> dict[str, str]:
+        """The names and paths of a sample's files, if it has several. Empty for any other."""
     @property
     def summary(self) -> str | None:
         """What was found in the first shard, in one line. None for formats without a choice."""

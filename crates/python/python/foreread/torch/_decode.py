@@ -7,6 +7,7 @@ images.
 from __future__ import annotations
 
 import io
+import json
 import os
 from array import array
 from collections.abc import Callable
@@ -111,6 +112,30 @@ class NpyTensor:
         return torch.from_numpy(numpy.asarray(values, _tensor_type(values.dtype), order="C"))
 
 
+class FileFields:
+    """Decodes a sample of several files as a dict by their names: images, arrays, texts, JSON, numbers of classes, else bytes.
+    A class, because spawned workers get it pickled."""
+
+    def __init__(self, paths: dict[str, str]) -> None:
+        self._decoders = {name: _of_ending(path) for name, path in paths.items()}
+
+    def __call__(self, sample: Any) -> dict[str, Any]:
+        return {name: decode(sample.field(name)) for name, decode in self._decoders.items()}
+
+
+def text(data: Any) -> str:
+    """Bytes as a text."""
+    return str(data, "utf-8")
+
+
+def _of_ending(path: str) -> Decode:
+    path = path.lower()
+    if path.endswith(IMAGES):
+        return _image()
+    others = {".npy": NpyTensor(), ".txt": text, ".json": json.loads, ".cls": int}
+    return next((decode for ending, decode in others.items() if path.endswith(ending)), bytes)
+
+
 def _tensor_type(element: Any) -> Any:
     """The NumPy type of a tensor of these elements, in native byte order."""
     import numpy
@@ -134,6 +159,8 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return raw
     if decode not in ("image", "auto") and not isinstance(decode, ImageDecoder):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
+    if decode == "auto" and (files := samples.catalog.field_paths(0)):
+        return FileFields(files)
     if decode == "auto" and _is_number(kind := samples.catalog.array_type):
         return Tensors(*kind)
     if decode == "auto" and (fields := samples.catalog.field_types) and all(map(_is_number, fields.values())):

@@ -19,12 +19,12 @@ from torch.utils.data import default_collate
 
 from .._image import ImageDecoder
 from .._items import FieldLabels
-from .._native import MAX_EPOCHS, Batch, Loader, Sample
+from .._native import MAX_EPOCHS, Batch, Catalog, Loader, Sample
 from .._outlook import Picture
 from .._stats import Stats, Waits
 from .._stream import raise_error
 from ..errors import ClosedError, ConfigError, CorruptError
-from ._decode import Decode, decoder, raw
+from ._decode import Decode, FileFields, decoder, raw
 from ._epoch import Epoch, EpochRun
 from ._frameworks import DatasetInfo, EpochBatchSampler, Sequential, Shuffled, as_is
 from ._images import DecodedBatch, ImageStage
@@ -112,6 +112,9 @@ class DataLoader:
             without the GIL: then batches are tensors of images, and ``transform`` gets each image's tensor.
         labels: the field of each sample whose integer is its label, such as WebDataset's ``"cls"``. By default labels are
             the classes' directories, or the format's column of labels.
+        columns: the names of values of each sample (``foreread.index(table=...)``). Then a sample is a dict: ``"image"``
+            (``"bytes"`` without images, or its fields), ``"label"`` and these. Batches are dicts, too: texts are lists,
+            numbers with a fraction float32. So it is for samples of several files.
         num_workers: threads that decode and transform. With 0 (the default, as in PyTorch), the caller's thread does it.
             Transforms that use the global generators draw other numbers on threads than in PyTorch's workers, and vary
             between runs. ``foreread.image`` has its own threads.
@@ -147,6 +150,7 @@ class DataLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         decode: str | Decode | None = "auto",
         labels: str | None = None,
+        columns: Sequence[str] | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = 2,
         pin_memory: bool = False,
@@ -199,6 +203,9 @@ class DataLoader:
         self._field_labels = None if labels is None else self._checked(lambda: FieldLabels(labels, self._native.catalog))
         self._labelled = labels is not None or self._native.has_labels
         self._decode = self._checked(lambda: decoder(decode, self._native, source))
+        self._columns = self._checked(lambda: _columns(columns, self._native.catalog))
+        self._named = columns is not None or isinstance(self._decode, FileFields)
+        self._key = "bytes" if self._decode is raw else "image"
         self._images: ImageStage | None = None
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
@@ -210,7 +217,7 @@ class DataLoader:
         if isinstance(self._decode, ImageDecoder):
             self._images = ImageStage(self._decode, seed, prefetch_factor, pin_memory)
         #: Whether a batch is the tensor of its decoded images.
-        self._whole = self._images is not None and transform is None and collate_fn is None
+        self._whole = self._images is not None and transform is None and collate_fn is None and not self._named
         self._pipeline: Pipeline[Any, Any, _Joined] = Pipeline(0 if self._whole else num_workers, ahead)
         self._state = json.loads(self._native.state())
         # Positions: the epoch, and how many samples of it all ranks together have consumed.
@@ -534,15 +541,31 @@ class DataLoader:
         try:
             if self._transform is not None:
                 item = self._transform(item)
+            label = self._label(sample) if self._labelled else None
+            if self._labelled and self._target_transform is not None:
+                label = self._target_transform(label)
+            if self._named:
+                return self._by_names(sample, item, label)
             if not self._labelled:
                 return item
-            label = self._label(sample)
-            if self._target_transform is not None:
-                label = self._target_transform(label)
         except Exception as error:
             error.add_note(f"foreread: in the transform of sample {sample.id} ({sample.path}) of epoch {batch.epoch}")
             raise
         return item, label
+
+    def _by_names(self, sample: Sample, item: Any, label: Any) -> dict[str, Any]:
+        """A sample as a dict. Missing values are an error, unless a function of the user's makes the batches."""
+        named = dict(item) if isinstance(item, dict) else {self._key: _tensor(item)}
+        named |= {"label": label} if self._labelled else {}
+        for name in self._columns:
+            value = sample.value(name)
+            if value is None and self._collate is default_collate:
+                raise ConfigError(
+                    f"sample {sample.id} ({sample.path}) has no value {name!r}: choose rows by foreread.index(filters=), or set "
+                    "collate_fn="
+                )
+            named[name] = torch.tensor(value, dtype=torch.float32) if isinstance(value, float) else value
+        return named
 
     def _joined(self, batch: Any, items: list[Any]) -> _Joined:
         """The collated items of a batch."""
@@ -576,7 +599,11 @@ class DataLoader:
         try:
             return self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
         except TypeError as error:
-            first = items[0][0] if self._labelled else items[0]
+            first = items[0]
+            if self._named:
+                first = next(iter(first.values()))
+            elif self._labelled:
+                first = first[0]
             if self._collate is default_collate and type(first).__module__.partition(".")[0] == "PIL":
                 why = "images cannot be batched; set transform= to a function that makes tensors, such as transforms.ToTensor()"
                 raise TypeError(why) from error
@@ -665,6 +692,15 @@ def _number(name: str, given: Any, least: int, what: str) -> int:
     if number < least:
         raise ConfigError(f"{name}={number}: a number {what}, at least {least}")
     return number
+
+
+def _columns(names: Sequence[str] | None, catalog: Catalog) -> list[str]:
+    """Checks the names of values."""
+    if isinstance(names, str):
+        raise TypeError(f"columns must be a list of names, not {names!r}")
+    if unknown := [name for name in names or () if name not in catalog.value_names]:
+        raise ConfigError(f"columns: samples have no value {unknown[0]!r}, but {', '.join(catalog.value_names) or 'none'}")
+    return list(names or ())
 
 
 def _parts(whole: int, size: int) -> int:

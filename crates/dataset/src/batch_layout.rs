@@ -5,8 +5,8 @@
 //! dictionary, because a thousand samples share one object. They also contain their range in it.
 //! Names, fields and checksums are columns if the format has them, and servers if the storage has
 //! several. Version 3 is of shards, too. Its rows may be runs of samples at equal distances, or
-//! have values. In version 4, samples may be decoded, or made of several parts. Version 8 is of files
-//! that a table names: its rows may have values, and be parts of their files. So are parts of
+//! have values. In version 4, samples may be decoded, or made of several parts. Version 8 is of
+//! files that a table names: its rows may have values, and be parts of their files. So are parts of
 //! other datasets, whose rows may have the numbers of their samples.
 
 use std::collections::HashSet;
@@ -14,11 +14,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_ipc::{
-    Block, Buffer, Field, FieldNode, FloatingPoint, Message, Precision, RecordBatch, Schema, TimeUnit, Type,
-    root_as_message,
+    Block, Buffer, Field, FieldNode, Message, RecordBatch, Schema, TimeUnit, Type, root_as_message,
 };
 
 use crate::catalog_file::{CatalogFault, corrupt};
+use crate::value_layout::{ValueField, ValueKind, ValueLayout, ValuesLayout};
 use crate::{SampleChecksum, changes, file_lists, made, part_column, select, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
@@ -89,73 +89,6 @@ pub(crate) struct MadeLayout {
     pub(crate) recipe: NumberColumn,
     /// The parts after the first one, if some sample has several.
     pub(crate) parts: Option<TextColumn>,
-}
-
-/// The type of a column of values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ValueKind {
-    Integer,
-    Float,
-    Text,
-    /// A text that stays in the catalog's file.
-    LongText,
-    /// Values of this many bytes.
-    Bytes(usize),
-}
-
-impl ValueKind {
-    /// The bytes of a row. `None` for texts, which have many lengths.
-    fn width(self) -> Option<usize> {
-        match self {
-            Self::Integer | Self::Float => Some(8),
-            Self::Text => Some(4),
-            Self::LongText => None,
-            Self::Bytes(width) => Some(width),
-        }
-    }
-
-    fn of(field: &Field<'_>) -> Option<Self> {
-        match field.type_type() {
-            Type::Utf8 if is_dictionary(field) => Some(Self::Text),
-            _ if field.dictionary().is_some() => None,
-            Type::Utf8 => Some(Self::LongText),
-            Type::Int => field
-                .type_as_int()
-                .filter(|int| int.bitWidth() == 64 && int.is_signed())
-                .map(|_| Self::Integer),
-            Type::FloatingPoint => {
-                let is_double = |float: &FloatingPoint<'_>| float.precision() == Precision::DOUBLE;
-                field.type_as_floating_point().filter(is_double).map(|_| Self::Float)
-            }
-            Type::FixedSizeBinary => {
-                let width = field.type_as_fixed_size_binary()?.byteWidth();
-                usize::try_from(width).ok().filter(|width| *width > 0).map(Self::Bytes)
-            }
-            _ => None,
-        }
-    }
-}
-
-/// A column of values in the schema.
-#[derive(Clone, Debug)]
-pub(crate) struct ValueField {
-    pub(crate) name: String,
-    pub(crate) kind: ValueKind,
-    pub(crate) dictionary: Option<i64>,
-}
-
-/// A column of values in a batch.
-#[derive(Debug)]
-pub(crate) struct ValueLayout {
-    pub(crate) kind: ValueKind,
-    pub(crate) column: ValuesLayout,
-}
-
-/// The position of a column of values.
-#[derive(Debug)]
-pub(crate) enum ValuesLayout {
-    Numbers(NumberColumn),
-    Texts(TextColumn),
 }
 
 /// The values of the column that begins at `values`.
@@ -360,7 +293,7 @@ fn is_narrow(field: &Field<'_>) -> bool {
     is_unsigned(field, 32)
 }
 
-fn is_dictionary(field: &Field<'_>) -> bool {
+pub(crate) fn is_dictionary(field: &Field<'_>) -> bool {
     let index = field.dictionary().and_then(|dictionary| dictionary.indexType());
     field.type_type() == Type::Utf8 && index.is_some_and(|int| int.bitWidth() == 32 && int.is_signed())
 }

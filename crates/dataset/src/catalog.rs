@@ -20,17 +20,15 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SUMMARY_KEY, corrupt,
+    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, corrupt,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare, refuse};
 use crate::servers;
-use crate::value_columns::StoredValue;
-use crate::values::{ArrayTypes, SampleValue};
+use crate::values::ArrayTypes;
 use crate::{
-    ArrayType, DatasetError, DatasetErrorKind, Format, SampleChecksum, file_lists, recognise, replace_file,
-    shared_file,
+    DatasetError, DatasetErrorKind, Format, SampleChecksum, file_lists, recognise, replace_file, shared_file,
 };
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -446,65 +444,14 @@ impl Catalog {
         self.0.image.has_servers()
     }
 
-    /// A sample's label: the first directory of its path. `None` for a file at the top, and if
-    /// there is no such sample.
-    pub fn label(&self, id: SampleId) -> Option<&str> {
-        self.labels().get(self.label_index(id)? as usize).map(|label| &**label)
+    /// The catalog's file.
+    pub(crate) fn image(&self) -> &CatalogFile {
+        &self.0.image
     }
 
-    /// The position of a sample's label in [`labels`](Self::labels).
-    pub fn label_index(&self, id: SampleId) -> Option<u32> {
-        self.0.image.label(id.0)
-    }
-
-    /// The names of the values that samples have, beyond a [`label`](Self::label) that is a text.
-    /// Some formats have them: the columns of a table, the labels next to an array.
-    pub fn value_names(&self) -> &[String] {
-        self.0.image.value_names()
-    }
-
-    /// A sample's value of this name. `None` if it has none. Texts of a table may be read from the
-    /// catalog's file.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file is no longer
-    /// readable or was overwritten.
-    pub fn value(&self, id: SampleId, name: &str) -> Result<Option<SampleValue<'_>>, DatasetError> {
-        let Some(column) = self.value_names().iter().position(|known| known == name) else {
-            return Ok(None);
-        };
-        let stored = self.0.image.value(id.0, column).map_err(|fault| self.failed(id, fault))?;
-        let typed = |stored| {
-            Some(match stored {
-                StoredValue::Integer(value) => SampleValue::Integer(value),
-                StoredValue::Float(value) => SampleValue::Float(value),
-                StoredValue::Text(text) => SampleValue::Text(text),
-                StoredValue::Bytes(bytes) => SampleValue::Array(self.0.arrays.of_column(name)?, bytes),
-            })
-        };
-        Ok(stored.and_then(typed))
-    }
-
-    /// The type of the samples' bytes, if their format knows it: rows of arrays, windows of tokens.
-    pub fn array(&self) -> Option<&ArrayType> {
-        self.0.arrays.of_samples()
-    }
-
-    /// The type of the field of this name, if the format knows it: one of several datasets.
-    pub fn field_array(&self, name: &str) -> Option<&ArrayType> {
-        self.0.arrays.of_field(name)
-    }
-
-    /// What the index found in the first shard, in one line. `None` for formats without a choice.
-    pub fn summary(&self) -> Option<&str> {
-        self.0.image.metadata(SUMMARY_KEY)
-    }
-
-    /// The names of all classes, also of those without samples. A label's index is its class. Those
-    /// of directories are sorted as bytes, as `ImageFolder` numbers them (`class_to_idx`). The
-    /// user's ([`IndexOptions::classes`](crate::IndexOptions::classes)) are in the user's order.
-    pub fn labels(&self) -> &[Arc<str>] {
-        self.0.image.labels()
+    /// The types of arrays.
+    pub(crate) fn array_types(&self) -> &ArrayTypes {
+        &self.0.arrays
     }
 
     fn row(&self, id: SampleId) -> Result<CatalogRow<'_>, DatasetError> {
@@ -539,7 +486,7 @@ impl Catalog {
         DatasetError::new(DatasetErrorKind::OutOfRange, message)
     }
 
-    fn failed(&self, id: SampleId, fault: CatalogFault) -> DatasetError {
+    pub(crate) fn failed(&self, id: SampleId, fault: CatalogFault) -> DatasetError {
         let why = match fault.kind {
             DatasetErrorKind::Corrupt => format!("sample {id}: {}", fault.why),
             _ => fault.why,

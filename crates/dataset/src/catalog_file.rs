@@ -32,6 +32,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+use crate::sparse::is_sparse;
 use crate::value_columns::StoredValue;
 use crate::{catalog_version, made};
 
@@ -53,6 +54,8 @@ pub(crate) const FIELD_ARRAYS_KEY: &str = "foreread.field_arrays";
 pub(crate) const RECIPES_KEY: &str = "foreread.recipes";
 /// What the index found, for people.
 pub(crate) const SUMMARY_KEY: &str = "foreread.summary";
+/// The column of a table that has the labels.
+pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
 /// The directory whose changes the catalog contains. See [`changes`](crate::changes).
 pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
@@ -64,20 +67,6 @@ pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
 
 /// The number of bytes between blocks that are read at once.
 const CHUNK: u64 = 256 << 10;
-
-/// The highest ratio of a file's length to its allocated bytes. It is above what file systems can
-/// compress.
-const MAX_COMPRESSION: u64 = 64;
-
-/// Shorter files are read whatever their allocated size. ZFS, for example, may report the allocated
-/// size of a file only seconds after it was written. This limits the bytes that are read in vain.
-const MAX_UNCHECKED: u64 = 1 << 30;
-
-/// Whether a file of `length` bytes with `blocks` allocated blocks of 512 bytes is sparse. Some
-/// file systems do not report blocks.
-fn is_sparse(length: u64, blocks: u64) -> bool {
-    length >= MAX_UNCHECKED && blocks > 0 && length / MAX_COMPRESSION > blocks.saturating_mul(512)
-}
 
 /// The reason why a file is not a usable catalog, without the file's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -608,20 +597,4 @@ pub(crate) fn checksum(bytes: &[u8], digits: &Range<usize>) -> String {
     hash.update(&CHECKSUM_BLANK);
     hash.update(&bytes[digits.end..]);
     format!("{:032x}", hash.digest128())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// ZFS reports a block for each file that was just written.
-    #[test]
-    // semantics: SAMPLE-21
-    fn catalog_that_was_just_written_is_not_sparse() {
-        assert!(!is_sparse(100 << 20, 1));
-        assert!(!is_sparse(1 << 40, 0));
-        assert!(!is_sparse(1 << 40, 1 << 30));
-        assert!(is_sparse(1 << 30, 1));
-        assert!(is_sparse(1 << 42, 16));
-    }
 }

@@ -242,7 +242,14 @@ async fn list(
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &mut filter, progress).await;
     }
-    list_selected(origin, base_url, &mut Selection::Globs(filter), options.partial.as_deref(), progress).await
+    list_selected(
+        origin,
+        base_url,
+        &mut Selection::Globs(Box::new(filter)),
+        options.partial.as_deref(),
+        progress,
+    )
+    .await
 }
 
 /// Lists the selected objects. `partial` is the file of an unfinished listing.

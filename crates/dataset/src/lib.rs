@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod catalog_values;
 mod catalog_version;
 mod changes;
 mod checksum;
@@ -66,10 +67,12 @@ mod servers;
 mod shard_columns;
 mod shard_journal;
 mod shared_file;
+mod sparse;
 mod split;
 mod stored;
 mod table;
 mod value_columns;
+mod value_layout;
 mod values;
 
 #[cfg(test)]

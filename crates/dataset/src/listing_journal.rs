@@ -161,7 +161,7 @@ mod tests {
     use crate::selection::GlobFilter;
 
     fn selection(options: &IndexOptions) -> Selection<'static> {
-        Selection::Globs(GlobFilter::new(options).unwrap())
+        Selection::Globs(Box::new(GlobFilter::new(options).unwrap()))
     }
 
     fn object(path: &str) -> Object {

@@ -11,7 +11,7 @@ use crate::{CATALOG_SUFFIX, DatasetError, DatasetErrorKind, IndexOptions};
 /// The objects of a listing that are wanted.
 #[derive(Debug)]
 pub(crate) enum Selection<'a> {
-    Globs(GlobFilter),
+    Globs(Box<GlobFilter>),
     Names(SelectedNames<'a>),
 }
 

@@ -154,7 +154,12 @@ mod tests {
     proptest! {
         #[test]
         // semantics: SAMPLE-28
-        fn parts_are_disjoint_and_have_their_shares(count in 1..300_u64, cut in 0.0..1.0_f64, seed: u64, stratify: bool) {
+        fn parts_are_disjoint_and_have_their_shares(
+            count in 1..300_u64,
+            cut in 0.0..1.0_f64,
+            seed: u64,
+            stratify: bool,
+        ) {
             let catalog = catalog(count);
             let options = SplitOptions { seed, stratify, group: None };
             let parts = catalog.random_split(&[cut, 1.0 - cut], &options).unwrap();
@@ -166,7 +171,8 @@ mod tests {
             let most = if stratify { 1.5 } else { 0.5 };
             prop_assert!(share(&parts[0]).abs() <= most + 1e-9, "{:?}", parts[0]);
             for class in 0..if stratify { 3 } else { 0 } {
-                let of = |ids: &[u64]| ids.iter().filter(|id| catalog.label_index(SampleId(**id)) == Some(class)).count();
+                let is_of = |id: &&u64| catalog.label_index(SampleId(**id)) == Some(class);
+                let of = |ids: &[u64]| ids.iter().filter(is_of).count();
                 let all = of(&(0..count).collect::<Vec<_>>()) as f64;
                 prop_assert!((of(&parts[0]) as f64 - all * cut).abs() <= 0.5 + 1e-9);
             }

@@ -6,9 +6,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::batch_layout::{ValueKind, ValueLayout, ValuesLayout, validity};
+use crate::batch_layout::validity;
 use crate::catalog_file::{CatalogFault, corrupt};
 use crate::columns::{CatalogBytes, NullableIntegers, PackedIntegers, TextRows, decode_texts};
+use crate::value_layout::{ValueKind, ValueLayout, ValuesLayout};
 
 /// A value as the catalog stores it.
 #[derive(Clone, Debug, PartialEq)]

@@ -142,7 +142,9 @@ pub mod dataset {
 /// ```
 #[cfg(feature = "tables")]
 pub mod table {
-    pub use foreread_tables::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions, matching};
+    pub use foreread_tables::{
+        Comparison, Filter, FilterValue, SampleTable, TableKind, TableOptions, matching,
+    };
 
     pub use crate::tables::TableSource;
 }

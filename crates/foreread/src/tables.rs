@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress, TableRows};
-use foreread_tables::{Table, TableKind, TableOptions};
+use foreread_tables::{SampleTable, TableKind, TableOptions};
 use foreread_tier::{OpenContext, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick, setting};
 
@@ -22,7 +22,7 @@ pub enum TableSource {
     /// The path or the URL of a file. Its name's ending is its format.
     At(String),
     /// Read already.
-    Read(Table),
+    Read(SampleTable),
 }
 
 /// Indexes the rows of a table. A target without a name stands for the location that the table's
@@ -64,7 +64,7 @@ pub(crate) async fn index(
 
 /// A table, or its bytes.
 enum Given {
-    Read(Table),
+    Read(SampleTable),
     Bytes(String, TableKind, Bytes),
 }
 
@@ -72,7 +72,7 @@ impl Given {
     fn rows(self, options: &TableOptions) -> Result<TableRows> {
         let table = match self {
             Self::Read(table) => table,
-            Self::Bytes(name, kind, bytes) => Table::read(&name, kind, bytes, options)?,
+            Self::Bytes(name, kind, bytes) => SampleTable::read(&name, kind, bytes, options)?,
         };
         Ok(table.rows(options)?)
     }

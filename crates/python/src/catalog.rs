@@ -361,18 +361,18 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// is called periodically with the samples and bytes found so far. An exception that it raises ends
 /// the index.
 ///
-/// With `table`, each of its rows is a sample, in its order: a path or URL of CSV, TSV, JSON lines,
-/// Parquet or Arrow, a frame of pandas or polars, a table of pyarrow, a list of dicts. Its files lie
-/// below `target`, which may be left out if they are URLs or lie next to the table. `path` is the
-/// column with the files, `label` with the labels: texts are classes, numbered over the whole
-/// column, or by `classes`. `columns` are those whose values samples have, all others by default.
-/// `filters` choose rows as in pyarrow: `[("split", "==", "train")]`. `on_missing="skip"` leaves
-/// out rows whose file does not exist. `size` and `etag` are columns, so that no file is asked for.
-/// `start` and `length` are columns that make samples parts of their files.
+/// With `table`, each of its rows is a sample, in its order. It is a path or URL of CSV, TSV, JSON
+/// lines, Parquet or Arrow, or a frame of pandas or polars, a table of pyarrow, a list of dicts.
+/// Its files lie below `target`, which may be left out if they are URLs or lie next to the table.
+/// `path` is the column with the files, `label` with the labels. Texts are classes, numbered over
+/// the whole column, or by `classes`. Samples have the values of `columns`, by default of all
+/// others. `filters` choose rows as in pyarrow: `[("split", "==", "train")]`. `on_missing="skip"`
+/// leaves out rows whose file does not exist. With the columns `size` and `etag`, no file is
+/// requested. The columns `start` and `length` make samples parts of their files.
 ///
-/// Samples of several files have each as a field: `path={"image": "img", "mask": "msk"}` by the
-/// columns of a table, `path={"image": "images/", "mask": "masks/"}` by directories with equal
-/// paths but for endings, `group="stem"` by names, as WebDataset has them (`1.jpg`, `1.json`).
+/// Samples of several files have each as a field. `path={"image": "img", "mask": "msk"}` names
+/// columns of a table. `path={"image": "images/", "mask": "masks/"}` names directories, with equal
+/// paths but for endings. `group="stem"` is by names, as WebDataset has them (`1.jpg`, `1.json`).
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
 /// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
@@ -383,7 +383,8 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
 #[pyfunction]
 #[pyo3(signature = (
-    target = None, *, include = None, exclude = None, classes = None, format = None, name = None, progress = None,
+    target = None, *, include = None, exclude = None, classes = None, format = None, name = None,
+    progress = None,
     field = None, label = None, key = None, whole = false, window = None, stride = None, dtype = None,
     document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,

@@ -109,7 +109,8 @@ impl PySample {
     /// The value of this name, or else the part. Raises KeyError if there is neither.
     fn __getitem__<'py>(slf: Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let this = slf.get();
-        if this.catalog().value_names().iter().any(|known| known == name) {
+        let catalog = this.catalog();
+        if catalog.value_names().iter().any(|known| known == name) || catalog.label_column() == Some(name) {
             return values::value(slf.py(), this.catalog(), this.id, name);
         }
         Ok(Some(Bound::new(slf.py(), this.field(name)?)?.into_any()))

@@ -1,7 +1,7 @@
 //! Tables of samples: what Python gives as one, and conditions on its rows.
 
 use foreread::dataset::Grouping;
-use foreread::table::{Comparison, Filter, FilterValue, Table, TableKind, TableOptions, TableSource};
+use foreread::table::{Comparison, Filter, FilterValue, SampleTable, TableKind, TableOptions, TableSource};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PySet, PyString, PyTuple};
 
@@ -19,12 +19,15 @@ pub(crate) fn source(table: &Bound<'_, PyAny>, options: &TableOptions) -> PyResu
     let kind = TableKind::of_name(&format!(".{ending}"))
         .ok_or_else(|| ExceptionClass::Error.with(format!("{ending} is the ending of no table")))?;
     let bytes = bytes.as_bytes().to_vec().into();
-    let read = py.detach(|| Table::read(&name, kind, bytes, options));
+    let read = py.detach(|| SampleTable::read(&name, kind, bytes, options));
     read.map(TableSource::Read).map_err(|error| errors::raised(&error.into()))
 }
 
+/// A column of paths, or the names of fields with their columns or directories.
+pub(crate) type PathArgument = (Option<String>, Vec<(String, String)>);
+
 /// The column or the fields that `path` names.
-pub(crate) fn path(given: &Bound<'_, PyAny>) -> PyResult<(Option<String>, Vec<(String, String)>)> {
+pub(crate) fn path(given: &Bound<'_, PyAny>) -> PyResult<PathArgument> {
     if let Ok(fields) = given.cast::<PyDict>() {
         let field = |(name, of): (Bound<'_, PyAny>, Bound<'_, PyAny>)| Ok((name.extract()?, of.extract()?));
         let fields = fields.iter().map(field).collect::<PyResult<Vec<_>>>();

@@ -25,7 +25,7 @@ from torch_images import generators, images  # noqa: F401
 HANG = 300
 
 #: Packages of `.ci/soak frameworks` that the usual test environment lacks.
-OTHERS = {"accelerate", "datasets", "grain", "jax", "lightning", "nvidia", "tensorflow"}
+OTHERS = {"accelerate", "av", "datasets", "grain", "jax", "lightning", "nvidia", "soundfile", "tensorflow"}
 
 
 @pytest.fixture(scope="module")

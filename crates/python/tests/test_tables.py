@@ -83,8 +83,8 @@ def check(catalog: foreread.Catalog, table: list[dict[str, Any]]) -> None:
             assert sample[name] == sample.value(name) == catalog.value(at, name) == row[name]
 
 
-# semantics: SAMPLE-25
 @pytest.mark.parametrize("form", FORMS)
+# semantics: SAMPLE-25
 def test_rows_of_a_table_are_samples(directory: Path, tmp_path: Path, form: str) -> None:
     table = rows()
     path = written(tmp_path, form, table)
@@ -97,8 +97,8 @@ def test_rows_of_a_table_are_samples(directory: Path, tmp_path: Path, form: str)
     assert opened.fingerprint == catalog.fingerprint and "12 rows" in (catalog.summary or "")
 
 
-# semantics: SAMPLE-25
 @pytest.mark.parametrize("kind", ["frame", "arrow", "dicts"])
+# semantics: SAMPLE-25
 def test_tables_in_memory_are_those_of_files(directory: Path, tmp_path: Path, kind: str) -> None:
     table = rows()
     made = {"frame": pd.DataFrame, "arrow": pa.Table.from_pylist, "dicts": list}[kind](table)
@@ -161,7 +161,6 @@ def test_missing_files_are_counted_and_named(directory: Path, caplog: pytest.Log
     assert "2 of 6 rows" in caplog.text
 
 
-# semantics: SAMPLE-26
 @pytest.mark.parametrize(
     ("text", "arguments", "why"),
     [
@@ -189,6 +188,7 @@ def test_missing_files_are_counted_and_named(directory: Path, caplog: pytest.Log
         ("file,y\na,1\n", {"on_missing": "ignore"}, "'fail' or 'skip'"),
     ],
 )
+# semantics: SAMPLE-26
 def test_bad_tables_are_named_errors(tmp_path: Path, text: str, arguments: dict[str, Any], why: str) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
     (tmp_path / "b").write_bytes(b"x")
@@ -265,8 +265,8 @@ def test_files_of_a_bucket_are_listed_once_or_not_at_all(directory: Path, monkey
             foreread.index(url, table=[*table, table[0] | {"file": "class9/1.bin"}], path="file")
 
 
-# semantics: SAMPLE-25
 @pytest.mark.parametrize("seed", range(20))
+# semantics: SAMPLE-25
 def test_orders_of_tables_are_those_of_numpy(directory: Path, seed: int) -> None:
     """Rows with repeated files, filters and values, over ranks: against a model of a few lines."""
     draw = np.random.default_rng(seed)
@@ -301,8 +301,8 @@ def test_orders_of_tables_are_those_of_numpy(directory: Path, seed: int) -> None
     assert set(found) == set(range(len(model)))
 
 
-# semantics: SAMPLE-29
 @pytest.mark.parametrize("how", ["table", "directories", "stem"])
+# semantics: SAMPLE-29
 def test_samples_of_several_files_have_fields(tmp_path: Path, how: str) -> None:
     numbers = random.Random(1).sample(range(100), 20)
     table = []
@@ -342,8 +342,8 @@ def test_samples_of_several_files_have_fields(tmp_path: Path, how: str) -> None:
     assert len(foreread.index(tmp_path / "data", **arguments, on_missing="skip")) == 19
 
 
-# semantics: SAMPLE-28
 @pytest.mark.parametrize("kind", ["files", "table", "rows", "zip"])
+# semantics: SAMPLE-28
 def test_parts_of_a_dataset_are_its_samples(directory: Path, tmp_path: Path, kind: str) -> None:
     if kind == "rows":
         np.save(tmp_path / "all.npy", np.arange(600, dtype="<i8").reshape(100, 6))
@@ -451,8 +451,8 @@ def test_batches_of_tables_are_images_and_labels_or_dicts(tmp_path: Path) -> Non
         list(DataLoader(missing, 12, transform=tensor, columns=["age"], epochs=1))
 
 
-# semantics: PY-21
 @pytest.mark.parametrize("workers", [0, 3])
+# semantics: PY-21
 def test_batches_of_several_files_are_dicts(tmp_path: Path, workers: int) -> None:
     pytest.importorskip("torch")
     from foreread.torch import DataLoader
@@ -467,7 +467,8 @@ def test_batches_of_several_files_are_dicts(tmp_path: Path, workers: int) -> Non
     for batch in DataLoader(catalog, 4, seed=2, transform=transform, columns=["n"], num_workers=workers, epochs=1):
         assert list(batch) == ["image", "mask", "label", "n"]
         numbers = batch["n"].tolist()
-        assert batch["image"][:, 0, 0, 0].tolist() == batch["mask"][:, 0, 0, 0].tolist() == numbers
+        # A mask keeps its numbers.
+        assert batch["image"][:, 0, 0, 0].tolist() == batch["mask"][:, 0, 0].tolist() == numbers
         assert batch["label"].tolist() == [number % 3 for number in numbers]
     for sample in foreread.Loader(catalog, batch_size=1, epochs=1):
         paths = catalog.field_paths(sample[0].id)

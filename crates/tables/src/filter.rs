@@ -8,7 +8,7 @@ use foreread_dataset::{DatasetError, DatasetErrorKind};
 
 use crate::column::Column;
 use crate::options::filters;
-use crate::read::Table;
+use crate::read::SampleTable;
 
 /// A condition on one column. A row without a value does not meet it, as in SQL and pyarrow.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,7 +107,8 @@ impl FromStr for Filter {
         });
         condition.filter(|condition| !condition.column.is_empty()).ok_or_else(|| {
             let message = format!(
-                "{text:?} is no condition on a column; write `split==train`, `year>=2020` or `split in train,val`"
+                "{text:?} is no condition on a column; write `split==train`, `year>=2020` or \
+                 `split in train,val`"
             );
             DatasetError::new(DatasetErrorKind::Invalid, message)
         })
@@ -123,7 +124,7 @@ enum Wanted<'a> {
 
 impl Filter {
     /// Which rows of a table meet the condition.
-    fn mask(&self, table: &Table) -> Result<BooleanArray, DatasetError> {
+    fn mask(&self, table: &SampleTable) -> Result<BooleanArray, DatasetError> {
         let column = table.column(&self.column, &filters().to_string())?;
         let wanted = self.values.iter().map(|value| self.wanted(table, &column, value));
         let wanted: Vec<Wanted<'_>> = wanted.collect::<Result<_, _>>()?;
@@ -145,7 +146,7 @@ impl Filter {
     /// The value as one of the column.
     fn wanted<'a>(
         &self,
-        table: &Table,
+        table: &SampleTable,
         column: &Column,
         value: &'a FilterValue,
     ) -> Result<Wanted<'a>, DatasetError> {
@@ -181,7 +182,7 @@ fn compare(column: &Column, row: usize, wanted: &Wanted<'_>) -> Option<Ordering>
 }
 
 /// The rows that meet all conditions of one of these lists. `None` if there are no conditions.
-pub(crate) fn mask(table: &Table, any: &[Vec<Filter>]) -> Result<Option<BooleanArray>, DatasetError> {
+pub(crate) fn mask(table: &SampleTable, any: &[Vec<Filter>]) -> Result<Option<BooleanArray>, DatasetError> {
     let mut kept: Option<Vec<bool>> = None;
     for all in any {
         let mut of_list = vec![true; table.len()];

@@ -1,16 +1,16 @@
 //! Tables of samples: which files a dataset has, with their labels and values.
 //!
-//! A [`Table`] is read from CSV, TSV, JSON lines, Parquet or Arrow, or made of Arrow batches.
+//! A [`SampleTable`] is read from CSV, TSV, JSON lines, Parquet or Arrow, or made of Arrow batches.
 //! [`TableOptions`] choose the column of the paths, the label, values and rows. The result,
 //! [`TableRows`](foreread_dataset::TableRows), is what
 //! [`Catalog::of_table`](foreread_dataset::Catalog::of_table) makes a catalog of.
 //!
 //! Decision: files are parsed by Arrow's readers, and no parser is ours. Texts of CSV become
-//! integers or numbers if the whole column is, as in pandas, unless one has a leading zero. The price: a table is in memory as a
-//! whole while its catalog is made.
+//! integers or numbers if the whole column is, as in pandas, unless one has a leading zero. The
+//! price: a table is in memory as a whole while its catalog is made.
 //!
 //! ```
-//! use foreread_tables::{Table, TableKind, TableOptions};
+//! use foreread_tables::{SampleTable, TableKind, TableOptions};
 //!
 //! # fn main() -> Result<(), foreread_dataset::DatasetError> {
 //! let text = "file,class,split\na.jpg,cat,train\nb.jpg,dog,test\nc.jpg,dog,train\n";
@@ -18,7 +18,7 @@
 //! options.path = Some("file".into());
 //! options.label = Some("class".into());
 //! options.filters = vec![vec!["split==train".parse()?]];
-//! let table = Table::read("train.csv", TableKind::Csv, text.into(), &options)?;
+//! let table = SampleTable::read("train.csv", TableKind::Csv, text.into(), &options)?;
 //! assert_eq!(table.rows(&options)?.len(), 2);
 //! # Ok(())
 //! # }
@@ -35,5 +35,5 @@ mod selection;
 pub use filter::{Comparison, Filter, FilterValue};
 pub use kind::TableKind;
 pub use options::TableOptions;
-pub use read::Table;
+pub use read::SampleTable;
 pub use selection::matching;

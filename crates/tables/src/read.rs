@@ -26,7 +26,7 @@ const ROWS: usize = 65_536;
 
 /// A table in memory.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct SampleTable {
     name: String,
     /// The names of all columns of the file, also of columns that were not read.
     names: Vec<String>,
@@ -36,13 +36,13 @@ pub struct Table {
     is_untyped: bool,
 }
 
-impl Table {
+impl SampleTable {
     /// Reads the columns that `options` need from the bytes of a file. `name` is the table's in
     /// messages. Files that begin as gzip does are decompressed.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Invalid`] if the bytes are no such table, a column is missing or two have
-    /// one name.
+    /// [`DatasetErrorKind::Invalid`] if the bytes are no such table, a column is missing or two
+    /// have one name.
     pub fn read(
         name: &str,
         kind: TableKind,
@@ -127,6 +127,18 @@ impl Table {
     pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
         self.names.iter_mut().for_each(|name| *name = rename(name));
         self.columns.iter_mut().for_each(|(name, _)| *name = rename(name));
+        self
+    }
+
+    /// The same with a further name of a column: of the first or the last one of its name.
+    pub(crate) fn with_alias(mut self, alias: &str, name: &str, is_first: bool) -> Self {
+        let mut found =
+            self.columns.iter().filter(|(known, _)| known == name).map(|(_, array)| Arc::clone(array));
+        let found = if is_first { found.next() } else { found.next_back() };
+        if let Some(array) = found {
+            self.names.push(alias.to_owned());
+            self.columns.push((alias.to_owned(), array));
+        }
         self
     }
 

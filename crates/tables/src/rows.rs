@@ -8,18 +8,18 @@ use foreread_types::setting;
 
 use crate::column::{self, Column};
 use crate::options::{columns, filters};
-use crate::read::{Table, path_names};
+use crate::read::{SampleTable, path_names};
 use crate::{TableOptions, filter};
 
 /// The rows that a message names.
 const NAMED: usize = 5;
 
-impl Table {
+impl SampleTable {
     /// The rows that `options` select, as samples.
     ///
     /// # Errors
-    /// [`Invalid`](foreread_dataset::DatasetErrorKind::Invalid) for missing columns, columns of types
-    /// that catalogs do not have, rows without a label, and classes that lack a label.
+    /// [`Invalid`](foreread_dataset::DatasetErrorKind::Invalid) for missing columns, columns of
+    /// types that catalogs do not have, rows without a label, and classes that lack a label.
     pub fn rows(&self, options: &TableOptions) -> Result<TableRows, DatasetError> {
         let paths = path_names(self.name(), self.names(), options)?;
         let path_setting = setting("path").to_string();
@@ -61,7 +61,7 @@ impl Table {
         }
         let mask = filter::mask(self, &options.filters)?;
         if let Some(label) = &options.label {
-            rows = rows.with_label(self.label(label, options, mask.as_ref())?);
+            rows = rows.with_label(self.label(label, options, mask.as_ref())?).with_label_column(label);
         }
         for name in self.value_columns(&paths, options) {
             let column =
@@ -127,7 +127,8 @@ impl Table {
             let which: Vec<String> =
                 missing.iter().take(NAMED).map(|row| format!("row {}", row + 1)).collect();
             return Err(self.invalid(format!(
-                "{} of {} rows have no label in the column {name:?}: {}; correct them, or choose rows with {}",
+                "{} of {} rows have no label in the column {name:?}: {}; correct them, or choose rows \
+                 with {}",
                 missing.len(),
                 self.len(),
                 which.join(", "),

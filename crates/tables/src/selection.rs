@@ -3,7 +3,7 @@
 use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind};
 
 use crate::filter::mask;
-use crate::{Filter, Table, TableKind, TableOptions};
+use crate::{Filter, SampleTable, TableKind, TableOptions};
 
 /// What the names of values begin with in a catalog's file.
 const VALUE: &str = "value.";
@@ -16,14 +16,25 @@ const VALUE: &str = "value.";
 /// of [`Catalog::to_bytes`], and of conditions that do not fit a column.
 pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, DatasetError> {
     let name = format!("the catalog of {}", catalog.base_url());
-    let mut all = TableOptions::default();
-    all.path = Some(if catalog.format().is_packed() { "object" } else { "path" }.to_owned());
-    let table = Table::read(&name, TableKind::Arrow, catalog.to_bytes()?, &all)?;
+    let path = if catalog.format().is_packed() { "object" } else { "path" };
+    let all = TableOptions { path: Some(path.to_owned()), ..TableOptions::default() };
+    let table = SampleTable::read(&name, TableKind::Arrow, catalog.to_bytes()?, &all)?;
     if table.len() as u64 != catalog.len() {
         let message = format!("{name}: its samples are computed and have no values to choose by");
         return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
     }
-    let table = table.renamed(|name| name.strip_prefix(VALUE).unwrap_or(name).to_owned());
+    // The label has its name in the table, too.
+    let label =
+        catalog.label_column().filter(|column| !catalog.value_names().iter().any(|name| name == column));
+    let is_class = !catalog.labels().is_empty();
+    let table = table.renamed(|name| match name.strip_prefix(VALUE) {
+        Some(value) => value.to_owned(),
+        None => name.to_owned(),
+    });
+    let table = match label {
+        Some(column) => table.with_alias(column, "label", is_class),
+        None => table,
+    };
     let found = mask(&table, any)?;
     Ok((0..catalog.len()).filter(|id| found.as_ref().is_none_or(|found| found.value(*id as usize))).collect())
 }

@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::files::TableFiles;
 use super::{TableColumn, TableLabel, TableRows};
-use crate::catalog_file::{ARRAYS_KEY, SUMMARY_KEY};
+use crate::catalog_file::{ARRAYS_KEY, LABEL_COLUMN_KEY, SUMMARY_KEY};
 use crate::catalog_version::VERSION_TABLE;
 use crate::changes::FileChanges;
 use crate::encode::{
@@ -305,8 +305,10 @@ impl TableCatalog<'_> {
             (!self.layouts.is_empty()).then(|| Field::new(servers::COLUMN, DataType::UInt32, true)),
         ];
         let fields = fields.into_iter().flatten().chain(values.iter().map(|column| column.field.clone()));
-        let extra: Vec<_> = self.arrays().map(|text| (ARRAYS_KEY, text)).into_iter().collect();
-        let extra = [&extra[..], &[(SUMMARY_KEY, self.summary())]].concat();
+        let label_column = rows.label_column.clone().map(|name| (LABEL_COLUMN_KEY, name));
+        let arrays = self.arrays().map(|text| (ARRAYS_KEY, text));
+        let summary = Some((SUMMARY_KEY, self.summary()));
+        let extra: Vec<_> = [label_column, arrays, summary].into_iter().flatten().collect();
         let head = CatalogHeader { extra: &extra, ..head };
         let version = (VERSION_TABLE, changes);
         let (schema, mut writer) =

@@ -2,9 +2,9 @@
 //!
 //! Decision: a table with sizes is believed, and no request is made. A changed file is then noticed
 //! when it is read. Without sizes an origin that lists in order (an object store) lists the common
-//! directory of the files once, a request for each thousand keys. Any other origin is asked for
-//! each file by its name, so that a directory with a million other files costs nothing. The price:
-//! a listing of a bucket of which the table names a small part.
+//! directory of the files once, a request for each thousand keys. Any other origin gets a request
+//! for each file. So a directory with a million other files costs nothing. The price: a listing of
+//! a bucket of which the table names a small part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::index::{REQUESTED, incomplete, list_selected};
 use crate::selection::{SelectedNames, Selection};
 use crate::{DatasetError, IndexOptions, IndexProgress};
 
-/// Up to this number of files are asked for by their names, wherever they are.
+/// Up to this number of files have a request each, wherever they are.
 const FEW: usize = 64;
 
 /// No file.

@@ -29,12 +29,12 @@ impl Catalog {
     /// [`skip_missing`](IndexOptions::skip_missing).
     ///
     /// Sizes come from the table if it has them, and no request is made. Else an object store lists
-    /// the files' common directory once, and any other origin is asked for each file, 32 at once.
+    /// the files' common directory once. Any other origin gets a request for each file, 32 at once.
     ///
     /// # Errors
     /// [`DatasetErrorKind::Empty`] without rows. [`DatasetErrorKind::Invalid`] for rows without a
     /// path, with a path elsewhere, without their file, or with a part that is not in it: the
-    /// message counts and names them. [`DatasetErrorKind::Listing`] if files cannot be asked for.
+    /// message counts and names them. [`DatasetErrorKind::Listing`] if they cannot be requested.
     ///
     /// # Cancel safety
     /// That of [`Catalog::index`].

@@ -30,6 +30,8 @@ pub struct TableRows {
     /// Where samples start in their files, and their lengths.
     pub(super) parts: Option<(UInt64Array, UInt64Array)>,
     pub(super) label: Option<TableLabel>,
+    /// The name of the column with the labels.
+    pub(super) label_column: Option<String>,
     pub(super) values: Vec<(String, TableColumn)>,
 }
 
@@ -111,6 +113,7 @@ impl TableRows {
             tags: None,
             parts: None,
             label: None,
+            label_column: None,
             values: Vec::new(),
         }
     }
@@ -181,6 +184,12 @@ impl TableRows {
         Self { label: Some(label), ..self }
     }
 
+    /// The same rows with the name of the column that has the labels.
+    #[must_use]
+    pub fn with_label_column(self, name: impl Into<String>) -> Self {
+        Self { label_column: Some(name.into()), ..self }
+    }
+
     /// The same rows with one more column of values.
     ///
     /// # Panics
@@ -227,6 +236,7 @@ impl TableRows {
             sizes: self.sizes.as_ref().map(numbers).transpose()?,
             tags: self.tags.as_ref().map(texts).transpose()?,
             parts: self.parts.as_ref().map(part).transpose()?,
+            label_column: self.label_column.clone(),
             label: self.label.as_ref().map(|label| label.filtered(keep)).transpose()?,
             values: values.collect::<Result<_, ArrowError>>()?,
         })

@@ -153,7 +153,7 @@ fn program_that_outlives_its_run_waits_for_no_copy() {
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     fs::create_dir(at.join("disk")).unwrap();
-    // Another run's host goes on to show that it lives.
+    // Another run's host continues to show that it lives.
     let mut other = begin("cat > /dev/null");
     until("the host begins", || cache_in(&at.join("disk")).join("ready").exists());
     let root = mounted.stand_in.root().display();

@@ -112,12 +112,16 @@ class NpyTensor:
         return torch.from_numpy(numpy.asarray(values, _tensor_type(values.dtype), order="C"))
 
 
+#: Parts of the names of fields whose images have numbers instead of colours, so they keep the pixels of their files.
+MASKS = ("mask", "seg", "label", "target", "depth")
+
+
 class FileFields:
     """Decodes a sample of several files as a dict by their names: images, arrays, texts, JSON, numbers of classes, else bytes.
     A class, because spawned workers get it pickled."""
 
     def __init__(self, paths: dict[str, str]) -> None:
-        self._decoders = {name: _of_ending(path) for name, path in paths.items()}
+        self._decoders = {name: _of_ending(name, path) for name, path in paths.items()}
 
     def __call__(self, sample: Any) -> dict[str, Any]:
         return {name: decode(sample.field(name)) for name, decode in self._decoders.items()}
@@ -128,10 +132,19 @@ def text(data: Any) -> str:
     return str(data, "utf-8")
 
 
-def _of_ending(path: str) -> Decode:
+def pixels(sample: Any) -> Any:
+    """A sample as a Pillow image with the pixels of its file."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(sample)) as opened:
+        opened.load()
+        return opened
+
+
+def _of_ending(name: str, path: str) -> Decode:
     path = path.lower()
     if path.endswith(IMAGES):
-        return _image()
+        return pixels if any(part in name.lower() for part in MASKS) and _image() else _image()
     others = {".npy": NpyTensor(), ".txt": text, ".json": json.loads, ".cls": int}
     return next((decode for ending, decode in others.items() if path.endswith(ending)), bytes)
 

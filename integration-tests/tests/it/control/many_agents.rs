@@ -49,18 +49,21 @@ async fn report_only(
 ) {
     let timeout = Duration::from_secs(300);
     let identity = token.identity();
-    let connection = loop {
-        // While many handshakes are under way, others are closed, and agents dial again.
-        match ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await {
-            Ok((connection, _)) => break connection,
-            Err(_) => tokio::time::sleep(Duration::from_millis(100 + number as u64 % 400)).await,
-        }
-    };
-    let (mut sender, mut receiver) = connection.split();
     let node = format!("node-{number:04}");
     let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];
     let hello = json!({"versions": [1, 1], "node": node, "instance": node, "addresses": addresses});
-    sender.send(1, hello.to_string().into()).await.unwrap();
+    let (mut sender, mut receiver) = loop {
+        // While many handshakes are under way, others are closed, and agents dial again. So are those
+        // that come late on a busy machine.
+        let opened = ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await;
+        if let Ok((connection, _)) = opened {
+            let (mut sender, receiver) = connection.split();
+            if sender.send(1, hello.to_string().into()).await.is_ok() {
+                break (sender, receiver);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100 + number as u64 % 400)).await;
+    };
     let job = |name: &str| {
         json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,
                "reads": 9, "read_bytes": 77_000_000, "samples_per_second": 512.5, "stalled_share": 0.5})

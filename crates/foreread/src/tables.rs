@@ -93,8 +93,8 @@ fn refuse(options: &IndexOptions) -> Result<()> {
 fn kind(place: &str) -> Result<TableKind> {
     TableKind::of_name(place).ok_or_else(|| {
         let message = format!(
-            "{place} has the name of no table; tables end in .csv, .tsv, .jsonl, .json (each also with .gz), \
-             .parquet, .arrow or .feather"
+            "{place} has the name of no table; tables end in .csv, .tsv, .jsonl, .json, .txt (each also with \
+             .gz), .parquet, .arrow or .feather"
         );
         Error::dataset(DatasetErrorKind::Unsupported, message)
     })

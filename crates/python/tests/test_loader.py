@@ -15,6 +15,7 @@ import pytest
 import foreread
 from conftest import content
 from foreread._stream import Reader, loader_of
+from waiting import until
 
 
 def test_every_sample_of_every_epoch_arrives_as_it_is(directory: Path) -> None:
@@ -60,11 +61,14 @@ def test_jobs_of_an_order_group_have_one_order(directory: Path) -> None:
 # semantics: PY-18
 def test_batch_that_arrives_with_an_interrupt_is_the_next_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupts = iter([False] * 30 + [True] + [False] * 100)
+    found: list[int] = []
     serve = bucket._Handler.do_GET
 
     def do_get(handler: bucket._Handler) -> None:
-        # The signal arrives while the main thread waits for this sample.
+        # The signal arrives while the main thread waits for this sample, and not between the last one's delivery and its
+        # place in the list.
         if handler.path.endswith(".bin") and next(interrupts):
+            until("the samples before it are in the list", lambda: len(found) == 30)
             os.kill(os.getpid(), signal.SIGINT)
         serve(handler)
 
@@ -74,7 +78,6 @@ def test_batch_that_arrives_with_an_interrupt_is_the_next_one(directory: Path, m
         catalog = foreread.index("s3://my-bucket/train")
         monkeypatch.setattr(bucket._Handler, "do_GET", do_get)
         settings: Any = {"batch_size": 1, "epochs": 1, "sampler": "sequential", "memory": 0, "look_ahead": 1}
-        found: list[int] = []
         interrupted = 0
         with foreread.Loader(catalog, origin_parallelism=1, **settings) as loader:
             while True:

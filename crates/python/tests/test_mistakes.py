@@ -105,7 +105,7 @@ def test_file_without_a_dataset_is_corrupt(tmp_path: Path) -> None:
 def test_table_is_not_taken_for_a_dataset(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a/1.jpg,0\n")
     for make in (foreread.Loader, foreread.index):
-        with pytest.raises(foreread.ConfigError, match=f"{name} is a table .* not read yet: name the directory"):
+        with pytest.raises(foreread.ConfigError, match=f"{name} is a table .* by an index with table="):
             make(tmp_path / name)
     assert len(foreread.index(tmp_path / name, format="files")) == 1
 

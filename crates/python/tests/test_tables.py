@@ -473,3 +473,13 @@ def test_batches_of_several_files_are_dicts(tmp_path: Path, workers: int) -> Non
     for sample in foreread.Loader(catalog, batch_size=1, epochs=1):
         paths = catalog.field_paths(sample[0].id)
         assert bytes(sample[0].field("mask")) == (tmp_path / paths["mask"]).read_bytes()
+
+
+# semantics: SAMPLE-25
+def test_lists_of_files_are_tables(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "val.txt").write_text("class1/030.bin\nclass0/001.bin\n\n")
+    plain = foreread.index(directory, table=tmp_path / "val.txt")
+    assert [plain.path(at) for at in range(2)] == ["class1/030.bin", "class0/001.bin"] and plain.label(0) is None
+    (tmp_path / "train.txt").write_text("class1/030.bin 7\nclass0/001.bin\t-1\n")
+    labelled = foreread.index(directory, table=tmp_path / "train.txt", label="label")
+    assert [(labelled.path(at), labelled.label(at)) for at in range(2)] == [("class1/030.bin", 7), ("class0/001.bin", -1)]

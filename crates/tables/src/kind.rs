@@ -14,11 +14,14 @@ pub enum TableKind {
     Parquet,
     /// A file or a stream of Arrow IPC (Feather version 2).
     Arrow,
+    /// A path in each line, as in `train.txt`. If each line ends in a space and an integer, that is
+    /// the column `label`.
+    Lines,
 }
 
 impl TableKind {
     /// The format that a file of this name has, in any case. CSV, TSV and JSON may be compressed by
-    /// gzip (`.csv.gz`).
+    /// gzip (`.csv.gz`), and so may lists.
     pub fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         let plain = lower.strip_suffix(".gz");
@@ -27,6 +30,7 @@ impl TableKind {
             "csv" => Self::Csv,
             "tsv" | "tab" => Self::Tsv,
             "jsonl" | "ndjson" | "json" => Self::Json,
+            "txt" | "lst" => Self::Lines,
             "parquet" | "pq" if plain.is_none() => Self::Parquet,
             "arrow" | "feather" if plain.is_none() => Self::Arrow,
             _ => return None,
@@ -49,7 +53,8 @@ mod tests {
             ("a.parquet", Some(TableKind::Parquet)),
             ("a.feather", Some(TableKind::Arrow)),
             ("a.parquet.gz", None),
-            ("a.txt", None),
+            ("val.txt", Some(TableKind::Lines)),
+            ("a.xlsx", None),
             ("csv", None),
         ] {
             assert_eq!(TableKind::of_name(name), kind, "{name}");

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow_ipc::reader::{FileReader, StreamReader};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat;
@@ -56,9 +56,11 @@ impl SampleTable {
             TableKind::Json => json(name, &bytes, options),
             TableKind::Parquet => parquet(name, bytes, options),
             TableKind::Arrow => arrow(name, &bytes),
+            TableKind::Lines => lines_of(name, &bytes, options),
         };
         let (schema, batches) = batches?;
-        Self::of(name, &schema, batches, matches!(kind, TableKind::Csv | TableKind::Tsv))
+        let is_untyped = matches!(kind, TableKind::Csv | TableKind::Tsv | TableKind::Lines);
+        Self::of(name, &schema, batches, is_untyped)
     }
 
     /// The table in these batches, which have one schema.
@@ -269,6 +271,32 @@ fn csv(name: &str, bytes: &[u8], delimiter: u8, options: &TableOptions) -> Batch
     let reader = reader.with_format(format).with_batch_size(ROWS).with_projection(at);
     let batches = reader.build_buffered(Cursor::new(bytes)).map_err(failed)?;
     Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+}
+
+/// The path and the label in a line.
+fn with_label(line: &str) -> Option<(&str, &str)> {
+    let (path, label) = line.rsplit_once([' ', '\t'])?;
+    label.parse::<i64>().ok()?;
+    Some((path.trim_end(), label))
+}
+
+/// Paths, one in each line, with labels if all lines have one.
+fn lines_of(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
+    let text = std::str::from_utf8(utf8(name, bytes)?).map_err(|error| invalid(name, error))?;
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let parts: Option<Vec<(&str, &str)>> = lines.iter().map(|line| with_label(line)).collect();
+    let texts = |texts: Vec<&str>| Arc::new(StringArray::from(texts)) as ArrayRef;
+    let columns = match parts {
+        Some(parts) => {
+            let (paths, labels) = parts.into_iter().unzip();
+            vec![("path", texts(paths)), ("label", texts(labels))]
+        }
+        None => vec![("path", texts(lines))],
+    };
+    let batch = RecordBatch::try_from_iter(columns).map_err(|error| invalid(name, error))?;
+    let (found, at) = Found::of(name, &batch.schema(), options)?;
+    let batch = batch.project(&at).map_err(|error| invalid(name, error))?;
+    Ok((found, vec![batch]))
 }
 
 fn json(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {

@@ -363,9 +363,9 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 ///
 /// With `table`, each of its rows is a sample, in its order. It is a path or URL of CSV, TSV, JSON
 /// lines, Parquet or Arrow. Or it is a frame of pandas or polars, a table of pyarrow, a list of
-/// dicts. Its files lie below `target`, which may be left out if they are URLs or lie next to the table.
-/// `path` is the column with the files, `label` with the labels. Texts are classes, numbered over
-/// the whole column, or by `classes`. Samples have the values of `columns`, by default of all
+/// dicts. Its files lie below `target`, which may be left out if they are URLs or lie next to the
+/// table. `path` is the column with the files, `label` with the labels. Texts are classes, numbered
+/// over the whole column, or by `classes`. Samples have the values of `columns`, by default of all
 /// others. `filters` choose rows as in pyarrow: `[("split", "==", "train")]`. `on_missing="skip"`
 /// leaves out rows whose file does not exist. With the columns `size` and `etag`, no file is
 /// requested. The columns `start` and `length` make samples parts of their files.

@@ -446,8 +446,8 @@ fn restarted_rank_keeps_no_more_than_its_own_memory() {
     again.env("FOREREAD_MEET", job.meeting.path());
     let report = job.start_as(&mut again).wait().json();
     for epoch in report["epochs"].as_array().unwrap() {
-        // Its predecessor kept 400 samples. Uses served from the look-ahead count here, too: the more
-        // of them, the slower the machine.
+        // Its predecessor kept 400 samples. Uses served from the look-ahead count here, too. On a
+        // slow machine they are more.
         let kept = epoch["reads"]["memory"]["samples"].as_u64().unwrap_or(0);
         assert!(kept < 200, "{epoch}");
         let of = epoch["epoch"].as_u64().unwrap();

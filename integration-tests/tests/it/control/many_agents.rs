@@ -53,8 +53,8 @@ async fn report_only(
     let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];
     let hello = json!({"versions": [1, 1], "node": node, "instance": node, "addresses": addresses});
     let (mut sender, mut receiver) = loop {
-        // While many handshakes are under way, others are closed, and agents dial again. So are those
-        // that come late on a busy machine.
+        // While many handshakes are under way, others are closed, and agents dial again. So are
+        // late ones on a busy machine.
         let opened = ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await;
         if let Ok((connection, _)) = opened {
             let (mut sender, receiver) = connection.split();

@@ -144,8 +144,9 @@ def pixels(sample: Any) -> Any:
 def _of_ending(name: str, path: str) -> Decode:
     path = path.lower()
     if path.endswith(IMAGES):
-        return pixels if any(part in name.lower() for part in MASKS) and _image() else _image()
-    others = {".npy": NpyTensor(), ".txt": text, ".json": json.loads, ".cls": int}
+        with_colours = _image()
+        return pixels if any(part in name.lower() for part in MASKS) else with_colours
+    others: dict[str, Decode] = {".npy": NpyTensor(), ".txt": text, ".json": json.loads, ".cls": int}
     return next((decode for ending, decode in others.items() if path.endswith(ending)), bytes)
 
 

@@ -56,10 +56,13 @@ impl<'a> Groups<'a> {
                 groups.fields = directories.iter().map(|(name, _)| Cow::Borrowed(name.as_str())).collect();
                 for (at, object) in objects.iter().enumerate() {
                     let below = |(_, directory): &(String, String)| {
-                        object.path.strip_prefix(directory.trim_matches('/'))?.strip_prefix('/')
+                        let directory = directory.trim_start_matches("./").trim_matches('/');
+                        object.path.strip_prefix(directory)?.strip_prefix('/')
                     };
+                    // Of directories in one another, the inner one.
                     let found =
-                        directories.iter().zip(0..).find_map(|(one, field)| Some((below(one)?, field)));
+                        directories.iter().zip(0..).filter_map(|(one, field)| Some((below(one)?, field)));
+                    let found = found.min_by_key(|(path, _)| path.len());
                     match found {
                         Some((path, field)) => groups.add(without_ending(path), field, at),
                         None => groups.others.push(at),
@@ -162,7 +165,7 @@ pub(crate) async fn index(
         }
         tracing::warn!("{base_url}: {what}, and are left out: {which}");
     }
-    warn_of_others(base_url, &groups, &usual);
+    check_others(base_url, &groups, &usual, options.skip_missing)?;
     let mut kept: Vec<(&str, &Group)> = groups
         .groups
         .iter()
@@ -214,15 +217,33 @@ async fn classes_of(
     Ok((!found.is_empty()).then(|| found.into_iter().map(str::to_owned).collect()))
 }
 
-fn warn_of_others(base_url: &str, groups: &Groups<'_>, usual: &[usize]) {
-    let unusual =
-        groups.groups.values().flatten().filter(|(field, _)| !usual.contains(field)).map(|(_, at)| at);
-    let mut others: Vec<&str> = groups.others.iter().chain(unusual).map(|at| groups.path(*at)).collect();
+/// Files that belong to no sample: of fields that most samples lack, or without a field.
+fn check_others(
+    base_url: &str,
+    groups: &Groups<'_>,
+    usual: &[usize],
+    is_skipped: bool,
+) -> Result<(), DatasetError> {
+    let is_unusual = |(field, _): &(&usize, &usize)| !usual.contains(field);
+    let unusual = groups.groups.values().flatten().filter(is_unusual).map(|(_, at)| groups.path(*at));
+    let mut unusual: Vec<&str> = unusual.collect();
+    unusual.sort_unstable();
+    if !unusual.is_empty() && !is_skipped {
+        let (count, which) = (unusual.len(), listed(unusual.iter().copied(), unusual.len()));
+        let (exclude, skip) = (setting("exclude"), setting("on-missing").to("skip"));
+        let message = format!(
+            "{base_url}: {count} files are of fields that most samples lack: {which}; leave them out with \
+             {exclude} or {skip}"
+        );
+        return Err(DatasetError::new(DatasetErrorKind::Invalid, message));
+    }
+    let mut others: Vec<&str> = groups.others.iter().map(|at| groups.path(*at)).chain(unusual).collect();
     others.sort_unstable();
     if !others.is_empty() {
         let (count, which) = (others.len(), listed(others.iter().copied(), others.len()));
         tracing::warn!("{base_url}: {count} files belong to no sample and are left out: {which}");
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -189,11 +189,14 @@ impl RequestSource {
         let entry = self.catalog.entry(id).ok()?;
         let key = SampleKey::new(DatasetId(0), id);
         // The storage is measured, not the decoders.
-        let span = match entry.span {
-            Span::Made(parts) => Span::Range(parts.first()?.stored.clone()),
-            span => span,
+        let (object, span) = match entry.span {
+            Span::Made(parts) => {
+                let part = parts.first()?;
+                (part.object.clone().unwrap_or(entry.object), Span::Range(part.stored.clone()))
+            }
+            span => (entry.object, span),
         };
-        Some(ReadRequest::new(key, entry.object, span, Tick(0)))
+        Some(ReadRequest::new(key, object, span, Tick(0)))
     }
 
     /// The next request, for the block of the shard around its sample.

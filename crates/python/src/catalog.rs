@@ -53,14 +53,15 @@ impl PyCatalog {
     /// What the catalog has of a sample.
     fn row<'py>(&self, py: Python<'py>, id: SampleId) -> PyResult<Bound<'py, PyDict>> {
         let (catalog, row) = (self.catalog(), PyDict::new(py));
-        for name in catalog.value_names() {
-            row.set_item(name, values::value(py, catalog, id, name)?)?;
-        }
         row.set_item("index", id.0)?;
         row.set_item("path", path_of(catalog, id)?)?;
         row.set_item("size", catalog.sizes().bytes(id))?;
         row.set_item("label", values::label(py, catalog, id)?)?;
         row.set_item("label_name", catalog.label(id))?;
+        // A value of such a name is the table's.
+        for name in catalog.value_names() {
+            row.set_item(name, values::value(py, catalog, id, name)?)?;
+        }
         Ok(row)
     }
 }
@@ -164,10 +165,13 @@ impl PyCatalog {
 
     /// The names and paths of a sample's files, if it has several. Empty for any other.
     fn field_paths<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Bound<'py, PyDict>> {
-        let files = self.catalog().files(self.id(index)?).map_err(|error| errors::raised(&error.into()))?;
-        let paths = PyDict::new(py);
-        files.into_iter().try_for_each(|(name, object)| paths.set_item(name, &*object.path))?;
-        Ok(paths)
+        values::field_paths(py, self.catalog(), self.id(index)?)
+    }
+
+    /// The column of a table that has the labels.
+    #[getter]
+    fn label_column(&self) -> Option<&str> {
+        self.catalog().label_column()
     }
 
     /// What was found in the first shard, in one line. None for formats without a choice.

@@ -106,6 +106,11 @@ impl PySample {
         values::value(py, self.catalog(), self.id, name)
     }
 
+    /// The names and paths of its files, if it has several. Empty for any other.
+    fn field_paths<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        values::field_paths(py, self.catalog(), self.id)
+    }
+
     /// The value of this name, or else the part. Raises KeyError if there is neither.
     fn __getitem__<'py>(slf: Bound<'py, Self>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let this = slf.get();

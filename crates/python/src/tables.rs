@@ -113,6 +113,10 @@ fn filter_value(value: &Bound<'_, PyAny>) -> PyResult<FilterValue> {
     if value.is_instance_of::<PyFloat>() {
         return Ok(FilterValue::Float(value.extract()?));
     }
+    // Integers of NumPy.
+    if let Ok(integer) = value.extract::<i64>() {
+        return Ok(FilterValue::Integer(integer));
+    }
     match value.extract() {
         Ok(text) => Ok(FilterValue::Text(text)),
         Err(_) => Err(errors::wrong_type("filters", "a number or a text", value)),

@@ -25,6 +25,18 @@ pub(crate) fn label<'py>(
     }
 }
 
+/// The names and paths of a sample's files, if it has several.
+pub(crate) fn field_paths<'py>(
+    py: Python<'py>,
+    catalog: &Catalog,
+    id: SampleId,
+) -> PyResult<Bound<'py, PyDict>> {
+    let files = catalog.files(id).map_err(|error| errors::raised(&error.into()))?;
+    let paths = PyDict::new(py);
+    files.into_iter().try_for_each(|(name, object)| paths.set_item(name, &*object.path))?;
+    Ok(paths)
+}
+
 /// A buffer as a file for reading.
 pub(crate) fn as_file<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     buffer.py().import("foreread._sample_file")?.call_method1("SampleFile", (buffer,))

@@ -483,3 +483,88 @@ def test_lists_of_files_are_tables(directory: Path, tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("class1/030.bin 7\nclass0/001.bin\t-1\n")
     labelled = foreread.index(directory, table=tmp_path / "train.txt", label="label")
     assert [(labelled.path(at), labelled.label(at)) for at in range(2)] == [("class1/030.bin", 7), ("class0/001.bin", -1)]
+
+
+# semantics: PY-21
+def test_two_parts_of_a_batch_with_one_name_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from foreread.torch import DataLoader
+
+    for row in images(tmp_path, 2):
+        for folder in ("images/aachen", "labels/aachen"):
+            (tmp_path / "d" / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "d" / folder / row["file"]).write_bytes((tmp_path / row["file"]).read_bytes())
+    paths = {"image": "./images", "label": "labels/"}
+    with pytest.raises(foreread.ConfigError, match="two parts of a sample have the name 'label'"):
+        DataLoader(foreread.index(tmp_path / "d", path=paths))
+    catalog = foreread.index(tmp_path / "d", path=paths, classes=[])
+    (batch,) = DataLoader(catalog, 2, shuffle=False, epochs=1, transform=lambda one: {name: tensor(one[name]) for name in one})
+    assert list(batch) == ["image", "label"] and batch["label"].shape == (2, 4, 6, 3)
+
+
+# semantics: SAMPLE-25
+def test_values_keep_their_types(directory: Path) -> None:
+    files = [row["file"] for row in rows(4)]
+    categories = foreread.index(directory, table=pd.DataFrame({"file": files, "y": pd.Categorical([2, 10, 2, 3])}), label="y")
+    assert [categories.label(at) for at in range(4)] == [2, 10, 2, 3] and categories.labels == []
+    long = "file,id\n" + "".join(f"{file},1234567890123456789{at}\n" for at, file in enumerate(files))
+    (directory / "long.csv").write_text(long)
+    ids = foreread.index(directory, table=directory / "long.csv")
+    assert [ids.value(at, "id") for at in range(4)] == [f"1234567890123456789{at}" for at in range(4)]
+    with pytest.raises(foreread.ConfigError, match="12345678901234567890 is longer than 64 bits"):
+        foreread.index(directory, table=[{"file": files[0], "id": 12345678901234567890}, {"file": files[1], "id": 0.5}])
+    draw = random.Random(5)
+    floats = [{"file": files[at % 4], "x": draw.random()} for at in range(500)]
+    (directory / "x.json").write_text(json.dumps(floats))
+    exact = foreread.index(directory, table=directory / "x.json")
+    assert [exact.value(at, "x") for at in range(500)] == [row["x"] for row in floats]
+    (directory / "na.csv").write_text(f"file,n\n{files[0]},1\n{files[1]},NA\n")
+    missing = foreread.index(directory, table=directory / "na.csv")
+    assert [missing.value(at, "n") for at in range(2)] == [1, None]
+    frame = pd.DataFrame({"file": [Path(file) for file in files], "n": [1, 2, 3, 4]})
+    chosen = foreread.index(directory, table=frame, filters=[("n", ">", np.int64(2))])
+    assert [chosen.path(at) for at in range(2)] == files[2:]
+
+
+# semantics: SAMPLE-26
+def test_ambiguous_tables_are_named_errors(directory: Path) -> None:
+    files = [row["file"] for row in rows(2)]
+    (directory / "open.csv").write_text(f'file,cap\n{files[0]},"unclosed\n{files[1]},x\n')
+    twice = pa.Table.from_arrays([pa.array(files), pa.array([1, 2]), pa.array([3, 4])], names=["file", "a", "a"])
+    for table, arguments, why in (
+        (directory / "open.csv", {}, "line 2: a value begins with a quote and does not end"),
+        (twice, {}, "two columns have the name \"a\""),
+        (pa.table({"file": files, "label": ["a", "b"], "score": [1, 2]}), {"label": "score"}, "is a value, and label="),
+        (pa.table({"file": files, "": [1, 2]}), {}, "a column has no name"),
+        (pa.table({"file": files, "s": [3, 0], "n": [0, 2]}), {"start": "s", "length": "n"}, "or have no bytes"),
+        ([{"file": files[0], "x": float("inf")}], {}, "infinite"),
+    ):
+        with pytest.raises(foreread.ConfigError) as raised:
+            foreread.index(directory, table=table, **arguments)
+        assert why in str(raised.value)
+
+
+# semantics: SAMPLE-28
+def test_parts_are_exact_or_named_errors(directory: Path) -> None:
+    table = [row | {"patient": row["number"] // 20} for row in rows(100)]
+    catalog = foreread.index(directory, table=table, path="file", label="kind")
+    assert [len(part) for part in catalog.random_split([33, 67], stratify=True)] == [33, 67]
+    assert [len(part) for part in catalog.random_split([0.8, 0.1, 0.1], group="patient")] == [60, 20, 20]
+    for lengths, arguments, why in (
+        ([1.0, 0.0], {}, "part 2 of the split, with a share of 0, has no sample of 100 in 100 groups"),
+        ([0.2] * 4 + [0.1, 0.1], {"group": "patient"}, "has no sample of 100 in 5 groups"),
+    ):
+        with pytest.raises(foreread.ConfigError, match=why):
+            catalog.random_split(lengths, **arguments)
+
+
+# semantics: SAMPLE-29
+def test_files_of_rare_fields_are_named(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(b"x")
+        (tmp_path / f"{number}.cls").write_bytes(b"1")
+    (tmp_path / "0.json").write_bytes(b"{}")
+    with pytest.raises(foreread.ConfigError, match=r"1 files are of fields that most samples lack: 0.json; .*exclude="):
+        foreread.index(tmp_path, group="stem")
+    assert len(foreread.index(tmp_path, group="stem", exclude="*.json")) == 4
+    assert len(foreread.index(tmp_path, group="stem", on_missing="skip")) == 4

@@ -72,6 +72,7 @@ impl Column {
                 Ok(Self::Floats(to(&DataType::Float64)?.to_data().into()))
             }
             DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => lists(array),
+            DataType::Dictionary(_, values) => Self::of(&to(values)?, is_untyped),
             // A column of nothing.
             DataType::Null => Ok(Self::Floats(Float64Array::new_null(array.len()))),
             kind if can_cast_types(kind, &DataType::LargeUtf8) && !kind.is_nested() => {
@@ -104,10 +105,21 @@ fn numbers(texts: LargeStringArray) -> Column {
     if texts.iter().flatten().any(is_name) || texts.null_count() == texts.len() {
         return Column::Texts(texts);
     }
-    if let Ok(integers) = cast(&texts, &DataType::Int64) {
+    // What pandas takes for a missing value, among numbers.
+    let is_missing = |text: &str| ["NA", "N/A", "NaN", "nan", "null", "NULL", "None"].contains(&text);
+    let present: LargeStringArray = texts.iter().map(|text| text.filter(|text| !is_missing(text))).collect();
+    if let Ok(integers) = cast(&present, &DataType::Int64) {
         return Column::Integers(integers.to_data().into());
     }
-    match cast(&texts, &DataType::Float64) {
+    // Integers that are too long are names.
+    let is_integer = |text: &str| {
+        let digits = text.trim_start_matches(['-', '+']);
+        digits.len() > 18 && digits.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    if present.iter().flatten().any(is_integer) {
+        return Column::Texts(texts);
+    }
+    match cast(&present, &DataType::Float64) {
         Ok(floats) => Column::Floats(floats.to_data().into()),
         Err(_) => Column::Texts(texts),
     }

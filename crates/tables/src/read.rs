@@ -72,6 +72,7 @@ impl SampleTable {
         schema: &SchemaRef,
         batches: Vec<RecordBatch>,
     ) -> Result<Self, DatasetError> {
+        check_names(name, schema)?;
         Self::of(name, &Found::all(schema), batches, false)
     }
 
@@ -125,18 +126,20 @@ impl SampleTable {
         self.rows == 0
     }
 
-    /// The same with other names of columns. Of two columns with one name, the first one counts.
-    pub(crate) fn renamed(mut self, rename: impl Fn(&str) -> String) -> Self {
-        self.names.iter_mut().for_each(|name| *name = rename(name));
-        self.columns.iter_mut().for_each(|(name, _)| *name = rename(name));
+    /// The same without a prefix of the names of some columns, which come first. Of two columns with
+    /// one name, the first one counts.
+    pub(crate) fn values_first(mut self, prefix: &str) -> Self {
+        self.columns.sort_by_key(|(name, _)| !name.starts_with(prefix));
+        for (name, _) in &mut self.columns {
+            *name = name.strip_prefix(prefix).unwrap_or(name).to_owned();
+        }
+        self.names = self.columns.iter().map(|(name, _)| name.clone()).collect();
         self
     }
 
-    /// The same with a further name of a column: of the first or the last one of its name.
-    pub(crate) fn with_alias(mut self, alias: &str, name: &str, is_first: bool) -> Self {
-        let mut found =
-            self.columns.iter().filter(|(known, _)| known == name).map(|(_, array)| Arc::clone(array));
-        let found = if is_first { found.next() } else { found.next_back() };
+    /// The same with a further name of a column.
+    pub(crate) fn with_alias(mut self, alias: &str, name: &str) -> Self {
+        let found = self.columns.iter().find(|(known, _)| known == name).map(|(_, array)| Arc::clone(array));
         if let Some(array) = found {
             self.names.push(alias.to_owned());
             self.columns.push((alias.to_owned(), array));
@@ -195,16 +198,24 @@ impl Found {
     /// The wanted columns of a file with these.
     fn of(table: &str, schema: &Schema, options: &TableOptions) -> Result<(Self, Vec<usize>), DatasetError> {
         let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
-        let mut seen = HashSet::new();
-        if let Some(twice) = names.iter().find(|name| !seen.insert(name.as_str())) {
-            return Err(invalid(table, format!("two columns have the name {twice:?}; rename one")));
-        }
+        check_names(table, schema)?;
         let paths = path_names(table, &names, options)?;
         let wanted: Option<BTreeSet<String>> = options.wanted(&paths);
         let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         let at: Vec<usize> = (0..names.len()).filter(|at| is_wanted(&names[*at])).collect();
         let read = Arc::new(schema.project(&at).map_err(|error| invalid(table, error))?);
         Ok((Self { names, read }, at))
+    }
+}
+
+/// Refuses two columns of one name.
+fn check_names(table: &str, schema: &Schema) -> Result<(), DatasetError> {
+    let mut seen = HashSet::new();
+    match schema.fields().iter().find(|field| !seen.insert(field.name().as_str())) {
+        Some(twice) => {
+            Err(invalid(table, format!("two columns have the name {:?}; rename one", twice.name())))
+        }
+        None => Ok(()),
     }
 }
 
@@ -259,6 +270,9 @@ fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a [u8], DatasetError> {
 fn csv(name: &str, bytes: &[u8], delimiter: u8, options: &TableOptions) -> Batches {
     let failed = |error: ArrowError| invalid(name, plain(&error));
     let bytes = utf8(name, bytes)?;
+    if let Some(line) = unclosed(bytes, delimiter) {
+        return Err(invalid(name, format!("line {line}: a value begins with a quote and does not end")));
+    }
     let format = arrow_csv::reader::Format::default().with_header(true).with_delimiter(delimiter);
     let (head, _) = format.infer_schema(Cursor::new(bytes), Some(0)).map_err(failed)?;
     let fields = head.fields().iter().map(|field| Field::new(field.name().trim(), DataType::Utf8, true));
@@ -304,9 +318,20 @@ fn json(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
     let bytes = lines(name, utf8(name, bytes)?)?;
     let (schema, _) = arrow_json::reader::infer_json_schema(Cursor::new(&bytes), None).map_err(failed)?;
     let (found, _) = Found::of(name, &schema, options)?;
+    let has_floats = found.read.fields().iter().any(|field| field.data_type() == &DataType::Float64);
+    if has_floats && let Some(number) = long_integer(&bytes) {
+        return Err(invalid(name, format!("the integer {number} is longer than 64 bits; make it a text")));
+    }
     let reader = arrow_json::ReaderBuilder::new(Arc::clone(&found.read)).with_batch_size(ROWS);
     let batches = reader.build(Cursor::new(&bytes)).map_err(failed)?;
     Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+}
+
+/// An integer that would lose digits as a number with a fraction.
+fn long_integer(lines: &[u8]) -> Option<u64> {
+    let records = serde_json::Deserializer::from_slice(lines).into_iter::<serde_json::Value>();
+    let too_long = |value: &serde_json::Value| value.as_u64().filter(|_| value.as_i64().is_none());
+    records.map_while(Result::ok).find_map(|record| record.as_object()?.values().find_map(too_long))
 }
 
 /// The records of a list as lines.
@@ -334,6 +359,25 @@ fn parquet(name: &str, bytes: Bytes, options: &TableOptions) -> Batches {
     Ok((found, batches))
 }
 
+/// The line in which a quoted value begins that does not end.
+fn unclosed(bytes: &[u8], delimiter: u8) -> Option<usize> {
+    let (mut line, mut begun, mut is_start) = (1, None, true);
+    let mut rest = bytes.iter().peekable();
+    while let Some(&byte) = rest.next() {
+        line += usize::from(byte == b'\n');
+        match begun {
+            // Two quotes in a quoted value are one of it.
+            Some(_) if byte == b'"' => begun = if rest.next_if_eq(&&b'"').is_some() { begun } else { None },
+            Some(_) => {}
+            None => {
+                begun = (is_start && byte == b'"').then_some(line);
+                is_start = byte == delimiter || byte == b'\n' || byte == b'\r';
+            }
+        }
+    }
+    begun
+}
+
 fn arrow(name: &str, bytes: &[u8]) -> Batches {
     let failed = |error: ArrowError| invalid(name, error);
     let (schema, batches): (SchemaRef, Result<Vec<_>, ArrowError>) = match bytes.starts_with(b"ARROW1") {
@@ -346,6 +390,7 @@ fn arrow(name: &str, bytes: &[u8]) -> Batches {
             (reader.schema(), reader.collect())
         }
     };
+    check_names(name, &schema)?;
     Ok((Found::all(&schema), batches.map_err(failed)?))
 }
 

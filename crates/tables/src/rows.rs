@@ -64,16 +64,33 @@ impl SampleTable {
             rows = rows.with_label(self.label(label, options, mask.as_ref())?).with_label_column(label);
         }
         for name in self.value_columns(&paths, options) {
+            self.check_value(name, options)?;
             let column =
                 self.column(name, &columns().to_string()).map_err(|error| match options.columns {
                     Some(_) => error,
-                    None => self.invalid(format!("{error}; choose others with {}", columns())),
+                    None => {
+                        DatasetError::new(error.kind(), format!("{error}; choose others with {}", columns()))
+                    }
                 })?;
             rows = rows.with_values(name, column.into_table());
         }
         match mask {
             Some(mask) => rows.filtered(&mask),
             None => Ok(rows),
+        }
+    }
+
+    /// Refuses names of values that stand for something else.
+    fn check_value(&self, name: &str, options: &TableOptions) -> Result<(), DatasetError> {
+        let columns = columns();
+        match name {
+            "" => Err(self.invalid(format!("a column has no name; name it, or choose others with {columns}"))),
+            "label" if options.label.as_deref().is_some_and(|label| label != name) => Err(self.invalid(format!(
+                "the column \"label\" is a value, and {} names another one; rename it, or leave it out with \
+                 {columns}",
+                setting("label")
+            ))),
+            _ => Ok(()),
         }
     }
 

@@ -26,13 +26,10 @@ pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, Data
     // The label has its name in the table, too.
     let label =
         catalog.label_column().filter(|column| !catalog.value_names().iter().any(|name| name == column));
-    let is_class = !catalog.labels().is_empty();
-    let table = table.renamed(|name| match name.strip_prefix(VALUE) {
-        Some(value) => value.to_owned(),
-        None => name.to_owned(),
-    });
+    // A value of a name that the catalog has too is the table's.
+    let table = table.values_first(VALUE);
     let table = match label {
-        Some(column) => table.with_alias(column, "label", is_class),
+        Some(column) => table.with_alias(column, "label"),
         None => table,
     };
     let found = mask(&table, any)?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Result;
-use foreread::dataset::{FormatOptions, IndexOptions, IndexProgress, forget_listing};
+use foreread::dataset::{FormatOptions, Grouping, IndexOptions, IndexProgress, forget_listing};
 use foreread::size::ByteSize;
 use foreread::table::TableSource;
 use foreread::{Catalog, Error, ErrorKind, Format, Loader, Registry};
@@ -52,7 +52,10 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     };
     let began = Instant::now();
     let catalog = match &options.table.table {
-        None if options.table.chooses_samples() => part(options)?,
+        None if options.table.chooses_samples() => {
+            refuse_unused(&index)?;
+            part(options)?
+        }
         None => builder.index(index, tell)?,
         Some(table) => {
             let choices = &mut index.format_options;
@@ -182,6 +185,25 @@ impl IndexReport {
             if shards.requests == 1 { "" } else { "s" },
             ByteSize(shards.bytes_read),
         )
+    }
+}
+
+/// Refuses options that a part of a catalog does not have.
+fn refuse_unused(index: &IndexOptions) -> Result<()> {
+    let given = [
+        ("--include", !index.include.is_empty()),
+        ("--exclude", !index.exclude.is_empty()),
+        ("--classes", index.classes.is_some()),
+        ("--name", index.name.is_some()),
+        ("--path and --group", index.grouping != Grouping::None),
+        ("options of formats", index.format.is_some() || !index.format_options.is_default()),
+    ];
+    match given.into_iter().find(|(_, is_given)| *is_given) {
+        Some((name, _)) => {
+            let message = format!("{name} has no effect on a part of a catalog; leave it out");
+            Err(Error::new(ErrorKind::Usage, message).into())
+        }
+        None => Ok(()),
     }
 }
 

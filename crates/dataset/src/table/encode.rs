@@ -166,11 +166,11 @@ impl TableCatalog<'_> {
         (start, if lengths.is_valid(row) { lengths.value(row) } else { rest })
     }
 
-    /// Rows whose part is not in its file.
+    /// Rows whose part is not in its file, or has no bytes.
     pub(super) fn outside(&self) -> Vec<usize> {
         let is_outside = |row: &usize| {
             let (start, length) = self.extent(*row);
-            start.checked_add(length).is_none_or(|end| end > self.object(*row).size)
+            length == 0 || start.checked_add(length).is_none_or(|end| end > self.object(*row).size)
         };
         if self.rows.parts.is_none() { Vec::new() } else { (0..self.rows.len()).filter(is_outside).collect() }
     }
@@ -190,7 +190,12 @@ impl TableCatalog<'_> {
             Some(TableLabel::Classes(names, numbers)) => (&names[..], Some(numbers)),
             _ => (&[][..], None),
         };
-        rows.values.iter().for_each(|(name, _)| hash_text(&mut hash, 13, name));
+        for (name, column) in &rows.values {
+            hash_text(&mut hash, 13, name);
+            if let TableColumn::Arrays(kind, _) = column {
+                hash_text(&mut hash, 15, &kind.dtype);
+            }
+        }
         rows.fields.iter().for_each(|name| hash_text(&mut hash, 14, name));
         for row in 0..rows.len() {
             let (start, length) = self.extent(row);

@@ -83,7 +83,10 @@ impl Catalog {
         let outside = catalog.outside();
         if !outside.is_empty() {
             let which = rows.named(&outside);
-            return Err(rows.invalid(format!("{} rows end beyond their file: {which}", outside.len())));
+            return Err(rows.invalid(format!(
+                "{} rows end beyond their file, or have no bytes: {which}",
+                outside.len()
+            )));
         }
         if catalog.bytes().is_none() {
             return Err(rows.invalid("its samples are impossibly long together"));

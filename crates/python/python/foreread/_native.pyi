@@ -81,6 +81,8 @@ class Sample:
         """The name of its class: the first directory of its path, or a label that is a text."""
     def values(self) -> list[str]:
         """The names of the values that the catalog has of each sample."""
+    def field_paths(self) -> dict[str, str]:
+        """The names and paths of its files, if it has several. Empty for any other."""
     def __getitem__(self, name: str, /) -> Any:
         """The value of this name, or else the part. Raises KeyError if there is neither."""
     def value(self, name: str) -> Any:
@@ -436,6 +438,9 @@ class Catalog:
     @property
     def field_types(self) -> dict[str, tuple[str, list[int | None]] | None]:
         """NumPy's type and the shape of each field of the first sample, by name. None for a field whose type is unknown."""
+    @property
+    def label_column(self) -> str | None:
+        """The column of a table that has the labels."""
     def field_paths(self, index: int) -> dict[str, str]:
         """The names and paths of a sample's files, if it has several. Empty for any other."""
     @property

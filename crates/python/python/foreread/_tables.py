@@ -36,7 +36,10 @@ def _records(rows: Any) -> bytes:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(f"table: row {number + 1} is {type(row).__name__}, and rows of a list are dicts")
-    return b"".join(json.dumps(_plain(row), allow_nan=False).encode() + b"\n" for row in rows)
+    try:
+        return b"".join(json.dumps(_plain(row), allow_nan=False).encode() + b"\n" for row in rows)
+    except ValueError as error:
+        raise ConfigError(f"table: a row has a number that is infinite, which tables do not have ({error})") from error
 
 
 def table_bytes(table: Any) -> tuple[str, str, bytes]:
@@ -51,6 +54,7 @@ def table_bytes(table: Any) -> tuple[str, str, bytes]:
         return name, "arrow", file.getvalue()
     if module == "pandas":
         _check_names(table.columns)
+        table = table.map(_path) if hasattr(table, "map") else table.applymap(_path)
     try:
         arrow = importlib.import_module("pyarrow")
     except ImportError:
@@ -68,6 +72,11 @@ def table_bytes(table: Any) -> tuple[str, str, bytes]:
     with arrow.ipc.new_stream(sink, made.schema) as writer:
         writer.write_table(made)
     return name, "arrow", sink.getvalue().to_pybytes()
+
+
+def _path(value: Any) -> Any:
+    """A path as a text."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def _oldest() -> Any:

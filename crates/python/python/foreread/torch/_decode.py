@@ -120,11 +120,24 @@ class FileFields:
     """Decodes a sample of several files as a dict by their names: images, arrays, texts, JSON, numbers of classes, else bytes.
     A class, because spawned workers get it pickled."""
 
-    def __init__(self, paths: dict[str, str]) -> None:
-        self._decoders = {name: _of_ending(name, path) for name, path in paths.items()}
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
 
     def __call__(self, sample: Any) -> dict[str, Any]:
-        return {name: decode(sample.field(name)) for name, decode in self._decoders.items()}
+        if not hasattr(sample, "field_paths"):
+            raise ConfigError(
+                "worker processes cannot separate the files of a sample: use foreread.torch.DataLoader, or num_workers=0"
+            )
+        fields = {}
+        for name, path in sample.field_paths().items():
+            try:
+                fields[name] = _of_ending(name, path)(sample.field(name))
+            except ConfigError:
+                raise
+            except Exception as error:
+                error.add_note(f"foreread: in the field {name!r} ({path})")
+                raise
+        return fields
 
 
 def text(data: Any) -> str:
@@ -174,7 +187,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
     if decode not in ("image", "auto") and not isinstance(decode, ImageDecoder):
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
     if decode == "auto" and (files := samples.catalog.field_paths(0)):
-        return FileFields(files)
+        return FileFields(list(files))
     if decode == "auto" and _is_number(kind := samples.catalog.array_type):
         return Tensors(*kind)
     if decode == "auto" and (fields := samples.catalog.field_types) and all(map(_is_number, fields.values())):

@@ -206,6 +206,7 @@ class DataLoader:
         self._columns = self._checked(lambda: _columns(columns, self._native.catalog))
         self._named = columns is not None or isinstance(self._decode, FileFields)
         self._key = "bytes" if self._decode is raw else "image"
+        self._checked(lambda: self._check_names(labels))
         self._images: ImageStage | None = None
         self._on_error = on_error
         self._collate = default_collate if collate_fn is None else collate_fn
@@ -553,6 +554,18 @@ class DataLoader:
             raise
         return item, label
 
+    def _check_names(self, labels: str | None) -> None:
+        """Checks that no two parts of a batch have one name."""
+        if not self._named:
+            return
+        names = list(self._decode.names) if isinstance(self._decode, FileFields) else [self._key]
+        names += (["label"] if self._labelled else []) + self._columns
+        if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+            raise ConfigError(
+                f"two parts of a sample have the name {twice[0]!r}: name fields otherwise (path={{'mask': ...}}), leave labels out by "
+                "foreread.index(classes=[]), or choose other columns="
+            )
+
     def _by_names(self, sample: Sample, item: Any, label: Any) -> dict[str, Any]:
         """A sample as a dict. Missing values are an error, unless a function of the user's makes the batches."""
         named = dict(item) if isinstance(item, dict) else {self._key: _tensor(item)}
@@ -698,7 +711,8 @@ def _columns(names: Sequence[str] | None, catalog: Catalog) -> list[str]:
     """Checks the names of values."""
     if isinstance(names, str):
         raise TypeError(f"columns must be a list of names, not {names!r}")
-    if unknown := [name for name in names or () if name not in catalog.value_names]:
+    known = [*catalog.value_names, *([catalog.label_column] if catalog.label_column else [])]
+    if unknown := [name for name in names or () if name not in known]:
         raise ConfigError(f"columns: samples have no value {unknown[0]!r}, but {', '.join(catalog.value_names) or 'none'}")
     return list(names or ())
 

@@ -112,8 +112,8 @@ impl Catalog {
         parts.iter_mut().for_each(|ids| ids.sort_unstable());
         if let Some(part) = parts.iter().position(Vec::is_empty) {
             return Err(self.refused(format!(
-                "part {} of the split, with a share of {}, has no sample of {} in {groups} groups; choose other \
-                 shares",
+                "part {} of the split, with a share of {}, has no sample of {} in {groups} groups; choose \
+                 other shares",
                 part + 1,
                 shares[part],
                 self.len()

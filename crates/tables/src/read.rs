@@ -126,8 +126,8 @@ impl SampleTable {
         self.rows == 0
     }
 
-    /// The same without a prefix of the names of some columns, which come first. Of two columns with
-    /// one name, the first one counts.
+    /// The same without a prefix of the names of some columns, which come first. Of two columns
+    /// with one name, the first one counts.
     pub(crate) fn values_first(mut self, prefix: &str) -> Self {
         self.columns.sort_by_key(|(name, _)| !name.starts_with(prefix));
         for (name, _) in &mut self.columns {

@@ -84,12 +84,17 @@ impl SampleTable {
     fn check_value(&self, name: &str, options: &TableOptions) -> Result<(), DatasetError> {
         let columns = columns();
         match name {
-            "" => Err(self.invalid(format!("a column has no name; name it, or choose others with {columns}"))),
-            "label" if options.label.as_deref().is_some_and(|label| label != name) => Err(self.invalid(format!(
-                "the column \"label\" is a value, and {} names another one; rename it, or leave it out with \
-                 {columns}",
-                setting("label")
-            ))),
+            "" => {
+                let why = format!("a column has no name; name it, or choose others with {columns}");
+                Err(self.invalid(why))
+            }
+            "label" if options.label.as_deref().is_some_and(|label| label != name) => {
+                Err(self.invalid(format!(
+                    "the column \"label\" is a value, and {} names another one; rename it, or leave it out \
+                 with {columns}",
+                    setting("label")
+                )))
+            }
             _ => Ok(()),
         }
     }

@@ -295,7 +295,8 @@ fn datasets_in_turn_keep_their_copies_while_there_is_room() {
     }
     for dataset in [&one, &other, &one] {
         let report = read(dataset, ALL);
-        assert!(host(&report, "adopted") > 30 && number(&report, "/served") > 70, "{report}");
+        let adopted = host(&report, "adopted");
+        assert!(adopted > 30 && number(&report, "/served") >= 2 * adopted, "{report}");
     }
     // Room for one of them.
     let room = 42 * 8192;

@@ -31,8 +31,8 @@ impl Catalog {
     /// catalog's file.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if the catalog's file is no longer
-    /// readable or was overwritten.
+    /// [`Io`](crate::DatasetErrorKind::Io) or [`Changed`](crate::DatasetErrorKind::Changed) if the
+    /// catalog's file is no longer readable or was overwritten.
     pub fn value(&self, id: SampleId, name: &str) -> Result<Option<SampleValue<'_>>, DatasetError> {
         let Some(column) = self.value_names().iter().position(|known| known == name) else {
             return match self.label_column() == Some(name) {

@@ -140,8 +140,9 @@ impl ListingJournal {
     }
 }
 
-/// Removes the file of [`partial`](crate::IndexOptions::partial), and that of its shards, after a catalog with
-/// their content has been saved. Any other file is kept, and so is one that another process writes.
+/// Removes the file of [`partial`](crate::IndexOptions::partial), and that of its shards, after a
+/// catalog with their content has been saved. Any other file is kept, and so is one that another
+/// process writes.
 pub fn forget_listing(path: &Path) {
     forget(path);
     crate::shard_journal::forget(&crate::shard_journal::next_to(path));

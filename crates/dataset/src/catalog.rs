@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_tier::{FileChange, Object, Span, StorageServer, Version};
+use foreread_tier::{Object, Span, StorageServer};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -28,7 +28,8 @@ use crate::names::{SplitName, compare, refuse};
 use crate::servers;
 use crate::values::ArrayTypes;
 use crate::{
-    DatasetError, DatasetErrorKind, Format, SampleChecksum, file_lists, recognise, replace_file, shared_file,
+    DatasetError, DatasetErrorKind, Format, SampleChecksum, changes, file_lists, recognise, replace_file,
+    shared_file,
 };
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -283,15 +284,7 @@ impl Catalog {
         if let Some(files) = &row.files {
             return self.files_entry(files, row.length).map_err(|fault| self.failed(id, fault));
         }
-        let change = row.changed.zip(self.0.location);
-        let version = match (row.modified, change, row.etag) {
-            (Some(modified), Some((digest, location)), _) => {
-                Some(Version::Written { modified, changed: FileChange::Indexed(digest), location })
-            }
-            (Some(time), None, _) => Some(Version::Modified(time)),
-            (None, _, Some(tag)) => Some(Version::ETag(tag)),
-            (None, _, None) => None,
-        };
+        let version = changes::version(row.modified, row.changed, self.0.location, row.etag);
         let path = match row.object {
             ObjectPath::File(path) => path,
             ObjectPath::IndexedShard(path) => Arc::clone(path),

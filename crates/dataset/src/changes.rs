@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, UInt32Array};
 use arrow_schema::{DataType, Field};
-use foreread_tier::{Object, Version};
+use foreread_tier::{FileChange, Object, Version};
 
 use crate::catalog_file::LOCATION_KEY;
 use crate::catalog_version::{VERSION_CHANGES, VERSION_TABLE};
@@ -19,6 +19,23 @@ use crate::encode::CatalogHeader;
 
 /// The column's name.
 pub(crate) const COLUMN: &str = "changed";
+
+/// The version of a file or an object, from what a catalog has of it. `location` is the directory
+/// of the changes.
+pub(crate) fn version(
+    modified: Option<i64>,
+    change: Option<u32>,
+    location: Option<u32>,
+    tag: Option<Arc<str>>,
+) -> Option<Version> {
+    match (modified, change.zip(location), tag) {
+        (Some(modified), Some((digest, location)), _) => {
+            Some(Version::Written { modified, changed: FileChange::Indexed(digest), location })
+        }
+        (Some(time), None, _) => Some(Version::Modified(time)),
+        (None, _, tag) => tag.map(Version::ETag),
+    }
+}
 
 /// The changes of one listing: the location that they are of. `None` if there are none to keep.
 #[derive(Clone, Copy, Debug)]

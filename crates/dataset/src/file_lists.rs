@@ -4,12 +4,13 @@
 //! list of the files, in JSON, which stays in the catalog's file as paths do: the path, the length
 //! and the version of each. The price: a read parses a hundred bytes of text.
 
-use foreread_formats::MadeRow;
-use foreread_tier::{FileChange, Object, StoredPart, Version};
+use foreread_tier::{Object, StoredPart, Version};
 use foreread_types::Recipe;
 use serde::{Deserialize, Serialize};
 
 use crate::catalog_file::{CatalogFault, corrupt};
+use crate::changes;
+use crate::encode::{etag, modified};
 
 /// The column's name.
 pub(crate) const COLUMN: &str = "files";
@@ -21,13 +22,9 @@ struct ListedFile(String, u64, Option<i64>, Option<u32>, Option<String>);
 /// The text of a list.
 pub(crate) fn text<'a>(objects: impl Iterator<Item = &'a Object>) -> String {
     let file = |object: &Object| {
-        let version = object.version.as_ref();
-        let tag = match version {
-            Some(Version::ETag(tag)) => Some(tag.to_string()),
-            _ => None,
-        };
-        let change = version.and_then(Version::change).map(|(digest, _)| digest);
-        ListedFile(object.path.to_string(), object.size, version.and_then(Version::modified), change, tag)
+        let change = object.version.as_ref().and_then(Version::change).map(|(digest, _)| digest);
+        let tag = etag(object).map(str::to_owned);
+        ListedFile(object.path.to_string(), object.size, modified(object), change, tag)
     };
     let files: Vec<ListedFile> = objects.map(file).collect();
     // Texts and numbers are always JSON.
@@ -39,14 +36,7 @@ pub(crate) fn files(text: &str, location: Option<u32>) -> Result<Vec<Object>, Ca
     let files: Vec<ListedFile> =
         serde_json::from_str(text).map_err(|_| corrupt("the list of a sample's files is damaged"))?;
     let object = |ListedFile(path, size, modified, change, tag): ListedFile| {
-        let version = match (modified, change.zip(location), tag) {
-            (Some(modified), Some((digest, location)), _) => {
-                Some(Version::Written { modified, changed: FileChange::Indexed(digest), location })
-            }
-            (Some(time), None, _) => Some(Version::Modified(time)),
-            (None, _, Some(tag)) => Some(Version::ETag(tag.into())),
-            (None, _, None) => None,
-        };
+        let version = changes::version(modified, change, location, tag.map(Into::into));
         Object { path: path.into(), size, version }
     };
     Ok(files.into_iter().map(object).collect())
@@ -55,11 +45,10 @@ pub(crate) fn files(text: &str, location: Option<u32>) -> Result<Vec<Object>, Ca
 /// The parts of a sample: all bytes of its files. Empty files have none.
 pub(crate) fn parts(files: &[Object]) -> Result<Vec<StoredPart>, CatalogFault> {
     let part = |object: &Object| {
-        let plain = MadeRow::plain(object.size);
         Ok(StoredPart {
             object: Some(object.clone()),
             stored: 0..object.size,
-            recipe: Recipe::new([], plain.decoded).map_err(corrupt)?,
+            recipe: Recipe::new([], object.size).map_err(corrupt)?,
             delivered: 0..object.size,
         })
     };

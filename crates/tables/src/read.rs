@@ -63,19 +63,6 @@ impl SampleTable {
         Self::of(name, &schema, batches, is_untyped)
     }
 
-    /// The table in these batches, which have one schema.
-    ///
-    /// # Errors
-    /// [`DatasetErrorKind::Invalid`] if two columns have one name.
-    pub fn of_batches(
-        name: &str,
-        schema: &SchemaRef,
-        batches: Vec<RecordBatch>,
-    ) -> Result<Self, DatasetError> {
-        check_names(name, schema)?;
-        Self::of(name, &Found::all(schema), batches, false)
-    }
-
     fn of(
         name: &str,
         found: &Found,

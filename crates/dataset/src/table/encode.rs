@@ -186,10 +186,7 @@ impl TableCatalog<'_> {
         let mut hash = Xxh3::new();
         hash.update(b"foreread rows 1\0");
         let rows = self.rows;
-        let (names, classes) = match &rows.label {
-            Some(TableLabel::Classes(names, numbers)) => (&names[..], Some(numbers)),
-            _ => (&[][..], None),
-        };
+        let (names, classes) = rows.classes();
         for (name, column) in &rows.values {
             hash_text(&mut hash, 13, name);
             if let TableColumn::Arrays(kind, _) = column {
@@ -262,12 +259,7 @@ impl TableCatalog<'_> {
     /// The types of arrays, as the catalog's metadata has them.
     fn arrays(&self) -> Option<String> {
         let mut arrays: BTreeMap<&str, &ArrayType> = BTreeMap::new();
-        let label = match &self.rows.label {
-            Some(TableLabel::Values(column)) => Some((LABEL, column)),
-            _ => None,
-        };
-        let values = self.rows.values.iter().map(|(name, column)| (name.as_str(), column));
-        for (name, column) in values.chain(label) {
+        for (name, column) in self.rows.value_columns() {
             if let TableColumn::Arrays(kind, _) = column {
                 arrays.insert(name, kind);
             }
@@ -281,17 +273,10 @@ impl TableCatalog<'_> {
         let has_times = objects.iter().any(|object| modified(object).is_some());
         let has_tags = objects.iter().any(|object| etag(object).is_some());
         let changes = FileChanges::of(objects.iter(), head);
-        let (names, numbers) = match &rows.label {
-            Some(TableLabel::Classes(names, numbers)) => (&names[..], Some(numbers)),
-            _ => (&[][..], None),
-        };
+        let (names, numbers) = rows.classes();
         let classes: ArrayRef = Arc::new(StringArray::from_iter_values(names));
-        let label = match &rows.label {
-            Some(TableLabel::Values(column)) => Some(ValueColumn::of(LABEL, column)),
-            _ => None,
-        };
-        let values = rows.values.iter().map(|(name, column)| ValueColumn::of(name, column));
-        let values: Vec<ValueColumn> = label.into_iter().chain(values).collect();
+        let values: Vec<ValueColumn> =
+            rows.value_columns().map(|(name, column)| ValueColumn::of(name, column)).collect();
         let length = |name| Field::new(name, DataType::UInt64, false);
         let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
         let has_fields = !rows.fields.is_empty();

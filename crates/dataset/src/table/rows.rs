@@ -10,6 +10,7 @@ use arrow_schema::ArrowError;
 use arrow_select::filter::filter;
 
 use crate::classes::listed;
+use crate::values::LABEL;
 use crate::{ArrayType, DatasetError, DatasetErrorKind};
 
 /// The rows of a table: one sample each, in this order.
@@ -245,6 +246,23 @@ impl TableRows {
     /// The paths of each row's files: a column for each field.
     pub(super) fn columns(&self) -> impl Iterator<Item = &LargeStringArray> {
         std::iter::once(&self.paths).chain(&self.more)
+    }
+
+    /// The names of the classes, and each row's class.
+    pub(super) fn classes(&self) -> (&[String], Option<&Int32Array>) {
+        match &self.label {
+            Some(TableLabel::Classes(names, numbers)) => (names, Some(numbers)),
+            _ => (&[], None),
+        }
+    }
+
+    /// The columns of values: labels that are no classes, and the others.
+    pub(super) fn value_columns(&self) -> impl Iterator<Item = (&str, &TableColumn)> {
+        let label = match &self.label {
+            Some(TableLabel::Values(column)) => Some((LABEL, column)),
+            _ => None,
+        };
+        label.into_iter().chain(self.values.iter().map(|(name, column)| (name.as_str(), column)))
     }
 
     /// An error about this table.

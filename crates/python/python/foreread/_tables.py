@@ -54,7 +54,9 @@ def table_bytes(table: Any) -> tuple[str, str, bytes]:
         return name, "arrow", file.getvalue()
     if module == "pandas":
         _check_names(table.columns)
-        table = table.map(_path) if hasattr(table, "map") else table.applymap(_path)
+        # Columns of other types have no paths.
+        objects = [name for name, kind in table.dtypes.items() if kind == object]
+        table = table.assign(**{name: table[name].map(_path) for name in objects})
     try:
         arrow = importlib.import_module("pyarrow")
     except ImportError:
@@ -87,3 +89,5 @@ def _oldest() -> Any:
 def _check_names(columns: Any) -> None:
     if wrong := [column for column in columns if not isinstance(column, str)]:
         raise ConfigError(f"table: the name of a column is a text, and {wrong[0]!r} is none; rename it")
+    if not columns.is_unique:
+        raise ConfigError(f"table: two columns have the name {columns[columns.duplicated()][0]!r}; rename one")

@@ -16,7 +16,7 @@ const FIELDS: &[&str] = &["jpg", "jpeg", "png", "webp", "image"];
 /// let loader = foreread::Loader::builder(path).batch_size(1).epochs(1).start()?;
 /// let batch = loader.batches().next().expect("one batch")?;
 /// let sample = batch.samples().next().expect("one sample");
-/// let image = foreread_cli::image_of(loader.catalog(&batch), sample.id(), &sample.bytes());
+/// let image = foreread_cli::image_of(&loader.catalog(&batch), sample.id(), &sample.bytes());
 /// assert_eq!(image, "...");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -19,7 +19,7 @@ use arrow_ipc::{
 
 use crate::catalog_file::{CatalogFault, corrupt};
 use crate::value_layout::{ValueField, ValueKind, ValueLayout, ValuesLayout};
-use crate::{SampleChecksum, changes, file_lists, made, part_column, select, servers, values};
+use crate::{SampleChecksum, changes, file_lists, made, part_column, servers, values};
 
 /// A column of numbers: the positions of its validity bits (if some value is absent) and its
 /// values.
@@ -62,8 +62,6 @@ pub(crate) struct BatchLayout {
     /// Version 3: the distance of samples, and their number.
     pub(crate) run: Option<(NumberColumn, NumberColumn)>,
     pub(crate) object_size: Option<NumberColumn>,
-    /// Version 8: the number of the sample in its object.
-    pub(crate) number: Option<NumberColumn>,
     pub(crate) label: Option<NumberColumn>,
     pub(crate) modified: Option<NumberColumn>,
     /// Version 5: the digest of the file's last change.
@@ -184,7 +182,6 @@ pub(crate) struct ColumnSet {
     packed: bool,
     /// Whether rows have the size of their object.
     sized: bool,
-    number: bool,
     runs: bool,
     pub(crate) label: Option<i64>,
     pub(crate) object: Option<i64>,
@@ -218,7 +215,6 @@ impl ColumnSet {
         let extent = next("offset", is_length).is_some() && next("length", is_length).is_some();
         let runs = packed && next("stride", is_length).is_some() && next("samples", is_length).is_some();
         let sized = next("object_size", is_length).is_some();
-        let number = packed && next(select::NUMBER, is_length).is_some();
         let label = dictionary(next(values::LABEL, is_dictionary));
         let has_place = if packed { sized } else { label.is_some() && named };
         let modified = next("modified", is_time).is_some();
@@ -256,7 +252,6 @@ impl ColumnSet {
         Ok(Self {
             packed,
             sized,
-            number,
             runs,
             label,
             object,
@@ -478,7 +473,6 @@ pub(crate) fn batch(bytes: &[u8], block: &Block, columns: &ColumnSet) -> Result<
         length: parts.complete(8)?,
         run: columns.runs.then(|| Ok((parts.complete(8)?, parts.complete(8)?))).transpose()?,
         object_size: columns.sized.then(|| parts.complete(8)).transpose()?,
-        number: columns.number.then(|| parts.complete(8)).transpose()?,
         label: columns.label.map(|_| parts.numbers(4)).transpose()?,
         modified: columns.modified.then(|| parts.numbers(8)).transpose()?,
         changed: columns.changed.then(|| parts.numbers(4)).transpose()?,

@@ -20,11 +20,12 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     ARRAYS_KEY, BASE_URL_KEY, CatalogFault, CatalogFile, CatalogRow, FIELD_ARRAYS_KEY, FINGERPRINT_KEY,
-    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, corrupt,
+    FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SAMPLES_KEY, corrupt,
 };
 use crate::encode::hash_text;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare, refuse};
+use crate::select::{ChosenSamples, parse_numbers, rewritten};
 use crate::servers;
 use crate::values::ArrayTypes;
 use crate::{
@@ -58,11 +59,14 @@ pub struct SampleField<'a> {
 /// their shard's path as bytes, then by their position in the shard. A sequential reader of shards
 /// sees the same order. Packed samples have labels if their format has a column of labels. The
 /// class of a WebDataset sample is one of its fields.
+///
+/// A [part](Self::select) of a catalog is a catalog: its samples are numbered `0..len()` as well,
+/// and each has a [number in the whole](Self::number). The [whole](Self::whole) is still there.
 #[derive(Clone, Debug)]
-pub struct Catalog(Arc<CatalogInner>);
+pub struct Catalog(pub(crate) Arc<CatalogInner>, pub(crate) Option<Arc<ChosenSamples>>);
 
 #[derive(Debug)]
-struct CatalogInner {
+pub(crate) struct CatalogInner {
     image: CatalogFile,
     /// The file's name, for messages.
     name: String,
@@ -102,17 +106,32 @@ impl Catalog {
             return Err(DatasetError::new(DatasetErrorKind::NotACatalog, message));
         }
         let image = CatalogFile::open(File::open(path).map_err(failed)?);
-        match image.and_then(|image| CatalogInner::new(image, name.clone())) {
-            Ok(inner) => Ok(Self(Arc::new(inner))),
-            Err(fault) => Err(named_fault(&name, fault)),
-        }
+        image.and_then(|image| Self::of(image, name.clone())).map_err(|fault| named_fault(&name, fault))
     }
 
     /// The catalog in a file with these bytes. `name` is its name in messages. The data lie at
     /// `base_url`.
     pub(crate) fn of_bytes(bytes: Bytes, name: String, base_url: &str) -> Result<Self, DatasetError> {
-        let inner = CatalogInner::of_bytes(bytes, name)?;
-        Ok(Self(Arc::new(CatalogInner { base_url: base_url.to_owned(), ..inner })))
+        let image = CatalogFile::owned(bytes);
+        let made = image.and_then(|image| {
+            let inner = CatalogInner::new(image, name.clone())?;
+            Self::with_part(CatalogInner { base_url: base_url.to_owned(), ..inner })
+        });
+        made.map_err(|fault| named_fault(&name, fault))
+    }
+
+    fn of(image: CatalogFile, name: String) -> Result<Self, CatalogFault> {
+        Self::with_part(CatalogInner::new(image, name)?)
+    }
+
+    /// With the part that the file names, if it is of one. Then the whole is in memory.
+    fn with_part(inner: CatalogInner) -> Result<Self, CatalogFault> {
+        let Some(text) = inner.image.metadata(SAMPLES_KEY) else { return Ok(Self(Arc::new(inner), None)) };
+        let ids = parse_numbers(text, inner.image.samples())
+            .ok_or_else(|| corrupt("the numbers of its samples are damaged"))?;
+        let bytes = rewritten(&inner.image.bytes()?, None).map_err(|error| corrupt(error.to_string()))?;
+        let image = CatalogFile::owned(bytes.into())?;
+        Ok(Self(Arc::new(CatalogInner { image, ..inner }), None).part(ids))
     }
 
     /// The bytes that [`save`](Self::save) would write, for a catalog that is sent instead of
@@ -122,10 +141,16 @@ impl Catalog {
     /// [`DatasetErrorKind::Io`] or [`DatasetErrorKind::Changed`] if its file is no longer readable
     /// or was overwritten.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
-        self.0.image.bytes().map_err(|fault| named_fault(&self.0.name, fault))
+        let bytes = self.0.image.bytes().map_err(|fault| named_fault(&self.0.name, fault))?;
+        let Some(part) = &self.1 else { return Ok(bytes) };
+        let numbers = part.text(self.0.image.samples());
+        rewritten(&bytes, Some(numbers)).map(Bytes::from).map_err(|error| {
+            let message = format!("{}: the catalog cannot be encoded: {error}", self.0.name);
+            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
+        })
     }
 
-    /// The number of bytes that [`to_bytes`](Self::to_bytes) returns.
+    /// The number of bytes that [`to_bytes`](Self::to_bytes) of the [whole](Self::whole) returns.
     pub fn encoded_len(&self) -> u64 {
         self.0.image.length()
     }
@@ -135,7 +160,9 @@ impl Catalog {
     /// # Errors
     /// Those of [`open`](Self::open), except those of reading the file.
     pub fn from_bytes(bytes: impl Into<Bytes>, name: impl Into<String>) -> Result<Self, DatasetError> {
-        CatalogInner::of_bytes(bytes.into(), name.into()).map(|inner| Self(Arc::new(inner)))
+        let name = name.into();
+        let made = CatalogFile::owned(bytes.into()).and_then(|image| Self::of(image, name.clone()));
+        made.map_err(|fault| named_fault(&name, fault))
     }
 
     /// The same catalog with its bytes in memory that other processes can
@@ -145,11 +172,11 @@ impl Catalog {
     /// Those of [`to_bytes`](Self::to_bytes), and [`DatasetErrorKind::Io`] if the system has no
     /// such memory.
     pub fn in_shared_memory(&self) -> Result<Self, DatasetError> {
-        let made = shared_file::create(&self.to_bytes()?).map_err(|error| {
+        let made = shared_file::create(&self.whole().to_bytes()?).map_err(|error| {
             let message = format!("{}: the catalog cannot be shared: {error}", self.0.name);
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         })?;
-        Ok(self.0.with_file(made).unwrap_or_else(|| self.clone()))
+        Ok(self.with_file(made).unwrap_or_else(|| self.clone()))
     }
 
     /// The path of the memory that other processes can share. It is valid as long as this catalog.
@@ -162,7 +189,7 @@ impl Catalog {
     /// cannot open it, if it has another length, or if this catalog is read from a file already.
     pub fn sharing(&self, memory: &Path) -> Option<Self> {
         let file = if self.0.image.file().is_none() { shared_file::open(memory) } else { None };
-        self.0.with_file(file?)
+        self.with_file(file?)
     }
 
     /// Writes the catalog to a file that pandas, polars and DuckDB read as a table (Arrow IPC,
@@ -193,7 +220,7 @@ impl Catalog {
 
     /// The number of samples, at least one.
     pub fn len(&self) -> u64 {
-        self.0.image.samples()
+        self.1.as_ref().map_or_else(|| self.0.image.samples(), |part| part.ids.len() as u64)
     }
 
     /// Always `false`: a catalog has at least one sample.
@@ -203,32 +230,34 @@ impl Catalog {
 
     /// The total length of all samples in bytes.
     pub fn total_bytes(&self) -> u64 {
-        self.0.image.sizes().total()
+        self.sizes().total()
     }
 
     /// The length of each sample. Cheap, because the table is shared.
     pub fn sizes(&self) -> Sizes {
-        self.0.image.sizes().clone()
+        self.1.as_ref().map_or_else(|| self.0.image.sizes(), |part| &part.sizes).clone()
     }
 
     /// The number of bytes of each sample in its object, if some are decoded when they are read.
     /// Cheap, because the table is shared. `None`: those of [`sizes`](Self::sizes).
     pub fn stored_sizes(&self) -> Option<Sizes> {
-        self.0.image.stored_sizes().cloned()
+        self.1.as_ref().map_or_else(|| self.0.image.stored_sizes(), |part| part.stored.as_ref()).cloned()
     }
 
     /// Identifies the data. It covers the path, offset, length, version and label of each sample,
     /// in order. Of a packed sample it also covers the name, fields and checksum. It depends
-    /// neither on the place of the data nor on the process that indexed it.
+    /// neither on the place of the data nor on the process that indexed it. The fingerprint of a
+    /// part covers the numbers of its samples as well.
     pub fn fingerprint(&self) -> Fingerprint {
-        self.0.fingerprint
+        self.1.as_ref().map_or(self.0.fingerprint, |part| part.fingerprint)
     }
 
     /// The key under which caches hold these samples if they are read from an origin whose
     /// [`place`](foreread_tier::OriginTier::place) is `place`. It has 128 bits. They are derived
     /// from the fingerprint and the place, or the user's name for the place. They also cover the
     /// difference between listings that look the same (see
-    /// [`keeps_identity`](Self::keeps_identity)).
+    /// [`keeps_identity`](Self::keeps_identity)). A part has that of the whole, because they share
+    /// caches.
     pub fn identity(&self, place: &str) -> DatasetIdentity {
         let mut hash = Xxh3::new();
         hash.update(b"foreread dataset 1\0");
@@ -344,14 +373,14 @@ impl Catalog {
         };
         Ok(Cow::Owned(match self.key(id)? {
             Some(key) => format!("{shard}/{key}"),
-            None => format!("{shard}/{}", self.0.image.number_in_object(id.0)),
+            None => format!("{shard}/{}", self.0.image.number_in_object(self.number_or_none(id))),
         }))
     }
 
     /// The sample of the file at `path`, relative to the base URL. `None` if there is none, samples
     /// are packed or names cannot be read. A binary search, unless samples have a list's order.
     pub fn find(&self, path: &str) -> Option<SampleId> {
-        if self.0.image.is_ordered() {
+        if self.1.is_some() || self.0.image.is_ordered() {
             let is_it = |id: &u64| match self.row(SampleId(*id)).map(|row| row.object) {
                 Ok(ObjectPath::File(here)) => *here == *path,
                 _ => false,
@@ -380,7 +409,7 @@ impl Catalog {
     /// [`DatasetErrorKind::Changed`] if the catalog's file is no longer readable or was
     /// overwritten.
     pub fn key(&self, id: SampleId) -> Result<Option<Cow<'_, str>>, DatasetError> {
-        self.0.image.key(id.0).map_err(|fault| self.failed(id, fault))
+        self.0.image.key(self.number_or_none(id)).map_err(|fault| self.failed(id, fault))
     }
 
     /// The fields of a WebDataset sample, in their order. Empty for other formats.
@@ -391,20 +420,20 @@ impl Catalog {
         if id.0 >= self.len() {
             return Err(self.out_of_range(id));
         }
-        let fields = self.0.image.fields(id.0).into_iter().flatten();
+        let fields = self.0.image.fields(self.number_or_none(id)).into_iter().flatten();
         Ok(fields.map(|(name, range)| SampleField { name, range }).collect())
     }
 
     /// The bytes of the field `name` within a WebDataset sample. `None` if it has no such field.
     /// Cheaper than [`fields`](Self::fields).
     pub fn field(&self, id: SampleId, name: &str) -> Option<Range<u64>> {
-        self.0.image.fields(id.0)?.find(|field| field.0 == name).map(|(_, range)| range)
+        self.0.image.fields(self.number_or_none(id))?.find(|field| field.0 == name).map(|(_, range)| range)
     }
 
     /// The checksum of a sample's bytes, if its format has one (TFRecord, zip). Catalogs of earlier
     /// versions have none of zip archives.
     pub fn checksum(&self, id: SampleId) -> Option<SampleChecksum> {
-        let sum = self.0.image.crc32c(id.0)?;
+        let sum = self.0.image.crc32c(self.number_or_none(id))?;
         Some(match self.format() {
             Format::Zip => SampleChecksum::Crc32(sum),
             _ => SampleChecksum::Crc32c(sum),
@@ -419,7 +448,7 @@ impl Catalog {
 
     /// A sample's value in the column of servers.
     pub(crate) fn server_value(&self, id: SampleId) -> Option<u32> {
-        self.0.image.server(id.0)
+        self.0.image.server(self.number_or_none(id))
     }
 
     /// Whether a sample was released to an archive when the dataset was indexed.
@@ -429,7 +458,8 @@ impl Catalog {
 
     /// The number of objects: the samples, or their shards.
     pub fn objects(&self) -> u64 {
-        self.0.image.objects()
+        // Of a part, at most.
+        self.0.image.objects().min(self.len())
     }
 
     /// Whether the catalog names the servers of samples.
@@ -448,7 +478,7 @@ impl Catalog {
     }
 
     fn row(&self, id: SampleId) -> Result<CatalogRow<'_>, DatasetError> {
-        let row = self.0.image.row(id.0).ok_or_else(|| self.out_of_range(id))?;
+        let row = self.0.image.row(self.number_or_none(id)).ok_or_else(|| self.out_of_range(id))?;
         let row = row.map_err(|fault| self.failed(id, fault))?;
         match refuse(&row.object) {
             None => Ok(row),
@@ -459,19 +489,9 @@ impl Catalog {
         }
     }
 
-    /// The batch and the row of a sample in the catalog's file.
-    pub(crate) fn file_row(&self, id: SampleId) -> (usize, usize) {
-        self.0.image.file_row(id.0)
-    }
-
-    /// The first byte of a sample in its object.
-    pub(crate) fn offset(&self, id: SampleId) -> u64 {
-        self.0.image.offset(id.0)
-    }
-
-    /// The number of a packed sample in its object.
-    pub(crate) fn number_in_object(&self, id: SampleId) -> u64 {
-        self.0.image.number_in_object(id.0)
+    /// The same with its bytes in a file. `None` if that has another length.
+    fn with_file(&self, file: File) -> Option<Self> {
+        Some(Self(Arc::new(self.0.with_file(file)?), self.1.clone()))
     }
 
     pub(crate) fn out_of_range(&self, id: SampleId) -> DatasetError {
@@ -489,15 +509,10 @@ impl Catalog {
 }
 
 impl CatalogInner {
-    fn of_bytes(bytes: Bytes, name: String) -> Result<Self, DatasetError> {
-        let inner = CatalogFile::owned(bytes).and_then(|image| Self::new(image, name.clone()));
-        inner.map_err(|fault| named_fault(&name, fault))
-    }
-
     /// The same with its bytes in a file. `None` if that has another length.
-    fn with_file(&self, file: File) -> Option<Catalog> {
+    fn with_file(&self, file: File) -> Option<Self> {
         let Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays } = self;
-        Some(Catalog(Arc::new(Self {
+        Some(Self {
             image: image.with_file(file)?,
             name: name.clone(),
             base_url: base_url.clone(),
@@ -507,7 +522,7 @@ impl CatalogInner {
             format: *format,
             fingerprint: *fingerprint,
             arrays: arrays.clone(),
-        })))
+        })
     }
 
     /// Reads the metadata.

@@ -60,6 +60,8 @@ pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
 pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
+/// The numbers of the samples of a part. See [`select`](crate::select).
+pub(crate) const SAMPLES_KEY: &str = "foreread.samples";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
 pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
 /// Replaces the checksum's digits while it is computed.
@@ -374,31 +376,9 @@ impl CatalogFile {
         }))
     }
 
-    /// The batch and the row of a sample in the file.
-    pub(crate) fn file_row(&self, sample: u64) -> (usize, usize) {
-        let ends = &self.parts.run_ends;
-        let row = if ends.is_empty() { sample } else { ends.partition_point(|end| *end <= sample) as u64 };
-        let rows = self.parts.rows_per_batch;
-        ((row / rows) as usize, (row % rows) as usize)
-    }
-
-    /// The first byte of a sample in its object.
-    pub(crate) fn offset(&self, sample: u64) -> u64 {
-        let place = self.find_in_run(sample).and_then(|(batch, row, in_run)| {
-            let stride = batch.stride.as_ref().map_or(0, |stride| stride.get(row));
-            Some(batch.offset.as_ref()?.get(row) + in_run * stride)
-        });
-        place.unwrap_or(0)
-    }
-
     /// The number of a sample in its object: as stored in parts of a dataset, else the number of
     /// rows before it that belong to the same object.
     pub(crate) fn number_in_object(&self, row: u64) -> u64 {
-        if let Some((batch, row)) = self.find(row)
-            && let Some(numbers) = &batch.number
-        {
-            return numbers.get(row);
-        }
         let object = |row: u64| {
             let (batch, row) = self.find(row)?;
             Some(batch.object.as_ref()?.get(row))

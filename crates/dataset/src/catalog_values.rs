@@ -18,7 +18,7 @@ impl Catalog {
 
     /// The position of a sample's label in [`labels`](Self::labels).
     pub fn label_index(&self, id: SampleId) -> Option<u32> {
-        self.image().label(id.0)
+        self.image().label(self.number_or_none(id))
     }
 
     /// The names of the values that samples have, beyond a [`label`](Self::label) that is a text.
@@ -40,7 +40,7 @@ impl Catalog {
                 false => Ok(None),
             };
         };
-        let stored = self.image().value(id.0, column).map_err(|fault| self.failed(id, fault))?;
+        let stored = self.image().value(self.number_or_none(id), column).map_err(|fault| self.failed(id, fault))?;
         let typed = |stored| {
             Some(match stored {
                 StoredValue::Integer(value) => SampleValue::Integer(value),

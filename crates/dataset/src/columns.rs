@@ -295,8 +295,6 @@ pub(crate) struct BatchColumns {
     pub(crate) key: Option<TextRows>,
     pub(crate) object: Option<PackedIntegers>,
     pub(crate) object_size: Option<PackedIntegers>,
-    /// The numbers of samples in their objects, if rows do not show them.
-    pub(crate) number: Option<PackedIntegers>,
     /// The offsets of samples. Whole files have none.
     pub(crate) offset: Option<PackedIntegers>,
     /// The distances of samples, if rows are runs.
@@ -458,11 +456,6 @@ impl BatchDecoder {
             key: texts(&batch.key)?,
             object,
             object_size,
-            number: batch
-                .number
-                .as_ref()
-                .map(|numbers| Ok(PackedIntegers::of(&wide(numbers)?)))
-                .transpose()?,
             offset,
             stride,
             label: known(&batch.label, &self.tables.labels, "has an unknown label")?,

@@ -1,33 +1,93 @@
-//! A part of a dataset: some samples of a catalog, as a catalog.
+//! A part of a dataset: chosen samples of a catalog, as a catalog.
 //!
-//! The rows of the catalog's file are copied, with all their columns. So labels keep the numbers of
-//! their classes, and a part of a part is a part. Rows that stand for many samples (windows of
-//! tokens) become a row for each. The price: the file of the whole catalog is in memory while a
-//! part is made, and each part has caches of its own.
+//! A part has the whole catalog and the numbers of its samples in it. So labels keep the numbers of
+//! their classes, and a part of a part is a part. Above all, a sample has one number in every part,
+//! and caches of the whole serve all its parts: for training and validation, for the folds of a
+//! cross-validation. In a file, the numbers are text in the metadata. The price: the file and the
+//! memory of a small part are those of the whole.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::io::Cursor;
 use std::sync::Arc;
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int32Type;
-use arrow_array::{Array, ArrayRef, DictionaryArray, RecordBatch, UInt64Array};
+use arrow_array::RecordBatch;
 use arrow_ipc::reader::FileReader;
-use arrow_schema::{ArrowError, DataType, Field, Schema};
-use arrow_select::interleave::interleave;
-use foreread_types::{Fingerprint, SampleId};
+use arrow_schema::{ArrowError, Schema};
+use foreread_types::{Fingerprint, SampleId, Sizes};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::catalog_file::{FINGERPRINT_KEY, ORDERED_KEY, VERSION_KEY};
+use crate::catalog_file::{SAMPLES_KEY, VERSION_KEY};
 use crate::catalog_version::VERSION_TABLE;
-use crate::encode::{ROWS, begin_with, finish};
+use crate::encode::{begin_with, finish};
 use crate::{Catalog, DatasetError, DatasetErrorKind};
 
-/// The column with the number of each sample in its shard. Rows of a part do not show it.
-pub(crate) const NUMBER: &str = "number";
+/// The samples of a part.
+#[derive(Debug)]
+pub(crate) struct ChosenSamples {
+    /// Their numbers in the whole catalog.
+    pub(crate) ids: Arc<[u64]>,
+    pub(crate) sizes: Sizes,
+    pub(crate) stored: Option<Sizes>,
+    pub(crate) fingerprint: Fingerprint,
+}
 
-/// Columns of rows that stand for many samples.
-const OF_RUNS: [&str; 2] = ["stride", "samples"];
+impl ChosenSamples {
+    /// The numbers as text: single ones and ranges (`0-4,7,9-12`).
+    pub(crate) fn text(&self, population: u64) -> String {
+        let mut text = String::new();
+        // A reader accepts ranges of as many samples as the whole has, so that a short text cannot
+        // fill its memory.
+        let has_ranges = self.ids.len() as u64 <= population;
+        let mut rest = &self.ids[..];
+        while let Some((&first, _)) = rest.split_first() {
+            let run = (first..).zip(rest).take_while(|(next, id)| next == *id).count();
+            let run = if has_ranges { run } else { 1 };
+            let comma = if text.is_empty() { "" } else { "," };
+            // Writing to a string does not fail.
+            let _ = match run {
+                1 => write!(text, "{comma}{first}"),
+                _ => write!(text, "{comma}{first}-{}", first + run as u64 - 1),
+            };
+            rest = &rest[run..];
+        }
+        text
+    }
+}
+
+/// The numbers in a text, if all are below `population` and there is at least one.
+pub(crate) fn parse_numbers(text: &str, population: u64) -> Option<Vec<u64>> {
+    let most = population.max(text.len() as u64);
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+        if first > last || last >= population || last - first >= most - ids.len() as u64 {
+            return None;
+        }
+        ids.extend(first..=last);
+    }
+    Some(ids)
+}
+
+/// A catalog file of the same samples, which names the numbers of a part, or none.
+pub(crate) fn rewritten(bytes: &[u8], numbers: Option<String>) -> Result<Vec<u8>, ArrowError> {
+    let reader = FileReader::try_new(Cursor::new(bytes), None)?;
+    let schema = reader.schema();
+    let mut metadata: HashMap<String, String> = schema.metadata().clone().into();
+    metadata.remove(SAMPLES_KEY);
+    if let Some(numbers) = numbers {
+        metadata.insert(SAMPLES_KEY.to_owned(), numbers);
+        // Earlier versions would read the whole.
+        metadata.insert(VERSION_KEY.to_owned(), VERSION_TABLE.to_owned());
+    }
+    let new = Arc::new(Schema::new(schema.fields().clone()).with_metadata(metadata));
+    let mut writer = begin_with(&new)?;
+    for batch in reader {
+        writer.write(&RecordBatch::try_new(Arc::clone(&new), batch?.columns().to_vec())?)?;
+    }
+    finish(writer)
+}
 
 impl Catalog {
     /// The catalog of these samples, in this order. Classes keep their numbers. A sample may occur
@@ -35,84 +95,84 @@ impl Catalog {
     ///
     /// # Errors
     /// [`DatasetErrorKind::OutOfRange`] for an unknown sample, [`DatasetErrorKind::Empty`] without
-    /// samples, and those of [`to_bytes`](Self::to_bytes).
+    /// samples.
     pub fn select(&self, ids: &[u64]) -> Result<Self, DatasetError> {
-        let base = self.base_url();
         if ids.is_empty() {
-            let message = format!("{base}: the selection has no samples");
+            let message = format!("{}: the selection has no samples", self.base_url());
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
-        if let Some(unknown) = ids.iter().find(|id| **id >= self.len()) {
-            return Err(self.out_of_range(SampleId(*unknown)));
-        }
-        let selected = self.selected(ids, &self.to_bytes()?).map_err(|error| {
-            let message = format!("{base}: the selection cannot be made: {error}");
-            DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
-        })?;
-        Self::from_bytes(selected, format!("a part of the catalog of {base}"))
+        let number = |id: &u64| self.number(SampleId(*id)).ok_or_else(|| self.out_of_range(SampleId(*id)));
+        let ids = ids.iter().map(number).collect::<Result<Vec<u64>, _>>()?;
+        Ok(self.whole().part(ids))
     }
 
-    /// Identifies the samples of a part, in their order.
-    fn fingerprint_of(&self, ids: &[u64]) -> Fingerprint {
+    /// The part of a whole catalog with these numbers, which are in range.
+    pub(crate) fn part(&self, ids: Vec<u64>) -> Self {
+        let of = |sizes: &Sizes| {
+            Sizes::table(&ids.iter().map(|id| sizes.bytes(SampleId(*id))).collect::<Vec<u64>>())
+        };
+        let (sizes, stored) = (of(&self.sizes()), self.stored_sizes().as_ref().map(of));
         let mut hash = Xxh3::new();
         hash.update(b"foreread part 1\0");
         hash.update(&self.fingerprint().0.to_le_bytes());
         ids.iter().for_each(|id| hash.update(&id.to_le_bytes()));
-        Fingerprint(hash.digest128())
+        let fingerprint = Fingerprint(hash.digest128());
+        Self(Arc::clone(&self.0), Some(Arc::new(ChosenSamples { ids: ids.into(), sizes, stored, fingerprint })))
     }
 
-    /// The bytes of a catalog file of these samples, from the bytes of this one's.
-    fn selected(&self, ids: &[u64], bytes: &[u8]) -> Result<Vec<u8>, ArrowError> {
-        let reader = FileReader::try_new(Cursor::new(bytes), None)?;
-        let schema = reader.schema();
-        let batches = reader.collect::<Result<Vec<_>, _>>()?;
-        let named = |name: &str| schema.fields().iter().position(|field| field.name() == name);
-        let columns: Vec<usize> = (0..schema.fields().len())
-            .filter(|at| !OF_RUNS.contains(&schema.field(*at).name().as_str()))
-            .collect();
-        let mut fields: Vec<Field> = columns.iter().map(|at| schema.field(*at).clone()).collect();
-        // Its place is after the size of the shard.
-        let has_numbers = self.format().is_packed() && named("key").is_none() && named(NUMBER).is_none();
-        let place = fields.iter().position(|field| field.name() == "object_size").filter(|_| has_numbers);
-        if let Some(at) = place {
-            fields.insert(at + 1, Field::new(NUMBER, DataType::UInt64, false));
+    /// All samples of the catalog that this one is a [part](Self::select) of. Itself, if it is none.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self(Arc::clone(&self.0), None)
+    }
+
+    /// The number of a sample in the [whole](Self::whole) catalog. `None` if there is no such sample.
+    pub fn number(&self, id: SampleId) -> Option<u64> {
+        match &self.1 {
+            None => (id.0 < self.len()).then_some(id.0),
+            Some(part) => part.ids.get(usize::try_from(id.0).ok()?).copied(),
         }
-        let mut metadata: HashMap<String, String> = schema.metadata().clone().into();
-        metadata.insert(VERSION_KEY.to_owned(), VERSION_TABLE.to_owned());
-        metadata.insert(ORDERED_KEY.to_owned(), "1".to_owned());
-        metadata.insert(FINGERPRINT_KEY.to_owned(), self.fingerprint_of(ids).to_string());
-        let new = Arc::new(Schema::new(fields).with_metadata(metadata));
-        let mut writer = begin_with(&new)?;
-        for some in ids.chunks(ROWS) {
-            let rows: Vec<(usize, usize)> = some.iter().map(|id| self.file_row(SampleId(*id))).collect();
-            let wide = |number: &dyn Fn(SampleId) -> u64| -> ArrayRef {
-                Arc::new(UInt64Array::from_iter_values(some.iter().map(|id| number(SampleId(*id)))))
-            };
-            let taken = columns.iter().map(|at| match schema.field(*at).name().as_str() {
-                "offset" => Ok(wide(&|id| self.offset(id))),
-                _ => taken(&batches, *at, &rows),
-            });
-            let mut taken = taken.collect::<Result<Vec<_>, _>>()?;
-            if let Some(at) = place {
-                taken.insert(at + 1, wide(&|id| self.number_in_object(id)));
-            }
-            writer.write(&RecordBatch::try_new(Arc::clone(&new), taken)?)?;
-        }
-        finish(writer)
+    }
+
+    /// The numbers of all samples in the whole catalog, if this is a part.
+    pub fn numbers(&self) -> Option<&Arc<[u64]>> {
+        self.1.as_ref().map(|part| &part.ids)
+    }
+
+    /// [`number`](Self::number), or one that no sample has.
+    pub(crate) fn number_or_none(&self, id: SampleId) -> u64 {
+        self.number(id).unwrap_or(u64::MAX)
     }
 }
 
-/// The values of a column in these rows: numbers of batches, and of rows in them.
-fn taken(batches: &[RecordBatch], at: usize, rows: &[(usize, usize)]) -> Result<ArrayRef, ArrowError> {
-    let columns = || batches.iter().map(|batch| batch.column(at));
-    let texts = columns().find_map(|column| column.as_dictionary_opt::<Int32Type>());
-    let Some(texts) = texts.map(DictionaryArray::values) else {
-        return interleave(&columns().map(AsRef::as_ref).collect::<Vec<&dyn Array>>(), rows);
-    };
-    // All batches of a file share the texts.
-    let numbers: Vec<&dyn Array> =
-        columns().map(|column| column.as_dictionary::<Int32Type>().keys() as &dyn Array).collect();
-    let numbers = interleave(&numbers, rows)?;
-    let numbers = numbers.as_primitive::<Int32Type>().clone();
-    Ok(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(texts))?))
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn part(ids: &[u64]) -> ChosenSamples {
+        let (sizes, fingerprint) = (Sizes::uniform(0, 0), Fingerprint(0));
+        ChosenSamples { ids: ids.into(), sizes, stored: None, fingerprint }
+    }
+
+    #[test]
+    fn numbers_are_ranges_where_they_follow_each_other() {
+        assert_eq!(part(&[0, 1, 2, 3, 4, 7, 9, 10]).text(20), "0-4,7,9-10");
+        assert_eq!(part(&[0, 1, 0, 1]).text(2), "0,1,0,1");
+    }
+
+    #[test]
+    fn damaged_numbers_are_refused() {
+        for text in ["", "x", "3-1", "0-9,10", "-", "1-", "0,,1", "0-9,0-9", "18446744073709551615"] {
+            assert_eq!(parse_numbers(text, 10), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn text_of_numbers_is_read_back(ids in prop::collection::vec(0u64..50, 1..120)) {
+            prop_assert_eq!(parse_numbers(&part(&ids).text(50), 50), Some(ids));
+        }
+    }
 }

@@ -203,6 +203,9 @@ pub struct Config {
     pub format: Option<Format>,
     /// The trainer's computation time per batch, for predicted times only. Zero: unknown.
     pub(crate) compute: Duration,
+    /// The numbers of the samples that passes read, by dataset, where the targets are parts of
+    /// catalogs.
+    pub(crate) chosen: Vec<Option<Arc<[u64]>>>,
     /// The agent of the node, whose cache replaces this run's own. Without the feature `agent`
     /// there is none.
     pub agent: AgentChoice,
@@ -249,6 +252,7 @@ impl Default for Config {
             validate_storage_options: StorageOptions::default(),
             calibration: None,
             compute: Duration::ZERO,
+            chosen: Vec::new(),
             on_error: OnError::Fail,
             validate: None,
             format: None,
@@ -333,6 +337,11 @@ impl Config {
         }
         let launched = self.machine.on_node();
         NodeRank::of(self.node_rank.or(Some(launched.rank)), self.node_ranks.or(Some(launched.ranks)))
+    }
+
+    /// The numbers of the samples that passes over a dataset read. `None` for all.
+    pub(crate) fn chosen(&self, dataset: usize) -> Option<&Arc<[u64]>> {
+        self.chosen.get(dataset)?.as_ref()
     }
 
     /// [`check`](Self::check) with the configuration as its result.

@@ -85,6 +85,7 @@ impl Ready {
         let Prepared {
             planned,
             opened,
+            named: catalogs,
             caches,
             disk,
             shared,
@@ -96,7 +97,6 @@ impl Ready {
             node_host,
         } = prepared;
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
-        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         // The limit of the training data. The validation data have the same, or the same store.
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
         for (level, (_, cache)) in plan.levels().iter().zip(&caches) {
@@ -500,9 +500,10 @@ impl Loader {
         self.inner.plan()
     }
 
-    /// The catalog of a batch's samples, with their names and labels.
-    pub fn catalog(&self, batch: &Batch) -> &Catalog {
-        &self.catalogs[batch.dataset().0 as usize]
+    /// The catalog of a batch's samples, with their names and labels. It is the whole one, where the
+    /// dataset is a part of a catalog.
+    pub fn catalog(&self, batch: &Batch) -> Catalog {
+        self.catalogs[batch.dataset().0 as usize].whole()
     }
 
     /// The datasets' catalogs: training first, then validation if there is one.

@@ -151,6 +151,16 @@ pub(crate) struct OpenDataset {
     pub(crate) limit: Option<Limit>,
 }
 
+/// Separates the orders of these datasets from their bytes: catalogs become whole ones, whose
+/// numbers caches use, and the settings get the samples of parts. Returns the catalogs as they
+/// were.
+pub(crate) fn widen(opened: &mut [OpenDataset], config: &mut Config) -> Vec<Catalog> {
+    let named: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+    config.chosen = named.iter().map(|catalog| catalog.numbers().cloned()).collect();
+    opened.iter_mut().for_each(|dataset| dataset.catalog = dataset.catalog.whole());
+    named
+}
+
 impl OpenDataset {
     /// Warns about caches on disks that later runs will not find, because this listing has no
     /// stable identity.

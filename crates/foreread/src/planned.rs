@@ -7,7 +7,8 @@ use std::time::Duration;
 use foreread_loader::BlockTable;
 use foreread_memory::MemoryTier;
 use foreread_oracle::{
-    Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Torch,
+    Feistel, OracleError, Phase, PhaseKind, Position, Run, Sampler, Schedule, Sequential, Shuffle, Subset,
+    Torch,
 };
 #[cfg(feature = "peer")]
 use foreread_planner::ClusterPlan;
@@ -16,7 +17,7 @@ use foreread_planner::{
     plan_to_keep, predict,
 };
 use foreread_tier::CacheTier;
-use foreread_types::{DatasetId, Rank, Sizes};
+use foreread_types::{DatasetId, Rank, SampleId, Sizes};
 use serde::Serialize;
 
 use crate::cluster;
@@ -228,7 +229,7 @@ impl Planned {
         let tier = whole.stores.get(store).map_or(0, |own| cluster::memory_of(&own.levels));
         let kept = memory.tier().saturating_sub(tier);
         let units = place.units().map(|facts| {
-            let cached = plan.is_in_blocks() && owns_nearly_all(&plan, sizes);
+            let cached = plan.is_in_blocks() && owns_nearly_all(&plan, &config, sizes);
             UnitPlan::new(facts, kept, config.look_ahead, cached)
         });
         let floor = match &place.stored {
@@ -429,7 +430,7 @@ fn counted(config: &Config, sizes: &[Sizes], run: &Run) -> Result<Run> {
     if config.epochs < Config::MAX_EPOCHS {
         return Ok(run.clone());
     }
-    let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add).max(1);
+    let samples = read_by(config, sizes).map(|(samples, _)| samples).fold(0, u64::saturating_add).max(1);
     let epochs = (ENDLESS_MAX_USES / samples).clamp(ENDLESS_MIN_EPOCHS, ENDLESS_MAX_EPOCHS);
     let start = run.start();
     let until =
@@ -449,10 +450,21 @@ pub(crate) fn memory_of(config: &Config, sizes: &[Sizes], place: &RunEnvironment
         Memory::Auto => None,
     };
     let footprint = MemoryTier::new(0).footprint();
-    let data = sizes.iter().map(|sizes| footprint.most(sizes.len(), sizes.total()));
+    let data = read_by(config, sizes).map(|(samples, bytes)| footprint.most(samples, bytes));
     let data = data.fold(0, u64::saturating_add);
     // No run prefetches more than its data.
     config.machine.grant(ranks, MemoryNeed { fixed, data, look_ahead: config.look_ahead.min(data) })
+}
+
+/// The samples of each dataset that a pass reads, and their bytes.
+fn read_by(config: &Config, sizes: &[Sizes]) -> impl Iterator<Item = (u64, u64)> {
+    sizes.iter().enumerate().map(|(dataset, sizes)| match config.chosen(dataset) {
+        None => (sizes.len(), sizes.total()),
+        Some(ids) => {
+            let bytes = ids.iter().map(|id| sizes.bytes(SampleId(*id)));
+            (ids.len() as u64, bytes.fold(0, u64::saturating_add))
+        }
+    })
 }
 
 pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
@@ -462,10 +474,17 @@ pub(crate) fn schedule(config: &Config, sizes: &[Sizes]) -> Result<Schedule> {
             0 => (PhaseKind::Train, config.sampler),
             _ => (PhaseKind::Validation, SamplerKind::Sequential),
         };
+        let sampler: Arc<dyn Sampler> = match config.chosen(dataset) {
+            None => sampler(order, sizes.len(), config.seed)?,
+            Some(ids) => {
+                let inner = sampler(order, ids.len() as u64, config.seed)?;
+                Arc::new(Subset::new(sizes.len(), Arc::clone(ids), inner)?)
+            }
+        };
         phases.push(Phase {
             kind,
             dataset: DatasetId(dataset as u32),
-            sampler: sampler(order, sizes.len(), config.seed)?,
+            sampler,
             batch_size: Some(config.batch_size),
             // Every validation sample counts, regardless of `drop_last` for training.
             drop_last: kind == PhaseKind::Train && config.drop_last,
@@ -492,9 +511,9 @@ fn held(plan: Plan, config: &Config, sizes: &[Sizes], run: &Run, cluster: &Clust
 
 /// Whether nine of ten samples have an owner.
 #[cfg(feature = "peer")]
-fn owns_nearly_all(plan: &ClusterPlan, sizes: &[Sizes]) -> bool {
+fn owns_nearly_all(plan: &ClusterPlan, config: &Config, sizes: &[Sizes]) -> bool {
     let owned = plan.stores().iter().map(|store| store.owned.samples).fold(0, u64::saturating_add);
-    let samples = sizes.iter().map(Sizes::len).fold(0, u64::saturating_add);
+    let samples = read_by(config, sizes).map(|(samples, _)| samples).fold(0, u64::saturating_add);
     owned >= samples - samples / 10
 }
 

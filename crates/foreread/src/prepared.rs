@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::group_member::GroupMember;
 use crate::memory::Grant;
 use crate::node_host::HostedStore;
-use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment};
 use crate::registry::Registry;
 use crate::released::{self, ReleasedFiles};
@@ -34,7 +34,10 @@ use crate::units::UnitPlan;
 #[derive(Debug)]
 pub struct Prepared {
     pub(crate) planned: Planned,
+    /// With whole catalogs.
     pub(crate) opened: Vec<OpenDataset>,
+    /// The catalogs that the targets name, which may be parts.
+    pub(crate) named: Vec<Catalog>,
     pub(crate) caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     pub(crate) disk: Option<Disk>,
     pub(crate) shared: OriginPolicy,
@@ -81,13 +84,14 @@ impl Prepared {
         if let Some(validation) = config.validation() {
             opened.push(open(&validation, format, registry, context, &shared, &mut progress).await?);
         }
-        let sizes: Vec<Sizes> = opened.iter().map(|dataset| dataset.catalog.sizes()).collect();
         let kernel_cached = opened.iter().all(|dataset| dataset.origin.profile().kernel_cached);
-        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
         opened.iter().for_each(|dataset| dataset.warn_of_lost_caches(&config));
         let options = shared.options(&targets.storage);
         let released = released::check(&opened, &config, registry, &options, context).await?;
         let (mut config, mut agent) = (config, None);
+        let named = widen(&mut opened, &mut config);
+        let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
+        let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         if !config.plan_only {
             let storage = [&targets.storage, &config.validate_storage_options.clone()];
             agent = attach(&mut opened, &mut config, storage, false, context).await?;
@@ -116,13 +120,14 @@ impl Prepared {
         // A plan for many millions of samples takes long, and the runtime's threads have reads to
         // drive.
         let planning = context.runtime.spawn_blocking({
+            let named = named.clone();
             move || {
                 let config = server_speeds::recent(config);
                 let of_run = config.clone();
                 let servers = server_speeds::servers(&config, &catalogs);
                 let place = RunEnvironment { servers, ..place };
                 let start = |schedule: &_| {
-                    resume.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
+                    resume.map(|state| state.position(&of_run, &named, schedule)).transpose()
                 };
                 Planned::resumed(config, &sizes, place, start)
             }
@@ -133,7 +138,20 @@ impl Prepared {
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));
         let (group, node_host) = (None, None);
-        Ok(Self { blocks, caches, disk, planned, opened, shared, released, group, buffers, agent, node_host })
+        Ok(Self {
+            blocks,
+            caches,
+            disk,
+            planned,
+            opened,
+            named,
+            shared,
+            released,
+            group,
+            buffers,
+            agent,
+            node_host,
+        })
     }
 
     /// The blocks of the training data's shards that the first epoch reads, if any.
@@ -166,7 +184,7 @@ impl Prepared {
 
     /// The datasets' catalogs: training first, then validation if set.
     pub fn catalogs(&self) -> impl ExactSizeIterator<Item = &Catalog> {
-        self.opened.iter().map(|dataset| &dataset.catalog)
+        self.named.iter()
     }
 }
 

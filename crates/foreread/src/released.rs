@@ -77,8 +77,8 @@ async fn check_one(
         let mut seen = BTreeSet::new();
         for id in (0..catalog.len()).map(SampleId).filter(|id| catalog.is_released(*id)) {
             let object = catalog.entry(id)?.object;
-            if seen.insert(Arc::clone(&object.path)) {
-                files.insert(id, object);
+            if let Some(number) = catalog.number(id).filter(|_| seen.insert(Arc::clone(&object.path))) {
+                files.insert(SampleId(number), object);
             }
         }
         Ok::<_, foreread_dataset::DatasetError>(files)

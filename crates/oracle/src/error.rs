@@ -43,6 +43,7 @@ impl OracleError {
             | OracleReason::Lengths { .. }
             | OracleReason::NoOrders
             | OracleReason::Dealt { .. }
+            | OracleReason::Subset { .. }
             | OracleReason::Populations { .. } => OracleErrorKind::Invalid,
             OracleReason::Rank { .. }
             | OracleReason::Id { .. }
@@ -83,6 +84,8 @@ pub(crate) enum OracleReason {
     Lengths { epoch: usize, found: u64, expected: u64 },
     #[error("{found} samples were dealt to a rank that reads {share}: every rank must read the same number")]
     Dealt { found: u64, share: u64 },
+    #[error("{expected} samples are chosen and their sampler is over {found}: must be the same number")]
+    Subset { found: u64, expected: u64 },
     #[error("no explicit orders: expected one order per epoch")]
     NoOrders,
     #[error(

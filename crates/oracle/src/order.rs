@@ -274,7 +274,7 @@ pub(crate) fn try_with_capacity<T>(samples: u64) -> Result<Vec<T>, OracleError> 
 
 /// Whether no id occurs twice. Uses a bitmap if the population is not much larger than the order,
 /// otherwise sorting.
-fn is_distinct(population: u64, ids: &[u64]) -> bool {
+pub(crate) fn is_distinct(population: u64, ids: &[u64]) -> bool {
     if ids.len() as u64 > population {
         return false;
     }

@@ -20,6 +20,12 @@ pub trait Sampler: fmt::Debug + Send + Sync {
         self.population()
     }
 
+    /// The most different samples that all epochs together have: by default, all samples of the
+    /// dataset.
+    fn readable(&self) -> u64 {
+        self.population()
+    }
+
     /// Whether an epoch has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -75,6 +75,9 @@ impl LevelPlan {
 pub struct DatasetPlan {
     /// The number of samples.
     pub samples: u64,
+    /// The samples that passes over it may read: fewer, if they read chosen ones.
+    #[serde(skip)]
+    pub readable: u64,
     /// Bytes of all its samples.
     pub bytes: u64,
     /// Uses of all its samples in the rest of the run.
@@ -382,11 +385,11 @@ impl Plan {
         plan.with_origin_bytes(&origins)
     }
 
-    /// Whether every sample has a place, and stays there.
+    /// Whether every sample that passes may read has a place, and stays there.
     pub fn is_for_all(&self) -> bool {
         let sum = |of: fn(&DatasetPlan) -> u64| self.datasets.iter().map(of).fold(0, u64::saturating_add);
         let placed = self.levels.iter().map(|level| level.samples).fold(0, u64::saturating_add);
-        self.retention == Retention::Keep && placed >= sum(|dataset| dataset.samples)
+        self.retention == Retention::Keep && placed >= sum(|dataset| dataset.readable)
     }
 
     /// The plan without its tables.
@@ -436,6 +439,7 @@ fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
         .zip(&demand.datasets)
         .map(|(sizes, demand)| DatasetPlan {
             samples: sizes.len(),
+            readable: 0,
             bytes: sizes.total(),
             uses: narrow(demand.reads),
             used_bytes: narrow(demand.bytes),
@@ -446,7 +450,9 @@ fn datasets(run: &Run, sizes: &[Sizes], demand: &Demand) -> Vec<DatasetPlan> {
         })
         .collect();
     for phase in phases {
-        datasets[phase.dataset.0 as usize].passes_per_epoch += 1;
+        let dataset = &mut datasets[phase.dataset.0 as usize];
+        dataset.passes_per_epoch += 1;
+        dataset.readable = dataset.readable.saturating_add(phase.sampler.readable()).min(dataset.samples);
     }
     for pass in last_epoch(run) {
         datasets[pass.dataset.0 as usize].uses_per_epoch += pass.samples;

@@ -105,8 +105,13 @@ impl PyCatalog {
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let arrow = needed(py, "pyarrow", "to_arrow")?;
-        let buffer = arrow.call_method1("py_buffer", (slf.get().to_bytes(py)?,))?;
-        py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")
+        let whole = slf.get().catalog().whole().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
+        let table = py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
+        match slf.get().catalog().numbers() {
+            None => Ok(table),
+            Some(numbers) => table.call_method1("take", (numbers.to_vec(),)),
+        }
     }
 
     /// The catalog as a pandas DataFrame. Needs pyarrow and pandas.
@@ -200,7 +205,8 @@ impl PyCatalog {
         Ok(None)
     }
 
-    /// The catalog of these samples, in this order. Classes keep their numbers.
+    /// The catalog of these samples, in this order: a part of the whole. Classes keep their numbers,
+    /// and samples their caches.
     fn select(&self, py: Python<'_>, indices: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut ids = Vec::new();
         for index in indices.try_iter()? {
@@ -270,6 +276,19 @@ impl PyCatalog {
         })?;
         let parts = parts.map_err(|error| errors::raised(&error.into()))?;
         parts.into_iter().map(|ids| self.selected(py, ids)).collect()
+    }
+
+    /// All samples of the catalog that this one is a part of. Itself, if it is none.
+    fn whole(&self) -> Self {
+        Self::from(self.catalog().whole())
+    }
+
+    /// The number of each sample in the whole catalog, as an array of 64-bit integers.
+    fn numbers<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let catalog = self.catalog();
+        let numbers: Vec<i64> =
+            (0..catalog.len()).filter_map(|id| catalog.number(SampleId(id))).map(u64::cast_signed).collect();
+        files::integers(py, &numbers)
     }
 
     /// The names of the classes, by index.

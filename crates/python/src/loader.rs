@@ -104,7 +104,7 @@ impl PyLoader {
         let next = self.with(py, |run| {
             let batch = |batch| {
                 self.watch.took(&batch);
-                let catalog = run.catalog(&batch).clone();
+                let catalog = run.catalog(&batch);
                 PyBatch::new(batch, catalog)
             };
             run.next_timeout(timeout).map(|next| next.map(batch))
@@ -414,15 +414,15 @@ impl PyLoader {
 
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
-        let catalog = self.facts.catalog.peek();
-        path_of(catalog, known(catalog, id)?)
+        let catalog = self.facts.catalog.peek().whole();
+        path_of(&catalog, known(&catalog, id)?)
     }
 
     /// A sample's label: the index of its class, or the value of its format's column of labels.
     /// None if it has none.
     fn label<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let catalog = self.facts.catalog.peek();
-        values::label(py, catalog, known(catalog, id)?)
+        let catalog = self.facts.catalog.peek().whole();
+        values::label(py, &catalog, known(&catalog, id)?)
     }
 
     /// Whether samples have labels.
@@ -437,7 +437,8 @@ impl PyLoader {
         self.facts.labels.clone()
     }
 
-    /// The catalog of the samples.
+    /// The catalog of the samples. Where it is a part of another, batches have the numbers of the
+    /// whole one.
     #[getter]
     fn catalog(&self) -> PyCatalog {
         PyCatalog::from(self.facts.catalog.peek().clone())

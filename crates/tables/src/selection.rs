@@ -1,6 +1,7 @@
 //! The samples of a catalog that meet conditions on its values.
 
 use foreread_dataset::{Catalog, DatasetError, DatasetErrorKind};
+use foreread_types::SampleId;
 
 use crate::filter::mask;
 use crate::{Filter, SampleTable, TableKind, TableOptions};
@@ -18,8 +19,8 @@ pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, Data
     let name = format!("the catalog of {}", catalog.base_url());
     let path = if catalog.format().is_packed() { "object" } else { "path" };
     let all = TableOptions { path: Some(path.to_owned()), ..TableOptions::default() };
-    let table = SampleTable::read(&name, TableKind::Arrow, catalog.to_bytes()?, &all)?;
-    if table.len() as u64 != catalog.len() {
+    let table = SampleTable::read(&name, TableKind::Arrow, catalog.whole().to_bytes()?, &all)?;
+    if table.len() as u64 != catalog.whole().len() {
         let message = format!("{name}: its samples are computed and have no values to choose by");
         return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
     }
@@ -33,5 +34,9 @@ pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, Data
         None => table,
     };
     let found = mask(&table, any)?;
-    Ok((0..catalog.len()).filter(|id| found.as_ref().is_none_or(|found| found.value(*id as usize))).collect())
+    let meets = |id: &u64| match (&found, catalog.number(SampleId(*id))) {
+        (Some(found), Some(number)) => found.value(number as usize),
+        _ => true,
+    };
+    Ok((0..catalog.len()).filter(meets).collect())
 }

@@ -64,7 +64,7 @@ use crate::error::Result;
 use crate::group_member::GroupPreparation;
 use crate::node_host::NodeHost;
 use crate::node_rank::NodeRank;
-use crate::origin::{OpenDataset, OriginPolicy, open};
+use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
 use crate::prepared::{Prepared, caches};
 use crate::registry::Registry;
@@ -199,12 +199,13 @@ impl GroupRun<'_> {
             }
             _ => Vec::new(),
         };
+        let named = widen(&mut opened, &mut config);
         let storage = [&self.config.storage_options, &self.config.validate_storage_options];
         let attaching = attach(&mut opened, &mut config, storage, true, context);
         let agent = working(joining, "attaches to the node's agent", attaching).await?;
         let config = &config;
         let catalogs: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
-        let mut words = self.words(&description, &catalogs).await?;
+        let mut words = self.words(&description, &named).await?;
         let sizes: Vec<Sizes> = catalogs.iter().map(Catalog::sizes).collect();
         let figures = description.figures(config);
         let nodes = joining.nodes().to_vec();
@@ -292,7 +293,7 @@ impl GroupRun<'_> {
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();
-        let of_run = config.clone();
+        let (of_run, of_targets) = (config.clone(), named.clone());
         // A local directory on rank 0 may be a network's on another rank. Rank 0 decides.
         let in_units = place.stored.as_ref().is_some_and(|stored| stored.units.is_some());
         // Equal on all ranks, whichever of them has an agent.
@@ -304,7 +305,7 @@ impl GroupRun<'_> {
         let measured = cluster::is_timed(&figures, &place);
         let planning = context.runtime.spawn_blocking(move || {
             let start = |schedule: &Schedule| {
-                description.state.map(|state| state.position(&of_run, &catalogs, schedule)).transpose()
+                description.state.map(|state| state.position(&of_run, &of_targets, schedule)).transpose()
             };
             let shards = may_have_blocks.then_some(ShardedData { catalog: &catalogs[0], measured, in_units });
             Planned::for_cluster(planning_config, &sizes, &place, (whole, memory), shards, start)
@@ -324,6 +325,7 @@ impl GroupRun<'_> {
         let prepared = Prepared {
             planned,
             opened,
+            named,
             caches,
             disk,
             shared,

@@ -160,6 +160,12 @@ impl RunDescription {
 /// The bytes of a catalog for ranks that request them.
 pub(super) fn on_request(catalog: &Catalog) -> SharedCatalog {
     let catalog = catalog.clone();
+    if catalog.numbers().is_some() {
+        // The length of a part's bytes is known once they are made.
+        if let Ok(bytes) = catalog.to_bytes() {
+            return SharedCatalog::on_request(bytes.len() as u64, move || Ok(bytes.clone()));
+        }
+    }
     SharedCatalog::on_request(catalog.encoded_len(), move || catalog.to_bytes().map_err(io::Error::other))
 }
 

@@ -115,7 +115,10 @@ pub struct Source {
 
 #[derive(Debug)]
 struct SourceInner {
+    /// The whole catalog, whose numbers the engine uses.
     catalog: Catalog,
+    /// The catalog that the target names, whose numbers callers use. It may be a part.
+    named: Catalog,
     cluster: Cluster,
     /// The stored bytes of delivered ones, if some samples are decoded.
     factors: Option<StoredFactors>,
@@ -196,7 +199,7 @@ impl Ready {
     /// others.
     pub fn source(self) -> Result<Source> {
         let (prepared, workers) = self.parts();
-        let Prepared { planned, opened, caches, disk, shared, group, buffers, agent, .. } = prepared;
+        let Prepared { planned, opened, named, caches, disk, shared, group, buffers, agent, .. } = prepared;
         let Planned { config, cluster, memory: granted, units, factors, .. } = planned;
         if opened.len() > 1 || group.is_some() {
             return Err(Error::usage(
@@ -204,7 +207,7 @@ impl Ready {
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        let catalog = opened[0].catalog.clone();
+        let (catalog, named) = (opened[0].catalog.clone(), named[0].clone());
         let look_ahead = config.look_ahead;
         let kernel_cached = opened[0].origin.profile().kernel_cached;
         let memory =
@@ -217,6 +220,7 @@ impl Ready {
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             catalog,
+            named,
             cluster,
             factors,
             units,
@@ -283,6 +287,7 @@ impl Source {
     async fn announced(self, mut orders: Vec<Vec<u64>>, continues: bool) -> Result<()> {
         self.pause();
         orders.retain(|order| !order.is_empty());
+        orders.iter_mut().for_each(|order| *order = self.inner.numbers(order));
         if orders.iter().any(|order| order.len() != orders[0].len()) {
             orders = vec![orders.concat()];
         }
@@ -331,7 +336,7 @@ impl Source {
     /// at once. On a thread of the given [runtime](crate::Builder::runtime), each answer is an
     /// error.
     pub fn request(&self, ids: &[u64]) -> SampleRequests {
-        SampleRequests::new(Arc::clone(&self.inner), ids)
+        SampleRequests::new(Arc::clone(&self.inner), &self.inner.numbers(ids))
     }
 
     /// [`request`](Self::request) for async code, under any executor and on any thread. Each stream
@@ -340,12 +345,12 @@ impl Source {
     /// # Cancel safety
     /// Dropping the stream cancels the samples that have not arrived.
     pub fn request_async(&self, ids: &[u64]) -> SampleStream {
-        SampleStream::new(Arc::clone(&self.inner), ids)
+        SampleStream::new(Arc::clone(&self.inner), &self.inner.numbers(ids))
     }
 
-    /// The dataset's catalog.
+    /// The dataset's catalog. Where it is a part of another, samples have the numbers of the part.
     pub fn catalog(&self) -> &Catalog {
-        &self.inner.catalog
+        &self.inner.named
     }
 
     /// How many bytes may be prefetched.
@@ -387,8 +392,8 @@ impl Source {
         let whole = RunTotals {
             rank: 0,
             world_size: 1,
-            samples: self.inner.catalog.len(),
-            dataset_bytes: self.inner.catalog.total_bytes(),
+            samples: self.inner.named.len(),
+            dataset_bytes: self.inner.named.total_bytes(),
             floor: of_plan(LocalPlan::floor, StoredFactors::fewest),
             planned: of_plan(LocalPlan::origin_bytes, StoredFactors::typical),
         };
@@ -456,6 +461,18 @@ impl SourceInner {
     /// Ignores poisoning: each change is a few assignments, which no panic interrupts.
     fn lock(&self) -> MutexGuard<'_, SourceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine's numbers of samples. One that does not exist has a number that none has.
+    fn numbers(&self, ids: &[u64]) -> Vec<u64> {
+        match self.named.numbers() {
+            None => ids.to_vec(),
+            Some(_) => ids.iter().map(|id| self.number(*id)).collect(),
+        }
+    }
+
+    fn number(&self, id: u64) -> u64 {
+        self.named.number(SampleId(id)).unwrap_or_else(|| id.max(self.catalog.len()))
     }
 
     /// The stored units that samples share, as blocks.

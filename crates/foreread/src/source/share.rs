@@ -97,7 +97,7 @@ struct SortedAsks {
 
 impl SampleProvider for SharedSource {
     fn get(&self, mut sample_requests: Vec<SampleRequest>) {
-        let samples = self.queue.source.inner.catalog.len();
+        let samples = self.queue.source.inner.named.len();
         for request in sample_requests.extract_if(.., |request| request.id().0 >= samples) {
             let error = TierError::new(TierErrorKind::Invalid, "source")
                 .with_object(format!("sample {}", request.id()))
@@ -137,7 +137,7 @@ impl RequestQueue {
     fn path(&self, number: &[u8]) -> Result<String, TierError> {
         let invalid = |what: String| TierError::new(TierErrorKind::Invalid, "source").with_detail(what);
         let text = String::from_utf8_lossy(number);
-        let catalog = &self.source.inner.catalog;
+        let catalog = &self.source.inner.named;
         let id = text.parse().ok().filter(|id| *id < catalog.len());
         let id =
             id.ok_or_else(|| invalid(format!("'{text}': expected a sample number below {}", catalog.len())))?;
@@ -152,7 +152,7 @@ impl RequestQueue {
         let mean = self.source.inner.mean();
         let mut sorted = SortedAsks::default();
         for request in sample_requests {
-            match state.availability(request.id().0, mean) {
+            match state.availability(self.source.inner.number(request.id().0), mean) {
                 Availability::Ready(bytes) => sorted.ready.push((request, bytes)),
                 Availability::Soon => sorted.soon.push(request),
                 Availability::Unannounced => sorted.unannounced.push(request),
@@ -173,13 +173,14 @@ impl RequestQueue {
         for request in sorted.unannounced {
             let inner = Arc::clone(&self.source.inner);
             let waiting = inner.wait_time.begin();
-            let kib = inner.bytes(request.id().0).div_ceil(KIB).clamp(1, u64::from(self.most)) as u32;
+            let number = inner.number(request.id().0);
+            let kib = inner.bytes(number).div_ceil(KIB).clamp(1, u64::from(self.most)) as u32;
             let room = Arc::clone(&self.room);
             let read = async move {
                 let _waiting = waiting;
                 // Until the answer. The semaphore is never closed.
                 let _room = room.acquire_many(kib).await;
-                let sample = inner.read_direct(request.id()).await;
+                let sample = inner.read_direct(SampleId(number)).await;
                 request.answer(sample);
             };
             self.source.inner.workers.handle().spawn(read);

@@ -4,6 +4,7 @@ mod explicit;
 mod feistel;
 mod sequential;
 mod shuffle;
+mod subset;
 mod torch;
 mod weighted;
 
@@ -12,5 +13,6 @@ pub use feistel::Feistel;
 pub(crate) use feistel::Permutation;
 pub use sequential::Sequential;
 pub use shuffle::Shuffle;
+pub use subset::Subset;
 pub use torch::Torch;
 pub use weighted::Weighted;

@@ -35,6 +35,9 @@ fn invalid_arguments_are_errors() {
     fails(Explicit::new(3, vec![vec![0], vec![3]]), Kind::OutOfRange, "sample 3 in the order of epoch 1");
     fails(Explicit::new(3, vec![vec![0], vec![]]), Kind::Invalid, "epoch 1 has 0 samples");
     fails(Explicit::new(3, vec![vec![0]]).unwrap().order(1), Kind::NoSuchEpoch, "epoch 1: explicit orders");
+    let two = || Arc::new(Sequential::new(2).unwrap());
+    fails(Subset::new(3, [0, 3].into(), two()), Kind::OutOfRange, "sample 3 in position 1 of the chosen");
+    fails(Subset::new(3, [0, 1, 2].into(), two()), Kind::Invalid, "3 samples are chosen and their sampler");
     fails(Order::table(3, vec![0, 9]), Kind::OutOfRange, "sample 9 in position 1");
     fails(Dealing::new(Deal::Torch, 0, None, false), Kind::Invalid, "world size 0");
     fails(Dealing::new(Deal::Torch, 1, Some(0), false), Kind::Invalid, "batch size 0");

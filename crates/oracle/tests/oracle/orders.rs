@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use foreread_oracle::{
-    ComputedOrder, Explicit, Feistel, Order, Sampler, Sequential, Shuffle, Torch, Weighted,
+    ComputedOrder, Explicit, Feistel, Order, Sampler, Sequential, Shuffle, Subset, Torch, Weighted,
 };
 use foreread_types::SampleId;
 use proptest::prelude::*;
@@ -52,6 +52,12 @@ fn samplers() -> impl Strategy<Value = Arc<dyn Sampler>> {
     let weighted = (prop::collection::vec(0.01f64..5.0, 1..40), 0u64..150, any::<u64>()).prop_map(
         |(weights, len, seed)| Arc::new(Weighted::new(&weights, len, seed).unwrap()) as Arc<dyn Sampler>,
     );
+    let subset = (1u64..2000, any::<u64>()).prop_flat_map(|(population, seed)| {
+        prop::collection::vec(0..population, 0..120).prop_map(move |ids| {
+            let inner = Arc::new(Shuffle::new(ids.len() as u64, seed).unwrap());
+            Arc::new(Subset::new(population, ids.into(), inner).unwrap()) as Arc<dyn Sampler>
+        })
+    });
     prop_oneof![
         (0u64..200).prop_map(|n| Arc::new(Sequential::new(n).unwrap()) as Arc<dyn Sampler>),
         (0u64..200, any::<u64>())
@@ -61,6 +67,7 @@ fn samplers() -> impl Strategy<Value = Arc<dyn Sampler>> {
             .prop_map(|(n, s)| Arc::new(Feistel::new(n, s).unwrap()) as Arc<dyn Sampler>),
         weighted,
         explicit,
+        subset,
     ]
 }
 

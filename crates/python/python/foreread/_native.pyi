@@ -449,7 +449,12 @@ class Catalog:
     def targets(self) -> bytes:
         """The labels of all samples that are integers, -1 for none, as an array of 64-bit integers."""
     def select(self, indices: Iterable[int]) -> Catalog:
-        """The catalog of these samples, in this order. Classes keep their numbers."""
+        """The catalog of these samples, in this order: a part of the whole. Classes keep their numbers, and samples
+        their caches."""
+    def whole(self) -> Catalog:
+        """All samples of the catalog that this one is a part of. Itself, if it is none."""
+    def numbers(self) -> bytes:
+        """The number of each sample in the whole catalog, as an array of 64-bit integers."""
     def filter(self, function: Callable[[dict[str, Any]], object] | Iterable[bool]) -> Catalog:
         """The samples for which `function` returns true: it gets a dict of a sample's index, path, size, label, label_name
         and values. Or a mask: a bool for each sample."""

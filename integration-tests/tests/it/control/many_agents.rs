@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use foreread_agent::ClusterToken;
-use foreread_connection::{Address, ControlConnection, SystemTransport};
+use foreread_connection::{Address, ControlConnection, SystemTransport, WireError};
 use foreread_store::Client;
 use foreread_tier_testing::until;
 use rustix::process::{Pid, Signal, kill_process};
@@ -40,55 +40,56 @@ fn used_by(process: u32) -> (f64, u64) {
 const AGENTS: usize = 1000;
 
 /// An agent that only reports, each second, until the sender of `ends` is dropped. It is counted
-/// once it was granted a part of a limit.
+/// once it was granted a part of a limit. It dials again when its connection ends, as agents do: the
+/// control process closes connections of agents that are late on a busy machine.
 async fn report_only(
     (address, token): (Address, Arc<ClusterToken>),
     number: usize,
     granted: Arc<AtomicUsize>,
     mut ends: oneshot::Receiver<()>,
 ) {
-    let timeout = Duration::from_secs(300);
-    let identity = token.identity();
-    let node = format!("node-{number:04}");
-    let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];
-    let hello = json!({"versions": [1, 1], "node": node, "instance": node, "addresses": addresses});
-    let (mut sender, mut receiver) = loop {
-        // While many handshakes are under way, others are closed, and agents dial again. So are
-        // late ones on a busy machine.
-        let opened = ControlConnection::open(&SystemTransport, &address, &identity, None, timeout).await;
-        if let Ok((connection, _)) = opened {
-            let (mut sender, receiver) = connection.split();
-            if sender.send(1, hello.to_string().into()).await.is_ok() {
-                break (sender, receiver);
-            }
+    let mut is_granted = false;
+    let mut first_part = || {
+        if !std::mem::replace(&mut is_granted, true) {
+            granted.fetch_add(1, Ordering::Relaxed);
         }
-        tokio::time::sleep(Duration::from_millis(100 + number as u64 % 400)).await;
     };
-    let job = |name: &str| {
-        json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,
-               "reads": 9, "read_bytes": 77_000_000, "samples_per_second": 512.5, "stalled_share": 0.5})
-    };
-    let demand = |name: &str| json!({"store": "s3://bucket", "job": name, "weight": 1, "wanted": null});
-    let mut report = json!({
-        "demands": [demand("search-1"), demand("search-2")],
-        "status": {
-            "process": number + 1, "memory": 1_000_000_000, "jobs": [job("search-1"), job("search-2")],
-            "datasets": [{"url": "s3://bucket/train", "samples": 1_000_000, "bytes": 100_000_000_000_u64}],
-            "stores": [{"name": "s3://bucket", "bytes_per_second": 1000.0}],
-        },
-    });
-    let (mut sent, mut applied, mut is_granted) = (0_u64, 0, false);
-    let mut ticks = tokio::time::interval(Duration::from_secs(1));
     loop {
         tokio::select! {
             _ = &mut ends => break,
+            _ended = report_on_a_connection(&address, &token, number, &mut first_part) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(100 + number as u64 % 400)).await;
+    }
+}
+
+/// Connects, and reports until the connection ends. `has_part` is called with each grant of a part.
+async fn report_on_a_connection(
+    address: &Address,
+    token: &ClusterToken,
+    number: usize,
+    has_part: &mut impl FnMut(),
+) -> Result<(), WireError> {
+    let timeout = Duration::from_secs(300);
+    let identity = token.identity();
+    let (connection, _) = ControlConnection::open(&SystemTransport, address, &identity, None, timeout).await?;
+    let (mut sender, mut receiver) = connection.split();
+    let node = format!("node-{number:04}");
+    let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];
+    let hello = json!({"versions": [1, 1], "node": node, "instance": node, "addresses": addresses});
+    sender.send(1, hello.to_string().into()).await?;
+    let mut report = report_of(number);
+    let (mut sent, mut applied) = (0_u64, 0);
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
             _ = ticks.tick() => {
                 sent += 1;
                 (report["number"], report["applied"]) = (json!(sent), json!(applied));
-                sender.send(2, report.to_string().into()).await.unwrap();
+                sender.send(2, report.to_string().into()).await?;
             }
             message = receiver.receive(1 << 20) => {
-                let (kind, payload) = message.unwrap().unwrap();
+                let Some((kind, payload)) = message? else { return Ok(()) };
                 if kind == 7 || kind == 8 {
                     // Notes, which are for a control process after this one, and who shares caches.
                     continue;
@@ -96,15 +97,30 @@ async fn report_only(
                 assert_eq!(kind, 5);
                 let grant: Value = serde_json::from_slice(&payload).unwrap();
                 applied = grant["number"].as_u64().unwrap();
-                let has_part = grant["leases"][0]["bytes_per_second"].as_u64().is_some_and(|rate| rate > 1);
-                if has_part && !is_granted {
-                    is_granted = true;
-                    granted.fetch_add(1, Ordering::Relaxed);
+                if grant["leases"][0]["bytes_per_second"].as_u64().is_some_and(|rate| rate > 1) {
+                    has_part();
                 }
-                sender.send(3, json!({"number": applied}).to_string().into()).await.unwrap();
+                sender.send(3, json!({"number": applied}).to_string().into()).await?;
             }
         }
     }
+}
+
+/// What an agent with two jobs reports.
+fn report_of(number: usize) -> Value {
+    let job = |name: &str| {
+        json!({"name": name, "process": number, "datasets": ["s3://bucket/train"], "weight": 1, "hits": 5,
+               "reads": 9, "read_bytes": 77_000_000, "samples_per_second": 512.5, "stalled_share": 0.5})
+    };
+    let demand = |name: &str| json!({"store": "s3://bucket", "job": name, "weight": 1, "wanted": null});
+    json!({
+        "demands": [demand("search-1"), demand("search-2")],
+        "status": {
+            "process": number + 1, "memory": 1_000_000_000, "jobs": [job("search-1"), job("search-2")],
+            "datasets": [{"url": "s3://bucket/train", "samples": 1_000_000, "bytes": 100_000_000_000_u64}],
+            "stores": [{"name": "s3://bucket", "bytes_per_second": 1000.0}],
+        },
+    })
 }
 
 #[test]

@@ -231,7 +231,7 @@ impl TrainerSession {
             }
             match &mut self.decoding {
                 Some(decoding) => {
-                    let catalog = self.loader.catalog(&batch).clone();
+                    let catalog = self.loader.catalog(&batch);
                     decoding.add(batch, catalog)?;
                 }
                 None => drop(batch),

@@ -192,7 +192,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         return Tensors(*kind)
     if decode == "auto" and (fields := samples.catalog.field_types) and all(map(_is_number, fields.values())):
         return FieldTensors(fields)
-    paths = (samples.path(number).lower() for number in range(samples.samples))
+    paths = (samples.catalog.path(number).lower() for number in range(samples.samples))
     if decode == "auto" and not any(path.endswith(IMAGES) for path in islice(paths, _NAMES_CHECKED)):
         return _without_images(samples)
     made = decode if isinstance(decode, ImageDecoder) else _image()
@@ -206,7 +206,7 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         )
     if samples.catalog.labels and (number := _without_class(samples)) is not None:
         raise ConfigError(
-            f"{samples.path(number)} is in no class's directory, and ImageFolder would omit it; for ImageFolder's order, move it or "
+            f"{samples.catalog.path(number)} is in no class's directory, and ImageFolder would omit it; for ImageFolder's order, move it or "
             "use a catalog without it (foreread.index(..., exclude=...)), or set decode= to a function, whose label is then None"
         )
     directory = _listed(target)

@@ -1,0 +1,178 @@
+"""Parts of catalogs: their orders against a model, and the caches that they share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+import foreread
+from conftest import content
+from foreread.torch import Dataset
+
+FOREREAD = Path(sys.executable).with_name("foreread")
+SEEDS = 10_000 if "FOREREAD_SOAK" in os.environ else 40
+
+Numbers = npt.NDArray[np.int64]
+
+
+def numbers_of(catalog: foreread.Catalog) -> Numbers:
+    return np.array(array("q", catalog.numbers()))
+
+
+def dealt(catalog: foreread.Catalog, world: int, state: str | None = None, **options: Any) -> tuple[list[Any], str]:
+    """What all ranks read, in the order of the global positions, and the state after `batches` of each rank."""
+    batches, parts, position = options.pop("batches", None), [], ""
+    for rank in range(world):
+        settings = {"epochs": 1, "rank": rank, "world_size": world, "peers": "off", **options}
+        with foreread.Loader(catalog, **settings) as loader:
+            if state is not None:
+                loader.jump(state)
+            part: list[Any] = []
+            for number, batch in enumerate(loader, 1):
+                part += [(sample.id, bytes(sample), sample.label, sample["note"]) for sample in batch]
+                if number == batches:
+                    break
+            parts.append(part)
+            position = loader.state()
+    return [sample for step in zip(*parts, strict=True) for sample in step], position
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+# semantics: SAMPLE-28 STATE-3
+def test_parts_are_those_of_numpy(directory: Path, seed: int) -> None:
+    """Rows with repeated files, chosen in several steps, over ranks, resumed by other ranks in other batches."""
+    draw = np.random.default_rng(seed)
+    count = int(draw.integers(1, 80))
+    files = draw.integers(0, 100, count)
+    table = pd.DataFrame(
+        {
+            "path": [f"class{number // 25}/{number:03}.bin" for number in files],
+            "y": draw.integers(-3, 3, count),
+            "note": [f"note {at}" for at in range(count)],
+        }
+    )
+    catalog = foreread.index(directory, table=table, label="y")
+    model = np.arange(count)
+    for step in draw.integers(0, 3, int(draw.integers(0, 4))):
+        if step == 0:
+            chosen = draw.integers(-len(model), len(model), int(draw.integers(1, 60)))
+            catalog, model = catalog.select(chosen.tolist()), model[chosen]
+        elif step == 1:
+            mask = draw.random(len(model)) < 0.8
+            mask[0] = True
+            catalog, model = catalog.filter(mask), model[mask]
+        elif len(model) >= 2:
+            parts = catalog.random_split([0.5, 0.5], seed=seed)
+            assert sum(map(len, parts)) == len(model)
+            assert sorted(np.concatenate([numbers_of(part) for part in parts])) == sorted(model)
+            catalog, model = parts[0], numbers_of(parts[0])
+    assert (len(catalog), len(catalog.whole())) == (len(model), count)
+    assert (numbers_of(catalog) == model).all()
+    samples = [(int(at), content(int(files[at])), int(table["y"][at]), f"note {at}") for at in model]
+    assert [(catalog.path(at), catalog.label(at)) for at in range(len(model))] == [
+        (table["path"][at], int(table["y"][at])) for at in model
+    ]
+
+    shuffled = {"sampler": "shuffle", "seed": seed, "batch_size": 64}
+    order, _ = dealt(catalog, 1, **shuffled)
+    assert sorted(order) == sorted(samples)
+    assert dealt(catalog, 1, sampler="sequential", batch_size=5)[0] == samples
+
+    world, size = int(draw.choice([1, 2, 4, 8])), int(draw.integers(1, 9))
+    steps = -(-len(model) // (world * size))
+    first, state = dealt(catalog, world, **shuffled | {"batch_size": size}, batches=int(draw.integers(1, steps + 1)))
+    position = json.loads(state)
+    consumed = len(order) if position["epoch"] == 1 else min(position["consumed"], len(order))
+    assert first[:consumed] == order[:consumed]
+    if consumed < len(order):
+        others = int(draw.choice([1, 2, 4, 8]))
+        rest, _ = dealt(catalog, others, state, **shuffled | {"batch_size": int(draw.integers(1, 9))})
+        assert rest[: len(order) - consumed] == order[consumed:]
+
+
+# semantics: SAMPLE-30
+def test_disk_of_the_whole_serves_its_parts(directory: Path, tmp_path: Path) -> None:
+    catalog = foreread.index(directory)
+    catalog.save(tmp_path / "whole.foreread")
+    settings: dict[str, Any] = {"batch_size": 7, "epochs": 1, "memory": 0, "disk": f"{tmp_path / 'cache'}=10MB"}
+
+    def read(target: Any, **more: Any) -> tuple[list[int], int]:
+        with foreread.Loader(target, **settings | more) as loader:
+            seen = [sample.id for batch in loader for sample in batch if bytes(sample) == content(sample.id)]
+            return sorted(seen), loader.report()["origin_requests"]
+
+    train, test = catalog.random_split([0.8, 0.2], seed=1, stratify=True)
+    test.save(tmp_path / "test.foreread")
+    # A sample is read again, if its second use comes before its copy is written.
+    found, requests = read(train, epochs=2)
+    assert found == sorted([*numbers_of(train)] * 2) and 80 <= requests <= 160
+    found, requests = read(tmp_path / "whole.foreread", epochs=2)
+    assert found == sorted([*range(100)] * 2) and 20 <= requests <= 40
+    assert read(tmp_path / "test.foreread") == (sorted(numbers_of(test)), 0)
+    assert read(train.select([4, 4, 1])) == (sorted(numbers_of(train)[[4, 4, 1]]), 0)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The socket of an agent."""
+    socket = tmp_path / "agent" / "node.sock"
+    subprocess.run([FOREREAD, "agent", "start", "--memory", "8MiB", "--socket", socket], check=True, timeout=60)
+    yield socket
+    subprocess.run([FOREREAD, "agent", "stop", "--socket", socket], check=True, timeout=60)
+
+
+# semantics: SAMPLE-30
+def test_agent_reads_a_sample_once_for_all_parts(directory: Path, tmp_path: Path, agent: Path) -> None:
+    catalog = foreread.index(directory)
+    folds = [catalog.select([at for at in range(100) if at % 5 != fold]) for fold in range(5)]
+    direct = 0
+    for fold in [*folds, catalog, *catalog.random_split([0.5, 0.5])]:
+        with foreread.Loader(fold, batch_size=9, epochs=2, agent=agent) as loader:
+            for batch in loader:
+                assert all(bytes(sample) == content(sample.id) for sample in batch)
+            direct += loader.report()["agent"]["direct_samples"]
+    command = [FOREREAD, "agent", "status", "--report", "json", "--socket", agent]
+    status = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    # An agent that is silent for long, on a busy machine, is read around.
+    assert status["reads"] == 100 or direct > 0
+    assert len(status["datasets"]) == 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_datasets_of_parts_have_the_numbers_of_the_part(directory: Path, workers: int) -> None:
+    import torch
+
+    part = foreread.index(directory).select([70, 3, 3, 99])
+    dataset = Dataset(part, decode=bytes)
+    assert [dataset[at][1] for at in range(4)] == [2, 0, 0, 3] and len(dataset) == 4
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2, shuffle=True, num_workers=workers, collate_fn=list)
+    for _ in range(3):
+        found = sorted(item for batch in loader for item in batch)
+        assert found == sorted((content(at), at // 25) for at in (70, 3, 3, 99))
+
+
+def test_state_of_a_part_is_not_that_of_another(directory: Path) -> None:
+    catalog = foreread.index(directory)
+    one, other = catalog.random_split([0.5, 0.5])
+    with foreread.Loader(one, batch_size=5, epochs=1) as loader:
+        next(iter(loader))
+        state = loader.state()
+    with foreread.Loader(other, batch_size=5, epochs=1) as loader:
+        with pytest.raises(foreread.Error, match="fingerprint"):
+            loader.jump(state)
+
+
+def test_frame_of_a_part_has_its_rows(directory: Path) -> None:
+    part = foreread.index(directory).select([70, 3])
+    assert part.to_pandas()["path"].tolist() == ["class2/070.bin", "class0/003.bin"]

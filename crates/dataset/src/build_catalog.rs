@@ -8,7 +8,7 @@ use foreread_types::setting;
 
 use crate::catalog::shortened;
 use crate::catalog_file::{ARRAYS_KEY, FIELD_ARRAYS_KEY, RECIPES_KEY, SUMMARY_KEY};
-use crate::encode::{CatalogHeader, CatalogSample, ROWS, encode};
+use crate::encode::{CatalogHeader, CatalogSample, IndexNotes, ROWS, encode};
 use crate::listing::Listing;
 use crate::made::RecipeTable;
 use crate::names::{MAX_TEXT, SplitName, compare, refuse};
@@ -43,14 +43,14 @@ impl Catalog {
         base_url: &str,
         objects: impl IntoIterator<Item = Object>,
     ) -> Result<Self, DatasetError> {
-        Self::of_files(base_url, None, objects, SampleOrder::default(), &Layouts::new())
+        Self::of_files(base_url, IndexNotes::default(), objects, SampleOrder::default(), &Layouts::new())
     }
 
     /// Like [`from_objects`](Self::from_objects), with the user's name for the place of the data,
     /// and the numbers of samples and classes.
     pub(crate) fn of_files(
         base_url: &str,
-        place_name: Option<&str>,
+        notes: IndexNotes<'_>,
         objects: impl IntoIterator<Item = Object>,
         order: SampleOrder,
         layouts: &Layouts,
@@ -97,7 +97,7 @@ impl Catalog {
         }
         let listing = Listing::of(samples.iter().map(|sample| &sample.object));
         let listing = listing.map_err(|error| no_randomness(base_url, error))?;
-        let head = CatalogHeader { base_url, name: place_name, listing, extra: &[] };
+        let head = CatalogHeader { base_url, notes, listing, extra: &[] };
         let bytes = encode(head, Format::Files.name(), samples, order.classes.as_deref());
         Self::of_encoded(base_url, bytes)
     }
@@ -106,7 +106,7 @@ impl Catalog {
     /// sample.
     pub(crate) fn from_shards(
         base_url: &str,
-        place_name: Option<&str>,
+        notes: IndexNotes<'_>,
         format: Format,
         mut shards: Vec<IndexedShard>,
         classes: Option<&[String]>,
@@ -126,7 +126,7 @@ impl Catalog {
         let made = RecipeTable::of(&shards);
         let recipes = made.as_ref().map(|made| (RECIPES_KEY, made.json()));
         let extra: Vec<_> = summary.into_iter().chain(arrays).chain(fields).chain(recipes).collect();
-        let head = CatalogHeader { base_url, name: place_name, listing, extra: &extra };
+        let head = CatalogHeader { base_url, notes, listing, extra: &extra };
         let bytes = if encode_runs::are_computed(&shards) {
             encode_runs::encode(head, format.name(), &shards)
         } else {

@@ -25,7 +25,8 @@ use crate::catalog_file::{
 use crate::encode::hash_text;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare, refuse};
-use crate::select::{ChosenSamples, parse_numbers, rewritten};
+use crate::growth::CatalogGrowth;
+use crate::select::{ChosenSamples, number_text, parse_numbers, rewritten};
 use crate::servers;
 use crate::values::ArrayTypes;
 use crate::{
@@ -79,6 +80,7 @@ pub(crate) struct CatalogInner {
     format: Format,
     fingerprint: Fingerprint,
     arrays: ArrayTypes,
+    pub(crate) growth: Option<CatalogGrowth>,
 }
 
 impl Catalog {
@@ -126,7 +128,10 @@ impl Catalog {
 
     /// With the part that the file names, if it is of one. Then the whole is in memory.
     fn with_part(inner: CatalogInner) -> Result<Self, CatalogFault> {
-        let Some(text) = inner.image.metadata(SAMPLES_KEY) else { return Ok(Self(Arc::new(inner), None)) };
+        let Some(text) = inner.image.metadata(SAMPLES_KEY) else {
+            let existing = inner.existing().cloned();
+            return Ok(Self(Arc::new(inner), existing));
+        };
         let ids = parse_numbers(text, inner.image.samples())
             .ok_or_else(|| corrupt("the numbers of its samples are damaged"))?;
         let bytes = rewritten(&inner.image.bytes()?, None).map_err(|error| corrupt(error.to_string()))?;
@@ -142,15 +147,15 @@ impl Catalog {
     /// or was overwritten.
     pub fn to_bytes(&self) -> Result<Bytes, DatasetError> {
         let bytes = self.0.image.bytes().map_err(|fault| named_fault(&self.0.name, fault))?;
-        let Some(part) = &self.1 else { return Ok(bytes) };
-        let numbers = part.text(self.0.image.samples());
+        let Some(part) = self.1.as_ref().filter(|_| self.is_part()) else { return Ok(bytes) };
+        let numbers = number_text(&part.ids, self.0.image.samples());
         rewritten(&bytes, Some(numbers)).map(Bytes::from).map_err(|error| {
             let message = format!("{}: the catalog cannot be encoded: {error}", self.0.name);
             DatasetError::new(DatasetErrorKind::Invalid, message).with_source(error)
         })
     }
 
-    /// The number of bytes that [`to_bytes`](Self::to_bytes) of the [whole](Self::whole) returns.
+    /// The number of bytes that [`to_bytes`](Self::to_bytes) returns for a catalog that is no part.
     pub fn encoded_len(&self) -> u64 {
         self.0.image.length()
     }
@@ -172,7 +177,7 @@ impl Catalog {
     /// Those of [`to_bytes`](Self::to_bytes), and [`DatasetErrorKind::Io`] if the system has no
     /// such memory.
     pub fn in_shared_memory(&self) -> Result<Self, DatasetError> {
-        let made = shared_file::create(&self.whole().to_bytes()?).map_err(|error| {
+        let made = shared_file::create(&self.with_gone().to_bytes()?).map_err(|error| {
             let message = format!("{}: the catalog cannot be shared: {error}", self.0.name);
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         })?;
@@ -511,7 +516,8 @@ impl Catalog {
 impl CatalogInner {
     /// The same with its bytes in a file. `None` if that has another length.
     fn with_file(&self, file: File) -> Option<Self> {
-        let Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays } = self;
+        let Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays, growth } =
+            self;
         Some(Self {
             image: image.with_file(file)?,
             name: name.clone(),
@@ -522,7 +528,13 @@ impl CatalogInner {
             format: *format,
             fingerprint: *fingerprint,
             arrays: arrays.clone(),
+            growth: growth.clone(),
         })
+    }
+
+    /// The samples that are not gone, if some are.
+    pub(crate) fn existing(&self) -> Option<&Arc<ChosenSamples>> {
+        self.growth.as_ref()?.existing.as_ref()
     }
 
     /// Reads the metadata.
@@ -537,7 +549,7 @@ impl CatalogInner {
             let why = format!("this foreread does not know its format, {format:?}");
             CatalogFault { kind: DatasetErrorKind::Unsupported, why }
         })?;
-        let fingerprint = value(FINGERPRINT_KEY)?.parse().map_err(|_| CatalogFault {
+        let fingerprint: Fingerprint = value(FINGERPRINT_KEY)?.parse().map_err(|_| CatalogFault {
             kind: DatasetErrorKind::Corrupt,
             why: "its fingerprint is damaged".to_owned(),
         })?;
@@ -571,7 +583,8 @@ impl CatalogInner {
                 return Err(CatalogFault { kind: DatasetErrorKind::Corrupt, why });
             }
         };
-        Ok(Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays })
+        let growth = CatalogGrowth::of(&image, fingerprint)?;
+        Ok(Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays, growth })
     }
 }
 

@@ -60,6 +60,10 @@ pub(crate) const LABEL_COLUMN_KEY: &str = "foreread.label_column";
 pub(crate) const LOCATION_KEY: &str = "foreread.changes_at";
 /// Distinguishes the listing from others. See [`listing`](crate::listing).
 pub(crate) const LISTING_KEY: &str = "foreread.listing";
+/// How the index was requested, for the program that did.
+pub(crate) const REQUEST_KEY: &str = "foreread.request";
+/// What a catalog is after samples came and went. See [`growth`](crate::growth).
+pub(crate) const GROWTH_KEY: &str = "foreread.growth";
 /// The numbers of the samples of a part. See [`select`](crate::select).
 pub(crate) const SAMPLES_KEY: &str = "foreread.samples";
 pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
@@ -255,6 +259,19 @@ impl CatalogFile {
     /// The stored length of each sample, if some are decoded.
     pub(crate) fn stored_sizes(&self) -> Option<&Sizes> {
         self.parts.stored.as_ref()
+    }
+
+    /// The number of rows: of samples, or of runs of them.
+    pub(crate) fn rows(&self) -> u64 {
+        let ends = &self.parts.run_ends;
+        if ends.is_empty() { self.parts.samples } else { ends.len() as u64 }
+    }
+
+    /// The first sample of a row, and the number of its samples.
+    pub(crate) fn run(&self, row: u64) -> (u64, u64) {
+        let Some(end) = self.parts.run_ends.get(row as usize) else { return (row, 1) };
+        let first = row.checked_sub(1).map_or(0, |before| self.parts.run_ends[before as usize]);
+        (first, end - first)
     }
 
     fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {

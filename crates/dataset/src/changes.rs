@@ -44,7 +44,7 @@ pub(crate) struct FileChanges(Option<u32>);
 impl FileChanges {
     pub(crate) fn of<'a>(mut objects: impl Iterator<Item = &'a Object>, head: CatalogHeader<'_>) -> Self {
         let location = objects.find_map(|object| object.version.as_ref()?.change());
-        Self(location.map(|(_, location)| location).filter(|_| head.name.is_none()))
+        Self(location.map(|(_, location)| location).filter(|_| head.notes.name.is_none()))
     }
 
     pub(crate) fn field(self) -> Option<Field> {

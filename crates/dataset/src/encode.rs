@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::catalog_file::{
     BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
-    LISTING_KEY, NAME_KEY, ORDERED_KEY, VERSION_KEY, checksum, checksum_digits,
+    LISTING_KEY, NAME_KEY, ORDERED_KEY, REQUEST_KEY, VERSION_KEY, checksum, checksum_digits,
 };
 use crate::catalog_version::{VERSION, VERSION_ORDERED, VERSION_TABLE};
 use crate::changes::FileChanges;
@@ -28,7 +28,7 @@ use crate::classes::ClassNumbers;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare};
 use crate::released::in_pieces;
-use crate::servers;
+use crate::{IndexOptions, servers};
 
 /// Rows per batch. A million samples take few batches, and the text of a batch is far below the
 /// 31-bit limit of its length.
@@ -69,12 +69,26 @@ pub(crate) fn etag(object: &Object) -> Option<&str> {
     }
 }
 
+/// What the options of an index add to its catalog.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IndexNotes<'a> {
+    /// The user's name for the location of the data.
+    pub(crate) name: Option<&'a str>,
+    /// How the index was requested.
+    pub(crate) request: Option<&'a str>,
+}
+
+impl<'a> IndexNotes<'a> {
+    pub(crate) fn of(options: &'a IndexOptions) -> Self {
+        Self { name: options.name.as_deref(), request: options.request.as_deref() }
+    }
+}
+
 /// The metadata of a catalog.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CatalogHeader<'a> {
     pub(crate) base_url: &'a str,
-    /// The user's name for the location of the data.
-    pub(crate) name: Option<&'a str>,
+    pub(crate) notes: IndexNotes<'a>,
     pub(crate) listing: Listing,
     /// Further metadata.
     pub(crate) extra: &'a [(&'static str, String)],
@@ -202,11 +216,12 @@ pub(crate) fn begin(
         (FINGERPRINT_KEY, fingerprint.to_string()),
         (LISTING_KEY, head.listing.text()),
     ];
-    let name = head.name.map(|name| (NAME_KEY, name.to_owned()));
+    let notes = [(NAME_KEY, head.notes.name), (REQUEST_KEY, head.notes.request)];
+    let notes = notes.into_iter().filter_map(|(key, text)| Some((key, text?.to_owned())));
     // The version may be a later one, of catalogs with changes.
     let ordered =
         [VERSION_ORDERED, VERSION_TABLE].contains(&version).then(|| (ORDERED_KEY, String::from("1")));
-    let extra = name.into_iter().chain(ordered).chain(changes.metadata()).chain(head.extra.iter().cloned());
+    let extra = notes.chain(ordered).chain(changes.metadata()).chain(head.extra.iter().cloned());
     let all = metadata.into_iter().chain(extra);
     let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
     let schema = Arc::new(Schema::new(fields).with_metadata(metadata));

@@ -11,6 +11,7 @@ use futures::{FutureExt, StreamExt};
 use crate::build_catalog::SampleOrder;
 use crate::classes::{self, listed};
 use crate::directory_markers::DirectoryMarkers;
+use crate::encode::IndexNotes;
 use crate::format_options::FormatOptions;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
@@ -68,6 +69,9 @@ pub struct IndexOptions {
     pub name: Option<String>,
     /// Whether files are samples alone or together. Formats of shards are not looked for then.
     pub grouping: Grouping,
+    /// How the index was requested, for a program that repeats it
+    /// ([`Catalog::request`]). The catalog keeps the text.
+    pub request: Option<String>,
     /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
     /// [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
@@ -225,7 +229,7 @@ impl Catalog {
                 let layouts = servers::layouts(origin, &found.objects).await;
                 let classes = classes::of_files(origin, base_url, options, &found.objects).await?;
                 let order = SampleOrder { classes, is_listed: !options.objects.is_empty() };
-                Self::of_files(base_url, options.name.as_deref(), found.objects, order, &layouts)
+                Self::of_files(base_url, IndexNotes::of(options), found.objects, order, &layouts)
             }
             true => pack(origin, base_url, format, options, found, progress).await,
         }
@@ -485,7 +489,7 @@ async fn pack(
     }
     let classes = options.classes.as_deref();
     warn_of_new_numbers(base_url, options, &shards);
-    Catalog::from_shards(base_url, options.name.as_deref(), format, shards, classes, &layouts)
+    Catalog::from_shards(base_url, IndexNotes::of(options), format, shards, classes, &layouts)
 }
 
 /// Warns about classes that are numbered by a part of the shards.

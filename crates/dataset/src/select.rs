@@ -33,26 +33,34 @@ pub(crate) struct ChosenSamples {
 }
 
 impl ChosenSamples {
-    /// The numbers as text: single ones and ranges (`0-4,7,9-12`).
-    pub(crate) fn text(&self, population: u64) -> String {
-        let mut text = String::new();
-        // A reader accepts ranges of as many samples as the whole has, so that a short text cannot
-        // fill its memory.
-        let has_ranges = self.ids.len() as u64 <= population;
-        let mut rest = &self.ids[..];
-        while let Some((&first, _)) = rest.split_first() {
-            let run = (first..).zip(rest).take_while(|(next, id)| next == *id).count();
-            let run = if has_ranges { run } else { 1 };
-            let comma = if text.is_empty() { "" } else { "," };
-            // Writing to a string does not fail.
-            let _ = match run {
-                1 => write!(text, "{comma}{first}"),
-                _ => write!(text, "{comma}{first}-{}", first + run as u64 - 1),
-            };
-            rest = &rest[run..];
-        }
-        text
+    /// Samples of a whole with these sizes.
+    pub(crate) fn of(ids: Vec<u64>, sizes: &Sizes, stored: Option<&Sizes>, fingerprint: Fingerprint) -> Self {
+        let of = |sizes: &Sizes| {
+            Sizes::table(&ids.iter().map(|id| sizes.bytes(SampleId(*id))).collect::<Vec<u64>>())
+        };
+        Self { sizes: of(sizes), stored: stored.map(of), ids: ids.into(), fingerprint }
     }
+}
+
+/// Numbers below `population` as text: single ones and ranges (`0-4,7,9-12`).
+pub(crate) fn number_text(ids: &[u64], population: u64) -> String {
+    let mut text = String::new();
+    // A reader accepts ranges of as many samples as the whole has, so that a short text cannot
+    // fill its memory.
+    let has_ranges = ids.len() as u64 <= population;
+    let mut rest = ids;
+    while let Some((&first, _)) = rest.split_first() {
+        let run = (first..).zip(rest).take_while(|(next, id)| next == *id).count();
+        let run = if has_ranges { run } else { 1 };
+        let comma = if text.is_empty() { "" } else { "," };
+        // Writing to a string does not fail.
+        let _ = match run {
+            1 => write!(text, "{comma}{first}"),
+            _ => write!(text, "{comma}{first}-{}", first + run as u64 - 1),
+        };
+        rest = &rest[run..];
+    }
+    text
 }
 
 /// The numbers in a text, if all are below `population` and there is at least one.
@@ -103,30 +111,44 @@ impl Catalog {
         }
         let number = |id: &u64| self.number(SampleId(*id)).ok_or_else(|| self.out_of_range(SampleId(*id)));
         let ids = ids.iter().map(number).collect::<Result<Vec<u64>, _>>()?;
-        Ok(self.whole().part(ids))
+        Ok(self.with_gone().part(ids))
     }
 
-    /// The part of a whole catalog with these numbers, which are in range.
+    /// The part of a catalog with gone samples that has these numbers, which are in range.
     pub(crate) fn part(&self, ids: Vec<u64>) -> Self {
-        let of = |sizes: &Sizes| {
-            Sizes::table(&ids.iter().map(|id| sizes.bytes(SampleId(*id))).collect::<Vec<u64>>())
-        };
-        let (sizes, stored) = (of(&self.sizes()), self.stored_sizes().as_ref().map(of));
         let mut hash = Xxh3::new();
         hash.update(b"foreread part 1\0");
         hash.update(&self.fingerprint().0.to_le_bytes());
         ids.iter().for_each(|id| hash.update(&id.to_le_bytes()));
         let fingerprint = Fingerprint(hash.digest128());
-        Self(Arc::clone(&self.0), Some(Arc::new(ChosenSamples { ids: ids.into(), sizes, stored, fingerprint })))
+        let chosen = ChosenSamples::of(ids, &self.sizes(), self.stored_sizes().as_ref(), fingerprint);
+        Self(Arc::clone(&self.0), Some(Arc::new(chosen)))
     }
 
     /// All samples of the catalog that this one is a [part](Self::select) of. Itself, if it is none.
     #[must_use]
     pub fn whole(&self) -> Self {
+        Self(Arc::clone(&self.0), self.0.existing().cloned())
+    }
+
+    /// Whether it is a [part](Self::select) of a whole catalog.
+    pub fn is_part(&self) -> bool {
+        match (&self.1, self.0.existing()) {
+            (Some(chosen), Some(existing)) => !Arc::ptr_eq(chosen, existing),
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// All numbers of the whole catalog, also those of samples that [are gone](Self::grown).
+    /// Caches are keyed by these.
+    #[must_use]
+    pub fn with_gone(&self) -> Self {
         Self(Arc::clone(&self.0), None)
     }
 
-    /// The number of a sample in the [whole](Self::whole) catalog. `None` if there is no such sample.
+    /// The number of a sample in the whole catalog, [with gone ones](Self::with_gone). `None` if
+    /// there is no such sample.
     pub fn number(&self, id: SampleId) -> Option<u64> {
         match &self.1 {
             None => (id.0 < self.len()).then_some(id.0),
@@ -134,7 +156,7 @@ impl Catalog {
         }
     }
 
-    /// The numbers of all samples in the whole catalog, if this is a part.
+    /// The numbers of all samples in the whole catalog, if they are others than `0..len()`.
     pub fn numbers(&self) -> Option<&Arc<[u64]>> {
         self.1.as_ref().map(|part| &part.ids)
     }
@@ -151,15 +173,10 @@ mod tests {
 
     use super::*;
 
-    fn part(ids: &[u64]) -> ChosenSamples {
-        let (sizes, fingerprint) = (Sizes::uniform(0, 0), Fingerprint(0));
-        ChosenSamples { ids: ids.into(), sizes, stored: None, fingerprint }
-    }
-
     #[test]
     fn numbers_are_ranges_where_they_follow_each_other() {
-        assert_eq!(part(&[0, 1, 2, 3, 4, 7, 9, 10]).text(20), "0-4,7,9-10");
-        assert_eq!(part(&[0, 1, 0, 1]).text(2), "0,1,0,1");
+        assert_eq!(number_text(&[0, 1, 2, 3, 4, 7, 9, 10], 20), "0-4,7,9-10");
+        assert_eq!(number_text(&[0, 1, 0, 1], 2), "0,1,0,1");
     }
 
     #[test]
@@ -172,7 +189,7 @@ mod tests {
     proptest! {
         #[test]
         fn text_of_numbers_is_read_back(ids in prop::collection::vec(0u64..50, 1..120)) {
-            prop_assert_eq!(parse_numbers(&part(&ids).text(50), 50), Some(ids));
+            prop_assert_eq!(parse_numbers(&number_text(&ids, 50), 50), Some(ids));
         }
     }
 }

@@ -185,7 +185,7 @@ mod tests {
             let boxed = layouts.into_iter().map(|layout| Box::new(layout) as Box<dyn ObjectLayout>);
             Catalog::of_files(
                 "/data",
-                None,
+                crate::encode::IndexNotes::default(),
                 objects,
                 SampleOrder::default(),
                 &paths.into_iter().zip(boxed).collect(),

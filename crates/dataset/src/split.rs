@@ -2,10 +2,12 @@
 //!
 //! A seed determines the parts on every machine: samples, or groups of them, are sorted by a hash
 //! of the seed and their number or value, and cut. So a sample's part depends on no other sample
-//! but by the cuts. The price: parts of groups have the wanted sizes only as far as whole groups
-//! allow.
+//! but by the cuts. Samples that were [added](Catalog::grown) to a dataset are cut by themselves, so
+//! earlier ones keep their part, and new members of a group follow it. The price: parts of groups
+//! have the wanted sizes only as far as whole groups allow.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use foreread_types::{SampleId, setting};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
@@ -27,6 +29,8 @@ pub struct SplitOptions {
 
 /// Samples that stay together.
 struct SplitUnit {
+    /// The digest of a group's value, or a sample's number.
+    key: (u128, u64),
     order: u64,
     ids: Vec<u64>,
 }
@@ -89,12 +93,28 @@ impl Catalog {
         {
             return Err(self.refused(format!("shares of a split must sum to 1, and {shares:?} do not")));
         }
+        // Samples that are gone have had their places, too.
+        let all = if self.is_part() { self.clone() } else { self.with_gone() };
         let mut parts = vec![Vec::new(); shares.len()];
+        // The parts of groups that have one already.
+        let mut places: BTreeMap<u128, usize> = BTreeMap::new();
         // What earlier strata have left of each part by rounding.
         let mut left = vec![0.0; shares.len()];
-        let strata = self.strata(options)?;
-        let groups: usize = strata.values().map(Vec::len).sum();
-        for mut units in strata.into_values() {
+        let mut strata = Vec::new();
+        let mut groups = 0;
+        let mut begin = 0;
+        for end in self.segments() {
+            let of_segment = all.strata(options, begin..end)?;
+            groups += of_segment.values().map(Vec::len).sum::<usize>();
+            strata.extend(of_segment.into_values());
+            begin = end;
+        }
+        for units in strata {
+            let (known, mut units): (Vec<SplitUnit>, Vec<SplitUnit>) =
+                units.into_iter().partition(|unit| places.contains_key(&unit.key.0));
+            for unit in known {
+                parts[places[&unit.key.0]].extend(unit.ids);
+            }
             units.sort_unstable_by_key(|unit| (unit.order, unit.ids[0]));
             let count: usize = units.iter().map(|unit| unit.ids.len()).sum();
             let mut before = 0.0;
@@ -106,10 +126,19 @@ impl Catalog {
             });
             let ends: Vec<usize> = ends.collect();
             for (part, units) in cut(units, &ends, shares).into_iter().enumerate() {
-                parts[part].extend(units.into_iter().flat_map(|unit| unit.ids));
+                for unit in units {
+                    if unit.key.0 != 0 {
+                        places.insert(unit.key.0, part);
+                    }
+                    parts[part].extend(unit.ids);
+                }
             }
         }
         parts.iter_mut().for_each(|ids| ids.sort_unstable());
+        if let Some(existing) = self.numbers().filter(|_| !self.is_part()) {
+            let place = |id: &u64| existing.binary_search(id).ok().map(|at| at as u64);
+            parts = parts.iter().map(|ids| ids.iter().filter_map(place).collect()).collect();
+        }
         if let Some(part) = parts.iter().position(Vec::is_empty) {
             return Err(self.refused(format!(
                 "part {} of the split, with a share of {}, has no sample of {} in {groups} groups; choose \
@@ -122,8 +151,12 @@ impl Catalog {
         Ok(parts)
     }
 
-    /// The samples that stay together, by their label if that matters.
-    fn strata(&self, options: &SplitOptions) -> Result<BTreeMap<Option<i64>, Vec<SplitUnit>>, DatasetError> {
+    /// The samples that stay together, of those with such numbers, by their label if that matters.
+    fn strata(
+        &self,
+        options: &SplitOptions,
+        numbers: Range<u64>,
+    ) -> Result<BTreeMap<Option<i64>, Vec<SplitUnit>>, DatasetError> {
         if let Some(name) = &options.group
             && !self.value_names().contains(name)
             && self.label_column() != Some(name)
@@ -134,13 +167,18 @@ impl Catalog {
         }
         let mut groups: BTreeMap<(u128, u64), SplitUnit> = BTreeMap::new();
         for id in 0..self.len() {
+            let number = self.number_or_none(SampleId(id));
+            if !numbers.contains(&number) {
+                continue;
+            }
             let value = match &options.group {
                 Some(name) => self.value(SampleId(id), name)?,
                 None => None,
             };
             // A sample without a value is a group of its own.
             let key = match value {
-                None => (0, id),
+                // One of several uses of a sample may be alone.
+                None => (0, if self.is_part() { id } else { number }),
                 value => {
                     let mut hash = Xxh3::new();
                     hash_value(&mut hash, value);
@@ -148,7 +186,7 @@ impl Catalog {
                 }
             };
             let bytes = [key.0.to_le_bytes().as_slice(), &key.1.to_le_bytes()].concat();
-            let unit = || SplitUnit { order: xxh3_64_with_seed(&bytes, options.seed), ids: Vec::new() };
+            let unit = || SplitUnit { key, order: xxh3_64_with_seed(&bytes, options.seed), ids: Vec::new() };
             groups.entry(key).or_insert_with(unit).ids.push(id);
         }
         let mut strata: BTreeMap<Option<i64>, Vec<SplitUnit>> = BTreeMap::new();

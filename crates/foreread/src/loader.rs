@@ -60,8 +60,10 @@ impl Ready {
     /// thread until the agent has answered.
     ///
     /// # Errors
-    /// If the agent has ended, or cannot do it.
+    /// If the agent has ended, or cannot do it. Also if the dataset is a part of a catalog, because
+    /// an agent keeps the whole.
     pub fn warm_agent(&self, begin: bool) -> Result<Option<WarmDataset>> {
+        self.refuse_part()?;
         self.attached().map(|agent| agent.warm(begin, (0, 1))).transpose()
     }
 
@@ -69,9 +71,23 @@ impl Ready {
     /// each keep one.
     ///
     /// # Errors
-    /// If the agent has ended, or cannot do it.
+    /// As [`warm_agent`](Self::warm_agent).
     pub fn warm_agent_part(&self, part: u32, parts: u32) -> Result<Option<WarmDataset>> {
+        self.refuse_part()?;
         self.attached().map(|agent| agent.warm(true, (part, parts))).transpose()
+    }
+
+    fn refuse_part(&self) -> Result<()> {
+        match self.prepared.named.first() {
+            Some(part) if part.numbers().is_some() => Err(Error::usage(format!(
+                "these are {} of the {} samples of {}, and an agent is filled with all: name the whole \
+                 dataset, or let the job that reads these fill it",
+                part.len(),
+                part.whole().len(),
+                part.base_url()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The agent, if it serves already.
@@ -503,7 +519,7 @@ impl Loader {
     /// The catalog of a batch's samples, with their names and labels. It is the whole one, where the
     /// dataset is a part of a catalog.
     pub fn catalog(&self, batch: &Batch) -> Catalog {
-        self.catalogs[batch.dataset().0 as usize].whole()
+        self.catalogs[batch.dataset().0 as usize].with_gone()
     }
 
     /// The datasets' catalogs: training first, then validation if there is one.

@@ -157,7 +157,7 @@ pub(crate) struct OpenDataset {
 pub(crate) fn widen(opened: &mut [OpenDataset], config: &mut Config) -> Vec<Catalog> {
     let named: Vec<Catalog> = opened.iter().map(|dataset| dataset.catalog.clone()).collect();
     config.chosen = named.iter().map(|catalog| catalog.numbers().cloned()).collect();
-    opened.iter_mut().for_each(|dataset| dataset.catalog = dataset.catalog.whole());
+    opened.iter_mut().for_each(|dataset| dataset.catalog = dataset.catalog.with_gone());
     named
 }
 

@@ -105,7 +105,7 @@ impl PyCatalog {
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let arrow = needed(py, "pyarrow", "to_arrow")?;
-        let whole = slf.get().catalog().whole().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        let whole = slf.get().catalog().with_gone().to_bytes().map_err(|error| errors::raised(&error.into()))?;
         let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
         let table = py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
         match slf.get().catalog().numbers() {

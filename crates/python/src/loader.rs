@@ -414,14 +414,14 @@ impl PyLoader {
 
     /// A sample's path below the dataset's URL.
     fn path(&self, id: u64) -> PyResult<String> {
-        let catalog = self.facts.catalog.peek().whole();
+        let catalog = self.facts.catalog.peek().with_gone();
         path_of(&catalog, known(&catalog, id)?)
     }
 
     /// A sample's label: the index of its class, or the value of its format's column of labels.
     /// None if it has none.
     fn label<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let catalog = self.facts.catalog.peek().whole();
+        let catalog = self.facts.catalog.peek().with_gone();
         values::label(py, &catalog, known(&catalog, id)?)
     }
 

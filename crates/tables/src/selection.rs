@@ -19,8 +19,8 @@ pub fn matching(catalog: &Catalog, any: &[Vec<Filter>]) -> Result<Vec<u64>, Data
     let name = format!("the catalog of {}", catalog.base_url());
     let path = if catalog.format().is_packed() { "object" } else { "path" };
     let all = TableOptions { path: Some(path.to_owned()), ..TableOptions::default() };
-    let table = SampleTable::read(&name, TableKind::Arrow, catalog.whole().to_bytes()?, &all)?;
-    if table.len() as u64 != catalog.whole().len() {
+    let table = SampleTable::read(&name, TableKind::Arrow, catalog.with_gone().to_bytes()?, &all)?;
+    if table.len() as u64 != catalog.with_gone().len() {
         let message = format!("{name}: its samples are computed and have no values to choose by");
         return Err(DatasetError::new(DatasetErrorKind::Unsupported, message));
     }

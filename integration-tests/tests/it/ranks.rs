@@ -158,7 +158,7 @@ const THREE_EPOCHS: [&str; 9] =
     ["--epochs", "3", "--batch-size", "32", "--memory", "120MiB", "--look-ahead", "16MiB", "--digest"];
 
 /// Ranks with caches of their own, which send samples to each other.
-const OWN_CACHES: [&str; 2] = ["--agent", "off"];
+pub const OWN_CACHES: [&str; 2] = ["--agent", "off"];
 
 #[test]
 // semantics: RANK-39

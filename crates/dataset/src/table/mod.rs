@@ -19,7 +19,7 @@ use self::encode::TableCatalog;
 pub(crate) use self::files::TableFiles;
 pub use self::rows::{TableColumn, TableLabel, TableRows};
 use crate::build_catalog::no_randomness;
-use crate::encode::CatalogHeader;
+use crate::encode::{CatalogHeader, IndexNotes};
 use crate::listing::Listing;
 use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions, IndexProgress, servers};
 
@@ -91,7 +91,7 @@ impl Catalog {
         if catalog.bytes().is_none() {
             return Err(rows.invalid("its samples are impossibly long together"));
         }
-        let head = CatalogHeader { base_url, name: options.name.as_deref(), listing, extra: &[] };
+        let head = CatalogHeader { base_url, notes: IndexNotes::of(options), listing, extra: &[] };
         Self::of_encoded(base_url, catalog.encode(head))
     }
 }

@@ -1,0 +1,424 @@
+//! A dataset that grows: the catalog of a new listing, with the numbers of an earlier one.
+//!
+//! A sample keeps its number while its file, its place in the file and its version are the same. So
+//! splits, caches and lists of numbers stay valid. New samples have numbers at the end. The numbers
+//! of those that are gone are not used again: their rows stay, and no pass reads them. A changed
+//! file is a gone one and a new one, because caches know bytes by the number. Classes keep their
+//! numbers, too, and new ones follow. The price: rows of gone samples stay in the file, and both
+//! catalogs are in memory while they are joined.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io::Cursor;
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int32Type;
+use arrow_array::{Array, ArrayRef, DictionaryArray, Int32Array, RecordBatch, StringArray, new_null_array};
+use arrow_ipc::reader::FileReader;
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
+use arrow_select::interleave::interleave;
+use foreread_tier::Span;
+use foreread_types::{Fingerprint, SampleId};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::catalog_file::{
+    CatalogFault, CatalogFile, FINGERPRINT_KEY, GROWTH_KEY, ORDERED_KEY, RECIPES_KEY, REQUEST_KEY,
+    SAMPLES_KEY, VERSION_KEY, corrupt,
+};
+use crate::catalog_version::VERSION_TABLE;
+use crate::encode::{ROWS, begin_with, finish, hash_text};
+use crate::select::{ChosenSamples, number_text, parse_numbers};
+use crate::{Catalog, DatasetError, DatasetErrorKind};
+
+/// The most files that a report names.
+const NAMED: usize = 5;
+
+/// What a catalog's metadata says of its growth.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct GrowthRecord {
+    /// The number of samples before each addition.
+    starts: Vec<u64>,
+    /// The numbers of samples that are gone, as text.
+    gone: String,
+    /// The fingerprints of earlier catalogs, in whose caches samples have the same numbers.
+    earlier: Vec<String>,
+}
+
+/// The growth of a catalog.
+#[derive(Clone, Debug)]
+pub(crate) struct CatalogGrowth {
+    record: GrowthRecord,
+    pub(crate) earlier: Vec<Fingerprint>,
+    /// The samples that are not gone, if some are.
+    pub(crate) existing: Option<Arc<ChosenSamples>>,
+}
+
+impl CatalogGrowth {
+    /// Of a catalog with this fingerprint, if it has grown.
+    pub(crate) fn of(image: &CatalogFile, fingerprint: Fingerprint) -> Result<Option<Self>, CatalogFault> {
+        let Some(text) = image.metadata(GROWTH_KEY) else { return Ok(None) };
+        let damaged = || corrupt("its growth is damaged");
+        let record: GrowthRecord = serde_json::from_str(text).map_err(|_| damaged())?;
+        let earlier = record.earlier.iter().map(|text| text.parse());
+        let earlier = earlier.collect::<Result<_, _>>().map_err(|_| damaged())?;
+        let samples = image.samples();
+        if !record.starts.is_sorted() || record.starts.last().is_some_and(|start| *start > samples) {
+            return Err(damaged());
+        }
+        let existing = if record.gone.is_empty() {
+            None
+        } else {
+            let gone = parse_numbers(&record.gone, samples).filter(|gone| gone.is_sorted());
+            let gone = gone.ok_or_else(damaged)?;
+            let ids: Vec<u64> = (0..samples).filter(|id| gone.binary_search(id).is_err()).collect();
+            if ids.is_empty() {
+                return Err(damaged());
+            }
+            Some(Arc::new(ChosenSamples::of(ids, image.sizes(), image.stored_sizes(), fingerprint)))
+        };
+        Ok(Some(Self { record, earlier, existing }))
+    }
+}
+
+/// What a new listing has that an earlier one had not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Growth {
+    /// The new samples.
+    pub added: u64,
+    /// The samples that are gone, or whose files have changed.
+    pub gone: u64,
+    /// The paths of some of these.
+    pub names: Vec<String>,
+}
+
+impl Catalog {
+    /// The numbers at which additions begin, and the number of samples at the end.
+    pub(crate) fn segments(&self) -> Vec<u64> {
+        let starts = self.0.growth.iter().flat_map(|growth| growth.record.starts.iter().copied());
+        starts.chain([self.with_gone().len()]).collect()
+    }
+
+    /// How the index was requested ([`IndexOptions::request`](crate::IndexOptions::request)).
+    pub fn request(&self) -> Option<&str> {
+        self.image().metadata(REQUEST_KEY)
+    }
+
+    /// The catalog of `listing`, a new listing of the same dataset, with the numbers that samples
+    /// have in this one.
+    ///
+    /// # Errors
+    /// [`DatasetErrorKind::Invalid`] for a part, which new samples are no part of, and for listings
+    /// with other columns. [`DatasetErrorKind::Empty`] if no sample is left. Those of
+    /// [`to_bytes`](Self::to_bytes).
+    pub fn grown(&self, listing: &Self) -> Result<(Self, Growth), DatasetError> {
+        let base = listing.base_url();
+        let invalid = |why: &str| DatasetError::new(DatasetErrorKind::Invalid, format!("{base}: {why}"));
+        if self.is_part() || listing.is_part() {
+            return Err(invalid("new samples are in no part: update the whole catalog, and take parts of that"));
+        }
+        let failed = |error: ArrowError| invalid(&format!("the catalog cannot be updated: {error}")).with_source(error);
+        let (old, new) = (self.with_gone(), listing.with_gone());
+        let rows = JoinedRows::of(self, &old, &new)?;
+        let gone = rows.gone(&old);
+        let growth = Growth {
+            added: rows.added.iter().map(|row| new.run(*row).1).sum(),
+            gone: gone.len() as u64,
+            names: gone.iter().take(NAMED).filter_map(|id| Some(old.path(SampleId(*id)).ok()?.into_owned())).collect(),
+        };
+        if growth.added == 0 && gone.len() as u64 == self.len() {
+            let message = format!("{base}: none of its samples is left, and there is no new one");
+            return Err(DatasetError::new(DatasetErrorKind::Empty, message));
+        }
+        if growth.added == 0 && gone.is_empty() && rows.are_equal(&old, &new) {
+            return Ok((self.clone(), growth));
+        }
+        let mut starts = self.segments();
+        if growth.added == 0 {
+            starts.pop();
+        }
+        let record = GrowthRecord {
+            starts,
+            gone: number_text(&rows.unused(&old, |_| true), old.len() + growth.added),
+            earlier: self.earlier_fingerprints().iter().map(ToString::to_string).collect(),
+        };
+        let bytes = [old.to_bytes()?, new.to_bytes()?];
+        let joined = join([&bytes[0], &bytes[1]], &rows, &record, self.joined_fingerprint(&new));
+        let name = format!("the updated catalog of {base}");
+        Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
+    }
+
+    /// The fingerprints under which caches have these numbers: this catalog's, and earlier ones.
+    fn earlier_fingerprints(&self) -> Vec<Fingerprint> {
+        let earlier = self.0.growth.iter().flat_map(|growth| growth.earlier.iter().copied());
+        [self.with_gone().fingerprint()].into_iter().chain(earlier).collect()
+    }
+
+    fn joined_fingerprint(&self, new: &Self) -> Fingerprint {
+        let mut hash = Xxh3::new();
+        hash.update(b"foreread growth 1\0");
+        hash.update(&self.with_gone().fingerprint().0.to_le_bytes());
+        hash.update(&new.fingerprint().0.to_le_bytes());
+        Fingerprint(hash.digest128())
+    }
+
+    /// The number of rows of the file.
+    fn rows(&self) -> u64 {
+        self.image().rows()
+    }
+
+    /// The first sample of a row, and how many there are.
+    fn run(&self, row: u64) -> (u64, u64) {
+        self.image().run(row)
+    }
+
+    /// A digest of a row's bytes: the file, the place in it and the version.
+    fn row_digest(&self, row: u64) -> Result<u128, DatasetError> {
+        let (first, samples) = self.run(row);
+        let id = SampleId(first);
+        let entry = self.entry(id)?;
+        let mut hash = Xxh3::new();
+        hash_text(&mut hash, 1, &entry.object.path);
+        hash.update(&entry.object.size.to_le_bytes());
+        hash_text(&mut hash, 2, &format!("{:?}", entry.object.version));
+        match entry.span {
+            Span::Whole => hash_text(&mut hash, 3, ""),
+            span => hash_text(&mut hash, 4, &format!("{span:?}")),
+        }
+        hash.update(&samples.to_le_bytes());
+        hash.update(&self.sizes().bytes(id).to_le_bytes());
+        for (name, object) in self.files(id)? {
+            hash_text(&mut hash, 5, &name);
+            hash_text(&mut hash, 6, &format!("{} {} {:?}", object.path, object.size, object.version));
+        }
+        Ok(hash.digest128())
+    }
+}
+
+/// Where the rows of a joined catalog come from.
+struct JoinedRows {
+    /// For each row of the old catalog the same one in the new catalog, if it is there.
+    kept: Vec<Option<u64>>,
+    /// The other rows of the new catalog.
+    added: Vec<u64>,
+    /// The rows of the old catalog that have existed until now.
+    existed: Vec<bool>,
+}
+
+impl JoinedRows {
+    /// Finds each row of the new listing in the old one. Equal rows keep their order.
+    fn of(named: &Catalog, old: &Catalog, new: &Catalog) -> Result<Self, DatasetError> {
+        let is_there = |row: u64| match named.numbers() {
+            None => true,
+            Some(ids) => ids.binary_search(&old.run(row).0).is_ok(),
+        };
+        let existed: Vec<bool> = (0..old.rows()).map(is_there).collect();
+        let mut places: HashMap<u128, VecDeque<u64>> = HashMap::new();
+        // A sample that comes back has its number again.
+        for wanted in [true, false] {
+            for row in (0..old.rows()).filter(|row| existed[*row as usize] == wanted) {
+                places.entry(old.row_digest(row)?).or_default().push_back(row);
+            }
+        }
+        let (mut kept, mut added) = (vec![None; old.rows() as usize], Vec::new());
+        for row in 0..new.rows() {
+            match places.get_mut(&new.row_digest(row)?).and_then(VecDeque::pop_front) {
+                Some(place) => kept[place as usize] = Some(row),
+                None => added.push(row),
+            }
+        }
+        Ok(Self { kept, added, existed })
+    }
+
+    /// The samples that are not there any more.
+    fn gone(&self, old: &Catalog) -> Vec<u64> {
+        self.unused(old, |row| self.existed[row])
+    }
+
+    /// The samples of old rows that are not there, where `is_wanted`.
+    fn unused(&self, old: &Catalog, is_wanted: impl Fn(usize) -> bool) -> Vec<u64> {
+        let rows = (0..self.kept.len()).filter(|row| self.kept[*row].is_none() && is_wanted(*row));
+        rows.flat_map(|row| {
+            let (first, samples) = old.run(row as u64);
+            first..first + samples
+        })
+        .collect()
+    }
+
+    /// Whether the new listing says the same of all samples.
+    fn are_equal(&self, old: &Catalog, new: &Catalog) -> bool {
+        old.fingerprint() == new.fingerprint() && self.existed.iter().all(|existed| *existed)
+    }
+
+    /// For each row of the joined catalog: whether it is of the new one, and its number there.
+    fn sources(&self) -> Vec<(bool, u64)> {
+        let kept = (0..).zip(&self.kept).map(|(row, kept)| kept.map_or((false, row), |kept| (true, kept)));
+        kept.chain(self.added.iter().map(|row| (true, *row))).collect()
+    }
+}
+
+/// A catalog file's batches.
+struct CatalogBatches {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+    rows_per_batch: usize,
+}
+
+impl CatalogBatches {
+    fn read(bytes: &[u8]) -> Result<Self, ArrowError> {
+        let reader = FileReader::try_new(Cursor::new(bytes), None)?;
+        let schema = reader.schema();
+        let batches = reader.collect::<Result<Vec<_>, _>>()?;
+        let rows_per_batch = batches.first().map_or(1, RecordBatch::num_rows).max(1);
+        Ok(Self { schema, batches, rows_per_batch })
+    }
+
+    /// The batch and the row in it.
+    fn place(&self, row: u64) -> (usize, usize) {
+        let row = row as usize;
+        (row / self.rows_per_batch, row % self.rows_per_batch)
+    }
+
+    /// A column in all batches. Nulls, if there is none.
+    fn column(&self, name: &str, kind: &DataType, nullable: bool) -> Result<Vec<ArrayRef>, ArrowError> {
+        let found = self.schema.column_with_name(name);
+        let why = |what: &str| {
+            ArrowError::SchemaError(format!("the column {name:?} {what}: make a new catalog by an index"))
+        };
+        match found {
+            Some((at, _)) => {
+                let arrays = self.batches.iter().map(|batch| as_texts(batch.column(at), kind));
+                arrays.collect::<Option<Vec<_>>>().ok_or_else(|| why("has another type now"))
+            }
+            None if nullable => {
+                Ok(self.batches.iter().map(|batch| new_null_array(kind, batch.num_rows())).collect())
+            }
+            None => Err(why("is new")),
+        }
+    }
+}
+
+/// A column in its type, or texts with numbers for texts without and the other way round: a writer
+/// numbers them if there are few.
+fn as_texts(array: &ArrayRef, kind: &DataType) -> Option<ArrayRef> {
+    if array.data_type() == kind {
+        return Some(Arc::clone(array));
+    }
+    match kind {
+        DataType::Utf8 => {
+            let numbered = array.as_dictionary_opt::<Int32Type>()?;
+            let texts = numbered.downcast_dict::<StringArray>()?;
+            Some(Arc::new(texts.into_iter().collect::<StringArray>()))
+        }
+        DataType::Dictionary(_, values) if **values == DataType::Utf8 => {
+            let texts = array.as_string_opt::<i32>()?;
+            Some(Arc::new(texts.iter().collect::<DictionaryArray<Int32Type>>()))
+        }
+        _ => None,
+    }
+}
+
+/// The bytes of the joined catalog.
+fn join(
+    bytes: [&[u8]; 2],
+    rows: &JoinedRows,
+    record: &GrowthRecord,
+    fingerprint: Fingerprint,
+) -> Result<Vec<u8>, ArrowError> {
+    let (old, new) = (CatalogBatches::read(bytes[0])?, CatalogBatches::read(bytes[1])?);
+    let mut metadata: HashMap<String, String> = new.schema.metadata().clone().into();
+    let recipes = [&old, &new].map(|of| of.schema.metadata().get(RECIPES_KEY).cloned());
+    if recipes[0] != recipes[1] {
+        let message = "samples are decoded in other ways now: make a new catalog by an index";
+        return Err(ArrowError::SchemaError(message.to_owned()));
+    }
+    let growth = serde_json::to_string(record).map_err(|error| ArrowError::ExternalError(error.into()))?;
+    metadata.remove(SAMPLES_KEY);
+    for (key, value) in [
+        (VERSION_KEY, VERSION_TABLE.to_owned()),
+        (ORDERED_KEY, "1".to_owned()),
+        (FINGERPRINT_KEY, fingerprint.to_string()),
+        (GROWTH_KEY, growth),
+    ] {
+        metadata.insert(key.to_owned(), value);
+    }
+    let schema = Arc::new(Schema::new(new.schema.fields().clone()).with_metadata(metadata));
+    let sources = rows.sources();
+    let columns = schema.fields().iter().map(|field| {
+        let (name, kind) = (field.name(), field.data_type());
+        let of = [&old, &new].map(|of| of.column(name, kind, field.is_nullable()));
+        let [old, new] = of;
+        JoinedColumn::of(&old?, &new?)
+    });
+    let columns = columns.collect::<Result<Vec<_>, _>>()?;
+    let mut writer = begin_with(&schema)?;
+    for some in sources.chunks(ROWS) {
+        let place = |&(is_new, row): &(bool, u64)| {
+            let (batch, row) = if is_new { new.place(row) } else { old.place(row) };
+            (if is_new { old.batches.len() + batch } else { batch }, row)
+        };
+        let places: Vec<(usize, usize)> = some.iter().map(place).collect();
+        let arrays = columns.iter().map(|column| column.rows(&places)).collect::<Result<_, _>>()?;
+        writer.write(&RecordBatch::try_new(Arc::clone(&schema), arrays)?)?;
+    }
+    finish(writer)
+}
+
+/// A column of both catalogs.
+enum JoinedColumn {
+    /// By batch: first those of the old catalog.
+    Plain(Vec<ArrayRef>),
+    /// Numbers of texts, and the texts of both.
+    Texts(Vec<Int32Array>, ArrayRef),
+}
+
+impl JoinedColumn {
+    fn of(old: &[ArrayRef], new: &[ArrayRef]) -> Result<Self, ArrowError> {
+        let all = || old.iter().chain(new);
+        if !all().any(|array| array.as_dictionary_opt::<Int32Type>().is_some()) {
+            return Ok(Self::Plain(all().cloned().collect()));
+        }
+        let mut texts: Vec<&str> = Vec::new();
+        let mut known: BTreeMap<&str, i32> = BTreeMap::new();
+        let mut numbers = Vec::new();
+        for array in all() {
+            let array = array.as_dictionary::<Int32Type>();
+            let values = array.values().as_string_opt::<i32>().ok_or_else(|| {
+                ArrowError::SchemaError("a column of numbered texts has other values".to_owned())
+            })?;
+            let places: Vec<i32> = values
+                .iter()
+                .map(|text| {
+                    let text = text.unwrap_or_default();
+                    *known.entry(text).or_insert_with(|| {
+                        texts.push(text);
+                        texts.len() as i32 - 1
+                    })
+                })
+                .collect();
+            let place = |key: Option<i32>| key.and_then(|key| places.get(usize::try_from(key).ok()?).copied());
+            numbers.push(array.keys().iter().map(place).collect::<Int32Array>());
+        }
+        let length: usize = texts.iter().map(|text| text.len()).sum();
+        if i32::try_from(length).is_err() {
+            return Err(ArrowError::InvalidArgumentError("the texts of a column exceed 2 GiB".into()));
+        }
+        Ok(Self::Texts(numbers, Arc::new(StringArray::from_iter_values(texts))))
+    }
+
+    fn rows(&self, places: &[(usize, usize)]) -> Result<ArrayRef, ArrowError> {
+        match self {
+            Self::Plain(arrays) => {
+                interleave(&arrays.iter().map(AsRef::as_ref).collect::<Vec<&dyn Array>>(), places)
+            }
+            Self::Texts(numbers, texts) => {
+                let numbers: Int32Array = places
+                    .iter()
+                    .map(|(batch, row)| numbers[*batch].is_valid(*row).then(|| numbers[*batch].value(*row)))
+                    .collect();
+                Ok(Arc::new(DictionaryArray::<Int32Type>::try_new(numbers, Arc::clone(texts))?))
+            }
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! How samples are stored in objects, and how that is detected from object names.
 
+use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
 use foreread_types::setting;
@@ -7,7 +8,8 @@ use foreread_types::setting;
 use crate::{DatasetError, DatasetErrorKind};
 
 /// How samples are stored in objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Format {
     /// Each object is one sample.

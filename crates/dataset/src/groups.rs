@@ -5,6 +5,7 @@
 //! files, one after another, and each file is one of its fields. So caches, orders and ranks treat
 //! it as one sample. The price: a field alone cannot be read.
 
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +19,7 @@ use crate::table::{TableFiles, TableLabel, TableRows};
 use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions};
 
 /// How files become samples of several files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Grouping {
     /// Each file is a sample.

@@ -43,6 +43,8 @@ pub(crate) struct GrowthRecord {
     gone: String,
     /// The fingerprints of earlier catalogs, in whose caches samples have the same numbers.
     earlier: Vec<String>,
+    /// The fingerprint of the last listing.
+    listing: String,
 }
 
 /// The growth of a catalog.
@@ -116,7 +118,11 @@ impl Catalog {
         let base = listing.base_url();
         let invalid = |why: &str| DatasetError::new(DatasetErrorKind::Invalid, format!("{base}: {why}"));
         if self.is_part() || listing.is_part() {
-            return Err(invalid("new samples are in no part: update the whole catalog, and take parts of that"));
+            return Err(invalid("new samples are in no part of a catalog"));
+        }
+        let last = self.0.growth.as_ref().map(|growth| growth.record.listing.as_str());
+        if last.map_or(self.fingerprint() == listing.fingerprint(), |last| last == listing.fingerprint().to_string()) {
+            return Ok((self.clone(), Growth::default()));
         }
         let failed = |error: ArrowError| invalid(&format!("the catalog cannot be updated: {error}")).with_source(error);
         let (old, new) = (self.with_gone(), listing.with_gone());
@@ -131,9 +137,6 @@ impl Catalog {
             let message = format!("{base}: none of its samples is left, and there is no new one");
             return Err(DatasetError::new(DatasetErrorKind::Empty, message));
         }
-        if growth.added == 0 && gone.is_empty() && rows.are_equal(&old, &new) {
-            return Ok((self.clone(), growth));
-        }
         let mut starts = self.segments();
         if growth.added == 0 {
             starts.pop();
@@ -142,6 +145,7 @@ impl Catalog {
             starts,
             gone: number_text(&rows.unused(&old, |_| true), old.len() + growth.added),
             earlier: self.earlier_fingerprints().iter().map(ToString::to_string).collect(),
+            listing: listing.fingerprint().to_string(),
         };
         let bytes = [old.to_bytes()?, new.to_bytes()?];
         let joined = join([&bytes[0], &bytes[1]], &rows, &record, self.joined_fingerprint(&new));
@@ -244,11 +248,6 @@ impl JoinedRows {
             first..first + samples
         })
         .collect()
-    }
-
-    /// Whether the new listing says the same of all samples.
-    fn are_equal(&self, old: &Catalog, new: &Catalog) -> bool {
-        old.fingerprint() == new.fingerprint() && self.existed.iter().all(|existed| *existed)
     }
 
     /// For each row of the joined catalog: whether it is of the new one, and its number there.

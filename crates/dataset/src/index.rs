@@ -7,6 +7,7 @@ use foreread_tier::{ErrorKind, Object, OriginTier, TierError};
 use foreread_types::setting;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
+use serde::{Deserialize, Serialize};
 
 use crate::build_catalog::SampleOrder;
 use crate::classes::{self, listed};
@@ -33,7 +34,8 @@ const MOST_ERRORS: u64 = 100;
 /// the top and `**/*.jpg` matches at any depth. Catalogs are never samples: names that end in
 /// `.foreread`, or in a suffix of an unfinished index. Empty objects whose path is a directory of
 /// another object are never samples either. Hidden files are not listed in the first place.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct IndexOptions {
     /// If not empty, only objects that match one of these globs, or have one of these paths. One
@@ -62,6 +64,7 @@ pub struct IndexOptions {
     /// Only origins that list in the order of paths can resume a listing. Most object stores do. If
     /// a store turns out to list in another order, the file is removed, one warning is logged and
     /// the listing restarts. Only shards that have a version are stored.
+    #[serde(skip)]
     pub partial: Option<PathBuf>,
     /// A name that stands for the place of the data. Cached data stays valid when the data is
     /// moved, or reached through other endpoints. The user guarantees that all places with this
@@ -71,6 +74,7 @@ pub struct IndexOptions {
     pub grouping: Grouping,
     /// How the index was requested, for a program that repeats it
     /// ([`Catalog::request`]). The catalog keeps the text.
+    #[serde(skip)]
     pub request: Option<String>,
     /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
     /// [groups](Self::grouping) without all of their files. Else they are an error.

@@ -31,6 +31,8 @@ use crate::state::State;
 #[cfg(feature = "tables")]
 use crate::tables;
 use crate::target::TargetSpec;
+#[cfg(feature = "tables")]
+use crate::update;
 
 /// Settings for a run. Created by [`Loader::builder`] or [`Loader::builder_with`].
 ///
@@ -533,7 +535,37 @@ impl Builder {
         workers.wait(async move {
             let shared = origin::OriginPolicy::new(&self.config, &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
+            #[cfg(feature = "tables")]
+            let options = update::noted(options, &targets.names, None)?;
             origin::index(&targets, options, &self.registry, &context, &shared, progress).await
+        })
+    }
+
+    /// Repeats the index that made `catalog`, and returns a catalog in which samples have the
+    /// numbers they have there ([`Catalog::grown`]). Its target and options are in the catalog, and
+    /// this builder's target has no effect. A table that was not read from a file, or has moved, is
+    /// given anew. `partial` is [`IndexOptions::partial`]. Blocks the thread.
+    ///
+    /// # Errors
+    /// If the catalog does not say how it was made, or is a part of another. Those of
+    /// [`index`](Self::index) and [`Catalog::grown`].
+    #[cfg(feature = "tables")]
+    pub fn update(
+        self,
+        catalog: &Catalog,
+        table: Option<crate::table::TableSource>,
+        partial: Option<PathBuf>,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
+    ) -> Result<(Catalog, foreread_dataset::Growth)> {
+        let workers = Workers::new(self.runtime.clone())?;
+        let (context, catalog) = (self.context(workers.handle()), catalog.clone());
+        workers.wait(async move {
+            let shared = origin::OriginPolicy::new(&self.config, &context);
+            let storage = self.config.storage_options.clone();
+            let request = update::IndexRequest::of(&catalog, table, partial)?;
+            let listing = request.repeat(storage, &self.registry, &context, &shared, progress).await?;
+            let growing = context.runtime.spawn_blocking(move || catalog.grown(&listing));
+            Ok(growing.await.map_err(crate::runtime::ended)??)
         })
     }
 
@@ -557,6 +589,7 @@ impl Builder {
         workers.wait(async move {
             let shared = origin::OriginPolicy::new(&self.config, &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
+            let options = update::noted(options, &targets.names, Some((&table, &table_options)))?;
             let table = (table, table_options);
             tables::index(&targets, table, options, &self.registry, &context, &shared, progress).await
         })

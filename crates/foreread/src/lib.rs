@@ -76,6 +76,8 @@ mod tables;
 mod target;
 mod text;
 mod units;
+#[cfg(feature = "tables")]
+mod update;
 
 pub use foreread_dataset::{Catalog, Format};
 pub use foreread_loader::{Batch, BatchSample, LoadError, LoadErrorKind, OnError};
@@ -114,8 +116,8 @@ pub use crate::text::read as read_text;
 /// ```
 pub mod dataset {
     pub use foreread_dataset::{
-        ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, Grouping, IndexOptions,
-        IndexProgress, SampleChecksum, SampleValue, ServerShare, ServerShares, SplitOptions, forget_listing,
+        ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, Grouping, Growth,
+        IndexOptions, IndexProgress, SampleChecksum, SampleValue, ServerShare, ServerShares, SplitOptions, forget_listing,
     };
     pub use foreread_types::DatasetId;
 }

@@ -18,7 +18,7 @@ use crate::agent::AgentLink;
 use crate::assembly::{Assembly, ReadParts};
 use crate::builder::Builder;
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::group_member::{FAREWELL, GroupMember, INTERRUPTED_FAREWELL, unless};
 use crate::memory::Grant;
 use crate::merged::Merged;
@@ -83,7 +83,7 @@ impl Ready {
                 "these are {} of the {} samples of {}, and an agent is filled with all: name the whole \
                  dataset, or let the job that reads these fill it",
                 part.len(),
-                part.whole().len(),
+                part.with_gone().len(),
                 part.base_url()
             ))),
             _ => Ok(()),

@@ -278,6 +278,33 @@ impl PyCatalog {
         parts.into_iter().map(|ids| self.selected(py, ids)).collect()
     }
 
+    /// Repeats the index that made this catalog: a catalog with the samples that there are now. New
+    /// ones are at the end, and all others keep their number, with their parts and disk caches.
+    /// Samples that are gone or have changed are named in a warning. A table that was in memory is
+    /// given anew.
+    #[pyo3(signature = (*, table = None, progress = None))]
+    fn updated(
+        &self,
+        py: Python<'_>,
+        table: Option<&Bound<'_, PyAny>>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        logs::set_up(py)?;
+        let table = table.map(|table| tables::source(table, &TableOptions::default())).transpose()?;
+        let catalog = self.catalog().clone();
+        let updated = indexed(py, progress, move |tell| {
+            let builder = Loader::builder(catalog.base_url());
+            let (updated, growth) = builder.update(&catalog, table, None, tell)?;
+            if growth.gone > 0 {
+                let (url, gone, names) = (updated.base_url(), growth.gone, growth.names.join(", "));
+                tracing::warn!("{url}: {gone} samples are gone or have changed: {names}");
+            }
+            Ok(updated)
+        });
+        logs::drain(py)?;
+        updated
+    }
+
     /// All samples of the catalog that this one is a part of. Itself, if it is none.
     fn whole(&self) -> Self {
         Self::from(self.catalog().whole())
@@ -497,6 +524,18 @@ pub(crate) fn index(
         .split_first()
         .ok_or_else(|| ExceptionClass::Config.with("target: expected the URL or path of a dataset"))?;
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
+    indexed(py, progress, move |tell| match table {
+        Some((table, of_table)) => builder.index_table(table, of_table, options, tell),
+        None => builder.index(options, tell),
+    })
+}
+
+/// Runs an index, and calls `progress` with what it has found.
+fn indexed(
+    py: Python<'_>,
+    progress: Option<&Bound<'_, PyAny>>,
+    index: impl FnOnce(Box<dyn FnMut(IndexProgress) + Send>) -> foreread::Result<foreread::Catalog> + Send + 'static,
+) -> PyResult<PyCatalog> {
     let found = Arc::new(Mutex::new(None::<IndexProgress>));
     let latest = Arc::clone(&found);
     let mut report = |py: Python<'_>| -> PyResult<()> {
@@ -510,11 +549,7 @@ pub(crate) fn index(
         }
     };
     let indexed = interrupt::run_polling(py, Duration::ZERO, &mut report, move |_| {
-        let tell = move |update| *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update);
-        match table {
-            Some((table, of_table)) => builder.index_table(table, of_table, options, tell),
-            None => builder.index(options, tell),
-        }
+        index(Box::new(move |update| *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(update)))
     })?;
     report(py)?;
     indexed.map(PyCatalog::from).map_err(|error| errors::raised(&error))

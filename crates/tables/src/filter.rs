@@ -5,13 +5,14 @@ use std::str::FromStr;
 
 use arrow_array::BooleanArray;
 use foreread_dataset::{DatasetError, DatasetErrorKind};
+use serde::{Deserialize, Serialize};
 
 use crate::column::Column;
 use crate::options::filters;
 use crate::read::SampleTable;
 
 /// A condition on one column. A row without a value does not meet it, as in SQL and pyarrow.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Filter {
     /// The column's name.
     pub column: String,
@@ -23,7 +24,7 @@ pub struct Filter {
 }
 
 /// How a value is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Comparison {
     /// `==`
     Equal,
@@ -44,7 +45,7 @@ pub enum Comparison {
 }
 
 /// A value of a condition.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FilterValue {
     /// An integer.
     Integer(i64),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use foreread_types::{Interface, SettingName, setting};
+use serde::{Deserialize, Serialize};
 
 use crate::Filter;
 
@@ -10,7 +11,8 @@ use crate::Filter;
 pub(crate) const PATHS: [&str; 6] = ["file_name", "path", "file", "filename", "filepath", "key"];
 
 /// The columns and the rows of a table that become samples.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct TableOptions {
     /// The column with each sample's file. `None`: the only one that is named `file_name`, `path`,

@@ -171,8 +171,15 @@ pub struct Index {
     /// The dataset: a directory or a URL; or its shards, by name or with braces
     /// ('DIR/shard-{000..146}.tar'). With --table, the location of its files [default: their common
     /// directory or bucket]
-    #[arg(value_name = "URL", required_unless_present = "table")]
+    #[arg(value_name = "URL", required_unless_present_any = ["table", "update"])]
     pub targets: Vec<String>,
+    /// Repeat the index that made a catalog: new samples get numbers at the end, and all others
+    /// keep theirs, with their parts and disk caches. With --table, the rows of another table
+    #[arg(long, value_name = "CATALOG", conflicts_with_all = [
+        "targets", "path", "column", "filter", "select", "group", "size", "etag", "start", "length", "name",
+        "classes",
+    ])]
+    pub update: Option<PathBuf>,
     /// A name for the data instead of their URL: caches stay valid when the data move. All places
     /// with this name must have the same data
     #[arg(long, value_name = "NAME")]

@@ -31,6 +31,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.grouping = options.table.grouping()?;
     index.skip_missing = options.table.skips_missing();
     let output = options.settings.get("output").map(str::to_owned);
+    let output = output.or_else(|| Some(options.update.as_ref()?.to_string_lossy().into_owned()));
     let named = if options.targets.is_empty() { options.table.table.as_slice() } else { &options.targets };
     let path = output.unwrap_or_else(|| default_name(named));
     refuse_to_replace(Path::new(&path))?;
@@ -51,9 +52,17 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
         }
     };
     let began = Instant::now();
+    let mut growth = None;
     let catalog = match &options.table.table {
+        table if let Some(file) = &options.update => {
+            refuse_unused(&index, "an update, which repeats the index")?;
+            let (catalog, table) = (Catalog::open(file).map_err(Error::from)?, table.clone().map(TableSource::At));
+            let (catalog, grown) = builder.update(&catalog, table, index.partial, tell)?;
+            growth = Some(GrowthReport { added: grown.added, gone: grown.gone, gone_paths: grown.names });
+            catalog
+        }
         None if options.table.chooses_samples() => {
-            refuse_unused(&index)?;
+            refuse_unused(&index, "a part of a catalog")?;
             part(options)?
         }
         None => builder.index(index, tell)?,
@@ -80,6 +89,7 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
         found: catalog.summary().map(str::to_owned),
         values: catalog.value_names().to_vec(),
         fingerprint: catalog.fingerprint().to_string(),
+        growth,
         seconds: took.as_secs_f64(),
         resumed_objects: last.resumed,
         resumed_shards: last.resumed_shards,
@@ -117,6 +127,8 @@ struct IndexReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     values: Vec<String>,
     fingerprint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    growth: Option<GrowthReport>,
     seconds: f64,
     /// Objects and shards that an interrupted indexing had done.
     resumed_objects: u64,
@@ -126,6 +138,28 @@ struct IndexReport {
     /// The servers of the file system that hold the samples, if it has several.
     #[serde(skip_serializing_if = "Option::is_none")]
     storage: Option<ServerReport>,
+}
+
+/// What an update has changed.
+#[derive(Debug, Serialize)]
+struct GrowthReport {
+    /// The new samples.
+    added: u64,
+    /// The samples that are gone, or whose files have changed.
+    gone: u64,
+    /// The paths of some of these.
+    gone_paths: Vec<String>,
+}
+
+impl fmt::Display for GrowthReport {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} new samples; {} are gone or have changed", self.added, self.gone)?;
+        let more = if self.gone > self.gone_paths.len() as u64 { ", ..." } else { "" };
+        match self.gone_paths.is_empty() {
+            true => writeln!(out),
+            false => writeln!(out, ": {}{more}", self.gone_paths.join(", ")),
+        }
+    }
 }
 
 /// The cost of indexing shards.
@@ -144,6 +178,9 @@ impl fmt::Display for IndexReport {
             false => format!("{} labels", self.labels),
         };
         writeln!(out, "{}: {} samples, {}, {labels}", self.catalog, self.samples, ByteSize(self.bytes))?;
+        if let Some(growth) = &self.growth {
+            write!(out, "{growth}")?;
+        }
         if let Some(found) = &self.found {
             writeln!(out, "found {found}")?;
         }
@@ -188,8 +225,8 @@ impl IndexReport {
     }
 }
 
-/// Refuses options that a part of a catalog does not have.
-fn refuse_unused(index: &IndexOptions) -> Result<()> {
+/// Refuses options of an index for something else.
+fn refuse_unused(index: &IndexOptions, what: &str) -> Result<()> {
     let given = [
         ("--include", !index.include.is_empty()),
         ("--exclude", !index.exclude.is_empty()),
@@ -200,7 +237,7 @@ fn refuse_unused(index: &IndexOptions) -> Result<()> {
     ];
     match given.into_iter().find(|(_, is_given)| *is_given) {
         Some((name, _)) => {
-            let message = format!("{name} has no effect on a part of a catalog; leave it out");
+            let message = format!("{name} has no effect on {what}; leave it out");
             Err(Error::new(ErrorKind::Usage, message).into())
         }
         None => Ok(()),

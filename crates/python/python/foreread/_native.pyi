@@ -451,6 +451,10 @@ class Catalog:
     def select(self, indices: Iterable[int]) -> Catalog:
         """The catalog of these samples, in this order: a part of the whole. Classes keep their numbers, and samples
         their caches."""
+    def updated(self, *, table: Any = None, progress: Callable[[int, int], object] | None = None) -> Catalog:
+        """Repeats the index that made this catalog: a catalog with the samples that there are now. New ones are at the
+        end, and all others keep their number, with their parts and disk caches. Samples that are gone or have changed
+        are named in a warning. A table that was in memory is given anew."""
     def whole(self) -> Catalog:
         """All samples of the catalog that this one is a part of. Itself, if it is none."""
     def numbers(self) -> bytes:

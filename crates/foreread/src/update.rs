@@ -1,0 +1,115 @@
+//! Repeating an index: how it was requested, as its catalog keeps it.
+//!
+//! The request is JSON in the catalog: the targets, the options and, for a table, its place and
+//! columns. Settings of the storage are left out, because they may contain secrets: whoever updates
+//! a catalog gives them again. The price is some hundred bytes in each catalog. It is a part of the
+//! feature `tables`, so that no request is beyond what the program can repeat.
+
+use std::path::PathBuf;
+
+use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress};
+use foreread_tier::OpenContext;
+use foreread_types::setting;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::origin::{self, OriginPolicy, absolute};
+use crate::registry::Registry;
+use crate::storage::StorageOptions;
+use crate::table::{TableOptions, TableSource};
+use crate::tables;
+use crate::target::TargetSpec;
+
+/// How an index was requested.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct IndexRequest {
+    /// The targets, as absolute paths or URLs.
+    names: Vec<String>,
+    options: IndexOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    table: Option<TableRequest>,
+}
+
+/// The table of an index.
+#[derive(Debug, Serialize, Deserialize)]
+struct TableRequest {
+    /// Its path or URL. `None` for a table in memory.
+    place: Option<String>,
+    options: TableOptions,
+    #[serde(skip)]
+    source: Option<TableSource>,
+}
+
+/// `options` with a note of the request, for the catalog.
+pub(crate) fn noted(
+    options: IndexOptions,
+    names: &[String],
+    table: Option<(&TableSource, &TableOptions)>,
+) -> Result<IndexOptions> {
+    let table = table.map(|(source, options)| TableRequest {
+        place: match source {
+            TableSource::At(place) => Some(absolute(place)),
+            TableSource::Read(_) => None,
+        },
+        options: options.clone(),
+        source: None,
+    });
+    let names = names.iter().map(|name| if name.is_empty() { String::new() } else { absolute(name) });
+    let request = IndexRequest { names: names.collect(), options: options.clone(), table };
+    let request = serde_json::to_string(&request).map_err(|error| Error::usage(error.to_string()))?;
+    let mut options = options;
+    options.request = Some(request);
+    Ok(options)
+}
+
+impl IndexRequest {
+    /// The request that made `catalog`, with the table that was given now.
+    pub(crate) fn of(catalog: &Catalog, table: Option<TableSource>, partial: Option<PathBuf>) -> Result<Self> {
+        let base = catalog.base_url();
+        let unknown = |why: &str| {
+            let message = format!("{base}: the catalog {why}; make it again by an index");
+            Error::dataset(DatasetErrorKind::Unsupported, message)
+        };
+        if catalog.is_part() {
+            let message = format!("{base}: new samples are in no part: update the whole catalog, and take parts of that");
+            return Err(Error::usage(message));
+        }
+        let text = catalog.request().ok_or_else(|| unknown("does not say how it was made"))?;
+        let mut request: Self =
+            serde_json::from_str(text).map_err(|_| unknown("was made in a way that this foreread does not know"))?;
+        request.options.partial = partial;
+        match (&mut request.table, table) {
+            (None, Some(_)) => {
+                let message = format!("{base}: the catalog is of no table; leave out {}", setting("table"));
+                return Err(Error::usage(message));
+            }
+            (Some(of), Some(given)) => of.source = Some(given),
+            (Some(of), None) if of.place.is_none() => {
+                let message = format!("{base}: its table was in memory; give the new one ({})", setting("table"));
+                return Err(Error::usage(message));
+            }
+            _ => {}
+        }
+        Ok(request)
+    }
+
+    /// Lists the dataset again.
+    pub(crate) async fn repeat(
+        self,
+        storage: StorageOptions,
+        registry: &Registry,
+        context: &OpenContext,
+        shared: &OriginPolicy,
+        progress: impl FnMut(IndexProgress) + Send,
+    ) -> Result<Catalog> {
+        let targets = TargetSpec { names: self.names, catalog: None, storage };
+        if let Some(TableRequest { place, options: columns, source }) = self.table {
+            let source = source.or_else(|| place.map(TableSource::At));
+            let source = source.ok_or_else(|| Error::usage("the table of the catalog is missing"))?;
+            let options = noted(self.options, &targets.names, Some((&source, &columns)))?;
+            return tables::index(&targets, (source, columns), options, registry, context, shared, progress).await;
+        }
+        let options = noted(self.options, &targets.names, None)?;
+        origin::index(&targets, options, registry, context, shared, progress).await
+    }
+}

@@ -1,0 +1,213 @@
+"""Datasets that grow: numbers, classes, parts and caches stay, against a model of a dict."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from array import array
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import foreread
+from conftest import content
+
+SEEDS = 1000 if "FOREREAD_SOAK" in os.environ else 12
+
+
+def read(catalog: foreread.Catalog) -> dict[int, tuple[str, bytes, Any]]:
+    """Each sample's number, path, bytes and label."""
+    with foreread.Loader(catalog, batch_size=7, epochs=1, sampler="sequential") as loader:
+        found = {sample.id: (sample.path, bytes(sample), sample.label_name) for batch in loader for sample in batch}
+    assert list(found) == list(array("q", catalog.numbers())) and len(found) == len(catalog)
+    return found
+
+
+def check(catalog: foreread.Catalog, files: dict[str, bytes], model: dict[int, tuple[str, bytes]]) -> foreread.Catalog:
+    """Updates a catalog of `files`, and compares it with the model, which is updated, too."""
+    updated = catalog.updated()
+    gone = [number for number, (path, data) in model.items() if files.get(path) != data]
+    for number in gone:
+        del model[number]
+    there = {path for path, _ in model.values()}
+    new = sorted(set(files) - there)
+    first = max([*model, *gone]) + 1
+    found = read(updated)
+    # Numbers are never used again, and new ones follow all that there were.
+    numbers = sorted(set(found) - set(model))
+    assert len(numbers) == len(new) and all(number >= first for number in numbers)
+    model |= {number: found[number][:2] for number in numbers}
+    assert sorted(found[number][0] for number in numbers) == new
+    assert {number: row[:2] for number, row in found.items()} == model
+    assert {row[:2] for row in found.values()} == set(files.items())
+    # The class of each sample is its directory, and classes keep their numbers.
+    assert updated.labels[: len(catalog.labels)] == catalog.labels
+    assert all(label == path.split("/")[0] for path, _, label in found.values())
+    return updated
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+# semantics: SAMPLE-31
+def test_numbers_stay_while_files_come_and_go(tmp_path: Path, seed: int) -> None:
+    draw, data = np.random.default_rng(seed), tmp_path / "data"
+    files: dict[str, bytes] = {}
+
+    def write(path: str, text: bytes) -> None:
+        (data / path).parent.mkdir(parents=True, exist_ok=True)
+        # A new file, as a copy of a dataset has them.
+        (data / path).unlink(missing_ok=True)
+        (data / path).write_bytes(text)
+        files[path] = text
+
+    for number in range(int(draw.integers(1, 30))):
+        write(f"k{draw.integers(3, 6)}/{number:03}.bin", content(number))
+    catalog = foreread.index(data)
+    model = {number: row[:2] for number, row in read(catalog).items()}
+    for step in range(4):
+        for path in draw.permutation(list(files))[: draw.integers(0, 4)]:
+            if len(files) > 1:
+                (data / path).unlink()
+                del files[path]
+        for path in draw.permutation(list(files))[: draw.integers(0, 3)]:
+            write(path, f"changed {step} ".encode() * int(draw.integers(1, 9)))
+        for number in range(int(draw.integers(0, 6))):
+            write(f"k{draw.integers(0, 9)}/{step}{number:03}.bin", f"new {step} {number}".encode())
+        if step % 2:
+            catalog.save(tmp_path / "saved.foreread")
+            catalog = foreread.Catalog.open(tmp_path / "saved.foreread")
+        catalog = check(catalog, files, model)
+    assert read(catalog.updated()) == read(catalog) and catalog.updated().fingerprint == catalog.fingerprint
+
+
+# semantics: SAMPLE-31
+def test_parts_keep_their_samples_while_a_dataset_grows(directory: Path) -> None:
+    catalog = foreread.index(directory)
+
+    def split(one: foreread.Catalog) -> list[set[int]]:
+        parts = one.random_split([0.7, 0.3], seed=4, stratify=True)
+        return [set(array("q", part.numbers())) for part in parts]
+
+    before = split(catalog)
+    for number in range(100, 150):
+        path = directory / f"class{number % 5}" / f"{number}.bin"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content(number))
+    shutil.rmtree(directory / "class1")
+    grown = catalog.updated()
+    gone = set(range(25, 50))
+    after = split(grown)
+    assert len(grown) == 115 and sum(map(len, after)) == 115
+    for one, other in zip(before, after, strict=True):
+        assert one - gone == {number for number in other if number < 100}
+    assert abs(len(after[0]) - 80) <= 8
+    part = grown.random_split([0.5, 0.5])[0]
+    with pytest.raises(foreread.ConfigError, match="in no part"):
+        part.updated()
+    assert part.whole().fingerprint == grown.fingerprint
+
+
+# semantics: SAMPLE-31
+def test_groups_stay_in_their_part_while_a_table_grows(directory: Path) -> None:
+    def rows(count: int) -> list[dict[str, Any]]:
+        return [{"path": f"class{at // 25}/{at:03}.bin", "patient": f"p{at % 13}", "y": at} for at in range(count)]
+
+    catalog = foreread.index(directory, table=rows(60), label="y")
+    with pytest.raises(foreread.ConfigError, match="in memory"):
+        catalog.updated()
+    before = [list(array("q", part.numbers())) for part in catalog.random_split([0.6, 0.4], group="patient")]
+    grown = catalog.updated(table=rows(100))
+    parts = grown.random_split([0.6, 0.4], group="patient")
+    for one, part in zip(before, parts, strict=True):
+        numbers = list(array("q", part.numbers()))
+        assert numbers[: len(one)] == one
+        assert {part.value(at, "patient") for at in range(len(one))} == {
+            part.value(at, "patient") for at in range(len(part))
+        }
+
+
+# semantics: SAMPLE-31
+def test_tables_grow_and_correct_their_labels(directory: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+
+    def write(rows: list[tuple[int, str, str]]) -> None:
+        frame = pd.DataFrame(rows, columns=["number", "class", "note"])
+        frame["file"] = [f"class{number // 25}/{number:03}.bin" for number in frame["number"]]
+        frame.to_csv(table, index=False)
+
+    write([(5, "b", "x"), (9, "c", "y"), (5, "b", "z"), (70, "c", "w")])
+    catalog = foreread.index(directory, table=table, label="class")
+    # One row is gone, one has another label and another note, three are new: one of them repeats a file.
+    write([(70, "d", "w!"), (3, "a", "v"), (5, "b", "z"), (5, "b", "x"), (5, "b", "u"), (99, "c", "t")])
+    grown = catalog.updated()
+    assert grown.labels == ["b", "c", "a", "d"]
+    numbers = list(array("q", grown.numbers()))
+    assert numbers == [0, 2, 3, 4, 5, 6]
+    rows = [(grown.path(at)[-7:-4], grown.labels[grown.label(at)], grown.value(at, "note")) for at in range(6)]
+    assert rows[2:] == [("070", "d", "w!"), ("003", "a", "v"), ("005", "b", "u"), ("099", "c", "t")]
+    assert {rows[0], rows[1]} == {("005", "b", "z"), ("005", "b", "x")}
+    # It comes back: its number, too.
+    write([(9, "c", "y"), (5, "b", "z")])
+    assert list(array("q", grown.updated().numbers())) == [0, 1]
+    table.unlink()
+    with pytest.raises(foreread.Error, match=r"table\.csv"):
+        grown.updated()
+
+
+# semantics: SAMPLE-31
+def test_shards_are_added_and_removed(tmp_path: Path) -> None:
+    def shard(name: str, keys: range) -> None:
+        with tarfile.open(tmp_path / "data" / name, "w") as archive:
+            for key in keys:
+                for ending, data in (("bin", content(key)), ("cls", str(key).encode())):
+                    member = tarfile.TarInfo(f"{key:03}.{ending}")
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+
+    (tmp_path / "data").mkdir()
+    shard("b.tar", range(10))
+    shard("c.tar", range(10, 30))
+    catalog = foreread.index(tmp_path / "data")
+    shard("a.tar", range(30, 35))
+    (tmp_path / "data" / "b.tar").unlink()
+    grown = catalog.updated()
+    assert list(array("q", grown.numbers())) == list(range(10, 35))
+    with foreread.Loader(grown, batch_size=4, epochs=2, seed=3) as loader:
+        for batch in loader:
+            for sample in batch:
+                assert bytes(sample["bin"]) == content(sample.id) and int(bytes(sample["cls"])) == sample.id
+                assert sample.path == f"{'c' if sample.id < 30 else 'a'}.tar/{sample.id:03}"
+
+
+# semantics: SAMPLE-31
+def test_windows_of_arrays_grow_by_files(tmp_path: Path) -> None:
+    def array_of(name: str, first: int, rows: int) -> None:
+        np.save(tmp_path / "data" / name, np.arange(first, first + rows * 4, dtype="<i4").reshape(rows, 4))
+
+    (tmp_path / "data").mkdir()
+    array_of("b.npy", 0, 50)
+    array_of("c.npy", 1000, 20)
+    catalog = foreread.index(tmp_path / "data", format="npy")
+    array_of("a.npy", 2000, 10)
+    (tmp_path / "data" / "b.npy").unlink()
+    grown = catalog.updated()
+    assert list(array("q", grown.numbers())) == list(range(50, 80))
+    with foreread.Loader(grown, batch_size=4, epochs=1, seed=3) as loader:
+        for sample in (sample for batch in loader for sample in batch):
+            row = sample.id - 50
+            assert sample.array()[0] == (1000 + 4 * row if row < 20 else 2000 + 4 * (row - 20))
+
+
+# semantics: SAMPLE-31
+def test_catalog_that_lost_everything_is_an_error(directory: Path, tmp_path: Path) -> None:
+    catalog = foreread.index(directory)
+    shutil.rmtree(directory)
+    directory.mkdir()
+    with pytest.raises(foreread.Error, match="no samples"):
+        catalog.updated()
+    (directory / "one").write_bytes(b"x")
+    assert list(array("q", catalog.updated().numbers())) == [100]

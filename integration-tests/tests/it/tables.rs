@@ -80,6 +80,32 @@ fn command_takes_parts_of_a_catalog() {
 }
 
 #[test]
+// semantics: SAMPLE-31
+fn command_updates_a_catalog_in_place() {
+    let dataset = dataset();
+    let at = dataset.path();
+    index(at, &["data", "--table", "table.csv", "--path", "file", "--label", "kind", "-o", "t.foreread"]);
+    index(at, &["data", "-o", "d.foreread"]);
+    index(at, &["d.foreread", "--filter", "path == 7.bin", "-o", "part.foreread"]);
+    fs::remove_file(at.join("data/7.bin")).unwrap();
+    fs::write(at.join("data/5.bin"), "five").unwrap();
+    let grown = index(at, &["--update", "d.foreread"]);
+    assert_eq!(grown["growth"], serde_json::json!({"added": 1, "gone": 1, "gone_paths": ["7.bin"]}));
+    assert_eq!(ids(at, "d.foreread"), serde_json::json!([0, 1, 2, 4, 5, 6]));
+    let text = run(foreread(["index", "--update", "d.foreread"]).current_dir(at)).ok();
+    assert!(text.contains("6 samples") && text.contains("0 new samples; 0 are gone"), "{text}");
+    let failed = |arguments: &[&str], code: i32| run(foreread(["index"]).args(arguments).current_dir(at)).fails(code);
+    // A row whose file is gone is an error, as in an index.
+    assert!(failed(&["--update", "t.foreread"], 1).contains("7.bin"));
+    fs::write(at.join("few.csv"), "file,kind,split,note\n9.bin,cat,train,a\n8.bin,fox,train,b\n").unwrap();
+    let other = index(at, &["--update", "t.foreread", "--table", "few.csv", "-o", "u.foreread"]);
+    assert_eq!((&other["growth"]["gone"], &other["samples"], &other["labels"]), (&4.into(), &2.into(), &4.into()));
+    assert!(failed(&["--update", "part.foreread"], 2).contains("in no part"));
+    assert!(failed(&["--update", "d.foreread", "--include", "*.jpg"], 2).contains("--include has no effect"));
+    assert!(failed(&["--update", "d.foreread", "data"], 2).contains("cannot be used with"));
+}
+
+#[test]
 // semantics: SAMPLE-30
 fn ranks_share_the_samples_of_a_part() {
     let at = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ pub(crate) struct CatalogInner {
     base_url: String,
     /// The user's name for the place of the data.
     place_name: Option<String>,
-    listing: Listing,
+    pub(crate) listing: Listing,
     /// The directory whose changes it contains.
     location: Option<u32>,
     format: Format,
@@ -264,18 +264,28 @@ impl Catalog {
     /// [`keeps_identity`](Self::keeps_identity)). A part has that of the whole, because they share
     /// caches.
     pub fn identity(&self, place: &str) -> DatasetIdentity {
+        self.identity_of(self.0.fingerprint, self.0.listing, place)
+    }
+
+    /// The identity of a listing at the same place.
+    pub(crate) fn identity_of(
+        &self,
+        fingerprint: Fingerprint,
+        listing: Listing,
+        place: &str,
+    ) -> DatasetIdentity {
         let mut hash = Xxh3::new();
         hash.update(b"foreread dataset 1\0");
-        hash.update(&self.0.fingerprint.0.to_le_bytes());
+        hash.update(&fingerprint.0.to_le_bytes());
         match &self.0.place_name {
             Some(name) => hash_text(&mut hash, 1, name),
             None => hash_text(&mut hash, 2, place),
         }
-        match self.0.listing {
-            Listing::Random(_) | Listing::Unversioned(_) => hash_text(&mut hash, 3, &self.0.listing.text()),
+        match listing {
+            Listing::Random(_) | Listing::Unversioned(_) => hash_text(&mut hash, 3, &listing.text()),
             // The user guarantees the content of named data. Modification times of a copy differ.
             Listing::Changed(_) if self.0.place_name.is_none() => {
-                hash_text(&mut hash, 3, &self.0.listing.text());
+                hash_text(&mut hash, 3, &listing.text());
             }
             Listing::Changed(_) | Listing::Versioned => {}
         }

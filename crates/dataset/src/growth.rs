@@ -18,7 +18,7 @@ use arrow_ipc::reader::FileReader;
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use arrow_select::interleave::interleave;
 use foreread_tier::Span;
-use foreread_types::{Fingerprint, SampleId};
+use foreread_types::{DatasetIdentity, Fingerprint, SampleId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -28,6 +28,7 @@ use crate::catalog_file::{
 };
 use crate::catalog_version::VERSION_TABLE;
 use crate::encode::{ROWS, begin_with, finish, hash_text};
+use crate::listing::Listing;
 use crate::select::{ChosenSamples, number_text, parse_numbers};
 use crate::{Catalog, DatasetError, DatasetErrorKind};
 
@@ -41,9 +42,20 @@ pub(crate) struct GrowthRecord {
     starts: Vec<u64>,
     /// The numbers of samples that are gone, as text.
     gone: String,
-    /// The fingerprints of earlier catalogs, in whose caches samples have the same numbers.
-    earlier: Vec<String>,
+    /// Where samples had their numbers first, while versions prove that their bytes are the same.
+    pieces: Vec<GrowthPiece>,
     /// The fingerprint of the last listing.
+    listing: String,
+}
+
+/// The samples that came with one listing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct GrowthPiece {
+    /// The first number.
+    first: u64,
+    /// The fingerprint of the catalog in which they were new.
+    fingerprint: String,
+    /// What distinguishes its listing.
     listing: String,
 }
 
@@ -51,7 +63,6 @@ pub(crate) struct GrowthRecord {
 #[derive(Clone, Debug)]
 pub(crate) struct CatalogGrowth {
     record: GrowthRecord,
-    pub(crate) earlier: Vec<Fingerprint>,
     /// The samples that are not gone, if some are.
     pub(crate) existing: Option<Arc<ChosenSamples>>,
 }
@@ -62,10 +73,9 @@ impl CatalogGrowth {
         let Some(text) = image.metadata(GROWTH_KEY) else { return Ok(None) };
         let damaged = || corrupt("its growth is damaged");
         let record: GrowthRecord = serde_json::from_str(text).map_err(|_| damaged())?;
-        let earlier = record.earlier.iter().map(|text| text.parse());
-        let earlier = earlier.collect::<Result<_, _>>().map_err(|_| damaged())?;
         let samples = image.samples();
-        if !record.starts.is_sorted() || record.starts.last().is_some_and(|start| *start > samples) {
+        if !record.pieces.is_sorted_by_key(|piece| piece.first)
+            || !record.starts.is_sorted() || record.starts.last().is_some_and(|start| *start > samples) {
             return Err(damaged());
         }
         let existing = if record.gone.is_empty() {
@@ -79,7 +89,7 @@ impl CatalogGrowth {
             }
             Some(Arc::new(ChosenSamples::of(ids, image.sizes(), image.stored_sizes(), fingerprint)))
         };
-        Ok(Some(Self { record, earlier, existing }))
+        Ok(Some(Self { record, existing }))
     }
 }
 
@@ -144,7 +154,7 @@ impl Catalog {
         let record = GrowthRecord {
             starts,
             gone: number_text(&rows.unused(&old, |_| true), old.len() + growth.added),
-            earlier: self.earlier_fingerprints().iter().map(ToString::to_string).collect(),
+            pieces: self.pieces_with(&new, growth.added),
             listing: listing.fingerprint().to_string(),
         };
         let bytes = [old.to_bytes()?, new.to_bytes()?];
@@ -153,10 +163,38 @@ impl Catalog {
         Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
     }
 
-    /// The fingerprints under which caches have these numbers: this catalog's, and earlier ones.
-    fn earlier_fingerprints(&self) -> Vec<Fingerprint> {
-        let earlier = self.0.growth.iter().flat_map(|growth| growth.earlier.iter().copied());
-        [self.with_gone().fingerprint()].into_iter().chain(earlier).collect()
+    /// The pieces of this catalog after `added` samples of `new` have come. None where equal versions
+    /// do not prove equal bytes.
+    fn pieces_with(&self, new: &Self, added: u64) -> Vec<GrowthPiece> {
+        let proves = |listing: Listing| matches!(listing, Listing::Versioned | Listing::Changed(_));
+        if !proves(self.0.listing) || !proves(new.0.listing) {
+            return Vec::new();
+        }
+        let known = self.0.growth.as_ref().map(|growth| growth.record.pieces.clone());
+        let mut pieces = known.unwrap_or_default();
+        if pieces.is_empty() {
+            let (fingerprint, listing) = (self.with_gone().fingerprint().to_string(), self.0.listing.text());
+            pieces.push(GrowthPiece { first: 0, fingerprint, listing });
+        }
+        if added > 0 {
+            let (first, fingerprint) = (self.with_gone().len(), self.joined_fingerprint(new).to_string());
+            pieces.push(GrowthPiece { first, fingerprint, listing: new.0.listing.text() });
+        }
+        pieces
+    }
+
+    /// Under which identities caches have the samples of this catalog, if it has grown from an
+    /// earlier one: the first number of each piece, and the identity. `place` is that of
+    /// [`identity`](Self::identity). Samples of a piece have had their numbers and their bytes since
+    /// the catalog with this identity. Empty if the catalog has not grown, or versions do not prove
+    /// that.
+    pub fn lineage(&self, place: &str) -> Vec<(u64, DatasetIdentity)> {
+        let pieces = self.0.growth.iter().flat_map(|growth| &growth.record.pieces);
+        let identity = |piece: &GrowthPiece| {
+            let (fingerprint, listing) = (piece.fingerprint.parse().ok()?, Listing::parse(&piece.listing)?);
+            Some((piece.first, self.identity_of(fingerprint, listing, place)))
+        };
+        pieces.map(identity).collect::<Option<_>>().unwrap_or_default()
     }
 
     fn joined_fingerprint(&self, new: &Self) -> Fingerprint {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use foreread_layers::{Breaker, BreakerPolicy, DeadlinePolicy};
 use foreread_local::DiskTier;
-use foreread_local::disk::{DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook};
+use foreread_local::disk::{DatasetLineage, DatasetOnDisk, DiskConfig, DiskDirectory, DiskOutlook};
 use foreread_tier::TierError;
 use foreread_tier::{CacheTier, OpenContext};
 use foreread_types::DatasetId;
@@ -131,6 +131,11 @@ fn on_disk(opened: &[OpenDataset]) -> Vec<DatasetOnDisk> {
     opened.iter().map(one).collect()
 }
 
+/// The caches of earlier datasets that these continue.
+fn lineages(opened: &[OpenDataset]) -> Vec<DatasetLineage> {
+    opened.iter().filter_map(|dataset| dataset.lineage.clone()).collect()
+}
+
 /// This rank's parts of directories.
 fn parts(disks: &[config::Disk], on_node: NodeRank) -> DiskConfig {
     let directories =
@@ -148,9 +153,11 @@ pub(crate) async fn look(
     if config.disk.is_empty() {
         return Ok(DiskOutlook::default());
     }
-    let (datasets, disks) = (on_disk(opened), config.disk.clone());
+    let (datasets, disks, lineages) = (on_disk(opened), config.disk.clone(), lineages(opened));
     // Reads the indexes.
-    let looking = context.runtime.spawn_blocking(move || DiskTier::look(&parts(&disks, on_node), &datasets));
+    let looking = context.runtime.spawn_blocking(move || {
+        DiskTier::look(&parts(&disks, on_node).with_lineages(lineages), &datasets)
+    });
     let found: Result<DiskOutlook, TierError> = looking.await.map_err(ended)?;
     found.map_err(Error::disk)
 }
@@ -166,13 +173,16 @@ pub(crate) async fn open(
         return Ok(None);
     }
     let datasets = on_disk(opened);
-    let location = |dataset: &OpenDataset| (dataset.identity, dataset.catalog.base_url().to_owned());
-    let locations = opened.iter().map(location).collect();
+    let location = |dataset: &OpenDataset| {
+        let earliest = dataset.lineage.as_ref().and_then(|lineage| lineage.pieces.first());
+        (earliest.map_or(dataset.identity, |(_, identity)| *identity), dataset.catalog.base_url().to_owned())
+    };
+    let (locations, lineages) = (opened.iter().map(location).collect(), lineages(opened));
     let buffers = Arc::clone(&context.buffers);
     // Reads the indexes, and may remove old caches.
     let configured = config.disk.clone();
     let opening = context.runtime.spawn_blocking(move || {
-        let parts = parts(&configured, on_node).with_locations(locations);
+        let parts = parts(&configured, on_node).with_locations(locations).with_lineages(lineages);
         let tier = DiskTier::open(parts, &datasets, buffers)?;
         if on_node.rank == 0 {
             configured.iter().for_each(warn_of_little_space);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use foreread_dataset::{CATALOG_NAME, Catalog, DatasetErrorKind, Format, IndexOptions, IndexProgress};
 use foreread_layers::{AdaptivePolicy, Bandwidth, Limit, Meter, Stack, Units};
+use foreread_local::disk::DatasetLineage;
 use foreread_tier::{OpenContext, OpenOptions, OriginTier, TierProfile};
 use foreread_types::{DatasetIdentity, setting};
 
@@ -141,6 +142,8 @@ pub(crate) struct OpenDataset {
     pub(crate) catalog: Catalog,
     /// The identity of its bytes, for caches and other ranks.
     pub(crate) identity: DatasetIdentity,
+    /// The caches on disks that it continues, if the catalog has grown.
+    pub(crate) lineage: Option<DatasetLineage>,
     /// Whether it was just listed, in contrast to a catalog that was found.
     pub(crate) listed: bool,
     /// The catalog's file, if it was opened from one.
@@ -228,8 +231,22 @@ pub(crate) async fn open(
         )));
     }
     let identity = catalog.identity(store.place());
+    let lineage = lineage(&catalog, identity, store.place());
     let (origin, limit) = shared.wrap(store);
-    Ok(OpenDataset { catalog, identity, listed, file, origin, limit })
+    Ok(OpenDataset { catalog, identity, lineage, listed, file, origin, limit })
+}
+
+/// The caches that a dataset with this identity continues.
+pub(crate) fn lineage(catalog: &Catalog, identity: DatasetIdentity, place: &str) -> Option<DatasetLineage> {
+    let pieces = catalog.lineage(place);
+    if pieces.is_empty() {
+        return None;
+    }
+    let existing = catalog.whole();
+    let gone = existing.numbers().map_or_else(Vec::new, |ids| {
+        (0..catalog.with_gone().len()).filter(|id| ids.binary_search(id).is_err()).collect()
+    });
+    Some(DatasetLineage { identity, pieces, gone })
 }
 
 /// The catalog in an origin, or a listing of it, and which of the two it is. Named shards are

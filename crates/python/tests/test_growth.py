@@ -211,3 +211,38 @@ def test_catalog_that_lost_everything_is_an_error(directory: Path, tmp_path: Pat
         catalog.updated()
     (directory / "one").write_bytes(b"x")
     assert list(array("q", catalog.updated().numbers())) == [100]
+
+
+# semantics: SAMPLE-31
+def test_disk_keeps_its_copies_while_a_dataset_grows(directory: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"batch_size": 7, "epochs": 1, "memory": 0, "disk": f"{tmp_path / 'cache'}=10MB"}
+
+    def load(catalog: foreread.Catalog, **more: Any) -> int:
+        with foreread.Loader(catalog, **settings | more) as loader:
+            for sample in (sample for batch in loader for sample in batch):
+                assert bytes(sample) == (directory / sample.path).read_bytes()
+            requests: int = loader.report()["origin_requests"]
+            return requests
+
+    # Files of one moment prove nothing by their times.
+    for number, path in enumerate(sorted(directory.rglob("*.bin"))):
+        os.utime(path, (1_500_000_000 + number, 1_500_000_000 + number))
+    catalog = foreread.index(directory)
+    load(catalog, epochs=2)
+    assert load(catalog) == 0
+    for number in range(5):
+        (directory / f"class0/new{number}.bin").write_bytes(content(200 + number))
+    (directory / "class0/003.bin").unlink()
+    (directory / "class1/030.bin").write_bytes(b"changed")
+    grown = catalog.updated()
+    assert 6 <= load(grown, epochs=2) <= 12
+    assert load(grown) == 0
+    # Another dataset that grew from the same one does not take its samples.
+    for number in range(5):
+        (directory / f"class0/new{number}.bin").unlink()
+        (directory / f"class2/other{number}.bin").write_bytes(content(300 + number))
+    other = catalog.updated()
+    assert len(other) == len(grown)
+    assert load(other, epochs=2) >= 5
+    caches = [path for path in (tmp_path / "cache").rglob("index")]
+    assert len(caches) == 1

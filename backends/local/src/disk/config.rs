@@ -34,6 +34,8 @@ pub struct DiskConfig {
     pub segment: Option<u64>,
     /// Where datasets are stored, as [`list`](super::list) reports it. Empty by default.
     pub locations: Vec<(DatasetIdentity, String)>,
+    /// The datasets that continue the caches of earlier ones.
+    pub lineages: Vec<DatasetLineage>,
     /// Other datasets whose caches are not removed to make room.
     pub kept: Vec<DatasetIdentity>,
 }
@@ -49,6 +51,7 @@ impl DiskConfig {
             when_owned: WhenOwned::default(),
             segment: None,
             locations: Vec::new(),
+            lineages: Vec::new(),
             kept: Vec::new(),
         }
     }
@@ -87,6 +90,12 @@ impl DiskConfig {
     #[must_use]
     pub fn with_locations(self, locations: Vec<(DatasetIdentity, String)>) -> Self {
         Self { locations, ..self }
+    }
+
+    /// Sets the datasets that continue the caches of earlier ones.
+    #[must_use]
+    pub fn with_lineages(self, lineages: Vec<DatasetLineage>) -> Self {
+        Self { lineages, ..self }
     }
 
     /// Keeps the caches of these datasets, which are not the tier's yet.
@@ -210,6 +219,22 @@ pub struct DatasetOnDisk {
     pub samples: u64,
     /// The sum of the samples' lengths. It limits how much of other datasets' caches is removed.
     pub bytes: u64,
+}
+
+/// A dataset whose samples have the numbers that they had in earlier datasets, as far as they were
+/// there. It continues the cache of the earliest.
+///
+/// A record names the dataset in which its sample was new. So the numbers of datasets that have
+/// grown apart cannot be confused: the other's record is a miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetLineage {
+    /// The dataset's identity, as in [`DatasetOnDisk`].
+    pub identity: DatasetIdentity,
+    /// The first number of each piece, and the identity in its records. Ascending, from 0. The
+    /// first identity names the cache.
+    pub pieces: Vec<(u64, DatasetIdentity)>,
+    /// The numbers of samples that are gone, ascending. Their records are removed.
+    pub gone: Vec<u64>,
 }
 
 /// What a disk tier would offer if it were opened.

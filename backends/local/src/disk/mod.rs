@@ -133,7 +133,7 @@ mod uring;
 mod writer;
 
 pub use config::{
-    Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskOutlook, DiskReader,
+    Access, DatasetLineage, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskOutlook, DiskReader,
     WhenOwned,
 };
 pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};

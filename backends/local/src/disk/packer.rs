@@ -250,7 +250,7 @@ impl Packer {
             let head = self.store.directories[directory].dirs[set].next_start();
             RecordBlock::new(set, head, writer.memory(head + bytes))
         });
-        block.push(self.store.sets[set].identity, sample, pending);
+        block.push(self.store.sets[set].record_identity(pending.id), sample, pending);
     }
 
     fn forget(&mut self, keys: Vec<(DiskKey, Option<RecordPlace>)>, done: Option<&Arc<oneshot::Sender<()>>>) {

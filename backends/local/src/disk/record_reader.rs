@@ -354,7 +354,7 @@ impl RecordReader {
         record: Option<&[u8]>,
     ) -> Result<usize, TierError> {
         let checked = match record {
-            Some(record) => check_record(record, self.0.sets[key.0].identity, key.1),
+            Some(record) => check_record(record, self.0.sets[key.0].record_identity(key.1), key.1),
             None => Err("the file ends before the record does"),
         };
         match checked {

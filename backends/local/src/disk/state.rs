@@ -25,8 +25,19 @@ use crate::jobs::lock;
 /// One dataset of the run. Datasets with the same identity share it.
 #[derive(Debug)]
 pub(super) struct CachedDataset {
+    /// The name of its cache.
     pub(super) identity: DatasetIdentity,
+    /// The first number of each piece, and the identity in its records.
+    pub(super) pieces: Vec<(u64, DatasetIdentity)>,
     pub(super) table: PlaceTable,
+}
+
+impl CachedDataset {
+    /// The identity in the record of a sample.
+    pub(super) fn record_identity(&self, id: SampleId) -> DatasetIdentity {
+        let piece = self.pieces.partition_point(|(first, _)| *first <= id.0);
+        piece.checked_sub(1).map_or(self.identity, |piece| self.pieces[piece].1)
+    }
 }
 
 /// One directory of the tier.

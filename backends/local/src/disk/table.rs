@@ -16,6 +16,8 @@ use super::place::RecordPlace;
 #[derive(Debug)]
 pub(super) struct PlaceTable {
     slots: Box<[AtomicU64]>,
+    /// Samples that are not kept any more, ascending.
+    gone: Vec<u64>,
     samples: AtomicU64,
     bytes: AtomicU64,
     /// The bytes of all tables.
@@ -23,15 +25,15 @@ pub(super) struct PlaceTable {
 }
 
 impl PlaceTable {
-    /// A table for `samples` samples that reports its bytes to `held`.
-    pub(super) fn new(samples: u64, held: Gauge) -> Self {
+    /// A table for `samples` samples, without those that are `gone`, that reports its bytes to `held`.
+    pub(super) fn new(samples: u64, gone: Vec<u64>, held: Gauge) -> Self {
         let slots = (0..samples).map(|_| AtomicU64::new(0)).collect();
-        Self { slots, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
+        Self { slots, gone, samples: AtomicU64::new(0), bytes: AtomicU64::new(0), held }
     }
 
     /// Whether the dataset has such a sample.
     pub(super) fn knows(&self, id: SampleId) -> bool {
-        id.0 < self.slots.len() as u64
+        id.0 < self.slots.len() as u64 && self.gone.binary_search(&id.0).is_err()
     }
 
     fn slot(&self, id: SampleId) -> Option<&AtomicU64> {

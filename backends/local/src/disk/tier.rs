@@ -11,7 +11,7 @@ use foreread_tier::{
     Budget, Buffers, CacheTier, Charge, ErrorKind, Lookup, ReadFuture, ReadRequest, Sample, Tier, TierError,
     TierProfile,
 };
-use foreread_types::{DatasetId, Footprint, SampleId, SampleKey};
+use foreread_types::{DatasetId, DatasetIdentity, Footprint, SampleId, SampleKey};
 use tokio::sync::oneshot;
 
 use super::config::{Access, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskOutlook, DiskReader};
@@ -96,7 +96,7 @@ impl DiskTier {
         buffers: Arc<dyn Buffers>,
     ) -> Result<Self, TierError> {
         let counters = DiskCounters::new();
-        let (sets, numbers) = sets(datasets, &counters);
+        let (sets, numbers) = sets(&config, datasets, &counters);
         let roots = open::open_roots(&config, &sets)?;
         let mut opened = Vec::with_capacity(config.directories.len());
         for (number, root) in (0..).zip(&roots) {
@@ -149,7 +149,7 @@ impl DiskTier {
     /// [`ErrorKind::Invalid`] for no directories or more than 32, or for one without space for a
     /// sample.
     pub fn look(config: &DiskConfig, datasets: &[DatasetOnDisk]) -> Result<DiskOutlook, TierError> {
-        let (sets, _) = sets(datasets, &DiskCounters::new());
+        let (sets, _) = sets(config, datasets, &DiskCounters::new());
         open::look(config, &sets, datasets)
     }
 
@@ -303,20 +303,36 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), TierErr
 }
 
 /// The distinct datasets, and the index of each dataset among them.
-fn sets(datasets: &[DatasetOnDisk], counters: &DiskCounters) -> (Vec<CachedDataset>, Vec<usize>) {
+fn sets(
+    config: &DiskConfig,
+    datasets: &[DatasetOnDisk],
+    counters: &DiskCounters,
+) -> (Vec<CachedDataset>, Vec<usize>) {
+    // A dataset and an earlier one of its lineage have caches of their own in one tier.
+    let lineage = |dataset: &DatasetOnDisk| {
+        let found = config.lineages.iter().find(|lineage| lineage.identity == dataset.identity)?;
+        let name = found.pieces.first()?.1;
+        let is_alone = |other: &DatasetOnDisk| other.identity == dataset.identity || other.identity != name;
+        datasets.iter().all(is_alone).then_some((name, found))
+    };
     let mut sets: Vec<CachedDataset> = Vec::new();
+    let mut keys: Vec<DatasetIdentity> = Vec::new();
     let mut numbers = Vec::with_capacity(datasets.len());
     for dataset in datasets {
-        let same = sets.iter().position(|set| set.identity == dataset.identity);
+        let same = keys.iter().position(|key| *key == dataset.identity);
         numbers.push(same.unwrap_or(sets.len()));
-        if same.is_none() {
-            let all = datasets.iter().filter(|other| other.identity == dataset.identity);
-            let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
-            sets.push(CachedDataset {
-                identity: dataset.identity,
-                table: PlaceTable::new(samples, counters.held.clone()),
-            });
+        if same.is_some() {
+            continue;
         }
+        keys.push(dataset.identity);
+        let all = datasets.iter().filter(|other| other.identity == dataset.identity);
+        let samples = all.map(|dataset| dataset.samples).max().unwrap_or(0);
+        let own = || (dataset.identity, vec![(0, dataset.identity)], Vec::new());
+        let earlier = lineage(dataset).filter(|(name, _)| sets.iter().all(|set| set.identity != *name));
+        let (identity, pieces, gone) =
+            earlier.map_or_else(own, |(name, of)| (name, of.pieces.clone(), of.gone.clone()));
+        let table = PlaceTable::new(samples, gone, counters.held.clone());
+        sets.push(CachedDataset { identity, pieces, table });
     }
     (sets, numbers)
 }

@@ -5,7 +5,7 @@ use foreread_tier::OpenContext;
 use foreread_types::DatasetIdentity;
 
 use crate::error::{Error, Result};
-use crate::origin::{OpenDataset, OriginPolicy};
+use crate::origin::{OpenDataset, OriginPolicy, lineage};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
@@ -23,8 +23,11 @@ pub(super) async fn open_known(
 ) -> Result<OpenDataset> {
     let backend = registry.find(catalog.base_url())?;
     let store = backend.open(catalog.base_url(), &shared.options(storage), context).await?;
+    // Where the data's location looks different, a grown dataset has a cache of its own.
+    let is_alike = catalog.identity(store.place()) == identity;
+    let lineage = lineage(&catalog, identity, store.place()).filter(|_| is_alike);
     let (origin, limit) = shared.wrap(store);
-    Ok(OpenDataset { catalog, identity, listed: false, file: None, origin, limit })
+    Ok(OpenDataset { catalog, identity, lineage, listed: false, file: None, origin, limit })
 }
 
 /// The name of `targets`, equal on ranks with equal targets: the name of `catalog` if they can mean

@@ -246,7 +246,8 @@ async fn open(
     let location = url.clone();
     // Reads and copies all of the catalog, and asks the file system for the store's name.
     let reading = tokio::task::spawn_blocking(move || {
-        let received = Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
+        let received =
+            Catalog::from_bytes(catalog, "the job's catalog").map_err(|error| error.to_string())?;
         let received = received.with_gone();
         let shared = received.in_shared_memory();
         let shared = shared.inspect_err(|error| tracing::debug!(%error, "jobs have catalogs of their own"));

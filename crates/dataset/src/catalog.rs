@@ -23,9 +23,9 @@ use crate::catalog_file::{
     FORMAT_KEY, LISTING_KEY, LOCATION_KEY, NAME_KEY, ObjectPath, SAMPLES_KEY, corrupt,
 };
 use crate::encode::hash_text;
+use crate::growth::CatalogGrowth;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare, refuse};
-use crate::growth::CatalogGrowth;
 use crate::select::{ChosenSamples, number_text, parse_numbers, rewritten};
 use crate::servers;
 use crate::values::ArrayTypes;
@@ -526,8 +526,18 @@ impl Catalog {
 impl CatalogInner {
     /// The same with its bytes in a file. `None` if that has another length.
     fn with_file(&self, file: File) -> Option<Self> {
-        let Self { image, name, base_url, place_name, listing, location, format, fingerprint, arrays, growth } =
-            self;
+        let Self {
+            image,
+            name,
+            base_url,
+            place_name,
+            listing,
+            location,
+            format,
+            fingerprint,
+            arrays,
+            growth,
+        } = self;
         Some(Self {
             image: image.with_file(file)?,
             name: name.clone(),

@@ -40,7 +40,8 @@ impl Catalog {
                 false => Ok(None),
             };
         };
-        let stored = self.image().value(self.number_or_none(id), column).map_err(|fault| self.failed(id, fault))?;
+        let stored =
+            self.image().value(self.number_or_none(id), column).map_err(|fault| self.failed(id, fault))?;
         let typed = |stored| {
             Some(match stored {
                 StoredValue::Integer(value) => SampleValue::Integer(value),

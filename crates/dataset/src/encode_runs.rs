@@ -112,7 +112,15 @@ mod tests {
     }
 
     fn catalog(shards: Vec<IndexedShard>) -> Catalog {
-        Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Tokens, shards, None, &Layouts::new()).unwrap()
+        Catalog::from_shards(
+            "/data",
+            crate::encode::IndexNotes::default(),
+            Format::Tokens,
+            shards,
+            None,
+            &Layouts::new(),
+        )
+        .unwrap()
     }
 
     fn extents(catalog: &Catalog) -> Vec<(String, std::ops::Range<u64>)> {
@@ -178,7 +186,14 @@ mod tests {
             (vec![run(0, 1 << 40, 1 << 40, 1 << 40)], u64::MAX),
         ] {
             let shards = vec![shard("a", size, runs.clone())];
-            let made = Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Tokens, shards, None, &Layouts::new());
+            let made = Catalog::from_shards(
+                "/data",
+                crate::encode::IndexNotes::default(),
+                Format::Tokens,
+                shards,
+                None,
+                &Layouts::new(),
+            );
             assert_eq!(made.unwrap_err().kind(), DatasetErrorKind::Corrupt, "{runs:?}");
         }
     }

@@ -75,7 +75,9 @@ impl CatalogGrowth {
         let record: GrowthRecord = serde_json::from_str(text).map_err(|_| damaged())?;
         let samples = image.samples();
         if !record.pieces.is_sorted_by_key(|piece| piece.first)
-            || !record.starts.is_sorted() || record.starts.last().is_some_and(|start| *start > samples) {
+            || !record.starts.is_sorted()
+            || record.starts.last().is_some_and(|start| *start > samples)
+        {
             return Err(damaged());
         }
         let existing = if record.gone.is_empty() {
@@ -131,17 +133,25 @@ impl Catalog {
             return Err(invalid("new samples are in no part of a catalog"));
         }
         let last = self.0.growth.as_ref().map(|growth| growth.record.listing.as_str());
-        if last.map_or(self.fingerprint() == listing.fingerprint(), |last| last == listing.fingerprint().to_string()) {
+        if last.map_or(self.fingerprint() == listing.fingerprint(), |last| {
+            last == listing.fingerprint().to_string()
+        }) {
             return Ok((self.clone(), Growth::default()));
         }
-        let failed = |error: ArrowError| invalid(&format!("the catalog cannot be updated: {error}")).with_source(error);
+        let failed = |error: ArrowError| {
+            invalid(&format!("the catalog cannot be updated: {error}")).with_source(error)
+        };
         let (old, new) = (self.with_gone(), listing.with_gone());
         let rows = JoinedRows::of(self, &old, &new)?;
         let gone = rows.gone(&old);
         let growth = Growth {
             added: rows.added.iter().map(|row| new.run(*row).1).sum(),
             gone: gone.len() as u64,
-            names: gone.iter().take(NAMED).filter_map(|id| Some(old.path(SampleId(*id)).ok()?.into_owned())).collect(),
+            names: gone
+                .iter()
+                .take(NAMED)
+                .filter_map(|id| Some(old.path(SampleId(*id)).ok()?.into_owned()))
+                .collect(),
         };
         if growth.added == 0 && gone.len() as u64 == self.len() {
             let message = format!("{base}: none of its samples is left, and there is no new one");
@@ -434,7 +444,8 @@ impl JoinedColumn {
                     })
                 })
                 .collect();
-            let place = |key: Option<i32>| key.and_then(|key| places.get(usize::try_from(key).ok()?).copied());
+            let place =
+                |key: Option<i32>| key.and_then(|key| places.get(usize::try_from(key).ok()?).copied());
             numbers.push(array.keys().iter().map(place).collect::<Int32Array>());
         }
         let length: usize = texts.iter().map(|text| text.len()).sum();

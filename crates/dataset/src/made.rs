@@ -296,7 +296,14 @@ mod tests {
     }
 
     fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
-        Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Hdf5, shards, None, &Layouts::new())
+        Catalog::from_shards(
+            "/data",
+            crate::encode::IndexNotes::default(),
+            Format::Hdf5,
+            shards,
+            None,
+            &Layouts::new(),
+        )
     }
 
     const ZLIB: &[Decoder] = &[Decoder::Fletcher32, Decoder::Zlib, Decoder::Shuffle(4)];

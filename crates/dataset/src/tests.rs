@@ -45,7 +45,16 @@ fn files_are_found_by_their_paths() {
         assert_eq!(catalog.find(path), None, "{path}");
     }
     assert_eq!(
-        Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Tar, packed(), None, &Layouts::new()).unwrap().find("a"),
+        Catalog::from_shards(
+            "/data",
+            crate::encode::IndexNotes::default(),
+            Format::Tar,
+            packed(),
+            None,
+            &Layouts::new()
+        )
+        .unwrap()
+        .find("a"),
         None
     );
 }
@@ -74,10 +83,17 @@ fn packed() -> Vec<IndexedShard> {
 fn packed_saved() -> (TempDir, std::path::PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("packed.foreread");
-    Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Tar, packed(), None, &Layouts::new())
-        .unwrap()
-        .save(&path)
-        .unwrap();
+    Catalog::from_shards(
+        "/data",
+        crate::encode::IndexNotes::default(),
+        Format::Tar,
+        packed(),
+        None,
+        &Layouts::new(),
+    )
+    .unwrap()
+    .save(&path)
+    .unwrap();
     (directory, path)
 }
 

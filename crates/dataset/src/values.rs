@@ -387,7 +387,14 @@ mod tests {
     }
 
     fn catalog(shards: Vec<IndexedShard>) -> Result<Catalog, DatasetError> {
-        let made = Catalog::from_shards("/data", crate::encode::IndexNotes::default(), Format::Parquet, shards, None, &Layouts::new())?;
+        let made = Catalog::from_shards(
+            "/data",
+            crate::encode::IndexNotes::default(),
+            Format::Parquet,
+            shards,
+            None,
+            &Layouts::new(),
+        )?;
         let opened = Catalog::from_bytes(made.to_bytes().unwrap(), "test").unwrap();
         assert_eq!(opened.fingerprint(), made.fingerprint());
         Ok(opened)

@@ -155,9 +155,9 @@ pub(crate) async fn look(
     }
     let (datasets, disks, lineages) = (on_disk(opened), config.disk.clone(), lineages(opened));
     // Reads the indexes.
-    let looking = context.runtime.spawn_blocking(move || {
-        DiskTier::look(&parts(&disks, on_node).with_lineages(lineages), &datasets)
-    });
+    let looking = context
+        .runtime
+        .spawn_blocking(move || DiskTier::look(&parts(&disks, on_node).with_lineages(lineages), &datasets));
     let found: Result<DiskOutlook, TierError> = looking.await.map_err(ended)?;
     found.map_err(Error::disk)
 }

@@ -117,7 +117,8 @@ pub use crate::text::read as read_text;
 pub mod dataset {
     pub use foreread_dataset::{
         ArrayType, CATALOG_NAME, DatasetError, DatasetErrorKind, FormatOptions, Grouping, Growth,
-        IndexOptions, IndexProgress, SampleChecksum, SampleValue, ServerShare, ServerShares, SplitOptions, forget_listing,
+        IndexOptions, IndexProgress, SampleChecksum, SampleValue, ServerShare, ServerShares, SplitOptions,
+        forget_listing,
     };
     pub use foreread_types::DatasetId;
 }

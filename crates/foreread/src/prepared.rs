@@ -126,9 +126,8 @@ impl Prepared {
                 let of_run = config.clone();
                 let servers = server_speeds::servers(&config, &catalogs);
                 let place = RunEnvironment { servers, ..place };
-                let start = |schedule: &_| {
-                    resume.map(|state| state.position(&of_run, &named, schedule)).transpose()
-                };
+                let start =
+                    |schedule: &_| resume.map(|state| state.position(&of_run, &named, schedule)).transpose();
                 Planned::resumed(config, &sizes, place, start)
             }
         });

@@ -64,19 +64,25 @@ pub(crate) fn noted(
 
 impl IndexRequest {
     /// The request that made `catalog`, with the table that was given now.
-    pub(crate) fn of(catalog: &Catalog, table: Option<TableSource>, partial: Option<PathBuf>) -> Result<Self> {
+    pub(crate) fn of(
+        catalog: &Catalog,
+        table: Option<TableSource>,
+        partial: Option<PathBuf>,
+    ) -> Result<Self> {
         let base = catalog.base_url();
         let unknown = |why: &str| {
             let message = format!("{base}: the catalog {why}; make it again by an index");
             Error::dataset(DatasetErrorKind::Unsupported, message)
         };
         if catalog.is_part() {
-            let message = format!("{base}: new samples are in no part: update the whole catalog, and take parts of that");
+            let message = format!(
+                "{base}: new samples are in no part: update the whole catalog, and take parts of that"
+            );
             return Err(Error::usage(message));
         }
         let text = catalog.request().ok_or_else(|| unknown("does not say how it was made"))?;
-        let mut request: Self =
-            serde_json::from_str(text).map_err(|_| unknown("was made in a way that this foreread does not know"))?;
+        let mut request: Self = serde_json::from_str(text)
+            .map_err(|_| unknown("was made in a way that this foreread does not know"))?;
         request.options.partial = partial;
         match (&mut request.table, table) {
             (None, Some(_)) => {
@@ -85,7 +91,8 @@ impl IndexRequest {
             }
             (Some(of), Some(given)) => of.source = Some(given),
             (Some(of), None) if of.place.is_none() => {
-                let message = format!("{base}: its table was in memory; give the new one ({})", setting("table"));
+                let message =
+                    format!("{base}: its table was in memory; give the new one ({})", setting("table"));
                 return Err(Error::usage(message));
             }
             _ => {}
@@ -107,7 +114,8 @@ impl IndexRequest {
             let source = source.or_else(|| place.map(TableSource::At));
             let source = source.ok_or_else(|| Error::usage("the table of the catalog is missing"))?;
             let options = noted(self.options, &targets.names, Some((&source, &columns)))?;
-            return tables::index(&targets, (source, columns), options, registry, context, shared, progress).await;
+            return tables::index(&targets, (source, columns), options, registry, context, shared, progress)
+                .await;
         }
         let options = noted(self.options, &targets.names, None)?;
         origin::index(&targets, options, registry, context, shared, progress).await

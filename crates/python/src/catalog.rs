@@ -105,9 +105,11 @@ impl PyCatalog {
     fn to_arrow<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let arrow = needed(py, "pyarrow", "to_arrow")?;
-        let whole = slf.get().catalog().with_gone().to_bytes().map_err(|error| errors::raised(&error.into()))?;
+        let whole =
+            slf.get().catalog().with_gone().to_bytes().map_err(|error| errors::raised(&error.into()))?;
         let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
-        let table = py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
+        let table =
+            py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
         match slf.get().catalog().numbers() {
             None => Ok(table),
             Some(numbers) => table.call_method1("take", (numbers.to_vec(),)),
@@ -534,7 +536,9 @@ pub(crate) fn index(
 fn indexed(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
-    index: impl FnOnce(Box<dyn FnMut(IndexProgress) + Send>) -> foreread::Result<foreread::Catalog> + Send + 'static,
+    index: impl FnOnce(Box<dyn FnMut(IndexProgress) + Send>) -> foreread::Result<foreread::Catalog>
+    + Send
+    + 'static,
 ) -> PyResult<PyCatalog> {
     let found = Arc::new(Mutex::new(None::<IndexProgress>));
     let latest = Arc::clone(&found);

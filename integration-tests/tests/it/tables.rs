@@ -94,12 +94,16 @@ fn command_updates_a_catalog_in_place() {
     assert_eq!(ids(at, "d.foreread"), serde_json::json!([0, 1, 2, 4, 5, 6]));
     let text = run(foreread(["index", "--update", "d.foreread"]).current_dir(at)).ok();
     assert!(text.contains("6 samples") && text.contains("0 new samples; 0 are gone"), "{text}");
-    let failed = |arguments: &[&str], code: i32| run(foreread(["index"]).args(arguments).current_dir(at)).fails(code);
+    let failed =
+        |arguments: &[&str], code: i32| run(foreread(["index"]).args(arguments).current_dir(at)).fails(code);
     // A row whose file is gone is an error, as in an index.
     assert!(failed(&["--update", "t.foreread"], 1).contains("7.bin"));
     fs::write(at.join("few.csv"), "file,kind,split,note\n9.bin,cat,train,a\n8.bin,fox,train,b\n").unwrap();
     let other = index(at, &["--update", "t.foreread", "--table", "few.csv", "-o", "u.foreread"]);
-    assert_eq!((&other["growth"]["gone"], &other["samples"], &other["labels"]), (&4.into(), &2.into(), &4.into()));
+    assert_eq!(
+        (&other["growth"]["gone"], &other["samples"], &other["labels"]),
+        (&4.into(), &2.into(), &4.into())
+    );
     assert!(failed(&["--update", "part.foreread"], 2).contains("in no part"));
     assert!(failed(&["--update", "d.foreread", "--include", "*.jpg"], 2).contains("--include has no effect"));
     assert!(failed(&["--update", "d.foreread", "data"], 2).contains("cannot be used with"));

@@ -566,7 +566,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let identity = DatasetIdentity(1);
         let dir = DatasetDir::owned(identity, Folder::for_test(directory.path()));
-        let (quota, table) = (Quota::new(1 << 30, None), PlaceTable::new(10, Vec::new(), metrics::gauge!("none")));
+        let (quota, table) =
+            (Quota::new(1 << 30, None), PlaceTable::new(10, Vec::new(), metrics::gauge!("none")));
         let limits = SegmentLimits { segment: 1 << 20, segments: 4 };
         let mut writer = SegmentWriter::recover(&dir, 0, &table, &quota, limits).unwrap();
         let mut block = RecordBlock::new(0, 0, Aligned::new(BLOCK as usize));

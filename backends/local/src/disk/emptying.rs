@@ -136,7 +136,9 @@ impl DirectoryWriter {
             let range = (start - blocks.start) as usize..(end - blocks.start) as usize;
             let record = memory.as_ref().get(range).unwrap_or_default();
             // A record that was removed meanwhile is not moved.
-            if table.get(id) == Some(place) && check_record(record, store.sets[set].record_identity(id), id).is_ok() {
+            if table.get(id) == Some(place)
+                && check_record(record, store.sets[set].record_identity(id), id).is_ok()
+            {
                 block.push_record(id, place.length, record);
                 old.push((id, place));
             }

@@ -133,8 +133,8 @@ mod uring;
 mod writer;
 
 pub use config::{
-    Access, DatasetLineage, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskOutlook, DiskReader,
-    WhenOwned,
+    Access, DatasetLineage, DatasetOnDisk, DatasetUsage, DiskConfig, DiskCounts, DiskDirectory, DiskOutlook,
+    DiskReader, WhenOwned,
 };
 pub use manage::{CacheEntry, CleanRule, RemovedCache, clean, list};
 pub use open::{Reservation, reserve};

@@ -56,7 +56,8 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     let catalog = match &options.table.table {
         table if let Some(file) = &options.update => {
             refuse_unused(&index, "an update, which repeats the index")?;
-            let (catalog, table) = (Catalog::open(file).map_err(Error::from)?, table.clone().map(TableSource::At));
+            let (catalog, table) =
+                (Catalog::open(file).map_err(Error::from)?, table.clone().map(TableSource::At));
             let (catalog, grown) = builder.update(&catalog, table, index.partial, tell)?;
             growth = Some(GrowthReport { added: grown.added, gone: grown.gone, gone_paths: grown.names });
             catalog

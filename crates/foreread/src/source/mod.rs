@@ -116,9 +116,9 @@ pub struct Source {
 #[derive(Debug)]
 struct SourceInner {
     /// The whole catalog, whose numbers the engine uses.
-    catalog: Catalog,
+    whole: Catalog,
     /// The catalog that the target names, whose numbers callers use. It may be a part.
-    named: Catalog,
+    catalog: Catalog,
     cluster: Cluster,
     /// The stored bytes of delivered ones, if some samples are decoded.
     factors: Option<StoredFactors>,
@@ -207,7 +207,7 @@ impl Ready {
             ));
         }
         let limit = opened.first().and_then(|dataset| dataset.limit.clone());
-        let (catalog, named) = (opened[0].catalog.clone(), named[0].clone());
+        let (whole, catalog) = (opened[0].catalog.clone(), named[0].clone());
         let look_ahead = config.look_ahead;
         let kernel_cached = opened[0].origin.profile().kernel_cached;
         let memory =
@@ -219,8 +219,8 @@ impl Ready {
             ReadParts { retry: config.retry_policy(), units: units.clone(), buffers: Arc::clone(&buffers) };
         let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
+            whole,
             catalog,
-            named,
             cluster,
             factors,
             units,
@@ -306,7 +306,7 @@ impl Source {
         let next = match orders.last().cloned() {
             None => None,
             Some(last) => {
-                let sizes = [self.inner.catalog.sizes()];
+                let sizes = [self.inner.whole.sizes()];
                 let all: Vec<Vec<u64>> = orders.iter().cloned().chain(continues.then_some(last)).collect();
                 let planned = plan_to_keep(&self.run(all.clone())?, &sizes, &self.inner.cluster)?;
                 if self.inner.units.is_some() {
@@ -350,7 +350,7 @@ impl Source {
 
     /// The dataset's catalog. Where it is a part of another, samples have the numbers of the part.
     pub fn catalog(&self) -> &Catalog {
-        &self.inner.named
+        &self.inner.catalog
     }
 
     /// How many bytes may be prefetched.
@@ -392,8 +392,8 @@ impl Source {
         let whole = RunTotals {
             rank: 0,
             world_size: 1,
-            samples: self.inner.named.len(),
-            dataset_bytes: self.inner.named.total_bytes(),
+            samples: self.inner.catalog.len(),
+            dataset_bytes: self.inner.catalog.total_bytes(),
             floor: of_plan(LocalPlan::floor, StoredFactors::fewest),
             planned: of_plan(LocalPlan::origin_bytes, StoredFactors::typical),
         };
@@ -421,7 +421,7 @@ impl Source {
     }
 
     fn run(&self, orders: Vec<Vec<u64>>) -> Result<Run> {
-        let sizes = self.inner.catalog.sizes();
+        let sizes = self.inner.whole.sizes();
         let epochs = orders.len() as u64;
         let train = Phase {
             kind: PhaseKind::Train,
@@ -444,7 +444,7 @@ impl Source {
         }
         let mut state = self.inner.lock();
         let now = state.announced + 1;
-        state.used.resize(self.inner.catalog.len() as usize, 0);
+        state.used.resize(self.inner.whole.len() as usize, 0);
         for &id in orders.iter().flatten() {
             if let Some(used) = state.used.get_mut(id as usize) {
                 *used = now;
@@ -465,14 +465,14 @@ impl SourceInner {
 
     /// The engine's numbers of samples. One that does not exist has a number that none has.
     fn numbers(&self, ids: &[u64]) -> Vec<u64> {
-        match self.named.numbers() {
+        match self.catalog.numbers() {
             None => ids.to_vec(),
             Some(_) => ids.iter().map(|id| self.number(*id)).collect(),
         }
     }
 
     fn number(&self, id: u64) -> u64 {
-        self.named.number(SampleId(id)).unwrap_or_else(|| id.max(self.catalog.len()))
+        self.catalog.number(SampleId(id)).unwrap_or_else(|| id.max(self.whole.len()))
     }
 
     /// The stored units that samples share, as blocks.
@@ -481,7 +481,7 @@ impl SourceInner {
         if let Some(blocks) = &*blocks {
             return Ok(blocks.clone());
         }
-        Ok(blocks.insert(BlockTable::of_units(&self.catalog)?).clone())
+        Ok(blocks.insert(BlockTable::of_units(&self.whole)?).clone())
     }
 
     /// A sample for a caller in this process. Memory that other processes read is absent in forked
@@ -500,7 +500,7 @@ impl SourceInner {
 
     /// The mean length of a sample in bytes, at least 1.
     fn mean(&self) -> u64 {
-        (self.catalog.total_bytes() / self.catalog.len().max(1)).max(1)
+        (self.whole.total_bytes() / self.whole.len().max(1)).max(1)
     }
 
     /// Waits at most `timeout` for the engine's next batch, or for the caller that does so already.

@@ -216,7 +216,7 @@ impl Stream for SampleStream {
 impl SourceInner {
     /// A sample's length. 0 for an id that does not exist, which its read reports.
     pub(super) fn bytes(&self, id: u64) -> u64 {
-        if id < self.catalog.len() { self.catalog.sizes().bytes(SampleId(id)) } else { 0 }
+        if id < self.whole.len() { self.whole.sizes().bytes(SampleId(id)) } else { 0 }
     }
 
     /// Reads a sample that the engine will not deliver. It is cached if no order is announced.

@@ -97,7 +97,7 @@ struct SortedAsks {
 
 impl SampleProvider for SharedSource {
     fn get(&self, mut sample_requests: Vec<SampleRequest>) {
-        let samples = self.queue.source.inner.named.len();
+        let samples = self.queue.source.inner.catalog.len();
         for request in sample_requests.extract_if(.., |request| request.id().0 >= samples) {
             let error = TierError::new(TierErrorKind::Invalid, "source")
                 .with_object(format!("sample {}", request.id()))
@@ -137,7 +137,7 @@ impl RequestQueue {
     fn path(&self, number: &[u8]) -> Result<String, TierError> {
         let invalid = |what: String| TierError::new(TierErrorKind::Invalid, "source").with_detail(what);
         let text = String::from_utf8_lossy(number);
-        let catalog = &self.source.inner.named;
+        let catalog = &self.source.inner.catalog;
         let id = text.parse().ok().filter(|id| *id < catalog.len());
         let id =
             id.ok_or_else(|| invalid(format!("'{text}': expected a sample number below {}", catalog.len())))?;

@@ -72,7 +72,8 @@ async fn report_on_a_connection(
 ) -> Result<(), WireError> {
     let timeout = Duration::from_secs(300);
     let identity = token.identity();
-    let (connection, _) = ControlConnection::open(&SystemTransport, address, &identity, None, timeout).await?;
+    let (connection, _) =
+        ControlConnection::open(&SystemTransport, address, &identity, None, timeout).await?;
     let (mut sender, mut receiver) = connection.split();
     let node = format!("node-{number:04}");
     let addresses = [format!("10.1.{}.{}:7401", number / 256, number % 256)];

@@ -9,7 +9,7 @@ use crate::Format;
 #[non_exhaustive]
 pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
-    /// (`image.bytes`), whose rows are the samples. Of several datasets, a sample has a row of
+    /// (`image.bytes`), whose rows are the samples. Of several, a sample has a row of
     /// each. `*` is the only candidate of each file, which may have another name in each. The
     /// beginning of the keys of LMDB files whose values are samples. `data` or `record` of RecordIO
     /// files: a packed image, or all of a record.
@@ -18,6 +18,9 @@ pub struct FormatOptions {
     /// LMDB files. One with a usual name if it is `None`. With `*`, that name may differ from file
     /// to file.
     pub label: Option<String>,
+    /// Columns of Parquet and Arrow files whose numbers and texts samples have as values.
+    #[serde(default)]
+    pub columns: Vec<String>,
     /// The named database of an LMDB file. `*` is the only one of each file.
     pub key: Option<String>,
     /// Whether a whole HDF5 dataset is one sample, instead of each of its rows.
@@ -83,9 +86,10 @@ impl FormatOptions {
     /// The first choice that has no effect for a format, by its name in the command.
     pub(crate) fn misplaced(&self, format: Format) -> Option<&'static str> {
         use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, RecordIo, Tokens};
-        let choices: [(&str, bool, &[Format]); 13] = [
+        let choices: [(&str, bool, &[Format]); 14] = [
             ("field", !self.fields.is_empty(), &[Lmdb, Hdf5, Parquet, Arrow, RecordIo]),
-            ("a second field", self.fields.len() > 1, &[Hdf5]),
+            ("a second field", self.fields.len() > 1, &[Hdf5, Parquet, Arrow]),
+            ("column", !self.columns.is_empty(), &[Parquet, Arrow]),
             ("label", self.label.is_some(), &[Lmdb, Hdf5, Parquet, Arrow, Mds, LitData]),
             ("key", self.key.is_some(), &[Lmdb]),
             ("whole", self.whole, &[Hdf5]),
@@ -137,7 +141,7 @@ mod tests {
         assert_eq!(field.misplaced(Format::Files), Some("field"));
         let fields = FormatOptions { fields: vec!["x".into(), "y".into()], ..FormatOptions::default() };
         assert_eq!(fields.misplaced(Format::Hdf5), None);
-        assert_eq!(fields.misplaced(Format::Parquet), Some("a second field"));
+        assert_eq!(fields.misplaced(Format::Lmdb), Some("a second field"));
         let pack = FormatOptions { pack_seed: Some(1), ..FormatOptions::default() };
         assert_eq!(pack.misplaced(Format::Tokens), None);
         assert_eq!(pack.conflict(), Some("pack_seed, pack_samples and pack_split need pack"));

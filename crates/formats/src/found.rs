@@ -272,6 +272,26 @@ pub struct ValueColumn {
     pub values: ColumnValues,
 }
 
+impl ValueColumn {
+    /// The values of the samples that are kept.
+    pub(crate) fn only(self, keep: &[bool]) -> Self {
+        fn kept<T>(values: Vec<T>, keep: &[bool]) -> Vec<T> {
+            values.into_iter().zip(keep).filter(|(_, keep)| **keep).map(|(value, _)| value).collect()
+        }
+        let values = match self.values {
+            ColumnValues::Integers(values) => ColumnValues::Integers(kept(values, keep)),
+            ColumnValues::Floats(values) => ColumnValues::Floats(kept(values, keep)),
+            ColumnValues::Texts(values) => ColumnValues::Texts(kept(values, keep)),
+            ColumnValues::Arrays { array, width, bytes } => {
+                let rows = bytes.chunks(width.max(1)).zip(keep).filter(|(_, keep)| **keep);
+                let bytes = rows.flat_map(|(row, _)| row.iter().copied()).collect();
+                ColumnValues::Arrays { array, width, bytes }
+            }
+        };
+        Self { values, ..self }
+    }
+}
+
 /// The values of a [`ValueColumn`], in the order of samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

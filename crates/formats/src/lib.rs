@@ -18,6 +18,7 @@ mod element;
 mod error;
 pub mod found;
 pub mod hdf5;
+mod joined;
 mod le;
 pub mod litdata;
 pub mod lmdb;

@@ -355,9 +355,9 @@ async fn in_arrow(
 ) -> Result<FoundSamples, FormatError> {
     let part = FilePart::new(source, start, length);
     let part = part.ok_or_else(|| FormatError::cut_short(start, source.size()))?;
-    let options = ArrowOptions { column: None, label: label.map(str::to_owned), only: true };
+    let options = ArrowOptions { label: label.map(str::to_owned), only: true, ..ArrowOptions::default() };
     let found = arrow_stream::find(&part, &options).await;
-    let (column, mut found) = found.map_err(|error| error.moved(start))?;
+    let (column, (mut found, _)) = found.map_err(|error| error.moved(start))?;
     let rows = found.len() + found.skipped;
     if rows != chunk.samples {
         let why = format!("the Arrow table has {rows} samples, the index {}", chunk.samples);

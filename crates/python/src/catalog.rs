@@ -427,9 +427,10 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// paths but for endings. `group="stem"` is by names, as WebDataset has them (`1.jpg`, `1.json`).
 ///
 /// The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet
-/// and Arrow files, and `label` the one with the labels. `key` is the named database of LMDB, where
-/// `field` and `label` are beginnings of keys. With a list of HDF5 datasets, a sample has a row of
-/// each. With `whole`, an HDF5 dataset is one sample.
+/// and Arrow files, and `label` the one with the labels. With a list of datasets or columns, a
+/// sample has a row of each, as its fields. `columns` are columns of Parquet and Arrow files whose
+/// numbers and texts samples have as values. `key` is the named database of LMDB, where `field` and
+/// `label` are beginnings of keys. With `whole`, an HDF5 dataset is one sample.
 /// `window` and `stride` are the samples of token files in tokens, and `dtype` is the type of a
 /// token. With `document`, a document of Megatron's files is one sample. `pack` makes the samples
 /// of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
@@ -498,6 +499,9 @@ pub(crate) fn index(
     let fields = if options.grouping == Grouping::None { fields } else { Vec::new() };
     (of_table.path, of_table.fields, of_table.columns) = (column, fields, columns);
     (of_table.size, of_table.etag, of_table.start, of_table.length) = (size, etag, start, length);
+    if table.is_none() {
+        choices.columns = of_table.columns.take().unwrap_or_default();
+    }
     let has_columns = of_table != TableOptions::default() || filters.is_some();
     let table = match table {
         Some(table) => {
@@ -511,7 +515,7 @@ pub(crate) fn index(
             Some((tables::source(table, &of_table)?, of_table))
         }
         None if has_columns => {
-            let message = "path, columns, filters, size, etag, start and length need table=";
+            let message = "path, filters, size, etag, start and length need table=";
             return Err(ExceptionClass::Config.with(message));
         }
         None => None,

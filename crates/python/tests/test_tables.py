@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import pickle
 import random
@@ -568,3 +569,109 @@ def test_files_of_rare_fields_are_named(tmp_path: Path) -> None:
         foreread.index(tmp_path, group="stem")
     assert len(foreread.index(tmp_path, group="stem", exclude="*.json")) == 4
     assert len(foreread.index(tmp_path, group="stem", on_missing="skip")) == 4
+
+
+@pytest.mark.parametrize("form", ["parquet", "snappy", "dictionary", "stream", "file"])
+# semantics: SAMPLE-32
+def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: str) -> None:
+    from PIL import Image
+
+    def picture(mode: str, number: int) -> bytes:
+        out = io.BytesIO()
+        Image.new(mode, (16, 16), number if mode == "L" else (number, 0, 0)).save(out, "PNG")
+        return out.getvalue()
+
+    count = 40
+    lacks_image, lacks_mask = {3, 17}, {4, 17, 39}
+    table = pa.table(
+        {
+            "image": pa.array(
+                [{"bytes": None if at in lacks_image else picture("RGB", at), "path": f"{at}.png"} for at in range(count)],
+                pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+            ),
+            "mask": pa.array([None if at in lacks_mask else picture("L", at) for at in range(count)], pa.binary()),
+            "label": pa.array([at % 3 for at in range(count)], pa.int64()),
+            "caption": pa.array([None if at == 9 else f"caption {at % 7}" for at in range(count)], pa.string()),
+            "weight": pa.array([at / 4 for at in range(count)], pa.float32()),
+            "pairs": pa.array([[at, at] for at in range(count)], pa.list_(pa.int64())),
+        }
+    )
+    path = tmp_path / ("t.parquet" if form in ("parquet", "snappy", "dictionary") else "t.arrow")
+    match form:
+        case "parquet":
+            pyarrow.parquet.write_table(table, path, compression="none", use_dictionary=False, row_group_size=7)
+        case "snappy" | "dictionary":
+            pyarrow.parquet.write_table(table, path, row_group_size=11, use_dictionary=form == "dictionary")
+        case "stream":
+            with pa.ipc.new_stream(path, table.schema) as out:
+                out.write_table(table, max_chunksize=9)
+        case "file":
+            with pa.ipc.new_file(path, table.schema) as out:
+                out.write_table(table, max_chunksize=9)
+    values = ["caption", "weight"]
+    catalog = foreread.index(path, field=["image", "mask"], columns=values)
+    rows = [at for at in range(count) if at not in lacks_image | lacks_mask]
+    assert len(catalog) == len(rows) and sorted(catalog.value_names) == ["caption", "label", "weight"]
+    with foreread.Loader(catalog, batch_size=6, epochs=2, seed=2) as loader:
+        for sample in (sample for batch in loader for sample in batch):
+            at = rows[sample.id]
+            assert sample.fields() == ["image", "mask"] and sample.label == at % 3
+            assert (bytes(sample["image"]), bytes(sample["mask"])) == (picture("RGB", at), picture("L", at))
+            assert (sample["caption"], sample["weight"]) == (None if at == 9 else f"caption {at % 7}", at / 4)
+    twice = foreread.index(path, field=["image", "mask"], columns=["weight", "label", "weight"], label="weight")
+    assert twice.value_names == ["label", "weight"] and twice.label(0) == twice.value(0, "weight") == 0.0
+    # One column of bytes is the sample itself.
+    one = foreread.index(path, field="image", columns=["caption"])
+    assert len(one) == count - len(lacks_image)
+    rows = [at for at in range(count) if at not in lacks_image]
+    with foreread.Loader(one.filter(lambda row: row["caption"] is not None), batch_size=6, epochs=1) as loader:
+        for sample in (sample for batch in loader for sample in batch):
+            at = rows[sample.id]
+            assert bytes(sample) == picture("RGB", at) and sample["caption"] == f"caption {at % 7}"
+    for wrong, why in (({"columns": ["none"]}, "no column"), ({"columns": ["pairs"]}, "no column"), ({"field": ["mask", "mask"]}, "each once")):
+        with pytest.raises(foreread.Error, match=why):
+            foreread.index(path, **{"field": "image", **wrong})
+    with pytest.raises(foreread.ConfigError, match="columns"):
+        foreread.index(tmp_path, format="files", columns=["caption"])
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+# semantics: SAMPLE-32 PY-21
+def test_batches_of_columns_are_dicts(tmp_path: Path, form: str) -> None:
+    import torch
+    from PIL import Image
+
+    from foreread.torch import DataLoader
+
+    def picture(mode: str, number: int) -> bytes:
+        out = io.BytesIO()
+        Image.new(mode, (16, 16), number if mode == "L" else (number, 0, 0)).save(out, "PNG")
+        return out.getvalue()
+
+    table = pa.table(
+        {
+            "image": [picture("RGB", at) for at in range(12)],
+            "mask": [picture("L", at) for at in range(12)],
+            "caption": [f"caption {at}" for at in range(12)],
+            "target": list(range(12)),
+        }
+    )
+    path = tmp_path / f"t.{form}"
+    if form == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as out:
+            out.write_table(table)
+    catalog = foreread.index(path, field=["image", "mask"], columns=["caption"])
+
+    def tensors(sample: dict[str, Any]) -> dict[str, Any]:
+        return {name: tensor(picture) for name, picture in sample.items()}
+
+    seen = []
+    for batch in DataLoader(catalog, batch_size=5, transform=tensors, columns=["caption"], epochs=1):
+        assert list(batch) == ["image", "mask", "label", "caption"]
+        for at, label in enumerate(batch["label"].tolist()):
+            assert batch["image"][at, 0, 0, 0] == label and batch["caption"][at] == f"caption {label}"
+            assert torch.all(batch["mask"][at] == label)
+            seen.append(label)
+    assert sorted(seen) == list(range(12))

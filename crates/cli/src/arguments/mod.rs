@@ -220,7 +220,7 @@ impl Index {
 pub struct FormatArguments {
     /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
     /// whose rows are the samples [default: the only candidate, of one name in all files]. '*': the
-    /// only candidate of each file. Repeated for HDF5: each sample has a row of each dataset. LMDB:
+    /// only candidate of each file. Repeated: each sample has a row of each dataset or column. LMDB:
     /// the beginning of the keys of samples ('image-', or '' for all). RecordIO: 'data' (the packed
     /// images) or 'record'
     #[arg(long, value_name = "NAME")]

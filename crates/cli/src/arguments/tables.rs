@@ -21,9 +21,10 @@ pub struct TableArguments {
     /// --table: the directory of each file, 'image=images/'. --label is the column with the labels
     #[arg(long, value_name = "[NAME=]COLUMN")]
     path: Vec<String>,
-    /// A column whose values samples have; repeated. '' for none [default: all others]
-    #[arg(long, value_name = "COLUMN", requires = "table")]
-    column: Vec<String>,
+    /// A column whose values samples have; repeated. '' for none [default: all others]. Without
+    /// --table: a column of Parquet and Arrow files [default: none]
+    #[arg(long, value_name = "COLUMN")]
+    pub column: Vec<String>,
     /// Take only some rows of the table, or samples of a catalog: 'split==train', 'year>=2020',
     /// 'split in train,val'. Repeated: rows that meet all
     #[arg(long, value_name = "CONDITION")]

@@ -26,6 +26,9 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
     index.exclude = settings::list(&knobs, "exclude");
     index.format = foreread_settings::format(&knobs)?;
     index.format_options = options.format.options();
+    if options.table.table.is_none() {
+        index.format_options.columns = options.table.column.clone();
+    }
     index.name = options.name.clone();
     index.classes = options.class_names()?;
     index.grouping = options.table.grouping()?;

@@ -20,6 +20,7 @@ use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{recordio, samples, scan, tar, tfrecord, zip};
+use crate::values::LABEL;
 use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
 /// The name of the file that describes the shards of its directory.
@@ -156,7 +157,7 @@ impl<'a> Parsers<'a> {
             tracing::warn!("{}: {note}", object.path);
         }
         if let Some(label) = &self.options.label
-            && found.columns.is_empty()
+            && found.columns.iter().all(|column| column.name != LABEL)
             && !found.is_empty()
         {
             let (found, option) = (&found.summary, setting("label"));
@@ -168,7 +169,7 @@ impl<'a> Parsers<'a> {
 
     async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
-        let (FormatOptions { fields, label, key, whole, .. }, _) = self.options.within(self.format);
+        let (FormatOptions { fields, label, columns, key, whole, .. }, _) = self.options.within(self.format);
         let mut fields = fields.into_iter();
         let field = fields.next();
         Ok(match self.format {
@@ -186,11 +187,13 @@ impl<'a> Parsers<'a> {
             Format::Parquet => {
                 let mut options = parquet::ParquetOptions::default();
                 (options.column, options.label) = (field, label);
+                (options.joined, options.columns) = (fields.collect(), columns);
                 parquet::index(source, &options).await?
             }
             Format::Arrow => {
                 let mut options = arrow_stream::ArrowOptions::default();
                 (options.column, options.label) = (field, label);
+                (options.joined, options.columns) = (fields.collect(), columns);
                 arrow_stream::index(source, &options).await?
             }
             Format::Npy => npy::index(source).await?,

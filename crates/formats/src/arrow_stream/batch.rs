@@ -32,6 +32,7 @@ pub(super) struct BatchBuffers {
     pub(super) rows: u64,
     pub(super) samples: Part,
     pub(super) label: Option<Part>,
+    pub(super) columns: Vec<Part>,
 }
 
 impl BatchBuffers {
@@ -59,7 +60,8 @@ impl BatchBuffers {
         };
         let samples = part(&chosen.samples)?;
         let label = chosen.label.as_ref().map(part).transpose()?;
-        Ok(Self { at, rows, samples, label })
+        let columns = chosen.columns.iter().map(part).collect::<Result<_, _>>()?;
+        Ok(Self { at, rows, samples, label, columns })
     }
 }
 

@@ -18,6 +18,7 @@ mod schema;
 use bytes::Bytes;
 
 use crate::columns::{self, Label, SharedTexts};
+use crate::joined::{self, JoinedColumn};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FoundSamples, Run, ValueColumn, le,
 };
@@ -49,6 +50,10 @@ pub struct ArrowOptions {
     /// The column with the labels. Without it a column with a usual name is used: `label`,
     /// `labels`, `target`, `class` or `cls`.
     pub label: Option<String>,
+    /// More columns of bytes. A sample has a value of each, as its fields.
+    pub joined: Vec<String>,
+    /// Columns of numbers and texts whose values samples have.
+    pub columns: Vec<String>,
     /// Whether the column with the samples must be the only one next to the labels.
     pub(crate) only: bool,
 }
@@ -76,14 +81,41 @@ pub fn is_arrow_file(head: &[u8]) -> bool {
 /// [`Damaged`](crate::FormatErrorKind::Damaged) for files that Arrow does not permit.
 /// [`Unread`](crate::FormatErrorKind::Unread) if the source fails.
 pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
-    Ok(find(source, options).await?.1)
+    if options.joined.is_empty() {
+        return Ok(find(source, options).await?.1.0);
+    }
+    join(source, options).await
+}
+
+/// Samples with a value of each of several columns. The price: the messages and offsets are read
+/// once for each column.
+async fn join(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
+    joined::names(options.column.iter().chain(&options.joined).map(String::as_str))?;
+    let (first, (found, present)) = find(source, options).await?;
+    let mut all = vec![(options.column.clone().unwrap_or(first), found.extents, present.clone())];
+    for name in &options.joined {
+        let of_column = ArrowOptions { column: Some(name.clone()), label: None, ..ArrowOptions::default() };
+        let (_, (other, present)) = find(source, &of_column).await?;
+        all.push((name.clone(), other.extents, present));
+    }
+    let names = joined::names(all.iter().map(|(name, ..)| name.as_str()))?;
+    let column = |(name, (_, extents, present))| JoinedColumn { name, extents, made: None, present };
+    let (joined, whole) = joined::join(names.iter().cloned().zip(all).map(column).collect())?;
+    // Values are of rows with a value in the first column.
+    let flags =
+        |runs: Vec<(u64, bool)>| runs.into_iter().flat_map(|(count, flag)| (0..count).map(move |_| flag));
+    let keep: Vec<bool> =
+        flags(present).zip(flags(whole)).filter(|(is_there, _)| *is_there).map(|(_, whole)| whole).collect();
+    let columns = found.columns.into_iter().map(|column| column.only(&keep)).collect();
+    let summary = format!("{}, joined with {}", found.summary, options.joined.join(" and "));
+    Ok(FoundSamples { columns, notes: found.notes, chosen: found.chosen, summary, ..joined })
 }
 
 /// Finds the samples as [`index`] does, and the path of their column.
 pub(crate) async fn find(
     source: &dyn FileSource,
     options: &ArrowOptions,
-) -> Result<(String, FoundSamples), FormatError> {
+) -> Result<(String, (FoundSamples, Vec<(u64, bool)>)), FormatError> {
     let reader = BlockReader::new(source, BLOCK);
     let head = reader.read(0, reader.size().min(8)).await?;
     let (format, table) = if is_arrow_file(&head) {
@@ -100,7 +132,8 @@ pub(crate) async fn find(
             found.add(batch, &mut buffers)?;
         }
     }
-    Ok((chosen.samples.path.clone(), found.finish(format, table.batches.len())))
+    let present = std::mem::take(&mut found.present);
+    Ok((chosen.samples.path.clone(), (found.finish(format, table.batches.len()), present)))
 }
 
 /// The buffers that are read of a batch, in the order in which [`Collected::add`] takes them.
@@ -108,10 +141,10 @@ fn ranges(batch: &BatchBuffers) -> Vec<BufferRange> {
     let samples = &batch.samples;
     let mut ranges = samples.validity.clone();
     ranges.extend(samples.offsets);
-    if let Some(label) = &batch.label {
-        ranges.extend(&label.validity);
-        ranges.extend(label.offsets);
-        ranges.extend(&label.values);
+    for values in batch.label.iter().chain(&batch.columns) {
+        ranges.extend(&values.validity);
+        ranges.extend(values.offsets);
+        ranges.extend(&values.values);
     }
     ranges
 }
@@ -157,14 +190,36 @@ fn view(part: &Part, bytes: &PartBytes, row: usize) -> Option<BufferRange> {
     (offset + length <= whole).then_some((start + offset, length))
 }
 
+/// A row's value of a column of numbers or texts. `None` for an integer beyond 64 bits.
+fn value(
+    column: &Column,
+    texts: &mut SharedTexts,
+    batch: &BatchBuffers,
+    bytes: &PartBytes,
+    values: &Bytes,
+    row: usize,
+) -> Result<Option<Label>, FormatError> {
+    let Storage::Offsets { width, .. } = column.storage else { return Ok(column.number(values, row)) };
+    let range = bytes.range(row, width, values.len() as u64);
+    let text = range.and_then(|(from, to)| std::str::from_utf8(&values[from as usize..to as usize]).ok());
+    let text = text.ok_or_else(|| {
+        FormatError::damaged(batch.at, format!("a value of column {} is not UTF-8", column.path))
+    })?;
+    Ok(Some(Label::Text(texts.share(text))))
+}
+
 /// The samples and labels of the batches so far.
 struct Collected<'a> {
     samples: &'a Column,
     label: Option<&'a Column>,
     extents: Extents,
     labels: Option<ColumnValues>,
+    /// The columns of values, and what they have.
+    columns: Vec<(&'a Column, ColumnValues)>,
     texts: SharedTexts,
     skipped: u64,
+    /// Runs of rows, and whether they have a sample.
+    present: Vec<(u64, bool)>,
     /// Why the labels are omitted.
     note: Option<String>,
 }
@@ -177,13 +232,17 @@ impl<'a> Collected<'a> {
             _ => Extents::Rows(Vec::new()),
         };
         let labels = label.and_then(Column::label_kind).map(columns::no_labels);
+        let columns = chosen.columns.iter();
+        let columns = columns.filter_map(|column| Some((column, columns::no_labels(column.label_kind()?))));
         Self {
             samples,
             label,
             extents,
             labels,
+            columns: columns.collect(),
             texts: SharedTexts::default(),
             skipped: 0,
+            present: Vec::new(),
             note: chosen.note.clone(),
         }
     }
@@ -195,12 +254,19 @@ impl<'a> Collected<'a> {
         buffers: &mut impl Iterator<Item = Bytes>,
     ) -> Result<(), FormatError> {
         let bytes = PartBytes::take(&batch.samples, buffers);
-        let label = batch.label.as_ref().map(|part| {
+        let mut of_values = |part: &Part| {
             let bytes = PartBytes::take(part, buffers);
             (bytes, buffers.next().unwrap_or_default())
-        });
+        };
+        let label = batch.label.as_ref().map(&mut of_values);
+        let columns: Vec<_> = batch.columns.iter().map(&mut of_values).collect();
         for row in 0..batch.rows as usize {
-            if !bytes.has_value(row) {
+            let is_there = bytes.has_value(row);
+            match self.present.last_mut() {
+                Some((count, last)) if *last == is_there => *count += 1,
+                _ => self.present.push((1, is_there)),
+            }
+            if !is_there {
                 self.skipped += 1;
                 continue;
             }
@@ -208,6 +274,18 @@ impl<'a> Collected<'a> {
             added.ok_or_else(|| FormatError::damaged(batch.at, "a value lies outside the batch's values"))?;
             if let Some((bytes, values)) = &label {
                 self.add_label(batch, bytes, values, row)?;
+            }
+            for ((column, found), (bytes, values)) in self.columns.iter_mut().zip(&columns) {
+                let value = match bytes.has_value(row) {
+                    true => {
+                        Some(value(column, &mut self.texts, batch, bytes, values, row)?.ok_or_else(|| {
+                            let why = format!("column {} exceeds 64-bit signed integers", column.path);
+                            FormatError::unsupported(batch.at, why)
+                        })?)
+                    }
+                    false => None,
+                };
+                columns::push_label(found, value);
             }
         }
         Ok(())
@@ -246,17 +324,7 @@ impl<'a> Collected<'a> {
             columns::push_label(labels, None);
             return Ok(());
         }
-        let label = match column.storage {
-            Storage::Offsets { width, .. } => {
-                let range = bytes.range(row, width, values.len() as u64);
-                let text = range
-                    .and_then(|(from, to)| std::str::from_utf8(&values[from as usize..to as usize]).ok());
-                let text = text.ok_or_else(|| FormatError::damaged(batch.at, "a label is not UTF-8"))?;
-                Some(Label::Text(self.texts.share(text)))
-            }
-            _ => column.number(values, row),
-        };
-        match label {
+        match value(column, &mut self.texts, batch, bytes, values, row)? {
             Some(label) => columns::push_label(labels, Some(label)),
             None => {
                 self.labels = None;
@@ -276,9 +344,11 @@ impl<'a> Collected<'a> {
             (None, None) => {}
         }
         let chosen = columns::described(&self.samples.path, !self.samples.storage.is_text());
-        let columns = self.labels.map(|values| ValueColumn { name: "label".to_owned(), values });
+        let labels = self.labels.map(|values| ValueColumn { name: "label".to_owned(), values });
+        let named = self.columns.into_iter();
+        let named = named.map(|(column, values)| ValueColumn { name: column.path.clone(), values });
         FoundSamples {
-            columns: columns.into_iter().collect(),
+            columns: named.chain(labels).collect(),
             skipped: self.skipped,
             notes: self.note.into_iter().collect(),
             ..FoundSamples::at(self.extents, summary)

@@ -3,7 +3,7 @@
 //! A batch lists the nodes and buffers of all fields in depth-first order, without names. So the
 //! position of a column follows from the types of the fields before it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use arrow_ipc::{Endianness, Field, MetadataVersion, Precision, Schema, Type, UnionMode};
 
@@ -105,6 +105,8 @@ impl Column {
 pub(super) struct Chosen {
     pub(super) samples: Column,
     pub(super) label: Option<Column>,
+    /// Columns whose values samples have.
+    pub(super) columns: Vec<Column>,
     /// Why there is no column of labels, if one has the name.
     pub(super) note: Option<String>,
 }
@@ -156,6 +158,15 @@ pub(super) fn choose(
     if let (None, Some(name)) = (&label, asked) {
         return Err(FormatError::unsupported(at, columns::no_label(name)));
     }
+    // Labels have that name already.
+    let names: BTreeSet<&String> =
+        options.columns.iter().filter(|name| label.is_none() || *name != "label").collect();
+    let named = names.into_iter().map(|name| {
+        let mut found = columns.iter().filter(|column| column.path == *name && column.parents.is_empty());
+        let found = found.find(|column| column.label_kind().is_some());
+        found.cloned().ok_or_else(|| FormatError::unsupported(at, columns::no_label(name)))
+    });
+    let named = named.collect::<Result<Vec<Column>, _>>()?;
     let samples = columns.swap_remove(chosen);
     match samples.storage {
         Storage::Dictionary => {
@@ -169,7 +180,7 @@ pub(super) fn choose(
         Storage::Fixed { width: 0 } => {
             Err(FormatError::damaged(at, format!("the values of column {} have no bytes", samples.path)))
         }
-        _ => Ok(Chosen { samples, label, note }),
+        _ => Ok(Chosen { samples, label, columns: named, note }),
     }
 }
 

@@ -24,12 +24,14 @@ mod thrift;
 mod values;
 mod walk;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use futures::StreamExt;
 
 use crate::columns::{self, Candidate, SharedTexts};
+use crate::joined::{self, JoinedColumn};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, MadeRow,
     MadeRows, Run, ValueColumn, le,
@@ -77,6 +79,10 @@ pub struct ParquetOptions {
     /// The column with the labels. Without it a column with a usual name is used: `label`,
     /// `labels`, `target`, `class` or `cls`.
     pub label: Option<String>,
+    /// More columns of bytes. A sample has a value of each, as its fields.
+    pub joined: Vec<String>,
+    /// Columns of numbers and texts whose values samples have.
+    pub columns: Vec<String>,
 }
 
 /// Whether a file with these first bytes is a Parquet file.
@@ -100,25 +106,55 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
         choose(&leaves, options.column.as_deref()).map_err(|why| FormatError::unsupported(at, why))?;
     let label = label_leaf(&leaves, chosen, options.label.as_deref());
     let label = label.map_err(|why| FormatError::unsupported(at, why))?;
-    let wanted: Vec<usize> = std::iter::once(chosen).chain(label).collect();
+    joined::names(options.column.iter().chain(&options.joined).map(String::as_str))?;
+    let mut samples = vec![chosen];
+    for name in &options.joined {
+        samples.push(choose(&leaves, Some(name)).map_err(|why| FormatError::unsupported(at, why))?);
+    }
+    // Labels have that name already.
+    let is_other = |name: &&String| label.is_none() || *name != "label";
+    let names: BTreeSet<&String> = options.columns.iter().filter(is_other).collect();
+    let named = names.iter().map(|name| value_leaf(&leaves, name));
+    let named = named.collect::<Result<Vec<_>, _>>().map_err(|why| FormatError::unsupported(at, why))?;
+    let mut wanted: Vec<usize> = Vec::new();
+    for leaf in samples.iter().chain(&label).chain(&named) {
+        if !wanted.contains(leaf) {
+            wanted.push(*leaf);
+        }
+    }
+    let place_of = |leaf: usize| wanted.iter().position(|known| *known == leaf).unwrap_or_default();
     let mut groups = metadata::row_groups(&bytes, &wanted).ok_or_else(malformed)?;
     groups.retain(|group| group.rows > 0);
     for (place, &leaf) in wanted.iter().enumerate() {
         check_chunks(&groups, place, &leaves[leaf].path, at)?;
     }
-    let column = sample_column(source, &leaves[chosen], &groups, at)?;
-    let spans = spans(&reader, &groups, &column).await?;
-    let Values { extents, made, present } = find(source, &column, spans).await?;
-    let mut summary =
-        format!("Parquet, column {}: {} values in {} row groups", column.path, extents.len(), groups.len());
-    for (place, decoder) in made.iter().flat_map(|_| column.decoders.iter().enumerate()) {
+    let mut columns = Vec::with_capacity(samples.len());
+    for &leaf in &samples {
+        let groups = of_column(&groups, place_of(leaf));
+        let column = sample_column(source, &leaves[leaf], &groups, at)?;
+        let spans = spans(&reader, &groups, &column).await?;
+        columns.push((find(source, &column, spans).await?, column.decoders));
+    }
+    let memory = PageMemory::new(source);
+    let (mut found, present, decoders) = samples_of(options, &leaves[chosen].path, columns)?;
+    let paths: Vec<&str> = samples.iter().map(|leaf| &*leaves[*leaf].path).collect();
+    let mut summary = format!(
+        "Parquet, column {}: {} values in {} row groups",
+        paths.join(" and "),
+        found.len(),
+        groups.len()
+    );
+    for (place, decoder) in decoders.iter().enumerate() {
         summary += &format!("{} {decoder}", if place == 0 { ", compressed with" } else { " and" });
     }
-    let skipped = present.iter().filter(|run| !run.1).map(|run| run.0).sum();
-    let mut found = FoundSamples { skipped, made, ..FoundSamples::at(extents, "") };
+    for (&leaf, name) in named.iter().zip(names) {
+        let groups = of_column(&groups, place_of(leaf));
+        let values = read_labels(&reader, &leaves[leaf], &groups, &present, &memory).await?;
+        found.columns.push(ValueColumn { name: name.clone(), values });
+    }
     if let Some(label) = label {
-        let leaf = &leaves[label];
-        match read_labels(&reader, leaf, &groups, &present, &column.memory).await {
+        let (leaf, groups) = (&leaves[label], of_column(&groups, place_of(label)));
+        match read_labels(&reader, leaf, &groups, &present, &memory).await {
             Ok(values) => {
                 summary += &format!(", labels of column {}", leaf.path);
                 found.columns.push(ValueColumn { name: "label".to_owned(), values });
@@ -134,8 +170,50 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
     }
     summary.extend(found.notes.iter().flat_map(|note| [", ", note]));
     found.summary = summary;
-    let samples = columns::described(column.path, leaves[chosen].meaning == Meaning::Plain);
+    let samples = columns::described(&paths.join(" and "), leaves[chosen].meaning == Meaning::Plain);
     Ok(found.with_chosen(samples, label.map(|label| &*leaves[label].path)))
+}
+
+/// The samples of one column, or of several, and the rows that have one. Also the decoders of
+/// samples that are decoded.
+fn samples_of(
+    options: &ParquetOptions,
+    first: &str,
+    columns: Vec<(Values, Vec<Decoder>)>,
+) -> Result<(FoundSamples, Vec<(u64, bool)>, Vec<Decoder>), FormatError> {
+    let mut decoders: Vec<Decoder> = Vec::new();
+    for decoder in columns.iter().filter(|(values, _)| values.made.is_some()).flat_map(|(_, of)| of) {
+        if !decoders.contains(decoder) {
+            decoders.push(*decoder);
+        }
+    }
+    if options.joined.is_empty() {
+        let found = columns.into_iter().next().map(|(Values { extents, made, present }, _)| {
+            let skipped = present.iter().filter(|run| !run.1).map(|run| run.0).sum();
+            (FoundSamples { skipped, made, ..FoundSamples::at(extents, "") }, present)
+        });
+        let (found, present) =
+            found.unwrap_or_else(|| (FoundSamples::at(Extents::Rows(Vec::new()), ""), Vec::new()));
+        return Ok((found, present, decoders));
+    }
+    let named = options.column.as_deref().unwrap_or(first);
+    let names = joined::names(std::iter::once(named).chain(options.joined.iter().map(String::as_str)))?;
+    let column =
+        |(name, (Values { extents, made, present }, _))| JoinedColumn { name, extents, made, present };
+    let (found, present) = joined::join(names.into_iter().zip(columns).map(column).collect())?;
+    Ok((found, present, decoders))
+}
+
+/// The row groups with the chunk of one column.
+fn of_column(groups: &[RowGroup], place: usize) -> Vec<RowGroup> {
+    let one = |group: &RowGroup| RowGroup { rows: group.rows, chunks: vec![group.chunks[place].clone()] };
+    groups.iter().map(one).collect()
+}
+
+/// The column with values that samples have.
+fn value_leaf(leaves: &[Leaf], name: &str) -> Result<usize, String> {
+    let found = leaves.iter().position(|leaf| leaf.path == name && labels::kind(leaf).is_some());
+    found.ok_or_else(|| columns::no_label(name))
 }
 
 /// The metadata, and its offset in the file.
@@ -359,7 +437,7 @@ async fn read_labels(
     if rows.is_none_or(|rows| rows > reader.size()) {
         return Err(unsupported("has more rows than the file has bytes"));
     }
-    if groups.iter().any(|group| group.chunks[1].length > MAX_LABELS) {
+    if groups.iter().any(|group| group.chunks[0].length > MAX_LABELS) {
         return Err(unsupported("is too large for labels"));
     }
     let mut values = columns::no_labels(kind);
@@ -367,7 +445,7 @@ async fn read_labels(
     let mut rows = present.iter().flat_map(|&(count, is_present)| (0..count).map(move |_| is_present));
     // Places are copied, because a lazy iterator over groups makes a future that no thread can
     // take.
-    let places: Vec<_> = groups.iter().map(|group| (group.chunks[1].start, group.chunks[1].length)).collect();
+    let places: Vec<_> = groups.iter().map(|group| (group.chunks[0].start, group.chunks[0].length)).collect();
     let reads = places.into_iter().map(|(start, length)| reader.read(start, length));
     let bytes = futures::stream::iter(reads).buffered(LABELS_AT_ONCE);
     let mut chunks = bytes.zip(futures::stream::iter(groups));
@@ -377,7 +455,7 @@ async fn read_labels(
                 columns::push_label(&mut values, label);
             }
         };
-        labels::decode(&bytes?, leaf, &group.chunks[1], memory, &mut texts, &mut emit)?;
+        labels::decode(&bytes?, leaf, &group.chunks[0], memory, &mut texts, &mut emit)?;
     }
     Ok(values)
 }

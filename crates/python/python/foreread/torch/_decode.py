@@ -10,7 +10,7 @@ import io
 import json
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import prod
 from typing import Any
@@ -115,10 +115,12 @@ class NpyTensor:
 #: Parts of the names of fields whose images have numbers instead of colours, so they keep the pixels of their files.
 MASKS = ("mask", "seg", "label", "target", "depth")
 
+#: Formats of tables, whose fields are columns.
+_TABLES = ("parquet", "arrow")
 
-class FileFields:
-    """Decodes a sample of several files as a dict by their names: images, arrays, texts, JSON, numbers of classes, else bytes.
-    A class, because spawned workers get it pickled."""
+
+class Fields:
+    """Decodes a sample of several fields as a dict by their names. A class, because spawned workers get it pickled."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -126,18 +128,43 @@ class FileFields:
     def __call__(self, sample: Any) -> dict[str, Any]:
         if not hasattr(sample, "field_paths"):
             raise ConfigError(
-                "worker processes cannot separate the files of a sample: use foreread.torch.DataLoader, or num_workers=0"
+                "worker processes cannot separate the fields of a sample: use foreread.torch.DataLoader, or num_workers=0"
             )
         fields = {}
-        for name, path in sample.field_paths().items():
+        for name, data, path in self._fields(sample):
             try:
-                fields[name] = _of_ending(name, path)(sample.field(name))
+                fields[name] = _of_ending(name, path)(data)
             except ConfigError:
                 raise
             except Exception as error:
                 error.add_note(f"foreread: in the field {name!r} ({path})")
                 raise
         return fields
+
+    def _fields(self, sample: Any) -> Iterator[tuple[str, Any, str]]:
+        """Each field's name, bytes and path, whose ending is its type."""
+        raise NotImplementedError
+
+
+class FileFields(Fields):
+    """Samples of several files: images, arrays, texts, JSON, numbers of classes, else bytes."""
+
+    def _fields(self, sample: Any) -> Iterator[tuple[str, Any, str]]:
+        for name, path in sample.field_paths().items():
+            yield name, sample.field(name), path
+
+
+#: How files of images begin: JPEG, PNG, WebP, BMP, TIFF, PNM.
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"BM", b"II*\x00", b"MM\x00*", b"P5", b"P6")
+
+
+class ColumnFields(Fields):
+    """Samples of several columns: images, else bytes."""
+
+    def _fields(self, sample: Any) -> Iterator[tuple[str, Any, str]]:
+        for name in self.names:
+            data = sample.field(name)
+            yield name, data, "column.jpg" if bytes(memoryview(data)[:4]).startswith(_BEGINNINGS) else "column"
 
 
 def text(data: Any) -> str:
@@ -188,6 +215,8 @@ def decoder(decode: str | Decode | None, samples: Any, target: Any) -> Decode:
         raise ConfigError(f"decode must be 'auto', 'image', 'bytes' or a function of a sample, not {decode!r}")
     if decode == "auto" and (files := samples.catalog.field_paths(0)):
         return FileFields(list(files))
+    if decode == "auto" and samples.catalog.format in _TABLES and len(names := list(samples.catalog.field_types)) > 1:
+        return ColumnFields(names)
     if decode == "auto" and _is_number(kind := samples.catalog.array_type):
         return Tensors(*kind)
     if decode == "auto" and (fields := samples.catalog.field_types) and all(map(_is_number, fields.values())):

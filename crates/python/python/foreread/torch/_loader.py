@@ -24,7 +24,7 @@ from .._outlook import Picture
 from .._stats import Stats, Waits
 from .._stream import raise_error
 from ..errors import ClosedError, ConfigError, CorruptError
-from ._decode import Decode, FileFields, decoder, raw
+from ._decode import Decode, Fields, decoder, raw
 from ._epoch import Epoch, EpochRun
 from ._frameworks import DatasetInfo, EpochBatchSampler, Sequential, Shuffled, as_is
 from ._images import DecodedBatch, ImageStage
@@ -204,7 +204,7 @@ class DataLoader:
         self._labelled = labels is not None or self._native.has_labels
         self._decode = self._checked(lambda: decoder(decode, self._native, source))
         self._columns = self._checked(lambda: _columns(columns, self._native.catalog))
-        self._named = columns is not None or isinstance(self._decode, FileFields)
+        self._named = columns is not None or isinstance(self._decode, Fields)
         self._key = "bytes" if self._decode is raw else "image"
         self._checked(lambda: self._check_names(labels))
         self._images: ImageStage | None = None
@@ -558,7 +558,7 @@ class DataLoader:
         """Checks that no two parts of a batch have one name."""
         if not self._named:
             return
-        names = list(self._decode.names) if isinstance(self._decode, FileFields) else [self._key]
+        names = list(self._decode.names) if isinstance(self._decode, Fields) else [self._key]
         names += (["label"] if self._labelled else []) + self._columns
         if twice := [name for at, name in enumerate(names) if name in names[:at]]:
             raise ConfigError(

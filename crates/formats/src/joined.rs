@@ -41,8 +41,11 @@ pub(crate) fn names<'a>(columns: impl Iterator<Item = &'a str>) -> Result<Vec<Ar
     Ok(names)
 }
 
-/// A value of each row: offset, length, how it is made.
-fn rows(extents: Extents, made: Option<MadeRows>) -> (Vec<(u64, u64, MadeRow)>, Vec<Vec<Decoder>>) {
+/// A value: offset, length, how it is made.
+type ValuePlace = (u64, u64, MadeRow);
+
+/// The values of a column, and the lists of decoders that they name.
+fn places(extents: Extents, made: Option<MadeRows>) -> (Vec<ValuePlace>, Vec<Vec<Decoder>>) {
     let places: Vec<(u64, u64)> = match extents {
         Extents::Rows(rows) => rows,
         Extents::Runs(runs) => {
@@ -72,7 +75,7 @@ pub(crate) fn join(columns: Vec<JoinedColumn>) -> Result<(FoundSamples, Vec<(u64
     let mut lists: Vec<_> = columns
         .into_iter()
         .map(|JoinedColumn { name, extents, made, present }| {
-            let (values, recipes) = rows(extents, made);
+            let (values, recipes) = places(extents, made);
             let is_there =
                 present.into_iter().flat_map(|(count, is_there)| (0..count).map(move |_| is_there));
             (name, values.into_iter(), recipes, is_there)

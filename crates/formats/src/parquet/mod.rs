@@ -180,7 +180,7 @@ fn samples_of(
     options: &ParquetOptions,
     first: &str,
     columns: Vec<(Values, Vec<Decoder>)>,
-) -> Result<(FoundSamples, Vec<(u64, bool)>, Vec<Decoder>), FormatError> {
+) -> Result<(FoundSamples, PresentRows, Vec<Decoder>), FormatError> {
     let mut decoders: Vec<Decoder> = Vec::new();
     for decoder in columns.iter().filter(|(values, _)| values.made.is_some()).flat_map(|(_, of)| of) {
         if !decoders.contains(decoder) {
@@ -388,9 +388,11 @@ fn joined(pages: Vec<Span>) -> Vec<Span> {
 struct Values {
     extents: Extents,
     made: Option<MadeRows>,
-    /// Runs of rows, and whether they have a value.
-    present: Vec<(u64, bool)>,
+    present: PresentRows,
 }
+
+/// Runs of rows, and whether they have a value.
+type PresentRows = Vec<(u64, bool)>;
 
 /// The places of all values.
 async fn find(

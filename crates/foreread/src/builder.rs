@@ -530,14 +530,41 @@ impl Builder {
         options: IndexOptions,
         progress: impl FnMut(IndexProgress) + Send + 'static,
     ) -> Result<Catalog> {
+        self.index_from(None, options, progress)
+    }
+
+    /// [`index`](Self::index) with an inventory in place of a listing of the origin. It is the path
+    /// or URL of the `manifest.json` of an inventory of AWS, or of a table with the columns `key`,
+    /// `size` and, if known, `etag`. Keys are those of the bucket, or paths below a directory. Other
+    /// keys than those below the target are left out.
+    ///
+    /// # Errors
+    /// Those of `index`, and for an inventory that cannot be read, or has nothing of the target.
+    #[cfg(feature = "tables")]
+    pub fn index_inventory(
+        self,
+        inventory: impl Into<String>,
+        options: IndexOptions,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
+    ) -> Result<Catalog> {
+        self.index_from(Some(inventory.into()), options, progress)
+    }
+
+    fn index_from(
+        self,
+        inventory: Option<String>,
+        options: IndexOptions,
+        progress: impl FnMut(IndexProgress) + Send + 'static,
+    ) -> Result<Catalog> {
         let workers = Workers::new(self.runtime.clone())?;
         let context = self.context(workers.handle());
         workers.wait(async move {
             let shared = origin::OriginPolicy::new(&self.config, &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
+            let inventory = inventory.as_deref();
             #[cfg(feature = "tables")]
-            let options = update::noted(options, &targets.names, None)?;
-            origin::index(&targets, options, &self.registry, &context, &shared, progress).await
+            let options = update::noted(options, &targets.names, inventory, None)?;
+            origin::index(&targets, inventory, options, &self.registry, &context, &shared, progress).await
         })
     }
 
@@ -589,7 +616,7 @@ impl Builder {
         workers.wait(async move {
             let shared = origin::OriginPolicy::new(&self.config, &context);
             let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
-            let options = update::noted(options, &targets.names, Some((&table, &table_options)))?;
+            let options = update::noted(options, &targets.names, None, Some((&table, &table_options)))?;
             let table = (table, table_options);
             tables::index(&targets, table, options, &self.registry, &context, &shared, progress).await
         })

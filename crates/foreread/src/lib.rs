@@ -47,6 +47,8 @@ mod config;
 mod disk;
 mod error;
 mod group_member;
+#[cfg(feature = "tables")]
+mod inventory;
 mod loader;
 mod machine;
 mod memory;

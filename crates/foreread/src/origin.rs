@@ -13,6 +13,8 @@ use foreread_types::{DatasetIdentity, setting};
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "tables")]
+use crate::inventory::with_inventory;
 use crate::planned::Planned;
 use crate::registry::Registry;
 use crate::runtime::ended;
@@ -341,6 +343,7 @@ fn is_one_directory(objects: &[String]) -> bool {
 /// If it cannot be opened or listed, or contains no sample.
 pub(crate) async fn index(
     targets: &TargetSpec,
+    inventory: Option<&str>,
     options: IndexOptions,
     registry: &Registry,
     context: &OpenContext,
@@ -370,6 +373,16 @@ pub(crate) async fn index(
         }
         opened => (url, objects, opened?),
     };
+    #[cfg(feature = "tables")]
+    let origin = match inventory {
+        Some(place) => {
+            let storage = &targets.storage;
+            with_inventory(origin, &url, place, storage, registry, context, shared).await?
+        }
+        None => origin,
+    };
+    #[cfg(not(feature = "tables"))]
+    let _ = inventory;
     let options = options.naming(objects);
     Ok(Catalog::index(&*shared.for_index(&origin), &url, &options, progress).await?)
 }

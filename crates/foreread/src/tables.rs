@@ -90,7 +90,8 @@ fn refuse(options: &IndexOptions) -> Result<()> {
     Err(Error::usage(format!("{name} has no effect with a table, whose rows name the files; leave it out")))
 }
 
-fn kind(place: &str) -> Result<TableKind> {
+/// The format of the table at a place.
+pub(crate) fn kind(place: &str) -> Result<TableKind> {
     TableKind::of_name(place).ok_or_else(|| {
         let message = format!(
             "{place} has the name of no table; tables end in .csv, .tsv, .jsonl, .json, .txt (each also with \

@@ -26,6 +26,9 @@ pub(crate) struct IndexRequest {
     /// The targets, as absolute paths or URLs.
     names: Vec<String>,
     options: IndexOptions,
+    /// The path or URL of the inventory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inventory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     table: Option<TableRequest>,
 }
@@ -44,6 +47,7 @@ struct TableRequest {
 pub(crate) fn noted(
     options: IndexOptions,
     names: &[String],
+    inventory: Option<&str>,
     table: Option<(&TableSource, &TableOptions)>,
 ) -> Result<IndexOptions> {
     let table = table.map(|(source, options)| TableRequest {
@@ -55,7 +59,12 @@ pub(crate) fn noted(
         source: None,
     });
     let names = names.iter().map(|name| if name.is_empty() { String::new() } else { absolute(name) });
-    let request = IndexRequest { names: names.collect(), options: options.clone(), table };
+    let request = IndexRequest {
+        names: names.collect(),
+        options: options.clone(),
+        inventory: inventory.map(absolute),
+        table,
+    };
     let request = serde_json::to_string(&request).map_err(|error| Error::usage(error.to_string()))?;
     let mut options = options;
     options.request = Some(request);
@@ -113,11 +122,12 @@ impl IndexRequest {
         if let Some(TableRequest { place, options: columns, source }) = self.table {
             let source = source.or_else(|| place.map(TableSource::At));
             let source = source.ok_or_else(|| Error::usage("the table of the catalog is missing"))?;
-            let options = noted(self.options, &targets.names, Some((&source, &columns)))?;
+            let options = noted(self.options, &targets.names, None, Some((&source, &columns)))?;
             return tables::index(&targets, (source, columns), options, registry, context, shared, progress)
                 .await;
         }
-        let options = noted(self.options, &targets.names, None)?;
-        origin::index(&targets, options, registry, context, shared, progress).await
+        let inventory = self.inventory.as_deref();
+        let options = noted(self.options, &targets.names, inventory, None)?;
+        origin::index(&targets, inventory, options, registry, context, shared, progress).await
     }
 }

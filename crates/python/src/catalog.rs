@@ -422,6 +422,9 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
 /// leaves out rows whose file does not exist. With the columns `size` and `etag`, no file is
 /// requested. The columns `start` and `length` make samples parts of their files.
 ///
+/// With `inventory`, `target` is not listed, but the `manifest.json` of an inventory of S3, or a
+/// table with the columns `key`, `size` and `etag`.
+///
 /// Samples of several files have each as a field. `path={"image": "img", "mask": "msk"}` names
 /// columns of a table. `path={"image": "images/", "mask": "masks/"}` names directories, with equal
 /// paths but for endings. `group="stem"` is by names, as WebDataset has them (`1.jpg`, `1.json`).
@@ -442,7 +445,7 @@ fn class_names(given: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     document = false,
     pack = None, pack_seed = None, pack_samples = None, pack_split = None,
     table = None, path = None, columns = None, filters = None, on_missing = "fail",
-    size = None, etag = None, start = None, length = None, group = None,
+    size = None, etag = None, start = None, length = None, group = None, inventory = None,
 ))]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments of Python, each optional")]
 pub(crate) fn index(
@@ -476,6 +479,7 @@ pub(crate) fn index(
     start: Option<String>,
     length: Option<String>,
     group: Option<&str>,
+    inventory: Option<PathBuf>,
 ) -> PyResult<PyCatalog> {
     process_local::count_forks();
     logs::set_up(py)?;
@@ -530,9 +534,13 @@ pub(crate) fn index(
         .split_first()
         .ok_or_else(|| ExceptionClass::Config.with("target: expected the URL or path of a dataset"))?;
     let builder = more.iter().fold(Loader::builder(first), |builder, shard| builder.shard(shard));
-    indexed(py, progress, move |tell| match table {
-        Some((table, of_table)) => builder.index_table(table, of_table, options, tell),
-        None => builder.index(options, tell),
+    if table.is_some() && inventory.is_some() {
+        return Err(ExceptionClass::Config.with("a table needs no inventory: leave out inventory= or table="));
+    }
+    indexed(py, progress, move |tell| match (table, inventory) {
+        (Some((table, of_table)), _) => builder.index_table(table, of_table, options, tell),
+        (None, Some(inventory)) => builder.index_inventory(inventory.to_string_lossy(), options, tell),
+        (None, None) => builder.index(options, tell),
     })
 }
 

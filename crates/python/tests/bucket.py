@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 #: The size of a page of the listing.
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def bucket(name: str, prefix: str, directory: Path) -> Iterator[dict[str, str]]:
     """Serves a directory's files below a prefix, and returns the environment for readers."""
-    objects = {quote(f"{prefix}/{path.relative_to(directory)}"): path for path in directory.rglob("*") if path.is_file()}
+    objects = {f"{prefix}/{path.relative_to(directory)}": path for path in directory.rglob("*") if path.is_file()}
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"objects": objects, "bucket": name}))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

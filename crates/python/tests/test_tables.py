@@ -10,6 +10,7 @@ import pickle
 import random
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import bucket
 import numpy as np
@@ -675,3 +676,79 @@ def test_batches_of_columns_are_dicts(tmp_path: Path, form: str) -> None:
             assert torch.all(batch["mask"][at] == label)
             seen.append(label)
     assert sorted(seen) == list(range(12))
+
+
+@pytest.mark.parametrize("form", ["CSV", "Parquet", "table"])
+# semantics: SAMPLE-33
+def test_inventory_stands_for_a_listing(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    root, odd = tmp_path / "root", "class0/a b+c%.bin"
+    directory.rename(tmp_path / "moved")
+    (root / "inv").mkdir(parents=True)
+    (tmp_path / "moved").rename(root / "train")
+    (root / "train" / odd).write_bytes(b"odd")
+    files = sorted(path for path in (root / "train").rglob("*") if path.is_file())
+    # Rows of old versions, deleted objects, directories, other prefixes and hidden files are no samples.
+    listed = [(f"data/train/{path.relative_to(root / 'train')}", path.stat().st_size, True, False) for path in files]
+    listed += [(listed[0][0], 9, False, False), ("data/train/gone.bin", 1, True, True), ("data/train/class0/", 0, True, False)]
+    listed += [("data/other/1.bin", 1, True, False), ("data/train/.hidden/1.bin", 1, True, False)]
+    random.Random(3).shuffle(listed)
+    parts = [listed[:40], listed[40:]]
+    names = [f"inv/{number}.{'csv.gz' if form == 'CSV' else 'parquet'}" for number in range(2)]
+    if form == "CSV":
+        for name, part in zip(names, parts, strict=True):
+            lines = [
+                f'"my-bucket","{quote_plus(key, safe="/")}","v","{str(latest).lower()}","{str(deleted).lower()}","{size}","{size}"\n'
+                for key, size, latest, deleted in part
+            ]
+            (root / name).write_bytes(gzip.compress("".join(lines).encode()))
+    else:
+        for name, part in zip(names, parts, strict=True):
+            keys, sizes, latest, deleted = zip(*part, strict=True)
+            columns = {"bucket": ["my-bucket"] * len(part), "key": keys, "size": sizes, "e_tag": [f'"{size}"' for size in sizes]}
+            columns |= {"is_latest": latest, "is_delete_marker": deleted}
+            pyarrow.parquet.write_table(pa.table(columns), root / name)
+    manifest = {
+        "sourceBucket": "my-bucket",
+        "destinationBucket": "arn:aws:s3:::my-bucket",
+        "fileFormat": form,
+        "fileSchema": "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, ETag",
+        "files": [{"key": f"data/{name}", "size": 1, "MD5checksum": "x"} for name in names],
+    }
+    (root / "inv" / "manifest.json").write_text(json.dumps(manifest))
+    requests: list[str] = []
+    with bucket.bucket("my-bucket", "data", root) as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        answer = bucket._Handler.do_GET
+
+        def counted(handler: bucket._Handler) -> None:
+            requests.append(handler.path)
+            answer(handler)
+
+        url, place = "s3://my-bucket/data/train", "s3://my-bucket/data/inv/manifest.json"
+        plain = foreread.index(url)
+        if form == "table":
+            place = str(tmp_path / "list.csv")
+            sizes = [(key, size) for key, size, latest, deleted in listed if latest and not deleted]
+            pd.DataFrame({"Key": [key for key, _ in sizes], "Size": [size for _, size in sizes], "ETag": [size for _, size in sizes]}).to_csv(
+                place, index=False
+            )
+        monkeypatch.setattr(bucket._Handler, "do_GET", counted)
+        monkeypatch.setattr(bucket._Handler, "do_HEAD", counted)
+        catalog = foreread.index(url, inventory=place)
+        assert not [path for path in requests if "prefix=data%2Ftrain" in path] and len(requests) <= 8
+        rows = [[(one.path(at), one.size(at), one.label(at)) for at in range(len(one))] for one in (plain, catalog)]
+        assert rows[0] == rows[1] and len(rows[0]) == 101
+        assert catalog.fingerprint == plain.fingerprint
+        some = foreread.index(url, inventory=place, include="class2/*")
+        assert len(some) == 25 and some.labels == [f"class{number}" for number in range(4)]
+        with foreread.Loader(catalog, batch_size=16, epochs=1) as loader:
+            for sample in (sample for batch in loader for sample in batch):
+                assert bytes(sample) == (root / "train" / sample.path).read_bytes()
+        with pytest.raises(foreread.Error, match="none of its .* objects is below"):
+            foreread.index("s3://my-bucket/data/nothing", inventory=place)
+        if form != "table":
+            with pytest.raises(foreread.Error, match="of the bucket my-bucket, and not of"):
+                foreread.index("s3://other-bucket/data", inventory=place)
+        (root / "train" / odd).unlink()
+        assert catalog.updated().fingerprint == catalog.fingerprint

@@ -26,6 +26,7 @@
 
 mod column;
 mod filter;
+mod inventory;
 mod kind;
 mod options;
 mod read;
@@ -33,6 +34,7 @@ mod rows;
 mod selection;
 
 pub use filter::{Comparison, Filter, FilterValue};
+pub use inventory::{InventoryManifest, InventoryObject, inventory};
 pub use kind::TableKind;
 pub use options::TableOptions;
 pub use read::SampleTable;

@@ -49,6 +49,20 @@ impl SampleTable {
         bytes: Bytes,
         options: &TableOptions,
     ) -> Result<Self, DatasetError> {
+        Self::read_columns(name, kind, bytes, Some(options))
+    }
+
+    /// Reads all columns, whatever their names.
+    pub(crate) fn read_all(name: &str, kind: TableKind, bytes: Bytes) -> Result<Self, DatasetError> {
+        Self::read_columns(name, kind, bytes, None)
+    }
+
+    fn read_columns(
+        name: &str,
+        kind: TableKind,
+        bytes: Bytes,
+        options: Option<&TableOptions>,
+    ) -> Result<Self, DatasetError> {
         let bytes = decompressed(name, bytes)?;
         let batches = match kind {
             TableKind::Csv => csv(name, &bytes, b',', options),
@@ -183,11 +197,17 @@ impl Found {
     }
 
     /// The wanted columns of a file with these.
-    fn of(table: &str, schema: &Schema, options: &TableOptions) -> Result<(Self, Vec<usize>), DatasetError> {
+    fn of(
+        table: &str,
+        schema: &Schema,
+        options: Option<&TableOptions>,
+    ) -> Result<(Self, Vec<usize>), DatasetError> {
         let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
         check_names(table, schema)?;
-        let paths = path_names(table, &names, options)?;
-        let wanted: Option<BTreeSet<String>> = options.wanted(&paths);
+        let wanted: Option<BTreeSet<String>> = match options {
+            Some(options) => options.wanted(&path_names(table, &names, options)?),
+            None => None,
+        };
         let is_wanted = |name: &String| wanted.as_ref().is_none_or(|wanted| wanted.contains(name));
         let at: Vec<usize> = (0..names.len()).filter(|at| is_wanted(&names[*at])).collect();
         let read = Arc::new(schema.project(&at).map_err(|error| invalid(table, error))?);
@@ -254,7 +274,7 @@ fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a [u8], DatasetError> {
 }
 
 /// All values of CSV are read as texts. Only a whole column shows its type.
-fn csv(name: &str, bytes: &[u8], delimiter: u8, options: &TableOptions) -> Batches {
+fn csv(name: &str, bytes: &[u8], delimiter: u8, options: Option<&TableOptions>) -> Batches {
     let failed = |error: ArrowError| invalid(name, plain(&error));
     let bytes = utf8(name, bytes)?;
     if let Some(line) = unclosed(bytes, delimiter) {
@@ -282,7 +302,7 @@ fn with_label(line: &str) -> Option<(&str, &str)> {
 }
 
 /// Paths, one in each line, with labels if all lines have one.
-fn lines_of(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
+fn lines_of(name: &str, bytes: &[u8], options: Option<&TableOptions>) -> Batches {
     let text = std::str::from_utf8(utf8(name, bytes)?).map_err(|error| invalid(name, error))?;
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let parts: Option<Vec<(&str, &str)>> = lines.iter().map(|line| with_label(line)).collect();
@@ -300,7 +320,7 @@ fn lines_of(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
     Ok((found, vec![batch]))
 }
 
-fn json(name: &str, bytes: &[u8], options: &TableOptions) -> Batches {
+fn json(name: &str, bytes: &[u8], options: Option<&TableOptions>) -> Batches {
     let failed = |error: ArrowError| invalid(name, plain(&error));
     let bytes = lines(name, utf8(name, bytes)?)?;
     let (schema, _) = arrow_json::reader::infer_json_schema(Cursor::new(&bytes), None).map_err(failed)?;
@@ -336,7 +356,7 @@ fn lines<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, DatasetError>
     Ok(Cow::Owned(lines))
 }
 
-fn parquet(name: &str, bytes: Bytes, options: &TableOptions) -> Batches {
+fn parquet(name: &str, bytes: Bytes, options: Option<&TableOptions>) -> Batches {
     let broken = |error: parquet::errors::ParquetError| invalid(name, error);
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(broken)?;
     let (found, at) = Found::of(name, reader.schema(), options)?;

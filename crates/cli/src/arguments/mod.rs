@@ -173,6 +173,10 @@ pub struct Index {
     /// directory or bucket]
     #[arg(value_name = "URL", required_unless_present_any = ["table", "update"])]
     pub targets: Vec<String>,
+    /// List an inventory instead of the URL: the manifest.json of an inventory of S3, or a table with
+    /// the columns key, size and etag
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["table", "update"])]
+    pub inventory: Option<String>,
     /// Repeat the index that made a catalog: new samples get numbers at the end, and all others
     /// keep theirs, with their parts and disk caches. With --table, the rows of another table
     #[arg(long, value_name = "CATALOG", conflicts_with_all = [

@@ -69,7 +69,10 @@ pub fn run(options: &Index, registry: Registry) -> Result<()> {
             refuse_unused(&index, "a part of a catalog")?;
             part(options)?
         }
-        None => builder.index(index, tell)?,
+        None => match &options.inventory {
+            Some(inventory) => builder.index_inventory(inventory, index, tell)?,
+            None => builder.index(index, tell)?,
+        },
         Some(table) => {
             let choices = &mut index.format_options;
             let label = choices.label.take();

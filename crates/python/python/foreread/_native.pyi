@@ -527,6 +527,7 @@ def index(
     start: str | None = None,
     length: str | None = None,
     group: Literal["stem"] | None = None,
+    inventory: Path | None = None,
 ) -> Catalog:
     """Lists a dataset into a catalog, reading only the headers of shards.
 
@@ -535,11 +536,13 @@ def index(
     `classes` are the names of all classes in the order of their numbers. Without it, these are the directories below
     `target`, whichever files are included. An empty list means samples without labels. `name` replaces the location of the data: caches stay valid when the data are moved, and the caller guarantees that
     the data are the same. `progress` is called periodically with the samples and bytes found so far. An exception that
-    it raises ends the index.
+    it raises ends the index. With `inventory`, `target` is not listed, but the `manifest.json` of an inventory of S3, or a
+    table with the columns `key`, `size` and `etag`.
 
     The rest chooses within packed formats. `field` is the HDF5 dataset, or the column of Parquet and Arrow files,
-    and `label` the one with the labels. `key` is the named database of LMDB, where `field` and `label` are
-    beginnings of keys. With a list of HDF5 datasets, a sample has a row of each. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in tokens,
+    and `label` the one with the labels. With a list of datasets or columns, a sample has a row of each, as its fields.
+    `columns` are columns of Parquet and Arrow files whose numbers and texts samples have as values. `key` is the named
+    database of LMDB, where `field` and `label` are beginnings of keys. With `whole`, an HDF5 dataset is one sample. `window` and `stride` are the samples of token files in tokens,
     and `dtype` is the type of a token. With `document`, a document of Megatron's files is one sample. `pack` makes the
     samples of its GPTDataset with this sequence length, from `pack_seed`, `pack_samples` and `pack_split`.
     """

@@ -173,8 +173,8 @@ impl Catalog {
         Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
     }
 
-    /// The pieces of this catalog after `added` samples of `new` have come. None where equal versions
-    /// do not prove equal bytes.
+    /// The pieces of this catalog after `added` samples of `new` have come. None where equal
+    /// versions do not prove equal bytes.
     fn pieces_with(&self, new: &Self, added: u64) -> Vec<GrowthPiece> {
         let proves = |listing: Listing| matches!(listing, Listing::Versioned | Listing::Changed(_));
         if !proves(self.0.listing) || !proves(new.0.listing) {
@@ -195,9 +195,9 @@ impl Catalog {
 
     /// Under which identities caches have the samples of this catalog, if it has grown from an
     /// earlier one: the first number of each piece, and the identity. `place` is that of
-    /// [`identity`](Self::identity). Samples of a piece have had their numbers and their bytes since
-    /// the catalog with this identity. Empty if the catalog has not grown, or versions do not prove
-    /// that.
+    /// [`identity`](Self::identity). Samples of a piece have had their numbers and their bytes
+    /// since the catalog with this identity. Empty if the catalog has not grown, or versions do not
+    /// prove that.
     pub fn lineage(&self, place: &str) -> Vec<(u64, DatasetIdentity)> {
         let pieces = self.0.growth.iter().flat_map(|growth| &growth.record.pieces);
         let identity = |piece: &GrowthPiece| {

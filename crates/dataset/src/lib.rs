@@ -32,6 +32,7 @@ mod braces;
 mod build_catalog;
 mod catalog;
 mod catalog_file;
+mod catalog_identity;
 mod catalog_values;
 mod catalog_version;
 mod changes;

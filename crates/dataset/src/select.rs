@@ -125,7 +125,8 @@ impl Catalog {
         Self(Arc::clone(&self.0), Some(Arc::new(chosen)))
     }
 
-    /// All samples of the catalog that this one is a [part](Self::select) of. Itself, if it is none.
+    /// All samples of the catalog that this one is a [part](Self::select) of. Itself, if it is
+    /// none.
     #[must_use]
     pub fn whole(&self) -> Self {
         Self(Arc::clone(&self.0), self.0.existing().cloned())

@@ -2,9 +2,9 @@
 //!
 //! A seed determines the parts on every machine: samples, or groups of them, are sorted by a hash
 //! of the seed and their number or value, and cut. So a sample's part depends on no other sample
-//! but by the cuts. Samples that were [added](Catalog::grown) to a dataset are cut by themselves, so
-//! earlier ones keep their part, and new members of a group follow it. The price: parts of groups
-//! have the wanted sizes only as far as whole groups allow.
+//! but by the cuts. Samples that were [added](Catalog::grown) to a dataset are cut by themselves,
+//! so earlier ones keep their part, and new members of a group follow it. The price: parts of
+//! groups have the wanted sizes only as far as whole groups allow.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

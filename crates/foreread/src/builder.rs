@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_dataset::{Catalog, Format, IndexOptions, IndexProgress};
+use foreread_dataset::{Catalog, Format, IndexProgress};
 use foreread_layers::{DeadlinePolicy, HedgePolicy, RetryPolicy};
 use foreread_loader::OnError;
 use foreread_oracle::Deal;
@@ -28,11 +28,7 @@ use crate::registry::Registry;
 use crate::runtime::Workers;
 use crate::source::Source;
 use crate::state::State;
-#[cfg(feature = "tables")]
-use crate::tables;
 use crate::target::TargetSpec;
-#[cfg(feature = "tables")]
-use crate::update;
 
 /// Settings for a run. Created by [`Loader::builder`] or [`Loader::builder_with`].
 ///
@@ -58,10 +54,10 @@ use crate::update;
 /// ```
 #[derive(Debug)]
 pub struct Builder {
-    targets: TargetSpec,
-    config: Config,
-    registry: Registry,
-    runtime: Option<Handle>,
+    pub(crate) targets: TargetSpec,
+    pub(crate) config: Config,
+    pub(crate) registry: Registry,
+    pub(crate) runtime: Option<Handle>,
     buffers: Arc<dyn Buffers>,
     resume: Option<State>,
     meeting: Option<Box<dyn GroupPreparation>>,
@@ -496,7 +492,7 @@ impl Builder {
         }
     }
 
-    fn context(&self, runtime: &Handle) -> OpenContext {
+    pub(crate) fn context(&self, runtime: &Handle) -> OpenContext {
         self.buffers.return_unused_on(runtime);
         OpenContext { buffers: Arc::clone(&self.buffers), runtime: runtime.clone(), seed: self.config.seed }
     }
@@ -517,108 +513,5 @@ impl Builder {
         let format = self.config.format;
         let opened = origin::open(&targets, format, &self.registry, context, &shared, progress).await?;
         Ok((opened.catalog, opened.origin))
-    }
-
-    /// Lists the dataset into a catalog, without planning. Of shards it reads only the headers.
-    /// Blocks the thread.
-    ///
-    /// # Errors
-    /// If the dataset cannot be opened or listed, or contains no sample. Also if `progress` or a
-    /// backend panics, or the thread belongs to the given [runtime](Self::runtime).
-    pub fn index(
-        self,
-        options: IndexOptions,
-        progress: impl FnMut(IndexProgress) + Send + 'static,
-    ) -> Result<Catalog> {
-        self.index_from(None, options, progress)
-    }
-
-    /// [`index`](Self::index) with an inventory in place of a listing of the origin. It is the path
-    /// or URL of the `manifest.json` of an inventory of AWS, or of a table with the columns `key`,
-    /// `size` and, if known, `etag`. Keys are those of the bucket, or paths below a directory. Other
-    /// keys than those below the target are left out.
-    ///
-    /// # Errors
-    /// Those of `index`, and for an inventory that cannot be read, or has nothing of the target.
-    #[cfg(feature = "tables")]
-    pub fn index_inventory(
-        self,
-        inventory: impl Into<String>,
-        options: IndexOptions,
-        progress: impl FnMut(IndexProgress) + Send + 'static,
-    ) -> Result<Catalog> {
-        self.index_from(Some(inventory.into()), options, progress)
-    }
-
-    fn index_from(
-        self,
-        inventory: Option<String>,
-        options: IndexOptions,
-        progress: impl FnMut(IndexProgress) + Send + 'static,
-    ) -> Result<Catalog> {
-        let workers = Workers::new(self.runtime.clone())?;
-        let context = self.context(workers.handle());
-        workers.wait(async move {
-            let shared = origin::OriginPolicy::new(&self.config, &context);
-            let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
-            let inventory = inventory.as_deref();
-            #[cfg(feature = "tables")]
-            let options = update::noted(options, &targets.names, inventory, None)?;
-            origin::index(&targets, inventory, options, &self.registry, &context, &shared, progress).await
-        })
-    }
-
-    /// Repeats the index that made `catalog`, and returns a catalog in which samples have the
-    /// numbers they have there ([`Catalog::grown`]). Its target and options are in the catalog, and
-    /// this builder's target has no effect. A table that was not read from a file, or has moved, is
-    /// given anew. `partial` is [`IndexOptions::partial`]. Blocks the thread.
-    ///
-    /// # Errors
-    /// If the catalog does not say how it was made, or is a part of another. Those of
-    /// [`index`](Self::index) and [`Catalog::grown`].
-    #[cfg(feature = "tables")]
-    pub fn update(
-        self,
-        catalog: &Catalog,
-        table: Option<crate::table::TableSource>,
-        partial: Option<PathBuf>,
-        progress: impl FnMut(IndexProgress) + Send + 'static,
-    ) -> Result<(Catalog, foreread_dataset::Growth)> {
-        let workers = Workers::new(self.runtime.clone())?;
-        let (context, catalog) = (self.context(workers.handle()), catalog.clone());
-        workers.wait(async move {
-            let shared = origin::OriginPolicy::new(&self.config, &context);
-            let storage = self.config.storage_options.clone();
-            let request = update::IndexRequest::of(&catalog, table, partial)?;
-            let listing = request.repeat(storage, &self.registry, &context, &shared, progress).await?;
-            let growing = context.runtime.spawn_blocking(move || catalog.grown(&listing));
-            Ok(growing.await.map_err(crate::runtime::ended)??)
-        })
-    }
-
-    /// Makes the catalog of the rows of a table, one sample each. The target is the location of
-    /// their files. If it is empty, it is what the table's paths have in common, or the directory
-    /// of the table. Blocks the thread.
-    ///
-    /// # Errors
-    /// If the table cannot be read or lacks a column, for rows without a file, and those of
-    /// [`index`](Self::index).
-    #[cfg(feature = "tables")]
-    pub fn index_table(
-        self,
-        table: crate::table::TableSource,
-        table_options: crate::table::TableOptions,
-        options: IndexOptions,
-        progress: impl FnMut(IndexProgress) + Send + 'static,
-    ) -> Result<Catalog> {
-        let workers = Workers::new(self.runtime.clone())?;
-        let context = self.context(workers.handle());
-        workers.wait(async move {
-            let shared = origin::OriginPolicy::new(&self.config, &context);
-            let targets = TargetSpec { storage: self.config.storage_options.clone(), ..self.targets };
-            let options = update::noted(options, &targets.names, None, Some((&table, &table_options)))?;
-            let table = (table, table_options);
-            tables::index(&targets, table, options, &self.registry, &context, &shared, progress).await
-        })
     }
 }

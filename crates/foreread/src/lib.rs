@@ -47,6 +47,7 @@ mod config;
 mod disk;
 mod error;
 mod group_member;
+mod indexing;
 #[cfg(feature = "tables")]
 mod inventory;
 mod loader;

@@ -516,8 +516,8 @@ impl Loader {
         self.inner.plan()
     }
 
-    /// The catalog of a batch's samples, with their names and labels. It is the whole one, where the
-    /// dataset is a part of a catalog.
+    /// The catalog of a batch's samples, with their names and labels. It is the whole one, where
+    /// the dataset is a part of a catalog.
     pub fn catalog(&self, batch: &Batch) -> Catalog {
         self.catalogs[batch.dataset().0 as usize].with_gone()
     }

@@ -1,8 +1,8 @@
 //! Repeating an index: how it was requested, as its catalog keeps it.
 //!
 //! The request is JSON in the catalog: the targets, the options and, for a table, its place and
-//! columns. Settings of the storage are left out, because they may contain secrets: whoever updates
-//! a catalog gives them again. The price is some hundred bytes in each catalog. It is a part of the
+//! columns. Settings of the storage are left out, because they may contain secrets. An update
+//! needs them again. The price is some hundred bytes in each catalog. It is a part of the
 //! feature `tables`, so that no request is beyond what the program can repeat.
 
 use std::path::PathBuf;

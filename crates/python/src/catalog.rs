@@ -207,8 +207,8 @@ impl PyCatalog {
         Ok(None)
     }
 
-    /// The catalog of these samples, in this order: a part of the whole. Classes keep their numbers,
-    /// and samples their caches.
+    /// The catalog of these samples, in this order: a part of the whole. Classes keep their
+    /// numbers, and samples their caches.
     fn select(&self, py: Python<'_>, indices: &Bound<'_, PyAny>) -> PyResult<Self> {
         let mut ids = Vec::new();
         for index in indices.try_iter()? {

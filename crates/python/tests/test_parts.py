@@ -49,7 +49,7 @@ def dealt(catalog: foreread.Catalog, world: int, state: str | None = None, **opt
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-# semantics: SAMPLE-28 STATE-3
+# semantics: SAMPLE-28, STATE-3
 def test_parts_are_those_of_numpy(directory: Path, seed: int) -> None:
     """Rows with repeated files, chosen in several steps, over ranks, resumed by other ranks in other batches."""
     draw = np.random.default_rng(seed)

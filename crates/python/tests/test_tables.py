@@ -637,7 +637,7 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
-# semantics: SAMPLE-32 PY-21
+# semantics: SAMPLE-32, PY-21
 def test_batches_of_columns_are_dicts(tmp_path: Path, form: str) -> None:
     import torch
     from PIL import Image

@@ -211,8 +211,8 @@ mod tests {
             "files": [{"key": "inv/1.csv.gz", "size": 1, "MD5checksum": "x"}]}"#;
         let manifest = InventoryManifest::read("m", manifest).unwrap();
         assert_eq!((&*manifest.bucket, &*manifest.files), ("b", &["inv/1.csv.gz".to_owned()][..]));
-        let rows = "\"b\",\"a+b\",\"1\",\"true\",\"false\",\"3\",\"e1\"\n\"b\",\"a+b\",\"0\",\"false\",\"false\",\"9\",\"e0\"\n\
-                    \"b\",\"gone\",\"2\",\"true\",\"true\",\"\",\"\"\n\"b\",\"dir/\",\"2\",\"true\",\"false\",\"0\",\"e2\"\n";
+        let rows = "b,a+b,1,true,false,3,e1\nb,a+b,0,false,false,9,e0\n\
+                    b,gone,2,true,true,,\nb,dir/,2,true,false,0,e2\n";
         let objects = manifest.objects("1.csv", Bytes::from(rows)).unwrap();
         assert_eq!(objects, [InventoryObject { key: "a b".into(), size: 3, etag: Some("e1".into()) }]);
     }

@@ -173,8 +173,8 @@ pub struct Index {
     /// directory or bucket]
     #[arg(value_name = "URL", required_unless_present_any = ["table", "update"])]
     pub targets: Vec<String>,
-    /// List an inventory instead of the URL: the manifest.json of an inventory of S3, or a table with
-    /// the columns key, size and etag
+    /// List an inventory instead of the URL: the manifest.json of an inventory of S3, or a table
+    /// with the columns key, size and etag
     #[arg(long, value_name = "FILE", conflicts_with_all = ["table", "update"])]
     pub inventory: Option<String>,
     /// Repeat the index that made a catalog: new samples get numbers at the end, and all others
@@ -224,9 +224,9 @@ impl Index {
 pub struct FormatArguments {
     /// The HDF5 dataset ('/images'), or the column of Parquet and Arrow files ('image.bytes'),
     /// whose rows are the samples [default: the only candidate, of one name in all files]. '*': the
-    /// only candidate of each file. Repeated: each sample has a row of each dataset or column. LMDB:
-    /// the beginning of the keys of samples ('image-', or '' for all). RecordIO: 'data' (the packed
-    /// images) or 'record'
+    /// only candidate of each file. Repeated: each sample has a row of each dataset or column.
+    /// LMDB: the beginning of the keys of samples ('image-', or '' for all). RecordIO: 'data' (the
+    /// packed images) or 'record'
     #[arg(long, value_name = "NAME")]
     field: Vec<String>,
     /// The HDF5 dataset, column or part that has the labels [default: one with a usual name, such

@@ -40,8 +40,8 @@ fn used_by(process: u32) -> (f64, u64) {
 const AGENTS: usize = 1000;
 
 /// An agent that only reports, each second, until the sender of `ends` is dropped. It is counted
-/// once it was granted a part of a limit. It dials again when its connection ends, as agents do: the
-/// control process closes connections of agents that are late on a busy machine.
+/// once it was granted a part of a limit. It dials again when its connection ends, as agents do:
+/// the control process closes connections of agents that are late on a busy machine.
 async fn report_only(
     (address, token): (Address, Arc<ClusterToken>),
     number: usize,

@@ -336,7 +336,11 @@ impl Catalog {
     /// The sample of the file at `path`, relative to the base URL. `None` if there is none, samples
     /// are packed or names cannot be read. A binary search, unless samples have a list's order.
     pub fn find(&self, path: &str) -> Option<SampleId> {
-        if self.1.is_some() || self.0.image.is_ordered() {
+        if let Some(numbers) = self.numbers() {
+            let number = self.with_gone().find(path)?.0;
+            return numbers.iter().position(|known| *known == number).map(|at| SampleId(at as u64));
+        }
+        if self.0.image.is_ordered() {
             let is_it = |id: &u64| match self.row(SampleId(*id)).map(|row| row.object) {
                 Ok(ObjectPath::File(here)) => *here == *path,
                 _ => false,

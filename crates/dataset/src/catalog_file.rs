@@ -32,6 +32,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+use crate::runs::RunEnds;
 use crate::sparse::is_sparse;
 use crate::value_columns::StoredValue;
 use crate::{catalog_version, made};
@@ -113,8 +114,7 @@ struct DecodedCatalog {
     rows_per_batch: u64,
     /// The names of the columns of values, in the order of each batch's.
     value_names: Vec<String>,
-    /// For each row the number of samples up to its end. Empty if each row is a sample.
-    run_ends: Vec<u64>,
+    run_ends: RunEnds,
     /// The number of samples.
     samples: u64,
     sizes: Sizes,
@@ -261,17 +261,9 @@ impl CatalogFile {
         self.parts.stored.as_ref()
     }
 
-    /// The number of rows: of samples, or of runs of them.
-    pub(crate) fn rows(&self) -> u64 {
-        let ends = &self.parts.run_ends;
-        if ends.is_empty() { self.parts.samples } else { ends.len() as u64 }
-    }
-
-    /// The first sample of a row, and the number of its samples.
-    pub(crate) fn run(&self, row: u64) -> (u64, u64) {
-        let Some(end) = self.parts.run_ends.get(row as usize) else { return (row, 1) };
-        let first = row.checked_sub(1).map_or(0, |before| self.parts.run_ends[before as usize]);
-        (first, end - first)
+    /// The rows that stand for runs of samples.
+    pub(crate) fn runs(&self) -> &RunEnds {
+        &self.parts.run_ends
     }
 
     fn find(&self, row: u64) -> Option<(&BatchColumns, usize)> {
@@ -280,15 +272,7 @@ impl CatalogFile {
 
     /// The batch and the row of a sample, and its number in the row's run.
     fn find_in_run(&self, sample: u64) -> Option<(&BatchColumns, usize, u64)> {
-        let ends = &self.parts.run_ends;
-        let (row, number) = match ends.is_empty() {
-            true => (sample, 0),
-            false => {
-                let run = ends.partition_point(|end| *end <= sample);
-                let before = run.checked_sub(1).map_or(0, |before| ends[before]);
-                (run as u64, sample - before)
-            }
-        };
+        let (row, number) = self.parts.run_ends.row_of(sample);
         let batch = self.parts.batches.get(usize::try_from(row / self.parts.rows_per_batch).ok()?)?;
         let row = (row % self.parts.rows_per_batch) as usize;
         (row < batch.rows).then_some((batch, row, number))
@@ -491,7 +475,7 @@ impl DecodedCatalog {
             batches,
             rows_per_batch: rows_per_batch as u64,
             value_names: columns.values.into_iter().map(|column| column.name).collect(),
-            run_ends: decoder.run_ends,
+            run_ends: RunEnds(decoder.run_ends),
             samples,
             sizes,
             stored,

@@ -1,11 +1,13 @@
 //! A dataset that grows: the catalog of a new listing, with the numbers of an earlier one.
 //!
 //! A sample keeps its number while its file, its place in the file and its version are the same. So
-//! splits, caches and lists of numbers stay valid. New samples have numbers at the end. The numbers
-//! of those that are gone are not used again: their rows stay, and no pass reads them. A changed
-//! file is a gone one and a new one, because caches know bytes by the number. Classes keep their
-//! numbers, too, and new ones follow. The price: rows of gone samples stay in the file, and both
-//! catalogs are in memory while they are joined.
+//! splits, caches and lists of numbers stay valid. Where a file system has recorded a change of a
+//! file, but its time and length are the same, the number stays. Copies on disks are not used then.
+//! New samples have numbers at the end. The numbers of those that are gone are not used again:
+//! their rows stay, and no pass reads them. A changed file is a gone one and a new one, because
+//! caches know bytes by the number. Classes keep their numbers, too, and new ones follow. The
+//! price: rows of gone samples stay in the file, and both catalogs are in memory while they are
+//! joined.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io::Cursor;
@@ -17,7 +19,7 @@ use arrow_array::{Array, ArrayRef, DictionaryArray, Int32Array, RecordBatch, Str
 use arrow_ipc::reader::FileReader;
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use arrow_select::interleave::interleave;
-use foreread_tier::Span;
+use foreread_tier::{Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -44,7 +46,7 @@ pub(crate) struct GrowthRecord {
     gone: String,
     /// Where samples had their numbers first, while versions prove that their bytes are the same.
     pieces: Vec<GrowthPiece>,
-    /// The fingerprint of the last listing.
+    /// What identifies the last listing.
     listing: String,
 }
 
@@ -132,16 +134,22 @@ impl Catalog {
         if self.is_part() || listing.is_part() {
             return Err(invalid("new samples are in no part of a catalog"));
         }
-        let last = self.0.growth.as_ref().map(|growth| growth.record.listing.as_str());
-        if last.map_or(self.fingerprint() == listing.fingerprint(), |last| {
-            last == listing.fingerprint().to_string()
-        }) {
+        let last =
+            self.0.growth.as_ref().map_or_else(|| self.listed(), |growth| growth.record.listing.clone());
+        // A random listing is not equal to itself, because nothing proves that its data are.
+        if last == listing.listed() && !matches!(listing.0.listing, Listing::Random(_)) {
             return Ok((self.clone(), Growth::default()));
         }
         let failed = |error: ArrowError| {
             invalid(&format!("the catalog cannot be updated: {error}")).with_source(error)
         };
         let (old, new) = (self.with_gone(), listing.with_gone());
+        if old.image().runs().are_there() != new.image().runs().are_there() {
+            return Err(invalid(
+                "its shards differ in another way than before, so samples would lose their numbers: make a \
+                 new catalog by an index, or leave out the new shards",
+            ));
+        }
         let rows = JoinedRows::of(self, &old, &new)?;
         let gone = rows.gone(&old);
         let growth = Growth {
@@ -164,13 +172,18 @@ impl Catalog {
         let record = GrowthRecord {
             starts,
             gone: number_text(&rows.unused(&old, |_| true), old.len() + growth.added),
-            pieces: self.pieces_with(&new, growth.added),
-            listing: listing.fingerprint().to_string(),
+            pieces: if rows.are_unchanged { self.pieces_with(&new, growth.added) } else { Vec::new() },
+            listing: listing.listed(),
         };
         let bytes = [old.to_bytes()?, new.to_bytes()?];
         let joined = join([&bytes[0], &bytes[1]], &rows, &record, self.joined_fingerprint(&new));
         let name = format!("the updated catalog of {base}");
         Ok((Self::from_bytes(joined.map_err(failed)?, name)?, growth))
+    }
+
+    /// What identifies a listing: its samples, and the changes of files that look the same.
+    fn listed(&self) -> String {
+        format!("{} {}", self.fingerprint(), self.0.listing.text())
     }
 
     /// The pieces of this catalog after `added` samples of `new` have come. None where equal
@@ -217,23 +230,34 @@ impl Catalog {
 
     /// The number of rows of the file.
     fn rows(&self) -> u64 {
-        self.image().rows()
+        self.image().runs().rows(self.image().samples())
     }
 
     /// The first sample of a row, and how many there are.
     fn run(&self, row: u64) -> (u64, u64) {
-        self.image().run(row)
+        self.image().runs().run(row)
     }
 
-    /// A digest of a row's bytes: the file, the place in it and the version.
-    fn row_digest(&self, row: u64) -> Result<u128, DatasetError> {
+    /// A digest of a row's samples: the file, the place in it and the version, but for the file
+    /// system's record of a change. That differs after a change of rights and in a copy, too. The
+    /// second digest is of the record.
+    fn row_digest(&self, row: u64) -> Result<(u128, u64), DatasetError> {
         let (first, samples) = self.run(row);
         let id = SampleId(first);
         let entry = self.entry(id)?;
         let mut hash = Xxh3::new();
         hash_text(&mut hash, 1, &entry.object.path);
         hash.update(&entry.object.size.to_le_bytes());
-        hash_text(&mut hash, 2, &format!("{:?}", entry.object.version));
+        let mut changes = Xxh3::new();
+        let mut hash_version = |hash: &mut Xxh3, version: &Option<Version>| {
+            let modified = version.as_ref().and_then(Version::modified);
+            match version {
+                Some(Version::ETag(tag)) => hash_text(hash, 2, tag),
+                _ => hash_text(hash, 7, &format!("{modified:?}")),
+            }
+            hash_text(&mut changes, 2, &format!("{version:?}"));
+        };
+        hash_version(&mut hash, &entry.object.version);
         match entry.span {
             Span::Whole => hash_text(&mut hash, 3, ""),
             span => hash_text(&mut hash, 4, &format!("{span:?}")),
@@ -242,9 +266,10 @@ impl Catalog {
         hash.update(&self.sizes().bytes(id).to_le_bytes());
         for (name, object) in self.files(id)? {
             hash_text(&mut hash, 5, &name);
-            hash_text(&mut hash, 6, &format!("{} {} {:?}", object.path, object.size, object.version));
+            hash_text(&mut hash, 6, &format!("{} {}", object.path, object.size));
+            hash_version(&mut hash, &object.version);
         }
-        Ok(hash.digest128())
+        Ok((hash.digest128(), changes.digest()))
     }
 }
 
@@ -256,6 +281,9 @@ struct JoinedRows {
     added: Vec<u64>,
     /// The rows of the old catalog that have existed until now.
     existed: Vec<bool>,
+    /// Whether the file system has recorded no change of the kept files. Then their bytes are the
+    /// same for sure.
+    are_unchanged: bool,
 }
 
 impl JoinedRows {
@@ -266,21 +294,27 @@ impl JoinedRows {
             Some(ids) => ids.binary_search(&old.run(row).0).is_ok(),
         };
         let existed: Vec<bool> = (0..old.rows()).map(is_there).collect();
-        let mut places: HashMap<u128, VecDeque<u64>> = HashMap::new();
+        let mut places: HashMap<u128, VecDeque<(u64, u64)>> = HashMap::new();
         // A sample that comes back has its number again.
         for wanted in [true, false] {
             for row in (0..old.rows()).filter(|row| existed[*row as usize] == wanted) {
-                places.entry(old.row_digest(row)?).or_default().push_back(row);
+                let (digest, change) = old.row_digest(row)?;
+                places.entry(digest).or_default().push_back((row, change));
             }
         }
         let (mut kept, mut added) = (vec![None; old.rows() as usize], Vec::new());
+        let mut are_unchanged = true;
         for row in 0..new.rows() {
-            match places.get_mut(&new.row_digest(row)?).and_then(VecDeque::pop_front) {
-                Some(place) => kept[place as usize] = Some(row),
+            let (digest, change) = new.row_digest(row)?;
+            match places.get_mut(&digest).and_then(VecDeque::pop_front) {
+                Some((place, before)) => {
+                    kept[place as usize] = Some(row);
+                    are_unchanged &= change == before;
+                }
                 None => added.push(row),
             }
         }
-        Ok(Self { kept, added, existed })
+        Ok(Self { kept, added, existed, are_unchanged })
     }
 
     /// The samples that are not there any more.

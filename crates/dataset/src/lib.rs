@@ -63,6 +63,7 @@ mod partitions;
 mod recognise;
 mod released;
 mod replace;
+mod runs;
 mod select;
 mod selection;
 mod servers;

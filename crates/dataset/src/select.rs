@@ -162,6 +162,12 @@ impl Catalog {
         self.1.as_ref().map(|part| &part.ids)
     }
 
+    /// The row of the file that each sample is in, where that is not the sample's own number.
+    pub fn file_rows(&self) -> Option<Vec<u64>> {
+        let numbers = self.numbers()?;
+        Some(numbers.iter().map(|number| self.image().runs().row_of(*number).0).collect())
+    }
+
     /// [`number`](Self::number), or one that no sample has.
     pub(crate) fn number_or_none(&self, id: SampleId) -> u64 {
         self.number(id).unwrap_or(u64::MAX)

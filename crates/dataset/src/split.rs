@@ -36,8 +36,8 @@ struct SplitUnit {
 }
 
 /// The units of each part, whose samples end at `ends`. A part with a share gets a unit at least,
-/// while there are as many.
-fn cut(units: Vec<SplitUnit>, ends: &[usize], shares: &[f64]) -> Vec<Vec<SplitUnit>> {
+/// while there are as many and others have not had some before.
+fn cut(units: Vec<SplitUnit>, ends: &[usize], shares: &[f64], is_first: bool) -> Vec<Vec<SplitUnit>> {
     let sizes: Vec<usize> = units.iter().map(|unit| unit.ids.len()).collect();
     let (mut taken, mut at, mut places) = (0, 0, Vec::with_capacity(ends.len()));
     for end in ends {
@@ -51,7 +51,8 @@ fn cut(units: Vec<SplitUnit>, ends: &[usize], shares: &[f64]) -> Vec<Vec<SplitUn
         *last = units.len();
     }
     // Only whole groups make parts empty that have a share. Single samples follow their rounding.
-    if sizes.iter().any(|size| *size > 1)
+    if is_first
+        && sizes.iter().any(|size| *size > 1)
         && units.len() >= shares.iter().filter(|share| **share > 0.0).count()
     {
         let mut least = units.len();
@@ -98,41 +99,46 @@ impl Catalog {
         let mut parts = vec![Vec::new(); shares.len()];
         // The parts of groups that have one already.
         let mut places: BTreeMap<u128, usize> = BTreeMap::new();
-        // What earlier strata have left of each part by rounding.
+        // What earlier strata have left to each part and those before it.
         let mut left = vec![0.0; shares.len()];
-        let mut strata = Vec::new();
-        let mut groups = 0;
-        let mut begin = 0;
+        let (mut groups, mut begin) = (0, 0);
         for end in self.segments() {
-            let of_segment = all.strata(options, begin..end)?;
-            groups += of_segment.values().map(Vec::len).sum::<usize>();
-            strata.extend(of_segment.into_values());
-            begin = end;
-        }
-        for units in strata {
-            let (known, mut units): (Vec<SplitUnit>, Vec<SplitUnit>) =
-                units.into_iter().partition(|unit| places.contains_key(&unit.key.0));
-            for unit in known {
-                parts[places[&unit.key.0]].extend(unit.ids);
-            }
-            units.sort_unstable_by_key(|unit| (unit.order, unit.ids[0]));
-            let count: usize = units.iter().map(|unit| unit.ids.len()).sum();
-            let mut before = 0.0;
-            let ends = shares.iter().zip(&mut left).map(|(share, left)| {
-                before += share;
-                let exact = before * count as f64 + *left;
-                *left = exact - exact.round();
-                exact.round() as usize
-            });
-            let ends: Vec<usize> = ends.collect();
-            for (part, units) in cut(units, &ends, shares).into_iter().enumerate() {
-                for unit in units {
-                    if unit.key.0 != 0 {
-                        places.insert(unit.key.0, part);
-                    }
+            for units in all.strata(options, begin..end)?.into_values() {
+                groups += units.len();
+                let count: usize = units.iter().map(|unit| unit.ids.len()).sum();
+                let (known, mut units): (Vec<SplitUnit>, Vec<SplitUnit>) =
+                    units.into_iter().partition(|unit| places.contains_key(&unit.key.0));
+                units.sort_unstable_by_key(|unit| (unit.order, unit.ids[0]));
+                let mut taken = vec![0; shares.len()];
+                for unit in known {
+                    let part = places[&unit.key.0];
+                    taken[part] += unit.ids.len();
                     parts[part].extend(unit.ids);
                 }
+                let (mut before, mut fixed) = (0.0, 0);
+                let ends = shares.iter().zip(&mut left).zip(&taken).map(|((share, left), taken)| {
+                    before += share;
+                    fixed += taken;
+                    *left += before * count as f64;
+                    (left.round() as usize).saturating_sub(fixed)
+                });
+                let ends: Vec<usize> = ends.collect();
+                for (part, units) in cut(units, &ends, shares, begin == 0).into_iter().enumerate() {
+                    for unit in units {
+                        if unit.key.0 != 0 {
+                            places.insert(unit.key.0, part);
+                        }
+                        taken[part] += unit.ids.len();
+                        parts[part].extend(unit.ids);
+                    }
+                }
+                let mut sum = 0;
+                for (left, taken) in left.iter_mut().zip(&taken) {
+                    sum += taken;
+                    *left -= sum as f64;
+                }
             }
+            begin = end;
         }
         parts.iter_mut().for_each(|ids| ids.sort_unstable());
         if let Some(existing) = self.numbers().filter(|_| !self.is_part()) {

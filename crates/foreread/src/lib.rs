@@ -148,6 +148,7 @@ pub mod dataset {
 /// ```
 #[cfg(feature = "tables")]
 pub mod table {
+    pub use crate::update::requested_table;
     pub use foreread_tables::{
         Comparison, Filter, FilterValue, SampleTable, TableKind, TableOptions, matching,
     };

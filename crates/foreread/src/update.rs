@@ -31,6 +31,9 @@ pub(crate) struct IndexRequest {
     inventory: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     table: Option<TableRequest>,
+    /// Itself, as in the catalog.
+    #[serde(skip)]
+    text: String,
 }
 
 /// The table of an index.
@@ -64,6 +67,7 @@ pub(crate) fn noted(
         options: options.clone(),
         inventory: inventory.map(absolute),
         table,
+        text: String::new(),
     };
     let request = serde_json::to_string(&request).map_err(|error| Error::usage(error.to_string()))?;
     let mut options = options;
@@ -71,7 +75,27 @@ pub(crate) fn noted(
     Ok(options)
 }
 
+/// The columns of the table that a catalog was made of. `None` for a catalog of no table.
+///
+/// # Errors
+/// If the catalog does not say how it was made.
+pub fn requested_table(catalog: &Catalog) -> Result<Option<TableOptions>> {
+    Ok(IndexRequest::parse(catalog)?.1.table.map(|table| table.options))
+}
+
 impl IndexRequest {
+    /// The text in a catalog, and what it says.
+    fn parse(catalog: &Catalog) -> Result<(String, Self)> {
+        let unknown = |why: &str| {
+            let message = format!("{}: the catalog {why}; make it again by an index", catalog.base_url());
+            Error::dataset(DatasetErrorKind::Unsupported, message)
+        };
+        let text = catalog.request().ok_or_else(|| unknown("does not say how it was made"))?;
+        let request = serde_json::from_str(text)
+            .map_err(|_| unknown("was made in a way that this foreread does not know"))?;
+        Ok((text.to_owned(), request))
+    }
+
     /// The request that made `catalog`, with the table that was given now.
     pub(crate) fn of(
         catalog: &Catalog,
@@ -79,19 +103,20 @@ impl IndexRequest {
         partial: Option<PathBuf>,
     ) -> Result<Self> {
         let base = catalog.base_url();
-        let unknown = |why: &str| {
-            let message = format!("{base}: the catalog {why}; make it again by an index");
-            Error::dataset(DatasetErrorKind::Unsupported, message)
-        };
         if catalog.is_part() {
             let message = format!(
                 "{base}: new samples are in no part: update the whole catalog, and take parts of that"
             );
             return Err(Error::usage(message));
         }
-        let text = catalog.request().ok_or_else(|| unknown("does not say how it was made"))?;
-        let mut request: Self = serde_json::from_str(text)
-            .map_err(|_| unknown("was made in a way that this foreread does not know"))?;
+        let (text, mut request) = Self::parse(catalog)?;
+        request.text = text;
+        // New classes get the numbers after those of the catalog.
+        request.options.classes = request.options.classes.filter(Vec::is_empty);
+        if request.table.is_some() && request.names.iter().all(String::is_empty) {
+            // Other rows may have another directory in common.
+            request.names = vec![base.to_owned()];
+        }
         request.options.partial = partial;
         match (&mut request.table, table) {
             (None, Some(_)) => {
@@ -122,12 +147,14 @@ impl IndexRequest {
         if let Some(TableRequest { place, options: columns, source }) = self.table {
             let source = source.or_else(|| place.map(TableSource::At));
             let source = source.ok_or_else(|| Error::usage("the table of the catalog is missing"))?;
-            let options = noted(self.options, &targets.names, None, Some((&source, &columns)))?;
+            let mut options = self.options;
+            options.request = Some(self.text);
             return tables::index(&targets, (source, columns), options, registry, context, shared, progress)
                 .await;
         }
         let inventory = self.inventory.as_deref();
-        let options = noted(self.options, &targets.names, inventory, None)?;
+        let mut options = self.options;
+        options.request = Some(self.text);
         origin::index(&targets, inventory, options, registry, context, shared, progress).await
     }
 }

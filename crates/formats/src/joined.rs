@@ -13,7 +13,7 @@ use crate::{Extents, FieldExtent, FormatError, FoundSamples, MadeRow, MadeRows};
 /// The most columns of a sample.
 const MOST_COLUMNS: usize = 64;
 
-/// The most samples. Each takes some 100 bytes per column while a file is indexed.
+/// The most rows. Each takes some 100 bytes per column while a file is indexed.
 const MOST_SAMPLES: u64 = 1 << 26;
 
 /// The values of one column.
@@ -28,14 +28,24 @@ pub(crate) struct JoinedColumn {
 /// The names of columns as fields: what the user calls them, without the `bytes` of a struct.
 ///
 /// # Errors
-/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for too many columns, or one named twice.
-pub(crate) fn names<'a>(columns: impl Iterator<Item = &'a str>) -> Result<Vec<Arc<str>>, FormatError> {
+/// [`Unsupported`](crate::FormatErrorKind::Unsupported) for too many columns, one named twice, or
+/// one that is a value, too.
+pub(crate) fn names<'a>(
+    columns: impl Iterator<Item = &'a str>,
+    values: &[String],
+) -> Result<Vec<Arc<str>>, FormatError> {
     let names: Vec<Arc<str>> =
         columns.map(|column| Arc::from(column.strip_suffix(".bytes").unwrap_or(column))).collect();
     let mut sorted = names.clone();
     sorted.sort_unstable();
     if names.len() > MOST_COLUMNS || sorted.array_windows().any(|[a, b]| a == b) {
         let why = format!("a sample has at most {MOST_COLUMNS} columns, each once");
+        return Err(FormatError::unsupported(0, why));
+    }
+    if let Some(both) =
+        names.iter().find(|name| names.len() > 1 && values.iter().any(|value| **value == ***name))
+    {
+        let why = format!("the column {both:?} is a field and a value: leave out one of them");
         return Err(FormatError::unsupported(0, why));
     }
     Ok(names)
@@ -66,8 +76,9 @@ fn places(extents: Extents, made: Option<MadeRows>) -> (Vec<ValuePlace>, Vec<Vec
 /// # Errors
 /// [`Unsupported`](crate::FormatErrorKind::Unsupported) for more samples than can be joined.
 pub(crate) fn join(columns: Vec<JoinedColumn>) -> Result<(FoundSamples, Vec<(u64, bool)>), FormatError> {
-    if columns.iter().any(|column| column.extents.len() > MOST_SAMPLES) {
-        let why = format!("a column has more than {MOST_SAMPLES} values: index the columns separately");
+    let rows = |column: &JoinedColumn| column.present.iter().map(|run| run.0).fold(0, u64::saturating_add);
+    if columns.iter().any(|column| rows(column) > MOST_SAMPLES) {
+        let why = format!("a column has more than {MOST_SAMPLES} rows: index the columns separately");
         return Err(FormatError::unsupported(0, why));
     }
     let (mut made, mut extents, mut fields) = (MadeRows::default(), Vec::new(), Vec::new());

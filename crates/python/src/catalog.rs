@@ -7,7 +7,7 @@ use std::time::Duration;
 use foreread::Loader;
 use foreread::SampleId;
 use foreread::dataset::{FormatOptions, Grouping, IndexOptions, IndexProgress, SplitOptions};
-use foreread::table::TableOptions;
+use foreread::table::{TableOptions, requested_table};
 use pyo3::exceptions::{PyImportError, PyIndexError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyString, PyType};
@@ -110,9 +110,9 @@ impl PyCatalog {
         let buffer = arrow.call_method1("py_buffer", (PyBytes::new(py, &whole),))?;
         let table =
             py.import("pyarrow.ipc")?.call_method1("open_file", (buffer,))?.call_method0("read_all")?;
-        match slf.get().catalog().numbers() {
+        match slf.get().catalog().file_rows() {
             None => Ok(table),
-            Some(numbers) => table.call_method1("take", (numbers.to_vec(),)),
+            Some(rows) => table.call_method1("take", (rows,)),
         }
     }
 
@@ -292,8 +292,9 @@ impl PyCatalog {
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         logs::set_up(py)?;
-        let table = table.map(|table| tables::source(table, &TableOptions::default())).transpose()?;
         let catalog = self.catalog().clone();
+        let columns = requested_table(&catalog).map_err(|error| errors::raised(&error))?.unwrap_or_default();
+        let table = table.map(|table| tables::source(table, &columns)).transpose()?;
         let updated = indexed(py, progress, move |tell| {
             let builder = Loader::builder(catalog.base_url());
             let (updated, growth) = builder.update(&catalog, table, None, tell)?;

@@ -246,3 +246,78 @@ def test_disk_keeps_its_copies_while_a_dataset_grows(directory: Path, tmp_path: 
     assert load(other, epochs=2) >= 5
     caches = [path for path in (tmp_path / "cache").rglob("index")]
     assert len(caches) == 1
+
+
+# semantics: SAMPLE-31
+def test_file_that_looks_unchanged_is_not_read_from_an_old_copy(directory: Path, tmp_path: Path) -> None:
+    """Guards against this fault: an update kept the identity of a file rewritten with its old time and length."""
+    settings: dict[str, Any] = {"batch_size": 7, "epochs": 2, "memory": 0, "disk": f"{tmp_path / 'cache'}=10MB"}
+
+    def load(catalog: foreread.Catalog) -> None:
+        with foreread.Loader(catalog, **settings) as loader:
+            for sample in (sample for batch in loader for sample in batch):
+                assert bytes(sample) == (directory / sample.path).read_bytes(), sample.path
+
+    for number, path in enumerate(sorted(directory.rglob("*.bin"))):
+        os.utime(path, (1_500_000_000 + number, 1_500_000_000 + number))
+    catalog = foreread.index(directory)
+    load(catalog)
+    path = directory / "class0" / "003.bin"
+    before = path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    updated = catalog.updated()
+    assert list(array("q", updated.numbers())) == list(range(100))
+    load(updated)
+    # Rights change the same record, and the numbers stay.
+    for file in directory.rglob("*.bin"):
+        file.chmod(0o600)
+    (directory / "class0" / "new.bin").write_bytes(b"new")
+    updated = updated.updated()
+    assert list(array("q", updated.numbers())) == list(range(101))
+    load(updated)
+
+
+# semantics: SAMPLE-28, SAMPLE-31
+def test_groups_that_come_one_by_one_keep_the_shares(tmp_path: Path) -> None:
+    def rows(groups: int) -> pd.DataFrame:
+        return pd.DataFrame({"path": [f"{at}" for at in range(5 * groups)], "size": 1, "who": [at // 5 for at in range(5 * groups)]})
+
+    for shares in ([0.9, 0.1], [0.8, 0.1, 0.1]):
+        catalog = foreread.index(tmp_path, table=rows(1), size="size")
+        for groups in range(2, 101, 7):
+            catalog = catalog.updated(table=rows(groups))
+        count = len(catalog)
+        parts = catalog.random_split(shares, group="who", seed=1)
+        for part, share in zip(parts, shares, strict=True):
+            assert abs(len(part) - share * count) <= 10, (shares, [len(part) for part in parts])
+
+
+# semantics: SAMPLE-31
+def test_request_of_an_index_is_repeated(directory: Path, tmp_path: Path) -> None:
+    """Guards against these faults: rows were read with other columns, and new classes and directories were refused."""
+    rows = [{"img": f"class0/{at:03}.bin", "other": at} for at in range(3)]
+    catalog = foreread.index(directory, table=rows, path="img")
+    grown = catalog.updated(table=[*rows, {"img": "class1/030.bin", "other": 9}])
+    assert list(array("q", grown.numbers())) == [0, 1, 2, 3] and grown.value(3, "other") == 9
+    named = foreread.index(directory, classes=["class3", "class2", "class1", "class0"])
+    (directory / "a").mkdir()
+    (directory / "a" / "1.bin").write_bytes(b"a")
+    assert named.updated().labels == ["class3", "class2", "class1", "class0", "a"]
+    files = [{"path": str(directory / "class0" / f"{at:03}.bin")} for at in range(3)]
+    absolute = foreread.index(table=files)
+    with pytest.raises(foreread.Error, match="class1"):
+        absolute.updated(table=[*files, {"path": str(directory / "class1" / "030.bin")}])
+    assert len(absolute.updated(table=[*files, {"path": str(directory / "class0" / "009.bin")}])) == 4
+
+
+# semantics: SAMPLE-22
+def test_frames_of_parts_of_arrays_have_a_row_for_each_sample(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    np.save(tmp_path / "data" / "a.npy", np.zeros((3, 2), "<i4"))
+    np.save(tmp_path / "data" / "b.npy", np.zeros((2, 2), "<i4"))
+    catalog = foreread.index(tmp_path / "data", format="npy")
+    assert catalog.select([1, 4, 3]).to_pandas()["object"].tolist() == ["a.npy", "b.npy", "b.npy"]
+    np.save(tmp_path / "data" / "c.npy", np.zeros((2, 3), "<i4"))
+    with pytest.raises(foreread.Error, match="lose their numbers"):
+        catalog.updated()

@@ -182,7 +182,9 @@ pub fn inventory(name: &str, kind: TableKind, bytes: Bytes) -> Result<Vec<Invent
         if key.is_empty() || key.ends_with('/') {
             continue;
         }
-        let size = if sizes.is_valid(row) { sizes.value(row).parse().ok() } else { None };
+        // pandas has numbers with fractions where one is missing.
+        let count = |text: &str| text.strip_suffix(".0").unwrap_or(text).parse().ok();
+        let size = if sizes.is_valid(row) { count(sizes.value(row)) } else { None };
         let size = size.ok_or_else(|| table.invalid(format!("the object {key:?} has no size")))?;
         let etag = tags.as_ref().filter(|tags| tags.is_valid(row)).map(|tags| tags.value(row));
         let etag = etag.map(|tag| tag.trim_matches('"').to_owned()).filter(|tag| !tag.is_empty());

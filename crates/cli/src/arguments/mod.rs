@@ -181,7 +181,7 @@ pub struct Index {
     /// keep theirs, with their parts and disk caches. With --table, the rows of another table
     #[arg(long, value_name = "CATALOG", conflicts_with_all = [
         "targets", "path", "column", "filter", "select", "group", "size", "etag", "start", "length", "name",
-        "classes",
+        "classes", "on_missing",
     ])]
     pub update: Option<PathBuf>,
     /// A name for the data instead of their URL: caches stay valid when the data move. All places

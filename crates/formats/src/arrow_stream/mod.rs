@@ -90,7 +90,7 @@ pub async fn index(source: &dyn FileSource, options: &ArrowOptions) -> Result<Fo
 /// Samples with a value of each of several columns. The price: the messages and offsets are read
 /// once for each column.
 async fn join(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSamples, FormatError> {
-    joined::names(options.column.iter().chain(&options.joined).map(String::as_str))?;
+    joined::names(options.column.iter().chain(&options.joined).map(String::as_str), &options.columns)?;
     let (first, (found, present)) = find(source, options).await?;
     let mut all = vec![(options.column.clone().unwrap_or(first), found.extents, present.clone())];
     for name in &options.joined {
@@ -98,7 +98,7 @@ async fn join(source: &dyn FileSource, options: &ArrowOptions) -> Result<FoundSa
         let (_, (other, present)) = find(source, &of_column).await?;
         all.push((name.clone(), other.extents, present));
     }
-    let names = joined::names(all.iter().map(|(name, ..)| name.as_str()))?;
+    let names = joined::names(all.iter().map(|(name, ..)| name.as_str()), &options.columns)?;
     let column = |(name, (_, extents, present))| JoinedColumn { name, extents, made: None, present };
     let (joined, whole) = joined::join(names.iter().cloned().zip(all).map(column).collect())?;
     // Values are of rows with a value in the first column.

@@ -106,7 +106,7 @@ pub async fn index(source: &dyn FileSource, options: &ParquetOptions) -> Result<
         choose(&leaves, options.column.as_deref()).map_err(|why| FormatError::unsupported(at, why))?;
     let label = label_leaf(&leaves, chosen, options.label.as_deref());
     let label = label.map_err(|why| FormatError::unsupported(at, why))?;
-    joined::names(options.column.iter().chain(&options.joined).map(String::as_str))?;
+    joined::names(options.column.iter().chain(&options.joined).map(String::as_str), &options.columns)?;
     let mut samples = vec![chosen];
     for name in &options.joined {
         samples.push(choose(&leaves, Some(name)).map_err(|why| FormatError::unsupported(at, why))?);
@@ -197,7 +197,8 @@ fn samples_of(
         return Ok((found, present, decoders));
     }
     let named = options.column.as_deref().unwrap_or(first);
-    let names = joined::names(std::iter::once(named).chain(options.joined.iter().map(String::as_str)))?;
+    let all = std::iter::once(named).chain(options.joined.iter().map(String::as_str));
+    let names = joined::names(all, &options.columns)?;
     let column =
         |(name, (Values { extents, made, present }, _))| JoinedColumn { name, extents, made, present };
     let (found, present) = joined::join(names.into_iter().zip(columns).map(column).collect())?;

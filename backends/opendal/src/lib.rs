@@ -27,7 +27,7 @@
 //! | `webhdfs` | `webhdfs://namenode:9870/path`, `swebhdfs://` | `user_name`, `delegation`, `host` |
 //! | `oss` | `oss://bucket/prefix` | `endpoint`, `access_key_id`, `access_key_secret`, `security_token`, `skip_signature`, ... |
 //! | `cos` | `cos://bucket/prefix` | `endpoint`, `secret_id`, `secret_key`, `security_token` |
-//! | `hf` | `hf://datasets/owner/name@revision/path` | `token`, `endpoint`, `download_mode` |
+//! | `hf` | `hf://datasets/owner/name@revision/path` | `token`, `endpoint` |
 //! | `hdfs` | `hdfs://namenode:8020/path` | `options` |
 //! | `sftp` | `sftp://user@host:port/path` | `key`, `known_hosts_strategy` |
 //!
@@ -65,6 +65,8 @@ mod backend;
 mod config;
 mod core;
 mod error;
+#[cfg(feature = "huggingface")]
+mod hub;
 mod lister;
 mod reader;
 mod service;

@@ -118,11 +118,11 @@ pub(crate) const SERVICES: &[OpendalService] = &[
         name: "hf",
         schemes: &[("hf", AuthorityKind::Hub)],
         example: "hf://datasets/owner/name@revision/path",
-        options: &["token", "endpoint", "download_mode", "enable_resolve_cache"],
+        options: &["token", "endpoint"],
         secrets: &["token"],
         bound: &[],
         redirects: true,
-        make: Operator::from_iter::<opendal::services::Hf>,
+        make: crate::hub::operator,
     },
     #[cfg(feature = "hdfs")]
     OpendalService {

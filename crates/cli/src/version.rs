@@ -9,7 +9,6 @@ const FEATURES: &[(&str, bool)] = &[
     ("lustre", cfg!(feature = "lustre")),
     ("opendal", cfg!(feature = "opendal")),
     ("opendal-hdfs", cfg!(feature = "opendal-hdfs")),
-    ("opendal-huggingface", cfg!(feature = "opendal-huggingface")),
     ("opendal-sftp", cfg!(feature = "opendal-sftp")),
     ("peer", cfg!(feature = "peer")),
     ("plot", cfg!(feature = "plot")),

@@ -29,7 +29,7 @@
 //! | `hpc` | `lustre` and `peer` |
 //! | `cloud` | `s3` and `peer` |
 //! | `opendal` | WebDAV, WebHDFS, web servers, OSS, COS and others |
-//! | `opendal-huggingface`, `opendal-hdfs`, `opendal-sftp` | `hf://`; `hdfs://`; `sftp://` |
+//! | `opendal-hdfs`, `opendal-sftp` | `hdfs://`; `sftp://` |
 
 #[cfg(all(feature = "agent", target_os = "linux"))]
 pub mod agent;

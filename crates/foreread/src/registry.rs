@@ -81,10 +81,9 @@ fn hint(scheme: &str) -> &'static str {
         "gs" => " without the feature `gcs`",
         "lustre" => " without the feature `lustre`",
         "az" | "abfs" | "abfss" | "wasb" | "wasbs" => " without the feature `azure`",
-        "http" | "https" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
+        "http" | "https" | "hf" | "webdav" | "webdavs" | "webhdfs" | "swebhdfs" | "oss" | "cos" => {
             " without the feature `opendal`"
         }
-        "hf" => " without the feature `opendal-huggingface`",
         "hdfs" => " without the feature `opendal-hdfs`",
         "sftp" => " without the feature `opendal-sftp`",
         _ => "",

@@ -13,8 +13,9 @@ import urllib.request
 from collections.abc import Iterator
 from email.utils import formatdate
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import bucket
 import pytest
@@ -129,3 +130,90 @@ def test_azure_storage_is_read(directory: Path, azurite: str, monkeypatch: pytes
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
     monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", azurite)
     check("az://train/data")
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """The part of the Hugging Face Hub for listing and reading a repository."""
+
+    protocol_version = "HTTP/1.1"
+    root: Path
+    #: The requests, by their paths and tokens.
+    seen: list[tuple[str, str | None]]
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.seen.append((self.path, self.headers.get("Authorization")))
+        url = urlsplit(self.path)
+        path = unquote(url.path)
+        if path.startswith("/api/datasets/me/set/tree/v1/data"):
+            return self._tree(parse_qs(url.query))
+        if path.startswith("/datasets/me/set/resolve/v1/data/"):
+            address = f"http://localhost:{self.server.server_address[1]}/store/"
+            return self._answer(302, Location=address + quote(path.split("/data/", 1)[1]))
+        file = self.root / path.removeprefix("/store/")
+        if not path.startswith("/store/") or not file.is_file():
+            return self._answer(404)
+        data, wanted = file.read_bytes(), self.headers.get("Range")
+        if wanted is None:
+            return self._answer(200, data, ETag='"of the store"')
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start, end = int(first), min(int(last), len(data) - 1)
+        self._answer(206, data[start : end + 1], ETag='"of the store"', Content_Range=f"bytes {start}-{end}/{len(data)}")
+
+    do_HEAD = do_GET
+
+    def _tree(self, query: dict[str, list[str]]) -> None:
+        files = sorted(path for path in self.root.rglob("*"))
+        if query["recursive"] == ["false"]:
+            files = [path for path in files if path.parent == self.root]
+        start = int(query.get("cursor", ["0"])[0])
+        entries = [
+            {"type": "directory", "path": f"data/{path.relative_to(self.root)}", "oid": "0"}
+            if path.is_dir()
+            else {"type": "file", "path": f"data/{path.relative_to(self.root)}", "size": path.stat().st_size, "oid": "0"}
+            for path in files[start : start + 30]
+        ]
+        headers = {}
+        if start + 30 < len(files):
+            here = f"http://127.0.0.1:{self.server.server_address[1]}{urlsplit(self.path).path}"
+            headers["Link"] = f'<{here}?recursive={query["recursive"][0]}&cursor={start + 30}>; rel="next"'
+        self._answer(200, json.dumps(entries).encode(), **headers)
+
+
+def test_hub_is_read(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = directory / "class0" / "a b+c%.bin"
+    odd.write_bytes(b"odd")
+    seen: list[tuple[str, str | None]] = []
+    server = _Server(("127.0.0.1", 0), type("Hub", (_Hub,), {"root": directory, "seen": seen}))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setenv("HF_TOKEN", "secret")
+        catalog = foreread.index("hf://datasets/me/set@v1/data", exclude="**/a b*")
+        assert len(catalog) == 100 and catalog.labels == [f"class{number}" for number in range(4)]
+        with foreread.Loader(catalog, batch_size=8, epochs=2, seed=0, memory="1MiB") as loader:
+            found = [sample.id for batch in loader for sample in batch if bytes(sample) == content(sample.id)]
+        assert sorted(found) == sorted([*range(100), *range(100)])
+        whole = foreread.index("hf://datasets/me/set@v1/data")
+        with foreread.Loader(whole.filter(lambda row: row["size"] == 3), epochs=1) as loader:
+            assert [(sample.path, bytes(sample)) for batch in loader for sample in batch] == [("class0/a b+c%.bin", b"odd")]
+        # The token is for the Hub, and not for the store that it redirects to.
+        assert {token for path, token in seen if not path.startswith("/store/")} == {"Bearer secret"}
+        assert {token for path, token in seen if path.startswith("/store/")} == {None}
+        with pytest.raises(foreread.NotFoundError):
+            foreread.index("hf://datasets/me/none@v1/data")
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -207,9 +207,11 @@ impl fmt::Display for PlanReport {
         let Self { plan, forecast, .. } = self;
         writeln!(out, "rank {} of {}, {} epochs", self.rank, self.world_size, self.epochs)?;
         for (dataset, name) in plan.datasets.iter().zip(["train", "validation"]) {
+            let is_part = dataset.readable < dataset.samples;
+            let chosen = if is_part { format!("{} of ", dataset.readable) } else { String::new() };
             writeln!(
                 out,
-                "{name:12} {} samples, {}; this rank uses {} in {} uses, {} of it from storage",
+                "{name:12} {chosen}{} samples, {}; this rank uses {} in {} uses, {} of it from storage",
                 dataset.samples,
                 ByteSize(dataset.bytes),
                 ByteSize(dataset.used_bytes),

@@ -100,7 +100,7 @@ impl<S: Service> Service for HubService<S> {
     type Composer = ();
 
     fn info(&self) -> ServiceInfo {
-        ServiceInfo::new("hf", &format!("/{}", self.tree.root), "")
+        ServiceInfo::new("hf", format!("/{}", self.tree.root), "")
     }
 
     fn capability(&self) -> Capability {

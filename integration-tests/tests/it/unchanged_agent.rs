@@ -57,11 +57,13 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     run(load.arg(node.socket()));
     until("samples are on the disk", || number(&node.look(), "/datasets/0/disk_samples") > 100);
     let copies = |status: &Value| status["files"]["host"]["copies"].as_u64().unwrap_or_default();
-    until("copies are made", || {
-        let found = run(&mut unchanged(&node, &root, "cat * | sha256sum")).ok();
-        assert_eq!(found, expected);
-        copies(&node.status()) > 50
-    });
+    // Copies are made while a program runs, and one that reads these files once ends too soon.
+    let script = "while [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
+    let program = Running::start(unchanged(&node, &root, script));
+    until("copies are made", || copies(&node.status()) > 50);
+    fs::write(node.directory.path().join("end"), b"").unwrap();
+    let (found, _) = ended(program);
+    assert!(found.lines().all(|line| line == expected.trim()), "{found}");
     let finished = run(&mut unchanged(&node, &root, "cat * | sha256sum"));
     let (report, status) = (report(&finished), node.status());
     assert_eq!(finished.stdout, expected);

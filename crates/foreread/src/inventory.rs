@@ -11,10 +11,10 @@ use std::sync::Arc;
 use foreread_dataset::DatasetErrorKind;
 use foreread_tables::{InventoryManifest, InventoryObject, inventory};
 use foreread_tier::{
-    LayoutsFuture, Object, OpenContext, OriginTier, ReadFuture, ReadRequest, Span, Tier, TierError,
-    TierProfile, Version, check_path,
+    LayoutsFuture, Object, OpenContext, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
+    Version, check_path,
 };
-use foreread_types::{SampleKey, Tick, setting};
+use foreread_types::setting;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
@@ -23,7 +23,7 @@ use crate::origin::{OriginPolicy, absolute};
 use crate::registry::Registry;
 use crate::runtime::ended;
 use crate::storage::StorageOptions;
-use crate::tables::kind;
+use crate::tables::{self, kind};
 
 /// An origin whose objects are known.
 pub(crate) struct InventoryOrigin {
@@ -97,15 +97,8 @@ pub(crate) async fn with_inventory(
 ) -> Result<Arc<dyn OriginTier>> {
     let place = absolute(place);
     let (bucket, prefix) = parts(url);
-    let read = async |place: &str| {
-        let (parent, name) = place.rsplit_once('/').unwrap_or(("", place));
-        let parent = if parent.is_empty() { "/" } else { parent };
-        let origin = registry.find(parent)?.open(parent, &shared.options(storage), context).await?;
-        let origin = shared.for_index(&origin);
-        let object = origin.stat(name).await?;
-        let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
-        Ok::<bytes::Bytes, Error>(origin.read(Arc::new(request)).await?.to_vec().into())
-    };
+    let storage = shared.options(storage);
+    let read = async |place: &str| tables::read(place, &storage, registry, context, shared).await;
     let bytes = read(&place).await?;
     let (mut objects, mut total, mut unusable): (Vec<Object>, _, Vec<String>) = (Vec::new(), 0, Vec::new());
     let mut add = |found: Vec<InventoryObject>| {

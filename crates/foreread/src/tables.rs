@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress, TableRows};
 use foreread_tables::{SampleTable, TableKind, TableOptions};
-use foreread_tier::{OpenContext, ReadRequest, Span};
+use foreread_tier::{OpenContext, OpenOptions, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick, setting};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -44,15 +44,9 @@ pub(crate) async fn index(
         TableSource::At(place) => {
             let place = absolute(&place);
             let kind = kind(&place)?;
-            let (parent, name) = place.rsplit_once('/').unwrap_or(("", &place));
-            let parent = if parent.is_empty() { "/" } else { parent };
-            let origin = registry.find(parent)?.open(parent, &storage, context).await?;
-            let origin = shared.for_index(&origin);
-            let object = origin.stat(name).await?;
-            let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
-            let bytes = origin.read(Arc::new(request)).await?.to_vec().into();
-            directory = Some(parent.to_owned());
-            Given::Bytes(place.clone(), kind, bytes)
+            let bytes = read(&place, &storage, registry, context, shared).await?;
+            directory = Some(split(&place).0.to_owned());
+            Given::Bytes(place, kind, bytes)
         }
     };
     let chosen = table_options;
@@ -60,6 +54,28 @@ pub(crate) async fn index(
     let url = location(&targets.names, &rows, directory)?;
     let origin = registry.find(&url)?.open(&url, &storage, context).await?;
     Ok(Catalog::of_table(&*shared.for_index(&origin), &url, &rows, &options, progress).await?)
+}
+
+/// The content of the file at a place, by the options of its origin.
+pub(crate) async fn read(
+    place: &str,
+    storage: &OpenOptions,
+    registry: &Registry,
+    context: &OpenContext,
+    shared: &OriginPolicy,
+) -> Result<Bytes> {
+    let (parent, name) = split(place);
+    let origin = registry.find(parent)?.open(parent, storage, context).await?;
+    let origin = shared.for_index(&origin);
+    let object = origin.stat(name).await?;
+    let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
+    Ok(origin.read(Arc::new(request)).await?.to_vec().into())
+}
+
+/// The directory and the name of the file at a place.
+fn split(place: &str) -> (&str, &str) {
+    let (parent, name) = place.rsplit_once('/').unwrap_or(("", place));
+    (if parent.is_empty() { "/" } else { parent }, name)
 }
 
 /// A table, or its bytes.

@@ -1,18 +1,24 @@
-"""The datasets of the tests."""
+"""The datasets and the agent of the tests."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 #: Tests of frameworks that this environment lacks: `.ci/soak frameworks` has them.
 _FRAMEWORKS = {"test_dali.py": "nvidia", "test_grain.py": "grain", "test_huggingface.py": "datasets", "test_tensorflow.py": "tensorflow"}
 collect_ignore = [file for file, package in _FRAMEWORKS.items() if find_spec(package) is None]
+
+#: The command of this environment.
+FOREREAD = Path(sys.executable).with_name("foreread")
 
 #: The wheel that `.ci/run` has built, if any.
 WHEEL = os.environ.get("FOREREAD_TEST_WHEEL")
@@ -32,6 +38,21 @@ def directory(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content(number))
     return root
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The socket of an agent."""
+    socket = tmp_path / "agent" / "node.sock"
+    subprocess.run([FOREREAD, "agent", "start", "--memory", "8MiB", "--socket", socket], check=True, timeout=60)
+    yield socket
+    subprocess.run([FOREREAD, "agent", "stop", "--socket", socket], check=True, timeout=60)
+
+
+def status(socket: Path) -> dict[str, Any]:
+    command = [FOREREAD, "agent", "status", "--report", "json", "--socket", socket]
+    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    return report
 
 
 @pytest.fixture(scope="session")

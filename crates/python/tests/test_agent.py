@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import status
 from torch_images import images, to_tensor, torch  # noqa: F401
 
 import foreread
 from foreread.torch import DataLoader, Dataset, wrap
-
-FOREREAD = Path(sys.executable).with_name("foreread")
-
-
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """The socket of an agent."""
-    socket = tmp_path / "agent" / "node.sock"
-    subprocess.run([FOREREAD, "agent", "start", "--memory", "8MiB", "--socket", socket], check=True, timeout=60)
-    yield socket
-    subprocess.run([FOREREAD, "agent", "stop", "--socket", socket], check=True, timeout=60)
-
-
-def status(socket: Path) -> dict[str, Any]:
-    command = [FOREREAD, "agent", "status", "--report", "json", "--socket", socket]
-    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
-    return report
 
 
 def batches(directory: Path, **settings: Any) -> tuple[list[list[tuple[int, bytes]]], Any]:

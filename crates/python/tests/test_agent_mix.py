@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from test_agent import FOREREAD, status
+from conftest import FOREREAD, status
 
 pytest.importorskip("torch")
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,9 @@ import pandas as pd
 import pytest
 
 import foreread
-from conftest import content
+from conftest import content, status
 from foreread.torch import Dataset
 
-FOREREAD = Path(sys.executable).with_name("foreread")
 SEEDS = 10_000 if "FOREREAD_SOAK" in os.environ else 40
 
 Numbers = npt.NDArray[np.int64]
@@ -123,15 +119,6 @@ def test_disk_of_the_whole_serves_its_parts(directory: Path, tmp_path: Path) -> 
     assert read(train.select([4, 4, 1])) == (sorted(numbers_of(train)[[4, 4, 1]]), 0)
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """The socket of an agent."""
-    socket = tmp_path / "agent" / "node.sock"
-    subprocess.run([FOREREAD, "agent", "start", "--memory", "8MiB", "--socket", socket], check=True, timeout=60)
-    yield socket
-    subprocess.run([FOREREAD, "agent", "stop", "--socket", socket], check=True, timeout=60)
-
-
 # semantics: SAMPLE-30
 def test_agent_reads_a_sample_once_for_all_parts(directory: Path, tmp_path: Path, agent: Path) -> None:
     catalog = foreread.index(directory)
@@ -142,11 +129,10 @@ def test_agent_reads_a_sample_once_for_all_parts(directory: Path, tmp_path: Path
             for batch in loader:
                 assert all(bytes(sample) == content(sample.id) for sample in batch)
             direct += loader.report()["agent"]["direct_samples"]
-    command = [FOREREAD, "agent", "status", "--report", "json", "--socket", agent]
-    status = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)
+    report = status(agent)
     # An agent that is silent for long, on a busy machine, is read around.
-    assert status["reads"] == 100 or direct > 0
-    assert len(status["datasets"]) == 1
+    assert report["reads"] == 100 or direct > 0
+    assert len(report["datasets"]) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
-use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges, WarmAnswer, WarmRequest};
+use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges};
 use foreread_store::{ConnectionId, NodeStore, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
@@ -26,9 +26,10 @@ use crate::datasets::{DatasetOpener, Datasets, KnownDataset, OPEN_PATIENCE};
 use crate::files::AgentFiles;
 use crate::policy::{Policy, PolicyError, PolicySource};
 use crate::policy_file::PolicyFile;
+use crate::same_samples::StoreNumbers;
 use crate::status::ControlLinkStatus;
 use crate::status_report::RecentRates;
-use crate::warming::{Warmings, samples_of_part};
+use crate::warming::Warmings;
 
 /// The weight of a job for the store, per unit of its weight in the policy. So the agent's own
 /// reads can have less than any job.
@@ -159,7 +160,7 @@ impl AgentState {
         let used: HashSet<DatasetId> = {
             let connections = self.lock();
             let jobs = connections.values().filter_map(|there| there.attached.as_ref());
-            jobs.flat_map(|job| job.datasets.iter().flatten().copied()).collect()
+            jobs.flat_map(|job| job.used_datasets()).collect()
         };
         for dataset in self.datasets.all() {
             if let Some(number) = dataset.on_disk {
@@ -324,7 +325,8 @@ impl AgentState {
         }
         let catalogs = self.lock().get_mut(&connection).map(|there| there.take_catalogs());
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
-        let (mut datasets, mut answers, mut shared) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut datasets, mut answers, mut shared, mut numbers) =
+            <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
         if let Some(disk) = self.disk() {
             disk.expect(attach.datasets.iter().map(|dataset| &*dataset.identity));
         }
@@ -338,6 +340,10 @@ impl AgentState {
             if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {
                 (id, answer) = (None, DatasetAnswer::Refused(why));
             }
+            numbers.push(match known.filter(|_| id.is_some()) {
+                Some(known) => self.datasets.shared_numbers(&known, &self.opener, deadline).await,
+                None => None,
+            });
             datasets.push(id);
             answers.push(answer);
         }
@@ -346,7 +352,7 @@ impl AgentState {
         // Ranks of all nodes have one cache then.
         let (host, capacity, disk_capacity) = self.cluster.shared().unwrap_or_else(own);
         let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
-        let job = self.enter(connection, &attach, &datasets, is_remote);
+        let job = self.enter(connection, &attach, (&datasets, numbers), is_remote);
         drop(attaching);
         self.note_disk_uses();
         let is_complete = !answer.datasets.contains(&DatasetAnswer::CatalogNeeded);
@@ -365,7 +371,7 @@ impl AgentState {
         &self,
         connection: ConnectionId,
         attach: &Attach,
-        datasets: &[Option<DatasetId>],
+        (datasets, numbers): (&[Option<DatasetId>], Vec<Option<Arc<StoreNumbers>>>),
         is_remote: bool,
     ) -> Option<StoreJob> {
         // Held until the job is known: a change of the policy meanwhile would miss it.
@@ -380,9 +386,9 @@ impl AgentState {
             false => self.store.add_job(is_ordered),
         });
         self.store.set_weight(job, weight);
-        let (attach, datasets) = (attach.clone(), datasets.to_vec());
-        self.datasets.note_use(&datasets);
-        there.attached = Some(AttachedJob { job, attach, datasets });
+        let attached = AttachedJob { job, attach: attach.clone(), datasets: datasets.to_vec(), numbers };
+        self.datasets.note_use(attached.used_datasets());
+        there.attached = Some(attached);
         drop(connections);
         self.apply_to_datasets(&policy.policy);
         Some(job)
@@ -393,7 +399,7 @@ impl AgentState {
         if let Some(job) = left.and_then(|left| left.attached) {
             self.store.end_job(job.job);
             self.cluster.end_job(job.job);
-            self.datasets.note_use(&job.datasets);
+            self.datasets.note_use(job.used_datasets());
             self.apply_to_datasets(&self.lock_policy().policy);
             self.note_disk_uses();
             *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
@@ -405,7 +411,7 @@ impl AgentState {
         // A job that attaches uses what it has found a moment later.
         let Ok(_nobody_attaches) = self.attaching.try_write() else { return };
         for dataset in self.datasets.all() {
-            if self.is_used(dataset.id) || self.warmings.contains(dataset.id) || dataset.is_awaited() {
+            if self.is_used(dataset.id) || self.is_warmed(dataset.id) || dataset.is_awaited() {
                 continue;
             }
             dataset.hosted.close();
@@ -414,37 +420,6 @@ impl AgentState {
                 self.datasets.forget(&dataset, &self.opener);
             }
         }
-    }
-
-    /// Fills the memory with a dataset of a job, if the request says so, and answers how much is
-    /// there.
-    pub(crate) fn warm(
-        self: &Arc<Self>,
-        connection: ConnectionId,
-        request: WarmRequest,
-    ) -> Result<WarmAnswer, TierError> {
-        let dataset = self.dataset(connection, request.dataset)?;
-        let there = self.store.totals().datasets[dataset.id.0 as usize].clone();
-        if request.begin && there.kept_samples < there.own_samples {
-            let is_shared = there.own_samples < dataset.samples;
-            // In a cluster, each node has a part already.
-            let part = if is_shared { (0, 1) } else { request.part };
-            let samples = samples_of_part(dataset.samples, part);
-            self.warmings.begin(&self.store, &self.runtime, &dataset, samples, self.disk().cloned());
-        }
-        // A warming ends a moment after its last sample is there.
-        let is_active = there.kept_samples < there.own_samples && self.warmings.contains(dataset.id);
-        let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
-        Ok(WarmAnswer {
-            is_active,
-            kept_samples: there.kept_samples,
-            // Second copies are not what is to be filled.
-            held_samples: there.held_samples.min(there.own_samples),
-            held_bytes: there.held_bytes,
-            disk_samples: disk.0,
-            disk_bytes: disk.1,
-            samples: there.own_samples,
-        })
     }
 
     /// Changes the policy, at once. All changes are made, or none.
@@ -549,7 +524,16 @@ impl AgentState {
     fn is_used(&self, id: DatasetId) -> bool {
         let connections = self.lock();
         let mut jobs = connections.values().filter_map(|there| there.attached.as_ref());
-        jobs.any(|job| job.datasets.contains(&Some(id)))
+        jobs.any(|job| job.used_datasets().any(|used| used == id))
+    }
+
+    /// Whether samples of a dataset are being read into the memory.
+    fn is_warmed(&self, id: DatasetId) -> bool {
+        self.datasets.all().iter().any(|dataset| {
+            let others = dataset.numbers.as_ref().map(|numbers| numbers.others());
+            let is_of = dataset.id == id || others.is_some_and(|others| others.contains(&id));
+            is_of && self.warmings.contains(dataset.id)
+        })
     }
 
     /// Why a dataset with units does not fit next to those of all jobs and to these, if so.

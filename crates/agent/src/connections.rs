@@ -4,14 +4,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foreread_store::attach::{Attach, GroupOrderPiece, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
-use foreread_types::{DatasetId, SampleKey, Tick};
+use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
 use crate::cluster_cache::JobOrder;
 use crate::recent::StallShare;
+use crate::same_samples::StoreNumbers;
 
 /// The most bytes of all catalogs of a job.
 const MAX_CATALOG: u64 = 8 << 30;
@@ -45,6 +47,8 @@ pub(crate) struct AttachedJob {
     pub(crate) attach: Attach,
     /// The store's datasets by those of the job. `None` for those that the agent refuses.
     pub(crate) datasets: Vec<Option<DatasetId>>,
+    /// Where the store has the samples of each. `None`: all under its own number.
+    pub(crate) numbers: Vec<Option<Arc<StoreNumbers>>>,
 }
 
 #[derive(Debug)]
@@ -62,7 +66,32 @@ impl AttachedJob {
     /// The store's key of a sample.
     pub(crate) fn key(&self, key: SampleKey) -> Option<SampleKey> {
         let dataset = (*self.datasets.get(key.dataset.0 as usize)?)?;
-        Some(SampleKey::new(dataset, key.id))
+        let numbers = self.numbers_of(key.dataset.0);
+        Some(numbers.map_or(SampleKey::new(dataset, key.id), |numbers| numbers.key(key.id)))
+    }
+
+    fn numbers_of(&self, number: u32) -> Option<&StoreNumbers> {
+        self.numbers.get(number as usize)?.as_deref()
+    }
+
+    /// The store's datasets whose samples it uses.
+    pub(crate) fn used_datasets(&self) -> impl Iterator<Item = DatasetId> {
+        let others = self.numbers.iter().flatten().flat_map(|numbers| numbers.others());
+        self.datasets.iter().flatten().chain(others).copied()
+    }
+
+    /// An order of the job for each of the store's datasets that have its samples. Nothing for a
+    /// dataset that the agent refuses.
+    pub(crate) fn store_orders(&self, order: &JobOrder) -> Vec<(DatasetId, Vec<SampleId>)> {
+        let dataset = self.datasets.get(order.dataset as usize).copied().flatten();
+        match (dataset, self.numbers_of(order.dataset)) {
+            (None, _) => Vec::new(),
+            (Some(_), Some(numbers)) => numbers.orders(&order.samples),
+            (Some(dataset), None) => {
+                let samples = order.samples.iter().map(|sample| SampleId(u64::from(*sample)));
+                vec![(dataset, samples.collect())]
+            }
+        }
     }
 }
 

@@ -9,6 +9,9 @@
 //! asks again. The samples of a closed dataset stay in memory and on disks. A dataset without jobs
 //! and samples is forgotten, with its catalog. The price: a job that comes later opens it again,
 //! and has to send the catalog if it was forgotten.
+//!
+//! Datasets of one location share their samples ([`same_samples`](crate::same_samples)). So a dataset
+//! is open, and known, while a job uses one that has samples of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,13 +23,14 @@ use foreread::agent::host::{DatasetHost, HostedDataset, environment};
 use foreread_dataset::Catalog;
 use foreread_store::NodeStore;
 use foreread_store::attach::{AttachDataset, DatasetAnswer};
-use foreread_types::DatasetId;
+use foreread_types::{DatasetId, SampleId, SampleKey};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 
 use crate::cluster_cache::{ClusterCache, ClusterReader, SharedDataset};
 use crate::openings::Openings;
 use crate::origin_name::origin_name;
+use crate::same_samples::StoreNumbers;
 
 /// How long a job waits for its datasets to be opened. It is shorter than the time after which the
 /// job gives up the agent ([`foreread_agent_client`]), so the job hears the reason.
@@ -65,6 +69,8 @@ pub(crate) struct KnownDataset {
     pub(crate) samples: u64,
     pub(crate) bytes: u64,
     pub(crate) hosted: HostedDataset,
+    /// Where the store has its samples. `None`: all under its own number.
+    pub(crate) numbers: Option<Arc<StoreNumbers>>,
     /// When a job last began or ended.
     pub(crate) used: Instant,
     /// Until when its first job since it was opened may come. `None`: it was there.
@@ -75,6 +81,22 @@ impl KnownDataset {
     /// Whether its first job since it was opened may still come.
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaited.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// The store's key of a sample.
+    pub(crate) fn key(&self, id: SampleId) -> SampleKey {
+        self.numbers.as_ref().map_or(SampleKey::new(self.id, id), |numbers| numbers.key(id))
+    }
+
+    /// Whether equal digests mean equal samples.
+    fn is_of_location(&self, other: &Self) -> bool {
+        let place = |dataset: &Self| {
+            let (catalog, place) = (dataset.hosted.catalog(), dataset.hosted.place());
+            (catalog.place_name().map(str::to_owned), place.to_owned())
+        };
+        self.key.url == other.key.url
+            && self.key.settings == other.key.settings
+            && place(self) == place(other)
     }
 
     /// The memory that all of its samples take, at most.
@@ -96,6 +118,8 @@ pub(crate) struct DatasetOpener {
 #[derive(Clone, Default)]
 pub(crate) struct Datasets {
     known: Arc<Mutex<HashMap<Arc<DatasetKey>, KnownDataset>>>,
+    /// Held from the look for samples that other datasets have until the dataset is known, too.
+    sharing: Arc<tokio::sync::Mutex<()>>,
     openings: Openings<DatasetKey, DatasetId>,
 }
 
@@ -163,21 +187,56 @@ impl Datasets {
         match (known, catalog) {
             (Some(known), _) if known.hosted.is_open() => Ok(known.id),
             (Some(known), _) => {
-                let again = hosted(&key, known.hosted.catalog().clone(), &known.origin, opener).await?;
-                if let Some(known) = self.lock().get_mut(&key) {
-                    known.awaited = Some(Instant::now() + FIRST_JOB_PATIENCE);
-                }
-                known.hosted.open_as(&again);
+                self.open_again(&known, opener).await?;
                 Ok(known.id)
             }
             (None, Some(catalog)) => {
-                let opened = open((Arc::new(key), url), catalog, opener).await?;
+                let mut opened = open((Arc::new(key), url), catalog, opener).await?;
                 let id = opened.id;
+                let _sharing = self.sharing.lock().await;
+                if !opener.cluster.has_joined() {
+                    let earlier = self.all();
+                    let of = opened.clone();
+                    let numbers = tokio::task::spawn_blocking(move || numbers(&of, &earlier)).await;
+                    opened.numbers = numbers.map_err(|error| error.to_string())??.map(Arc::new);
+                }
                 self.lock().insert(Arc::clone(&opened.key), opened);
                 Ok(id)
             }
             (None, None) => Err("its catalog is missing".to_owned()),
         }
+    }
+
+    /// Opens the storage of a known dataset again.
+    async fn open_again(&self, known: &KnownDataset, opener: &DatasetOpener) -> Result<(), String> {
+        let again = hosted(&known.key, known.hosted.catalog().clone(), &known.origin, opener).await?;
+        if let Some(known) = self.lock().get_mut(&known.key) {
+            known.awaited = Some(Instant::now() + FIRST_JOB_PATIENCE);
+        }
+        known.hosted.open_as(&again);
+        Ok(())
+    }
+
+    /// Where the store has the samples of a dataset that a job is to use. The others with samples of
+    /// it are open then. `None`: all under its own number.
+    pub(crate) async fn shared_numbers(
+        &self,
+        dataset: &KnownDataset,
+        opener: &DatasetOpener,
+        deadline: tokio::time::Instant,
+    ) -> Option<Arc<StoreNumbers>> {
+        let numbers = dataset.numbers.clone()?;
+        for other in numbers.others() {
+            let other = self.get(*other)?;
+            if !other.hosted.is_open() {
+                let opening = tokio::time::timeout_at(deadline, self.open_again(&other, opener));
+                if let Err(why) = opening.await.unwrap_or_else(|_| Err("it takes too long".to_owned())) {
+                    tracing::warn!(url = dataset.url, why, "samples are not shared with another dataset");
+                    return None;
+                }
+            }
+        }
+        Some(numbers)
     }
 
     /// The dataset of a number.
@@ -200,9 +259,9 @@ impl Datasets {
     }
 
     /// Notes that a job with these datasets begins or ends.
-    pub(crate) fn note_use(&self, ids: &[Option<DatasetId>]) {
-        let now = Instant::now();
-        for dataset in self.lock().values_mut().filter(|dataset| ids.contains(&Some(dataset.id))) {
+    pub(crate) fn note_use(&self, ids: impl Iterator<Item = DatasetId>) {
+        let (now, ids) = (Instant::now(), ids.collect::<Vec<_>>());
+        for dataset in self.lock().values_mut().filter(|dataset| ids.contains(&dataset.id)) {
             dataset.used = now;
             dataset.awaited = None;
         }
@@ -213,11 +272,32 @@ impl Datasets {
         if self.openings.contains(&dataset.key) || !opener.store.remove_dataset(dataset.id) {
             return;
         }
-        self.lock().remove(&dataset.key);
+        let mut known = self.lock();
+        known.remove(&dataset.key);
+        for other in known.values_mut() {
+            let numbers = other.numbers.take_if(|numbers| numbers.others().contains(&dataset.id));
+            other.numbers = match numbers {
+                Some(numbers) => numbers.without(dataset.id).map(Arc::new),
+                None => other.numbers.take(),
+            };
+        }
+        drop(known);
         opener.cluster.remove_dataset(dataset.id);
         dataset.hosted.leave_disk();
         tracing::debug!(url = dataset.url, "a dataset without jobs and samples is forgotten");
     }
+}
+
+/// Where the store has the samples of a dataset, some of which earlier ones may have.
+fn numbers(dataset: &KnownDataset, earlier: &[KnownDataset]) -> Result<Option<StoreNumbers>, String> {
+    let digests = |of: &KnownDataset| of.hosted.catalog().sample_digests().map_err(|error| error.to_string());
+    let Some(own) = digests(dataset)? else { return Ok(None) };
+    let mut known = Vec::new();
+    for other in earlier.iter().filter(|other| other.is_of_location(dataset)) {
+        let keys = (0..).map(|id| other.key(SampleId(id)));
+        known.extend(keys.zip(digests(other)?.unwrap_or_default()));
+    }
+    Ok(StoreNumbers::find(dataset.id, &own, known))
 }
 
 /// Opens the dataset of a catalog, and compares its identity.
@@ -281,5 +361,6 @@ async fn open(
     let on_disk = hosted.use_disk(Arc::new(listener)).await;
     let (samples, bytes, used) = (hosted.sizes().len(), hosted.sizes().total(), Instant::now());
     let awaited = Some(used + FIRST_JOB_PATIENCE);
-    Ok(KnownDataset { key, id, url, origin, on_disk, samples, bytes, hosted, used, awaited })
+    let numbers = None;
+    Ok(KnownDataset { key, id, url, origin, on_disk, samples, bytes, hosted, numbers, used, awaited })
 }

@@ -36,6 +36,7 @@ mod policy;
 mod policy_file;
 mod provider;
 mod recent;
+mod same_samples;
 mod socket;
 mod status;
 mod status_report;

@@ -11,7 +11,6 @@ use foreread_store::attach::{
 };
 use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall};
 use foreread_tier::{ErrorKind, TierError};
-use foreread_types::SampleId;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
@@ -174,12 +173,16 @@ impl AgentProvider {
             Err(why) => return call.answer(Err(invalid(why))),
         };
         let Some(job) = state.job(connection) else { return call.answer(Err(invalid("not attached"))) };
-        let dataset = job.datasets.get(order.dataset as usize).copied().flatten();
-        let Some(dataset) = dataset else { return call.answer(Err(invalid("no such dataset"))) };
         self.runtime.spawn_blocking(move || {
             let JobOrder { first, per_position, .. } = order;
-            let samples = order.samples.iter().map(|sample| SampleId(u64::from(*sample)));
-            let known = state.store.announce(job.job, dataset, first, per_position, samples);
+            let orders = job.store_orders(&order);
+            if orders.is_empty() {
+                return call.answer(Err(invalid("no such dataset")));
+            }
+            let mut orders = orders.into_iter();
+            let known = orders.try_for_each(|(dataset, samples)| {
+                state.store.announce(job.job, dataset, first, per_position, samples)
+            });
             state.cluster.announce(job.job, order);
             call.answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
         });

@@ -108,7 +108,7 @@ impl AgentState {
         let attached =
             connections.values().filter_map(|there| there.attached.as_ref().map(|job| (there, job)));
         let statuses = attached.map(|(there, job)| {
-            let AttachedJob { job: number, attach, datasets } = job;
+            let AttachedJob { job: number, attach, datasets, .. } = job;
             let find = |id: &DatasetId| known.iter().find(|dataset| dataset.id == *id);
             let datasets: Vec<&KnownDataset> = datasets.iter().flatten().filter_map(find).collect();
             let state = store.jobs.get(number).cloned().unwrap_or_default();

@@ -11,11 +11,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread::agent::disk::HostDisk;
-use foreread_store::{NodeStore, StoreJob, StoreRequest};
-use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use foreread_store::attach::{WarmAnswer, WarmRequest};
+use foreread_store::{ConnectionId, NodeStore, StoreJob, StoreRequest};
+use foreread_tier::TierError;
+use foreread_types::{DatasetId, SampleId, Tick};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+use crate::agent_state::AgentState;
 use crate::datasets::KnownDataset;
 
 /// Samples that are requested and not received at once.
@@ -78,6 +81,44 @@ pub(crate) fn samples_of_part(samples: u64, (part, parts): (u32, u32)) -> Range<
     if parts == 0 { 0..samples } else { at(part)..at(part.saturating_add(1)) }
 }
 
+impl AgentState {
+    /// Fills the memory with a dataset of a job, if the request says so, and answers how much is
+    /// there.
+    pub(crate) fn warm(
+        self: &Arc<Self>,
+        connection: ConnectionId,
+        request: WarmRequest,
+    ) -> Result<WarmAnswer, TierError> {
+        let dataset = self.dataset(connection, request.dataset)?;
+        let mut there = self.store.totals().datasets[dataset.id.0 as usize].clone();
+        if let Some(numbers) = &dataset.numbers {
+            let (held, kept) = numbers.kept_elsewhere(&self.store);
+            there.held_samples += held;
+            there.kept_samples += kept;
+        }
+        if request.begin && there.kept_samples < there.own_samples {
+            let is_shared = there.own_samples < dataset.samples;
+            // In a cluster, each node has a part already.
+            let part = if is_shared { (0, 1) } else { request.part };
+            let samples = samples_of_part(dataset.samples, part);
+            self.warmings.begin(&self.store, &self.runtime, &dataset, samples, self.disk().cloned());
+        }
+        // A warming ends a moment after its last sample is there.
+        let is_active = there.kept_samples < there.own_samples && self.warmings.contains(dataset.id);
+        let disk = self.disk().zip(dataset.on_disk).map_or((0, 0), |(disk, number)| disk.held(number));
+        Ok(WarmAnswer {
+            is_active,
+            kept_samples: there.kept_samples,
+            // Second copies are not what is to be filled.
+            held_samples: there.held_samples.min(there.own_samples),
+            held_bytes: there.held_bytes,
+            disk_samples: disk.0,
+            disk_bytes: disk.1,
+            samples: there.own_samples,
+        })
+    }
+}
+
 /// Ends a warming when it is dropped.
 struct WarmingEnds {
     warmings: Warmings,
@@ -106,12 +147,11 @@ impl Drop for WarmingJob {
 
 impl WarmingJob {
     async fn run(&self, dataset: &KnownDataset, samples: Range<u64>) {
-        let id = dataset.id;
         let (sender, mut received) = mpsc::unbounded_channel();
         let (mut next, mut in_flight, mut without_room) = (samples.start, 0, 0);
         loop {
             while in_flight < IN_FLIGHT && next < samples.end && without_room < FULL {
-                let key = SampleKey::new(id, SampleId(next));
+                let key = dataset.key(SampleId(next));
                 next += 1;
                 if self.store.has(key) || self.store.is_elsewhere(key) {
                     // A large dataset must not take a thread from reads for long.

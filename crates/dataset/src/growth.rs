@@ -19,7 +19,6 @@ use arrow_array::{Array, ArrayRef, DictionaryArray, Int32Array, RecordBatch, Str
 use arrow_ipc::reader::FileReader;
 use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 use arrow_select::interleave::interleave;
-use foreread_tier::{Span, Version};
 use foreread_types::{DatasetIdentity, Fingerprint, SampleId};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -29,7 +28,7 @@ use crate::catalog_file::{
     SAMPLES_KEY, VERSION_KEY, corrupt,
 };
 use crate::catalog_version::VERSION_TABLE;
-use crate::encode::{ROWS, begin_with, finish, hash_text};
+use crate::encode::{ROWS, begin_with, finish};
 use crate::listing::Listing;
 use crate::select::{ChosenSamples, number_text, parse_numbers};
 use crate::{Catalog, DatasetError, DatasetErrorKind};
@@ -234,42 +233,8 @@ impl Catalog {
     }
 
     /// The first sample of a row, and how many there are.
-    fn run(&self, row: u64) -> (u64, u64) {
+    pub(crate) fn run(&self, row: u64) -> (u64, u64) {
         self.image().runs().run(row)
-    }
-
-    /// A digest of a row's samples: the file, the place in it and the version, but for the file
-    /// system's record of a change. That differs after a change of rights and in a copy, too. The
-    /// second digest is of the record.
-    fn row_digest(&self, row: u64) -> Result<(u128, u64), DatasetError> {
-        let (first, samples) = self.run(row);
-        let id = SampleId(first);
-        let entry = self.entry(id)?;
-        let mut hash = Xxh3::new();
-        hash_text(&mut hash, 1, &entry.object.path);
-        hash.update(&entry.object.size.to_le_bytes());
-        let mut changes = Xxh3::new();
-        let mut hash_version = |hash: &mut Xxh3, version: &Option<Version>| {
-            let modified = version.as_ref().and_then(Version::modified);
-            match version {
-                Some(Version::ETag(tag)) => hash_text(hash, 2, tag),
-                _ => hash_text(hash, 7, &format!("{modified:?}")),
-            }
-            hash_text(&mut changes, 2, &format!("{version:?}"));
-        };
-        hash_version(&mut hash, &entry.object.version);
-        match entry.span {
-            Span::Whole => hash_text(&mut hash, 3, ""),
-            span => hash_text(&mut hash, 4, &format!("{span:?}")),
-        }
-        hash.update(&samples.to_le_bytes());
-        hash.update(&self.sizes().bytes(id).to_le_bytes());
-        for (name, object) in self.files(id)? {
-            hash_text(&mut hash, 5, &name);
-            hash_text(&mut hash, 6, &format!("{} {}", object.path, object.size));
-            hash_version(&mut hash, &object.version);
-        }
-        Ok((hash.digest128(), changes.digest()))
     }
 }
 

@@ -64,6 +64,7 @@ mod recognise;
 mod released;
 mod replace;
 mod runs;
+mod same_samples;
 mod select;
 mod selection;
 mod servers;

@@ -199,6 +199,7 @@ fn keeps_what_it_counts(
 /// The resident memory of this process.
 struct Resident {
     rss: u64,
+    /// Its share of memory that is in no file.
     pss: u64,
 }
 
@@ -209,7 +210,8 @@ impl Resident {
             let line = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
         };
-        Self { rss: bytes("Rss:"), pss: bytes("Pss:") }
+        // Pages of the program's own file are shared with its other processes, and their number changes.
+        Self { rss: bytes("Rss:"), pss: bytes("Pss_Anon:") + bytes("Pss_Shmem:") }
     }
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,67 @@ def test_agent_reads_a_sample_once_for_all_parts(directory: Path, tmp_path: Path
     # An agent that is silent for long, on a busy machine, is read around.
     assert report["reads"] == 100 or direct > 0
     assert len(report["datasets"]) == 1
+
+
+# semantics: AGENT-32
+def test_agent_reads_a_file_once_for_all_tables(directory: Path, agent: Path) -> None:
+    """Tables over one directory, the directory itself, and one file in several rows, in turn and at the same time."""
+
+    def rows(numbers: list[int]) -> foreread.Catalog:
+        table = {"path": [f"class{at // 25}/{at:03}.bin" for at in numbers], "y": [-at for at in numbers]}
+        return foreread.index(directory, table=pd.DataFrame(table), path="path", label="y")
+
+    direct = 0
+
+    def read(loader: foreread.Loader, numbers: list[int] | None) -> Iterator[None]:
+        nonlocal direct
+        with loader:
+            for batch in loader:
+                for sample in batch:
+                    file = sample.id if numbers is None else numbers[sample.id]
+                    assert bytes(sample) == content(file)
+                    assert sample.label == (file // 25 if numbers is None else -file)
+                yield
+            direct += loader.report()["agent"]["direct_samples"]
+
+    def reads() -> int:
+        count: int = status(agent)["reads"]
+        return count
+
+    lists = [list(range(60)), [*range(99, 39, -1), 50, 50, 3], [7, 7, 7, 99]]
+    for numbers in lists:
+        for _ in read(foreread.Loader(rows(numbers), batch_size=9, epochs=2, agent=agent), numbers):
+            pass
+    assert reads() == 100 or direct > 0
+    # All at once, with the directory.
+    loaders = [
+        read(foreread.Loader(catalog, batch_size=7, epochs=3, seed=at, agent=agent), numbers)
+        for at, (catalog, numbers) in enumerate(
+            [*((rows(numbers), numbers) for numbers in lists), (foreread.index(directory), None)]
+        )
+    ]
+    while loaders:
+        loaders = [loader for loader in loaders if next(loader, "end") != "end"]
+    assert reads() == 100 or direct > 0
+
+
+# semantics: AGENT-32
+def test_agent_reads_a_changed_file_anew_for_a_later_table(directory: Path, agent: Path) -> None:
+    paths = [f"class{at // 25}/{at:03}.bin" for at in range(100)]
+
+    def read() -> list[bytes]:
+        catalog = foreread.index(directory, table=pd.DataFrame({"path": paths}), path="path")
+        with foreread.Loader(catalog, batch_size=10, epochs=1, agent=agent) as loader:
+            found = {sample.id: bytes(sample) for batch in loader for sample in batch}
+            assert loader.report()["agent"]["direct_samples"] == 0
+        return [found[at] for at in range(100)]
+
+    assert read() == [content(at) for at in range(100)]
+    old = (directory / paths[17]).stat()
+    (directory / paths[17]).write_bytes(b"x" * old.st_size)
+    os.utime(directory / paths[17], ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert read() == [content(at) if at != 17 else b"x" * old.st_size for at in range(100)]
+    assert status(agent)["reads"] == 101
 
 
 @pytest.mark.parametrize("workers", [0, 2])

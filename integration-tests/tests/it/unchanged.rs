@@ -69,9 +69,14 @@ impl Dataset {
     /// Reads all files until they have copies, or these take half of the bytes.
     pub fn warm(&self, bytes: u64) {
         let files = plain(self.directory.path(), "ls -d data/c*/* | wc -l").trim().parse().unwrap();
-        let script = self.until_copied("cat data/c*/* > /dev/null", u64::min(files, bytes / 16384 + 1));
+        let read = "cat data/c*/* > /dev/null";
+        let script = self.until_copied(read, u64::min(files, bytes / 16384 + 1));
+        let mut more = 1;
         until("files have copies", || {
-            let (_, report) = self.shell(bytes, &script);
+            // Copies of files that have changed since are counted, too, so each run is longer.
+            let longer = format!("{script}; for time in $(seq {more}); do {read}; done");
+            more *= 2;
+            let (_, report) = self.shell(bytes, &longer);
             let copies = number(&report, "/host/copies");
             copies == number(&report, "/host/files") || copies * 8192 > bytes / 2
         });
@@ -238,7 +243,7 @@ fn changes_of_programs_are_seen_at_once() {
 fn runs_share_copies_and_one_takes_over_from_a_killed_host() {
     let dataset = Dataset::new(60, 20_000);
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
-    let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum; done";
+    let script = "while [ -e data ] && [ ! -e end ]; do cat data/c*/* | sha256sum; done";
     let start = || Running::start(dataset.command(ALL, &[], &["sh", "-c", script]));
     let epochs = |run: &Running| fs::read_to_string(run.out.path()).unwrap().lines().count();
     let mut host = start();
@@ -328,7 +333,7 @@ fn second_dataset_is_served_by_a_cache_in_use() {
         let mut host = one.command(
             ALL,
             &[],
-            &["sh", "-c", "while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done"],
+            &["sh", "-c", "while [ -e data ] && [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done"],
         );
         let mut host = host.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         until("the host has copies", || one.host_began() > began && one.copies().len() >= 40);
@@ -363,7 +368,7 @@ fn second_dataset_is_served_by_a_cache_in_use() {
 // semantics: FILES-7
 fn run_that_takes_over_continues_to_copy() {
     let dataset = Dataset::new(60, 5000);
-    let idle = "while [ ! -e killed ]; do sleep .05; done";
+    let idle = "while [ -e data ] && [ ! -e killed ]; do sleep .05; done";
     // The first host has read records of the second run, which were not of its files.
     let script = format!(
         "for i in $(seq 30); do cat data/c0/* > /dev/null; done; {}; touch copied; {idle}
@@ -414,19 +419,28 @@ fn files_in_use_stay_while_copies_are_replaced() {
     let expected = plain(dataset.directory.path(), "cat data/c*/* | sha256sum");
     let memory = dataset.at("memory");
     fs::create_dir(&memory).unwrap();
-    // One process keeps files open through all epochs.
-    let script = "exec 3< data/c0/0000.bin 4< data/c0/0003.bin
-        for i in 1 2 3 4 5; do for f in data/c*/*; do cat $f; done | sha256sum; done
-        wc -c <&3; wc -c <&4";
+    // One process keeps files open through all epochs, until more than 20 copies were replaced.
+    let copies = format!("find {} -path '*/copies/*/*-*' ! -name 'new-*' | sort", dataset.disk().display());
+    let epoch = "for f in data/c*/*; do cat $f; done | sha256sum";
+    let script = format!(
+        "exec 3< data/c0/0000.bin 4< data/c0/0003.bin
+        while [ $({copies} | wc -l) -lt 38 ]; do {epoch}; done
+        {copies} > before
+        while [ $({copies} | comm -23 before - | wc -l) -le 20 ]; do {epoch}; done
+        wc -c <&3; wc -c <&4"
+    );
     let writes = ["--disk-writes-per-day", "1000000"];
-    let finished = run(&mut dataset.command(bytes, &writes, &["sh", "-c", script]));
+    let finished = run(&mut dataset.command(bytes, &writes, &["sh", "-c", &script]));
     let report = report(&finished);
-    assert_eq!(finished.ok(), format!("{}5000\n5003\n", expected.repeat(5)));
+    let printed = finished.ok();
+    let epochs = printed.lines().count() - 2;
+    assert_eq!(printed, format!("{}5000\n5003\n", expected.repeat(epochs)));
     assert!(number(&report, "/host/held_bytes") <= bytes, "{report}");
     assert!(number(&report, "/host/evicted") > 20 && number(&report, "/served") > 40, "{report}");
     // With the usual budget, nothing is replaced after the disk was filled, and the report says
     // why.
-    let (_, report) = dataset.shell(bytes, &script.replace("exec 3", "exec 5"));
+    let script = format!("for time in 1 2 3 4 5; do {epoch}; done");
+    let (_, report) = dataset.shell(bytes, &script);
     assert!(number(&report, "/host/over_budget") > 0, "{report}");
 }
 
@@ -562,7 +576,8 @@ fn copies_in_memory_end_with_the_last_run() {
         command.arg(dataset.root()).args(["--", "sh", "-c", script]).current_dir(dataset.directory.path());
         command.stdout(Stdio::piped()).spawn().unwrap()
     };
-    let start = || start_with("while [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done");
+    let start =
+        || start_with("while [ -e data ] && [ ! -e end ]; do cat data/c*/* > /dev/null; sleep .05; done");
     for _ in 0..3 {
         let runs = [start(), start(), start(), start()];
         until("files are copied", || left() > 0);
@@ -574,7 +589,8 @@ fn copies_in_memory_end_with_the_last_run() {
         assert_eq!(left(), 0);
     }
     // Also if the process of the run is killed while its program still reads.
-    let script = "while [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
+    let script =
+        "while [ -e data ] && [ ! -e end ]; do cat data/c*/* | sha256sum > now; mv now read; sleep .05; done";
     let kill = |run: &Child| kill_process(Pid::from_child(run), Signal::KILL).unwrap();
     let mut host = start_with(script);
     until("files are copied", || left() > 0 && dataset.at("read").exists());

@@ -58,7 +58,7 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
     until("samples are on the disk", || number(&node.look(), "/datasets/0/disk_samples") > 100);
     let copies = |status: &Value| status["files"]["host"]["copies"].as_u64().unwrap_or_default();
     // Copies are made while a program runs, and one that reads these files once ends too soon.
-    let script = "while [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
+    let script = "while [ -e ../disk ] && [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
     let program = Running::start(unchanged(&node, &root, script));
     until("copies are made", || copies(&node.status()) > 50);
     fs::write(node.directory.path().join("end"), b"").unwrap();
@@ -96,7 +96,7 @@ fn agent_makes_copies_within_the_room_of_its_samples() {
 fn agent_shows_programs_and_may_end_before_them() {
     let (node, root) = node();
     let expected = run(Command::new("sh").args(["-c", "cat * | sha256sum"]).current_dir(&root)).ok();
-    let script = "while [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
+    let script = "while [ -e ../disk ] && [ ! -e ../end ]; do cat * | sha256sum; sleep .05; done";
     let program = Running::start(unchanged(&node, &root, script));
     until("the program is served", || number_or_0(&node.look(), "/files/runs/0/served") > FILES);
     let text = run(&mut node.agent(&["status"])).stdout;

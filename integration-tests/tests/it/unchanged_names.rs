@@ -56,7 +56,7 @@ fn write_by_one_name_reaches_all_names_of_the_file() {
 fn late_run_compares_what_an_earlier_one_has_copied() {
     let dataset = Dataset::new(3, 5000);
     dataset.warm(ALL);
-    let wait = "touch ready; while [ ! -e end ]; do sleep .05; done";
+    let wait = "touch ready; while [ -e data ] && [ ! -e end ]; do sleep .05; done";
     let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
     let mut first = first.stderr(Stdio::null()).spawn().unwrap();
     until("the program runs", || dataset.at("ready").exists());
@@ -108,7 +108,8 @@ fn containers_with_one_path_have_their_own_files() {
     fs::create_dir_all(dataset.at("other/c0")).unwrap();
     fs::write(dataset.at("other/c0/0000.bin"), b"other").unwrap();
     dataset.warm(ALL);
-    let wait = "cat data/c0/* > /dev/null; touch ready; while [ ! -e end ]; do sleep .05; done";
+    let wait =
+        "cat data/c0/* > /dev/null; touch ready; while [ -e data ] && [ ! -e end ]; do sleep .05; done";
     let mut first = dataset.command(ALL, &NEVER, &["sh", "-c", wait]);
     let mut first = first.stderr(Stdio::null()).spawn().unwrap();
     until("the program runs", || dataset.at("ready").exists());
@@ -251,7 +252,7 @@ fn file_read_while_it_is_truncated_is_new_afterwards() {
     let script = |copies: u64| {
         format!(
             "(LD_PRELOAD=\"$LD_PRELOAD:./slow.so\" ./cut data/c0/0000.bin) &
-            while [ ! -e begun ]; do sleep .01; done
+            while [ -e data ] && [ ! -e begun ]; do sleep .01; done
             {}; touch go; wait; cat data/c0/0000.bin | wc -c",
             dataset.until_copied("cat data/c0/0000.bin data/c*/* > /dev/null", copies)
         )

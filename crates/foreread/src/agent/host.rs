@@ -93,6 +93,7 @@ pub struct DatasetHost {
 pub struct HostedDataset {
     catalog: Catalog,
     identity: DatasetIdentity,
+    place: Arc<str>,
     sizes: Sizes,
     reader: Arc<HostedReader>,
     needs: u64,
@@ -151,14 +152,14 @@ impl DatasetHost {
         let opened =
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
         let OpenDataset { catalog, identity, origin, limit, .. } = opened;
-        let sizes = catalog.sizes();
+        let (sizes, place) = (catalog.sizes(), origin.place().into());
         let dataset = Dataset::new(catalog.clone(), Arc::clone(&origin) as Arc<dyn Tier>);
         let dataset = dataset.with_retry(self.config.retry_policy());
         let reader = DirectReader::new(vec![dataset], Vec::new());
         let (disk, on_disk, lengths) = (self.disk.clone(), OnceLock::new(), sizes.clone());
         let source = RwLock::new(Some(Arc::new(OpenSource { reader, origin, limit })));
         let reader = Arc::new(HostedReader { source, lengths, disk, on_disk, blocks });
-        Ok(HostedDataset { catalog, identity, sizes, reader, needs })
+        Ok(HostedDataset { catalog, identity, place, sizes, reader, needs })
     }
 }
 
@@ -166,6 +167,11 @@ impl HostedDataset {
     /// The identity of its bytes, as the host sees them.
     pub fn identity(&self) -> String {
         self.identity.to_string()
+    }
+
+    /// What identifies the location of its data ([`place`](foreread_tier::OriginTier::place)).
+    pub fn place(&self) -> &str {
+        &self.place
     }
 
     /// Whether its storage is open.

@@ -1,0 +1,71 @@
+//! Samples that several catalogs of one location have in common: two tables over one bucket, an
+//! index and a later one.
+//!
+//! A sample is the same if its file, its place in the file and its version are the same. The
+//! version includes what the file system has recorded of changes. The price: both catalogs are
+//! read row by row, about a microsecond for each row.
+
+use foreread_tier::{Span, Version};
+use foreread_types::SampleId;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::encode::hash_text;
+use crate::listing::Listing;
+use crate::{Catalog, DatasetError};
+
+impl Catalog {
+    /// A digest of each sample's file, its place there and its version. Two catalogs of one location
+    /// have the same digest for the same bytes. `None` where versions do not prove that, and for
+    /// shards.
+    ///
+    /// # Errors
+    /// A damaged row.
+    pub fn sample_digests(&self) -> Result<Option<Vec<u128>>, DatasetError> {
+        let is_proven = matches!(self.0.listing, Listing::Versioned | Listing::Changed(_));
+        if !is_proven || self.format().is_packed() || self.image().runs().are_there() {
+            return Ok(None);
+        }
+        let digest = |id| {
+            let (digest, changes) = self.row_digest(id)?;
+            let mut hash = Xxh3::new();
+            hash.update(&digest.to_le_bytes());
+            hash.update(&changes.to_le_bytes());
+            Ok(hash.digest128())
+        };
+        (0..self.with_gone().len()).map(digest).collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A digest of a row's samples: the file, the place in it and the version, but for the file
+    /// system's record of a change. That differs after a change of rights and in a copy, too. The
+    /// second digest is of the record.
+    pub(crate) fn row_digest(&self, row: u64) -> Result<(u128, u64), DatasetError> {
+        let (first, samples) = self.run(row);
+        let id = SampleId(first);
+        let entry = self.entry(id)?;
+        let mut hash = Xxh3::new();
+        hash_text(&mut hash, 1, &entry.object.path);
+        hash.update(&entry.object.size.to_le_bytes());
+        let mut changes = Xxh3::new();
+        let mut hash_version = |hash: &mut Xxh3, version: &Option<Version>| {
+            let modified = version.as_ref().and_then(Version::modified);
+            match version {
+                Some(Version::ETag(tag)) => hash_text(hash, 2, tag),
+                _ => hash_text(hash, 7, &format!("{modified:?}")),
+            }
+            hash_text(&mut changes, 2, &format!("{version:?}"));
+        };
+        hash_version(&mut hash, &entry.object.version);
+        match entry.span {
+            Span::Whole => hash_text(&mut hash, 3, ""),
+            span => hash_text(&mut hash, 4, &format!("{span:?}")),
+        }
+        hash.update(&samples.to_le_bytes());
+        hash.update(&self.sizes().bytes(id).to_le_bytes());
+        for (name, object) in self.files(id)? {
+            hash_text(&mut hash, 5, &name);
+            hash_text(&mut hash, 6, &format!("{} {}", object.path, object.size));
+            hash_version(&mut hash, &object.version);
+        }
+        Ok((hash.digest128(), changes.digest()))
+    }
+}

@@ -477,7 +477,7 @@ async fn pack(
         progress(so_far);
     })
     .await?;
-    partitions::add_labels(base_url, options, &mut shards);
+    partitions::add_values(base_url, options, &mut shards);
     // A sum that does not fit is the largest number.
     let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
     if total == u64::MAX {

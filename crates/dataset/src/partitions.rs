@@ -1,8 +1,9 @@
-//! Labels in the names of directories: `label=3/part-0.parquet`, as Spark and Hive partition
+//! Values in the names of directories: `label=3/part-0.parquet`, as Spark and Hive partition
 //! tables.
 //!
 //! The column of a partition is not in the files. Readers of tables add it, and so does the index
-//! for the column with the labels. Values are integers if all of them are, else texts.
+//! for the column with the labels and for those that are requested. Values are integers if all of
+//! them are, else texts.
 
 use std::sync::Arc;
 
@@ -19,48 +20,72 @@ const NAMES: [&str; 5] = ["label", "labels", "target", "class", "cls"];
 /// What Hive writes for a missing value.
 const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Adds the labels of partitions to the samples of shards. A column in one of the files precedes
-/// them.
-pub(crate) fn add_labels(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
+/// Adds the values of partitions to the samples of shards: labels, and the requested columns.
+pub(crate) fn add_values(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
+    add_labels(base_url, options, shards);
+    for name in &options.format_options.columns {
+        let texts: Option<Vec<String>> =
+            shards.iter().map(|shard| value(&shard.object.path, &[name])).collect();
+        if let Some(texts) = texts {
+            add_column(name, &texts, true, shards);
+        }
+    }
+}
+
+/// Whether a column is one of the partitions that a shard is in.
+pub(crate) fn has_column(path: &str, name: &str) -> bool {
+    value(path, &[name]).is_some()
+}
+
+/// Adds the labels of partitions. A column in one of the files precedes them.
+fn add_labels(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
     let has_labels = |shard: &IndexedShard| {
         shard.rows.computed() > 0 || shard.rows.extra().values.iter().any(|column| column.name == LABEL)
     };
-    let labels: Option<Vec<String>> = shards.iter().map(|shard| label(&shard.object.path)).collect();
+    let named = options.format_options.label.as_deref();
+    let names = named.as_ref().map_or(&NAMES[..], std::slice::from_ref);
+    let labels: Option<Vec<String>> = shards.iter().map(|shard| value(&shard.object.path, names)).collect();
     let Some(labels) = labels.filter(|_| !shards.iter().any(has_labels)) else { return };
-    let numbers: Option<Vec<Option<i64>>> = (labels.iter())
-        .map(|label| if label == MISSING { Some(None) } else { label.parse().ok().map(Some) })
-        .collect();
     // The user's classes are texts, also if these are digits.
-    let numbers = numbers.filter(|_| options.classes.is_none());
-    if numbers.is_some() && options.is_selected() {
+    let are_integers = add_column(LABEL, &labels, options.classes.is_none(), shards);
+    if are_integers && options.is_selected() {
         tracing::warn!(
             "{base_url}: the labels of the selected partitions are integers; if other partitions have \
              texts, set {} to all of them, for the numbers of the whole dataset",
             setting("classes")
         );
     }
+}
+
+/// Adds a column with one text for each shard. Returns whether they are integers, which they are
+/// only with `may_be_integers`.
+fn add_column(name: &str, texts: &[String], may_be_integers: bool, shards: &mut [IndexedShard]) -> bool {
+    let integer = |text: &String| if text == MISSING { Some(None) } else { text.parse().ok().map(Some) };
+    let numbers: Option<Vec<Option<i64>>> = texts.iter().map(integer).collect();
+    let numbers = numbers.filter(|_| may_be_integers);
     for (at, shard) in shards.iter_mut().enumerate() {
         let count = shard.rows.rows();
         let values = match &numbers {
             Some(numbers) => ColumnValues::Integers(vec![numbers[at]; count]),
             None => {
-                let text: Option<Arc<str>> = (labels[at] != MISSING).then(|| labels[at].as_str().into());
+                let text: Option<Arc<str>> = (texts[at] != MISSING).then(|| texts[at].as_str().into());
                 ColumnValues::Texts(vec![text; count])
             }
         };
         let mut extra = shard.rows.extra().clone();
-        extra.values.push(ValueColumn { name: LABEL.to_owned(), values });
+        extra.values.push(ValueColumn { name: name.to_owned(), values });
         shard.rows = std::mem::take(&mut shard.rows).with_extra(extra);
     }
+    numbers.is_some()
 }
 
-/// The label in the directories of a path.
-fn label(path: &str) -> Option<String> {
+/// The value of the first of these columns in the directories of a path.
+fn value(path: &str, names: &[&str]) -> Option<String> {
     let (directories, _) = path.rsplit_once('/')?;
     let (_, value) = directories
         .split('/')
         .filter_map(|directory| directory.split_once('='))
-        .find(|(name, _)| NAMES.contains(name))?;
+        .find(|(name, _)| names.contains(name))?;
     unescaped(value)
 }
 
@@ -86,6 +111,11 @@ mod tests {
     use crate::packed::{FormatColumns, SampleRows};
 
     fn labels(paths: &[&str]) -> Vec<Option<ColumnValues>> {
+        values(paths, &IndexOptions::default())
+    }
+
+    /// The values of the first column that is added.
+    fn values(paths: &[&str], options: &IndexOptions) -> Vec<Option<ColumnValues>> {
         let shard = |path: &&str| {
             let mut rows = SampleRows::new(FormatColumns::default());
             rows.push("", 0, 10, 0);
@@ -93,7 +123,7 @@ mod tests {
             IndexedShard { object, rows, skipped: 0 }
         };
         let mut shards: Vec<IndexedShard> = paths.iter().map(shard).collect();
-        add_labels("", &IndexOptions::default(), &mut shards);
+        add_values("", options, &mut shards);
         shards.iter().map(|shard| Some(shard.rows.extra().values.first()?.values.clone())).collect()
     }
 
@@ -110,5 +140,19 @@ mod tests {
         assert_eq!(labels(&["class=a%20b/x", "class=7/x"]), [text("a b"), text("7")]);
         assert_eq!(labels(&["label=3/x", "x"]), [None, None]);
         assert_eq!(labels(&["day=3/x"]), [None]);
+    }
+
+    #[test]
+    // semantics: FORMAT-2
+    fn requested_columns_may_be_partitions() {
+        let text = |value: &str| Some(ColumnValues::Texts(vec![Some(value.into())]));
+        let mut options = IndexOptions::default();
+        options.format_options.columns = vec!["day".to_owned()];
+        assert_eq!(values(&["day=3/a", "day=x%3A/b"], &options), [text("3"), text("x:")]);
+        assert_eq!(values(&["day=3/a", "b"], &options), [None, None]);
+        options.format_options.columns.clear();
+        options.format_options.label = Some("day".to_owned());
+        let integer = |value| Some(ColumnValues::Integers(vec![Some(value)]));
+        assert_eq!(values(&["label=1/day=3/a", "label=1/day=4/b"], &options), [integer(3), integer(4)]);
     }
 }

@@ -8,23 +8,23 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::s3::{at, index};
-use crate::support::{is_soak, number, order, watch};
+use crate::support::{is_soak, number, order, times, watch};
 
-/// Reads of each run.
+/// Reads of a run with several faults.
 const READS: u64 = 10_000;
 
 /// The deadline, after which a test counts as hanging.
 const DEADLINE: Duration = Duration::from_secs(400);
 
-fn objects() -> NumberedObjects {
-    NumberedObjects::new(READS, 2_000)
+fn objects(reads: u64) -> NumberedObjects {
+    NumberedObjects::new(reads, 2_000)
 }
 
 /// The digest of epoch 0, from the objects themselves.
-fn expected() -> String {
-    let objects = objects();
+fn expected(reads: u64) -> String {
+    let objects = objects(reads);
     let mut digest = Sha256::new();
-    for id in order(&["--samples", &READS.to_string(), "--epoch", "0"]) {
+    for id in order(&["--samples", &reads.to_string(), "--epoch", "0"]) {
         digest.update(id.to_le_bytes());
         digest.update(objects.bytes(id));
     }
@@ -49,21 +49,21 @@ const PASSING: [Fault; 9] = [
 
 /// Loads everything once while the store has the faults of `spoil`.
 fn survives(spoil: impl Fn(&HttpStore)) {
-    let (requests, report) = loaded(spoil);
+    let (requests, report) = loaded(READS, spoil);
     assert!(requests.faults > 50, "{requests:?}");
     assert!(number(&report, "/retried") > 0);
 }
 
-fn loaded(spoil: impl Fn(&HttpStore)) -> (RequestCounts, Value) {
+fn loaded(reads: u64, spoil: impl Fn(&HttpStore)) -> (RequestCounts, Value) {
     let store = HttpStore::start_with(1, 3);
-    store.numbered("train", objects());
+    store.numbered("train", objects(reads));
     let (_kept, catalog) = index(&store, "s3://train");
     spoil(&store);
     let arguments = ["load", catalog.to_str().unwrap(), "--epochs", "1", "--report", "json", "--digest"];
     let finished = watch(&mut at(&store, &arguments), DEADLINE, |_| ());
     let requests = store.requests();
     let report = finished.json();
-    assert_eq!(report["epochs"][0]["digest"], expected());
+    assert_eq!(report["epochs"][0]["digest"], expected(reads));
     println!(
         "{requests:?}, {} s, {} retried, {} hedged",
         report["epochs"][0]["seconds"], report["retried"], report["hedged"]
@@ -96,8 +96,9 @@ fn each_fault_alone_is_survived() {
                 continue;
             }
             print!("{fault:?}, {way:?}: ");
-            let (requests, _) = loaded(|store| store.on(Kind::Get, *way, fault));
-            assert!(requests.faults > 50, "{fault:?}, {way:?}: {requests:?}");
+            let reads = times(2_500, READS);
+            let (requests, _) = loaded(reads, |store| store.on(Kind::Get, *way, fault));
+            assert!(requests.faults > reads / 250, "{fault:?}, {way:?}: {requests:?}");
         }
     }
 }

@@ -595,6 +595,10 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
             "caption": pa.array([None if at == 9 else f"caption {at % 7}" for at in range(count)], pa.string()),
             "weight": pa.array([at / 4 for at in range(count)], pa.float32()),
             "pairs": pa.array([[at, at] for at in range(count)], pa.list_(pa.int64())),
+            "meta": pa.array(
+                [None if at == 11 else {"author": {"name": f"author {at % 5}"}, "year": at} for at in range(count)],
+                pa.struct([("author", pa.struct([("name", pa.string())])), ("year", pa.int16())]),
+            ),
         }
     )
     path = tmp_path / ("t.parquet" if form in ("parquet", "snappy", "dictionary") else "t.arrow")
@@ -619,6 +623,14 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
             assert sample.fields() == ["image", "mask"] and sample.label == at % 3
             assert (bytes(sample["image"]), bytes(sample["mask"])) == (picture("RGB", at), picture("L", at))
             assert (sample["caption"], sample["weight"]) == (None if at == 9 else f"caption {at % 7}", at / 4)
+    # Parts of structs have the names of their paths.
+    nested = foreread.index(path, field="image", columns=["meta.author.name", "image.path"], label="meta.year")
+    rows = [at for at in range(count) if at not in lacks_image]
+    with foreread.Loader(nested, batch_size=6, epochs=1) as loader:
+        for sample in (sample for batch in loader for sample in batch):
+            at = rows[sample.id]
+            assert sample["image.path"] == f"{at}.png" and sample.label == (None if at == 11 else at)
+            assert sample["meta.author.name"] == (None if at == 11 else f"author {at % 5}")
     twice = foreread.index(path, field=["image", "mask"], columns=["weight", "label", "weight"], label="weight")
     assert twice.value_names == ["label", "weight"] and twice.label(0) == twice.value(0, "weight") == 0.0
     # One column of bytes is the sample itself.
@@ -752,3 +764,35 @@ def test_inventory_stands_for_a_listing(directory: Path, tmp_path: Path, monkeyp
                 foreread.index("s3://other-bucket/data", inventory=place)
         (root / "train" / odd).unlink()
         assert catalog.updated().fingerprint == catalog.fingerprint
+
+
+# semantics: FORMAT-2
+def test_partitions_are_columns_and_labels(tmp_path: Path) -> None:
+    parts = [("2024-01-01", 3), ("2024-01-01", 4), ("a b/c", 3)]
+    for day, kind in parts:
+        frame = pd.DataFrame({"data": [b"%d" % at for at in range(4)], "day": [day] * 4, "kind": [kind] * 4})
+        frame.to_parquet(tmp_path, partition_cols=["day", "kind"], use_dictionary=False)
+    catalog = foreread.index(tmp_path, columns=["day"], label="kind")
+    with foreread.Loader(catalog, batch_size=5, epochs=1) as loader:
+        found = sorted((bytes(sample), sample["day"], sample.label) for batch in loader for sample in batch)
+    assert found == sorted((b"%d" % at, day, kind) for day, kind in parts for at in range(4))
+    assert foreread.index(tmp_path, columns=["day", "kind"]).value_names == ["day", "kind"]
+    with pytest.raises(foreread.Error, match='there is no column "week"'):
+        foreread.index(tmp_path, columns=["week"])
+
+
+def test_frame_of_polars_is_a_table(directory: Path) -> None:
+    import polars
+
+    rows = {"file": [f"class{at // 25}/{at:03}.bin" for at in range(100)], "kind": [f"k{at % 3}" for at in range(100)]}
+    frame = polars.DataFrame({**rows, "x": [[at, -at] for at in range(100)]}, schema_overrides={"kind": polars.Categorical})
+    catalog = foreread.index(directory, table=frame, path="file", label="kind")
+    assert catalog.labels == ["k0", "k1", "k2"]
+    with foreread.Loader(catalog.select([7, 90]), batch_size=2, epochs=1, sampler="sequential") as loader:
+        (batch,) = loader
+        assert [(bytes(sample), sample.label, list(sample["x"])) for sample in batch] == [
+            (content(7), 1, [7, -7]),
+            (content(90), 0, [90, -90]),
+        ]
+    lazy = frame.lazy().filter(polars.col("kind") == "k1")
+    assert len(foreread.index(directory, table=lazy, path="file")) == 33

@@ -78,7 +78,9 @@ fn flipped_byte_costs_only_its_record() {
     let segment = "00000.segment";
     places.extend((0..40).chain([100, 2000, 4095]).map(|at| (segment, at)));
     places.extend((0..SAMPLES as usize * RECORD + 100).map(|at| (segment, 4096 + at)));
-    for (at, (name, place)) in places.into_iter().enumerate() {
+    // A third of the bytes in each run, another one for each seed.
+    let first = (seed() % 3) as usize;
+    for (at, (name, place)) in places.into_iter().enumerate().skip(first).step_by(3) {
         let left = after(cache.path(), |copy| edit(&file(copy, name), |bytes| bytes[place] ^= 1 << (at % 8)));
         let record = place.saturating_sub(4096) / RECORD;
         let is_padding = || {

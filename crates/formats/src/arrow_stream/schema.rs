@@ -162,7 +162,7 @@ pub(super) fn choose(
     let names: BTreeSet<&String> =
         options.columns.iter().filter(|name| label.is_none() || *name != "label").collect();
     let named = names.into_iter().map(|name| {
-        let mut found = columns.iter().filter(|column| column.path == *name && column.parents.is_empty());
+        let mut found = columns.iter().filter(|column| column.path == *name);
         let found = found.find(|column| column.label_kind().is_some());
         found.cloned().ok_or_else(|| FormatError::unsupported(at, columns::no_label(name)))
     });
@@ -214,7 +214,9 @@ fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
 
 /// The column of labels, or why there is none although one has the name.
 fn label(columns: &[Column], samples: usize, asked: Option<&str>) -> (Option<Column>, Option<String>) {
-    let top = columns.iter().enumerate().filter(|(at, column)| *at != samples && column.parents.is_empty());
+    // Fields of structs are labels only if they are named.
+    let is_usable = |column: &Column| asked.is_some() || column.parents.is_empty();
+    let top = columns.iter().enumerate().filter(|(at, column)| *at != samples && is_usable(column));
     let ranked = top.filter_map(|(_, column)| {
         Some(((column.label_kind().is_none(), columns::label_rank(&column.path, asked)?), column))
     });

@@ -20,7 +20,7 @@ use crate::{FormatError, le};
 pub(super) fn kind(leaf: &Leaf) -> Option<LabelKind> {
     let is_number = matches!(leaf.meaning, Meaning::Plain | Meaning::Signed | Meaning::Unsigned);
     match leaf.physical {
-        _ if leaf.is_repeated || leaf.path.contains('.') => None,
+        _ if leaf.is_repeated => None,
         Physical::Boolean | Physical::Int32 | Physical::Int64 if is_number => Some(LabelKind::Integer),
         Physical::Float | Physical::Double if is_number => Some(LabelKind::Float),
         Physical::ByteArray if leaf.meaning == Meaning::Text => Some(LabelKind::Text),

@@ -335,6 +335,7 @@ async fn unprofitable_ranges_are_not_joined() {
 }
 
 proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
     #[test]
     // semantics: FAIL-13
     fn joined_ranges_equal_single_reads_within_the_waste_bound(

@@ -254,6 +254,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
     /// Whatever is cut, restarted or added, and when: agents together never read more than the
     /// limit. After everything is well again, they have all of it.
     #[test]

@@ -10,8 +10,8 @@
 //! and samples is forgotten, with its catalog. The price: a job that comes later opens it again,
 //! and has to send the catalog if it was forgotten.
 //!
-//! Datasets of one location share their samples ([`same_samples`](crate::same_samples)). So a dataset
-//! is open, and known, while a job uses one that has samples of it.
+//! Datasets of one location share their samples ([`same_samples`](crate::same_samples)). So a
+//! dataset is open, and known, while a job uses one that has samples of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -217,8 +217,8 @@ impl Datasets {
         Ok(())
     }
 
-    /// Where the store has the samples of a dataset that a job is to use. The others with samples of
-    /// it are open then. `None`: all under its own number.
+    /// Where the store has the samples of a dataset that a job is to use. The others with samples
+    /// of it are open then. `None`: all under its own number.
     pub(crate) async fn shared_numbers(
         &self,
         dataset: &KnownDataset,

@@ -14,9 +14,9 @@ use crate::listing::Listing;
 use crate::{Catalog, DatasetError};
 
 impl Catalog {
-    /// A digest of each sample's file, its place there and its version. Two catalogs of one location
-    /// have the same digest for the same bytes. `None` where versions do not prove that, and for
-    /// shards.
+    /// A digest of each sample's file, its place there and its version. Two catalogs of one
+    /// location have the same digest for the same bytes. `None` where versions do not prove that,
+    /// and for shards.
     ///
     /// # Errors
     /// A damaged row.

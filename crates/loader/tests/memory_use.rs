@@ -210,7 +210,7 @@ impl Resident {
             let line = rollup.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
         };
-        // Pages of the program's own file are shared with its other processes, and their number changes.
+        // Pages of the program are shared with its other processes, whose number changes.
         Self { rss: bytes("Rss:"), pss: bytes("Pss_Anon:") + bytes("Pss_Shmem:") }
     }
 }

@@ -55,20 +55,14 @@ impl Catalog {
         order: SampleOrder,
         layouts: &Layouts,
     ) -> Result<Self, DatasetError> {
-        let invalid = |path: &str, why: &str| {
-            let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
-            DatasetError::new(DatasetErrorKind::Invalid, message)
-        };
+        let invalid = |path: &str, why: &str| invalid(base_url, path, why);
         let objects: Vec<Object> = objects.into_iter().collect();
         let mut samples = Vec::with_capacity(objects.len());
         let mut total = 0u64;
         let has_labels = order.classes.as_ref().is_none_or(|classes| !classes.is_empty());
         for object in in_pieces(objects, ROWS).flatten() {
-            if let Some(why) = refuse(&object.path) {
-                return Err(invalid(&shortened(&object.path), why));
-            }
-            if matches!(&object.version, Some(Version::ETag(tag)) if tag.len() > MAX_TEXT) {
-                return Err(invalid(&shortened(&object.path), "its ETag is longer than 16,384 bytes"));
+            if let Some(error) = refused(base_url, &object) {
+                return Err(error);
             }
             let sum = total.checked_add(object.size);
             total = sum.ok_or_else(|| invalid(&shortened(&object.path), "it is impossibly long"))?;
@@ -157,6 +151,19 @@ impl Catalog {
         })?;
         Self::from_bytes(bytes, format!("the catalog of {base_url}"))
     }
+}
+
+/// The error for an object that cannot be a sample.
+pub(crate) fn invalid(base_url: &str, path: &str, why: &str) -> DatasetError {
+    let message = format!("{base_url}: {path:?} cannot be a sample: {why}; rename or exclude it");
+    DatasetError::new(DatasetErrorKind::Invalid, message)
+}
+
+/// The error for an object that cannot be a sample because of its name or tag.
+pub(crate) fn refused(base_url: &str, object: &Object) -> Option<DatasetError> {
+    let is_long = matches!(&object.version, Some(Version::ETag(tag)) if tag.len() > MAX_TEXT);
+    let tag = is_long.then_some("its ETag is longer than 16,384 bytes");
+    Some(invalid(base_url, &shortened(&object.path), refuse(&object.path).or(tag)?))
 }
 
 pub(crate) fn no_randomness(base_url: &str, error: std::io::Error) -> DatasetError {

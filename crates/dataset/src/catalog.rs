@@ -24,12 +24,13 @@ use crate::catalog_file::{
 use crate::growth::CatalogGrowth;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare, refuse};
+use crate::replace::replace_file_with;
 use crate::select::{ChosenSamples, number_text, parse_numbers, rewritten};
 use crate::servers;
 use crate::values::ArrayTypes;
 use crate::{
-    DatasetError, DatasetErrorKind, Format, SampleChecksum, changes, file_lists, recognise, replace_file,
-    shared_file,
+    DatasetError, DatasetErrorKind, Format, SampleChecksum, catalog_file, changes, file_lists, recognise,
+    replace_file, shared_file,
 };
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -168,6 +169,12 @@ impl Catalog {
         made.map_err(|fault| named_fault(&name, fault))
     }
 
+    /// The catalog in a file that was [written](crate::encode) with a blank checksum.
+    pub(crate) fn of_written(file: File, name: String) -> Result<Self, DatasetError> {
+        let made = catalog_file::seal(file).and_then(|image| Self::of(image, name.clone()));
+        made.map_err(|fault| named_fault(&name, fault))
+    }
+
     /// The same catalog with its bytes in memory that other processes can
     /// [share](Self::sharing).
     ///
@@ -205,8 +212,21 @@ impl Catalog {
     /// [`DatasetErrorKind::Io`] if it cannot be written, and those of [`to_bytes`](Self::to_bytes).
     /// An existing file then stays unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), DatasetError> {
-        let path = path.as_ref();
-        replace_file(path, &self.to_bytes()?).map_err(|error| {
+        let (path, mut fault) = (path.as_ref(), None);
+        let written = match self.is_part() {
+            true => replace_file(path, &self.to_bytes()?),
+            // A large one is not in memory.
+            false => replace_file_with(path, |file| {
+                self.0.image.write_to(file)?.map_err(|why| {
+                    fault = Some(why);
+                    std::io::Error::other("the catalog changed")
+                })
+            }),
+        };
+        if let Some(fault) = fault {
+            return Err(named_fault(&self.0.name, fault));
+        }
+        written.map_err(|error| {
             let message = format!("{}: the catalog cannot be written: {error}", path.display());
             DatasetError::new(DatasetErrorKind::Io, message).with_source(error)
         })

@@ -19,8 +19,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::{self, Write};
 use std::ops::{Deref, Range};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
@@ -87,7 +88,7 @@ pub(crate) fn corrupt(why: impl Into<String>) -> CatalogFault {
 }
 
 impl CatalogFault {
-    pub(crate) fn io(error: &std::io::Error) -> Self {
+    pub(crate) fn io(error: &io::Error) -> Self {
         Self { kind: DatasetErrorKind::Io, why: error.to_string() }
     }
 }
@@ -172,6 +173,36 @@ impl CatalogFile {
         Self::of(CatalogBytes::File(file, length))
     }
 
+    /// Writes all bytes. The inner result is a fault of this catalog: they are checked once more if
+    /// they are read from a file.
+    pub(crate) fn write_to(&self, out: &mut impl Write) -> io::Result<Result<(), CatalogFault>> {
+        if let CatalogBytes::Memory(bytes) = &self.source {
+            return out.write_all(bytes).map(Ok);
+        }
+        let DecodedCatalog { digits, checksum, .. } = &*self.parts;
+        let (mut hash, mut room) = (Xxh3::new(), Vec::new());
+        // The digits are a piece of their own, which counts as blank.
+        let ends = [digits.start, digits.end, self.length()];
+        let mut at = 0;
+        for (end, is_blank) in ends.into_iter().zip([false, true, false]) {
+            while at < end {
+                let next = end.min(at + CHUNK);
+                let bytes = match self.source.read(at..next, &mut room) {
+                    Ok(bytes) => bytes,
+                    Err(fault) => return Ok(Err(fault)),
+                };
+                if is_blank && bytes != checksum.as_bytes() {
+                    return Ok(Err(written_to()));
+                }
+                hash.update(if is_blank { &CHECKSUM_BLANK } else { bytes });
+                out.write_all(bytes)?;
+                at = next;
+            }
+        }
+        let is_same = format!("{:032x}", hash.digest128()) == *checksum;
+        Ok(if is_same { Ok(()) } else { Err(written_to()) })
+    }
+
     /// Reads a catalog from the bytes of a file.
     pub(crate) fn owned(bytes: Bytes) -> Result<Self, CatalogFault> {
         Self::of(CatalogBytes::Memory(bytes))
@@ -216,8 +247,7 @@ impl CatalogFile {
         let DecodedCatalog { digits, checksum, .. } = &*self.parts;
         let digits = digits.start as usize..digits.end as usize;
         if bytes[digits.clone()] != *checksum.as_bytes() || self::checksum(&bytes, &digits) != *checksum {
-            let why = "the file was written to".to_owned();
-            return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
+            return Err(written_to());
         }
         Ok(bytes.into())
     }
@@ -483,6 +513,27 @@ impl DecodedCatalog {
             checksum: String::new(),
         })
     }
+}
+
+/// Completes a file that was written with a blank checksum, and reads it.
+pub(crate) fn seal(file: File) -> Result<CatalogFile, CatalogFault> {
+    let failed = |error: io::Error| CatalogFault::io(&error);
+    let length = file.metadata().map_err(failed)?.len();
+    let source = CatalogBytes::File(file, length);
+    let mut room = Vec::new();
+    let start = tail_start(&source, &mut room)?;
+    let digits = checksum_digits(source.read(start..length, &mut room)?)?;
+    let mut pass = ChecksumPass { source: &source, hash: Xxh3::new(), at: 0, room };
+    pass.skip_to(length)?;
+    let checksum = format!("{:032x}", pass.hash.digest128());
+    if let CatalogBytes::File(file, _) = &source {
+        file.write_all_at(checksum.as_bytes(), start + digits.start as u64).map_err(failed)?;
+    }
+    CatalogFile::of(source)
+}
+
+fn written_to() -> CatalogFault {
+    CatalogFault { kind: DatasetErrorKind::Changed, why: "the file was written to".to_owned() }
 }
 
 /// One pass through a catalog, which also computes the checksum.

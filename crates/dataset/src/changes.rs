@@ -37,14 +37,23 @@ pub(crate) fn version(
     }
 }
 
+/// The location of an object's change, if it has one.
+pub(crate) fn location(object: &Object) -> Option<u32> {
+    object.version.as_ref()?.change().map(|(_, location)| location)
+}
+
 /// The changes of one listing: the location that they are of. `None` if there are none to keep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileChanges(Option<u32>);
 
 impl FileChanges {
     pub(crate) fn of<'a>(mut objects: impl Iterator<Item = &'a Object>, head: CatalogHeader<'_>) -> Self {
-        let location = objects.find_map(|object| object.version.as_ref()?.change());
-        Self(location.map(|(_, location)| location).filter(|_| head.notes.name.is_none()))
+        Self::at(objects.find_map(location), head)
+    }
+
+    /// Of a listing with changes of this location.
+    pub(crate) fn at(location: Option<u32>, head: CatalogHeader<'_>) -> Self {
+        Self(location.filter(|_| head.notes.name.is_none()))
     }
 
     pub(crate) fn field(self) -> Option<Field> {

@@ -10,7 +10,7 @@ use futures::stream;
 
 use crate::format::DetectedFormat;
 use crate::packed::FirstBytes;
-use crate::{DatasetError, DatasetErrorKind, Format, IndexOptions, format, packed};
+use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions, IndexOptions, format, packed};
 
 /// A single `.bin` file of more bytes more likely has tokens than one sample.
 const LARGE_SAMPLE: u64 = 64 << 20;
@@ -63,15 +63,28 @@ pub(crate) async fn choose(
         DetectedFormat::Chunks if choices.is_tokens() => Format::Tokens,
         DetectedFormat::Chunks => Format::Files,
     };
+    check(base_url, choices, format).map(|()| format)
+}
+
+/// Refuses choices that another format has.
+pub(crate) fn check(base_url: &str, choices: &FormatOptions, format: Format) -> Result<(), DatasetError> {
     let why = match choices.misplaced(format) {
         Some(name) => format!("{name} has no effect for the format {}", format.name()),
         None => match choices.conflict() {
             Some(why) => why.to_owned(),
-            None => return Ok(format),
+            None => return Ok(()),
         },
     };
     let message = format!("{base_url}: {why}; leave it out, or set the format");
     Err(DatasetError::new(DatasetErrorKind::Invalid, message))
+}
+
+/// Whether the format of a dataset with this object is in question: its name may be that of a shard,
+/// or shows nothing and its first bytes are to be looked at.
+pub(crate) fn may_be_packed(object: &Object) -> bool {
+    let path = &*object.path;
+    let is_suspicious = object.size >= LARGE_UNKNOWN || format::may_be_a_shard(path);
+    format::is_named_as_shard(path) || is_suspicious && !format::is_named_as_sample(path)
 }
 
 /// The format of files whose names show none. The first bytes of large ones, and of one alone, are

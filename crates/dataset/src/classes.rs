@@ -20,7 +20,8 @@ const NO_CLASSES: [&str; 3] = ["__MACOSX", "lost+found", "@eaDir"];
 /// The names of classes that a message has.
 const NAMED: usize = 5;
 
-/// The classes of these objects. `None` if they have none, and empty if the user wants none.
+/// The classes of objects with the labels `found`. `None` if they have none, and empty if the user
+/// wants none.
 ///
 /// # Errors
 /// [`DatasetErrorKind::Listing`] if a part of the dataset was selected and the directories cannot
@@ -29,25 +30,23 @@ pub(crate) async fn of_files(
     origin: &dyn OriginTier,
     base_url: &str,
     options: &IndexOptions,
-    objects: &[Object],
+    found: &BTreeSet<String>,
 ) -> Result<Option<Vec<String>>, DatasetError> {
-    let found: BTreeSet<&str> = labels_of(objects).collect();
     if let Some(given) = &options.classes {
-        check(base_url, given, found.into_iter())?;
+        check(base_url, given, found.iter().map(String::as_str))?;
         return Ok(Some(given.clone()));
     }
     if found.is_empty() {
         return Ok(None);
     }
-    let mut all: BTreeSet<String> = found.into_iter().map(str::to_owned).collect();
+    let mut all = found.clone();
     match origin.directories().await {
         Ok(directories) => {
             let known = all.len();
             all.extend(directories.into_iter().filter(|name| !NO_CLASSES.contains(&name.as_str())));
             if all.len() > known && !options.is_selected() {
-                let found: HashSet<&str> = labels_of(objects).collect();
                 let empty: Vec<&str> =
-                    all.iter().map(String::as_str).filter(|name| !found.contains(name)).collect();
+                    all.iter().map(String::as_str).filter(|name| !found.contains(*name)).collect();
                 tracing::warn!(
                     "{base_url}: {} directories have no samples, and are classes by their number: {}; {} \
                      names the classes if they are none",
@@ -80,15 +79,18 @@ pub(crate) async fn of_files(
     Ok(Some(all.into_iter().collect()))
 }
 
-/// The labels of these objects. Neighbours that have the same one are one.
-fn labels_of(objects: &[Object]) -> impl Iterator<Item = &str> {
+/// The labels of these objects.
+pub(crate) fn labels_of(objects: &[Object]) -> BTreeSet<String> {
     let mut last = "";
-    objects.iter().filter_map(move |object| {
+    let labels = objects.iter().filter_map(move |object| {
         let label = SplitName::of(&object.path).label(&object.path);
+        // Neighbours mostly have the same one.
         let is_new = label != last && !label.is_empty();
         last = label;
         is_new.then_some(label)
-    })
+    });
+    let labels: BTreeSet<&str> = labels.collect();
+    labels.into_iter().map(str::to_owned).collect()
 }
 
 /// Checks the user's classes: each occurs once, and each of `found` occurs. An empty list fits

@@ -34,6 +34,29 @@ impl DirectoryMarkers {
         self.look(&object.path);
     }
 
+    /// Whether there are empty objects, of which some may be markers.
+    pub(crate) fn are_possible(&self) -> bool {
+        !self.empty.is_empty()
+    }
+
+    /// Whether an object is a marker, after a [second look](Self::look_again) at all of them.
+    pub(crate) fn contain(&self, object: &Object) -> bool {
+        is_hadoops(object) || object.size == 0 && self.directories.contains(&object.path)
+    }
+
+    /// Prepares a second look.
+    pub(crate) fn begin_again(&mut self) {
+        self.last.clear();
+    }
+
+    /// Looks at a selected object once all are listed: it may be below a marker that was listed
+    /// after it.
+    pub(crate) fn look_again(&mut self, object: &Object) {
+        if !is_hadoops(object) {
+            self.look(&object.path);
+        }
+    }
+
     /// Finds the empty objects so far that are directories of this path.
     fn look(&mut self, path: &str) {
         let mut directory = path.rfind('/').map_or("", |slash| &path[..slash]);
@@ -52,17 +75,20 @@ impl DirectoryMarkers {
 
     /// Removes the directory markers from the listed and selected objects.
     pub(crate) fn sift(mut self, objects: &mut Vec<Object>) {
-        if self.empty.is_empty() {
+        if !self.are_possible() {
             return;
         }
-        objects.retain(|object| object.size > 0 || !object.path.ends_with(HADOOP));
-        // Objects below a marker may have been listed before it.
-        self.last.clear();
+        self.begin_again();
         for object in objects.iter() {
-            self.look(&object.path);
+            self.look_again(object);
         }
-        objects.retain(|object| object.size > 0 || !self.directories.contains(&object.path));
+        objects.retain(|object| !self.contain(object));
     }
+}
+
+/// Whether an object is a marker of Hadoop's.
+fn is_hadoops(object: &Object) -> bool {
+    object.size == 0 && object.path.ends_with(HADOOP)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! depends only on the samples, their listing and the base URL.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
 use std::sync::Arc;
 
 use arrow_array::types::Int32Type;
@@ -28,7 +29,7 @@ use crate::classes::ClassNumbers;
 use crate::listing::Listing;
 use crate::names::{SplitName, compare};
 use crate::released::in_pieces;
-use crate::{IndexOptions, servers};
+use crate::{IndexOptions, changes, servers};
 
 /// Rows per batch. A million samples take few batches, and the text of a batch is far below the
 /// 31-bit limit of its length.
@@ -113,26 +114,68 @@ pub(crate) fn hash_version(hash: &mut Xxh3, object: &Object) {
     }
 }
 
-/// Identifies the data, independently of the catalog's form and location. It covers each sample in
-/// order: its path, offset, length, version and label. Classes are covered if they have other
-/// numbers than the labels alone would give them.
-fn fingerprint(samples: &[CatalogSample], classes: &ClassNumbers<'_>) -> Fingerprint {
-    let mut hash = Xxh3::new();
-    hash.update(b"foreread samples 1\0");
-    for sample in samples {
-        hash_text(&mut hash, 1, &sample.object.path);
-        hash.update(&0u64.to_le_bytes()); // the offset: a file is read from its beginning
-        hash.update(&sample.object.size.to_le_bytes());
-        hash_version(&mut hash, &sample.object);
-        match sample.label() {
-            Some(label) => hash_text(&mut hash, 4, label),
-            None => hash.update(&[0]),
+/// What a first look at all samples, in their order, finds.
+pub(crate) struct SampleFacts {
+    /// The fingerprint so far. It identifies the data, independently of the catalog's form and
+    /// location. It covers each sample in order: its path, offset, length, version and label.
+    hash: Xxh3,
+    /// The labels that occur.
+    pub(crate) labels: BTreeSet<String>,
+    last: Option<(Arc<str>, SplitName)>,
+    is_sorted: bool,
+    has_modified: bool,
+    has_etag: bool,
+    has_server: bool,
+    /// The location of the first recorded change.
+    changes: Option<u32>,
+}
+
+impl SampleFacts {
+    pub(crate) fn new() -> Self {
+        let mut hash = Xxh3::new();
+        hash.update(b"foreread samples 1\0");
+        Self {
+            hash,
+            labels: BTreeSet::new(),
+            last: None,
+            is_sorted: true,
+            has_modified: false,
+            has_etag: false,
+            has_server: false,
+            changes: None,
         }
     }
-    if classes.are_chosen {
-        hash_names(&mut hash, &classes.names);
+
+    pub(crate) fn add(&mut self, sample: &CatalogSample) {
+        let CatalogSample { object, cut, server, .. } = sample;
+        let hash = &mut self.hash;
+        hash_text(hash, 1, &object.path);
+        hash.update(&0u64.to_le_bytes()); // the offset: a file is read from its beginning
+        hash.update(&object.size.to_le_bytes());
+        hash_version(hash, object);
+        match sample.label() {
+            Some(label) => hash_text(hash, 4, label),
+            None => hash.update(&[0]),
+        }
+        if let Some(label) = sample.label().filter(|label| !self.labels.contains(*label)) {
+            self.labels.insert(label.to_owned());
+        }
+        let name = (&*object.path, *cut);
+        self.is_sorted &= self.last.as_ref().is_none_or(|(path, cut)| compare((path, *cut), name).is_le());
+        self.last = Some((Arc::clone(&object.path), *cut));
+        self.has_modified |= sample.modified().is_some();
+        self.has_etag |= sample.etag().is_some();
+        self.has_server |= server.is_some();
+        self.changes = self.changes.or_else(|| changes::location(object));
     }
-    Fingerprint(hash.digest128())
+
+    /// Classes are covered if they have other numbers than the labels alone would give them.
+    fn fingerprint(&mut self, classes: &ClassNumbers<'_>) -> Fingerprint {
+        if classes.are_chosen {
+            hash_names(&mut self.hash, &classes.names);
+        }
+        Fingerprint(self.hash.digest128())
+    }
 }
 
 /// The part of chosen classes in a fingerprint.
@@ -150,65 +193,91 @@ pub(crate) fn encode(
     samples: Vec<CatalogSample>,
     classes: Option<&[String]>,
 ) -> Result<Vec<u8>, ArrowError> {
-    let found = found_labels(&samples);
+    let mut facts = SampleFacts::new();
+    samples.iter().for_each(|sample| facts.add(sample));
+    let pieces = in_pieces(samples, ROWS).map(Ok::<_, ArrowError>);
+    finish(encode_pieces(head, format, facts, pieces, classes, Vec::new())?)
+}
+
+/// Writes the samples of `pieces`, [`ROWS`] each but the last one, whose facts are known.
+pub(crate) fn encode_pieces<W: Write, E: From<ArrowError>>(
+    head: CatalogHeader<'_>,
+    format: &str,
+    mut facts: SampleFacts,
+    pieces: impl Iterator<Item = Result<Vec<CatalogSample>, E>>,
+    classes: Option<&[String]>,
+    out: W,
+) -> Result<FileWriter<W>, E> {
+    let found = std::mem::take(&mut facts.labels);
     let labels = LabelColumn::of(&found, classes)?;
     // Versions of foreread that know one order only refuse other ones.
-    let is_sorted =
-        samples.is_sorted_by(|a, b| compare((&a.object.path, a.cut), (&b.object.path, b.cut)).is_le());
-    let version = if is_sorted && labels.classes.are_sorted() { VERSION } else { VERSION_ORDERED };
-    let modified = samples.iter().any(|sample| sample.modified().is_some());
-    let changes = FileChanges::of(samples.iter().map(|sample| &sample.object), head);
-    let etag = samples.iter().any(|sample| sample.etag().is_some());
+    let is_usual = facts.is_sorted && labels.classes.are_sorted();
+    let version = if is_usual { VERSION } else { VERSION_ORDERED };
+    let changes = FileChanges::at(facts.changes, head);
     let mut fields = vec![
         Field::new("path", DataType::Utf8, false),
         Field::new("offset", DataType::UInt64, false),
         Field::new("length", DataType::UInt64, false),
         Field::new_dictionary("label", DataType::Int32, DataType::Utf8, true),
     ];
-    if modified {
+    if facts.has_modified {
         let time = DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()));
         fields.push(Field::new("modified", time, true));
     }
     fields.extend(changes.field());
-    if etag {
+    if facts.has_etag {
         fields.push(Field::new("etag", DataType::Utf8, true));
     }
-    let server = samples.iter().any(|sample| sample.server.is_some());
-    if server {
+    if facts.has_server {
         fields.push(Field::new(servers::COLUMN, DataType::UInt32, true));
     }
-    let fingerprint = fingerprint(&samples, &labels.classes);
-    let (schema, mut writer) = begin(fields, (version, changes), head, format, fingerprint)?;
-    for rows in in_pieces(samples, ROWS) {
+    let fingerprint = facts.fingerprint(&labels.classes);
+    let schema = described(fields, (version, changes), head, format, fingerprint);
+    let mut writer = begin_with(&schema, out)?;
+    for rows in pieces {
+        let rows = rows?;
         let paths = StringArray::from_iter_values(rows.iter().map(|sample| &*sample.object.path));
         let offsets = UInt64Array::from_iter_values(rows.iter().map(|_| 0));
         let lengths = UInt64Array::from_iter_values(rows.iter().map(|sample| sample.object.size));
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(paths), Arc::new(offsets), Arc::new(lengths), Arc::new(labels.column(&rows)?)];
-        if modified {
+        if facts.has_modified {
             let times: TimestampNanosecondArray = rows.iter().map(CatalogSample::modified).collect();
             columns.push(Arc::new(times.with_timezone("UTC")));
         }
         columns.extend(changes.column(rows.iter().map(|sample| &sample.object)));
-        if etag {
+        if facts.has_etag {
             columns.push(Arc::new(rows.iter().map(CatalogSample::etag).collect::<StringArray>()));
         }
-        if server {
+        if facts.has_server {
             columns.push(Arc::new(rows.iter().map(|sample| sample.server).collect::<UInt32Array>()));
         }
         writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns)?)?;
     }
-    finish(writer)
+    Ok(writer)
 }
 
 /// Creates a writer for batches of these columns. `version` is that of a catalog without changes.
 pub(crate) fn begin(
     fields: Vec<Field>,
-    (version, changes): (&str, FileChanges),
+    versions: (&str, FileChanges),
     head: CatalogHeader<'_>,
     format: &str,
     fingerprint: Fingerprint,
 ) -> Result<(Arc<Schema>, FileWriter<Vec<u8>>), ArrowError> {
+    let schema = described(fields, versions, head, format, fingerprint);
+    let writer = begin_with(&schema, Vec::new())?;
+    Ok((schema, writer))
+}
+
+/// The schema of these columns, with the catalog's metadata.
+fn described(
+    fields: Vec<Field>,
+    (version, changes): (&str, FileChanges),
+    head: CatalogHeader<'_>,
+    format: &str,
+    fingerprint: Fingerprint,
+) -> Arc<Schema> {
     let metadata = [
         (VERSION_KEY, changes.version(version).to_owned()),
         (BASE_URL_KEY, head.base_url.to_owned()),
@@ -224,14 +293,12 @@ pub(crate) fn begin(
     let extra = notes.chain(ordered).chain(changes.metadata()).chain(head.extra.iter().cloned());
     let all = metadata.into_iter().chain(extra);
     let metadata: HashMap<_, _> = all.map(|(key, value)| (key.to_owned(), value)).collect();
-    let schema = Arc::new(Schema::new(fields).with_metadata(metadata));
-    let writer = begin_with(&schema)?;
-    Ok((schema, writer))
+    Arc::new(Schema::new(fields).with_metadata(metadata))
 }
 
 /// Creates a writer for batches of this schema, which has the catalog's metadata.
-pub(crate) fn begin_with(schema: &Schema) -> Result<FileWriter<Vec<u8>>, ArrowError> {
-    let mut writer = FileWriter::try_new(Vec::new(), schema)?;
+pub(crate) fn begin_with<W: Write>(schema: &Schema, out: W) -> Result<FileWriter<W>, ArrowError> {
+    let mut writer = FileWriter::try_new(out, schema)?;
     let blank = String::from_utf8_lossy(&CHECKSUM_BLANK);
     writer.write_metadata(CHECKSUM_KEY, format!("{CHECKSUM_PREFIX}{blank}"));
     Ok(writer)
@@ -246,17 +313,6 @@ pub(crate) fn finish(mut writer: FileWriter<Vec<u8>>) -> Result<Vec<u8>, ArrowEr
     let sum = checksum(&bytes, &digits);
     bytes[digits].copy_from_slice(sum.as_bytes());
     Ok(bytes)
-}
-
-/// The labels of samples.
-fn found_labels(samples: &[CatalogSample]) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for label in samples.iter().filter_map(CatalogSample::label) {
-        if !found.contains(label) {
-            found.insert(label.to_owned());
-        }
-    }
-    found
 }
 
 /// The column of labels.

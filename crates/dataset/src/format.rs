@@ -278,17 +278,18 @@ pub(crate) fn data<'a>(
     let all = paths.clone().count();
     let tars: HashSet<&str> = paths.clone().filter_map(stem_of_tar).collect();
     let data: Vec<&str> = paths.clone().filter(|path| !accompanies(path, &tars)).collect();
-    let has_shards = data.iter().any(|path| {
-        Format::of_shard(path).is_some()
-            || Format::is_numbered_shard(path)
-            || is_compressed(path)
-            || is_chunk(path)
-    });
+    let has_shards = data.iter().any(|path| is_named_as_shard(path));
     let is_beside = has_shards && all - data.len() <= (data.len() + 2) * MOST_BESIDE;
     match is_beside || is_packed && !data.is_empty() {
         true => (data, all),
         false => (paths.filter(|path| !Format::is_companion(path)).collect(), all),
     }
+}
+
+/// Whether a name is that of a shard of some format.
+pub(crate) fn is_named_as_shard(path: &str) -> bool {
+    let is_shard = Format::of_shard(path).is_some() || Format::is_numbered_shard(path);
+    is_shard || is_compressed(path) || is_chunk(path)
 }
 
 /// The path of a tar archive without its ending.

@@ -205,7 +205,7 @@ async fn classes_of(
     stems: &[Object],
 ) -> Result<Option<Vec<String>>, DatasetError> {
     if matches!(options.grouping, Grouping::Stem) {
-        return Ok(classes::of_files(origin, base_url, options, stems)
+        return Ok(classes::of_files(origin, base_url, options, &classes::labels_of(stems))
             .await?
             .filter(|names| !names.is_empty()));
     }

@@ -398,7 +398,7 @@ fn join(
         JoinedColumn::of(&old?, &new?)
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    let mut writer = begin_with(&schema)?;
+    let mut writer = begin_with(&schema, Vec::new())?;
     for some in sources.chunks(ROWS) {
         let place = |&(is_new, row): &(bool, u64)| {
             let (batch, row) = if is_new { new.place(row) } else { old.place(row) };

@@ -14,14 +14,15 @@ use crate::classes::{self, listed};
 use crate::directory_markers::DirectoryMarkers;
 use crate::encode::IndexNotes;
 use crate::format_options::FormatOptions;
+use crate::found_objects::FoundObjects;
 use crate::listing_journal::{self, ListingJournal};
 use crate::names::refuse;
 use crate::packed::{FormatChoice, IndexedShard, ResumeState};
 use crate::selection::{GlobFilter, Selection, is_catalogs};
 use crate::shard_journal::{self, ShardJournal};
 use crate::{
-    Catalog, DatasetError, DatasetErrorKind, Format, Grouping, choose_format, groups, packed, partitions,
-    servers, values,
+    Catalog, DatasetError, DatasetErrorKind, Format, Grouping, choose_format, groups, large_listing, packed,
+    partitions, servers, values,
 };
 
 /// The number of names that cannot be listed at which the index is aborted.
@@ -76,6 +77,11 @@ pub struct IndexOptions {
     /// ([`Catalog::request`]). The catalog keeps the text.
     #[serde(skip)]
     pub request: Option<String>,
+    /// The most objects of a listing in memory, by default two million. More are sorted in a file of
+    /// the directory of [`partial`](Self::partial), or of that for temporary files, which takes
+    /// about 200 bytes per object meanwhile. The catalog is the same.
+    #[serde(skip)]
+    pub objects_in_memory: Option<usize>,
     /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
     /// [groups](Self::grouping) without all of their files. Else they are an error.
     pub skip_missing: bool,
@@ -147,49 +153,6 @@ pub struct IndexProgress {
     pub resumed_shards: u64,
 }
 
-/// The objects that a listing has found.
-#[derive(Default)]
-pub(crate) struct FoundObjects {
-    pub(crate) objects: Vec<Object>,
-    progress: IndexProgress,
-    catalogs: u64,
-    unwanted: u64,
-}
-
-impl FoundObjects {
-    /// Adds an object if it is selected.
-    fn choose(&mut self, object: Object, wanted: bool, progress: &mut impl FnMut(IndexProgress)) {
-        if is_catalogs(&object.path) {
-            self.catalogs += 1;
-        } else if !wanted {
-            self.unwanted += 1;
-        } else {
-            self.add(object);
-            progress(self.progress);
-        }
-    }
-
-    fn add(&mut self, object: Object) {
-        self.progress.objects += 1;
-        self.progress.samples += 1;
-        self.progress.bytes = self.progress.bytes.saturating_add(object.size);
-        self.objects.push(object);
-    }
-
-    /// Removes the markers of directories.
-    fn sift(&mut self, holders: DirectoryMarkers, progress: &mut impl FnMut(IndexProgress)) {
-        let before = self.objects.len();
-        holders.sift(&mut self.objects);
-        let gone = (before - self.objects.len()) as u64;
-        if gone > 0 {
-            tracing::debug!(gone, "empty objects stand for directories and are not samples");
-            self.progress.objects -= gone;
-            self.progress.samples -= gone;
-            progress(self.progress);
-        }
-    }
-}
-
 impl Catalog {
     /// Lists an origin and builds the catalog of its objects. `progress` is called after each
     /// object that is found. For shards it is called after each read of one.
@@ -218,6 +181,9 @@ impl Catalog {
         mut progress: impl FnMut(IndexProgress),
     ) -> Result<Self, DatasetError> {
         let mut found = list(origin, base_url, options, &mut progress).await?;
+        if let Some(large) = found.take_large(options, &mut progress)? {
+            return large_listing::index(origin, base_url, options, large, &mut progress).await;
+        }
         found.catalogs += choose_format::drop_catalogs(origin, &mut found.objects).await;
         if found.objects.is_empty() {
             let why = left_out(options, found.unwanted, found.catalogs);
@@ -231,7 +197,8 @@ impl Catalog {
         match format.is_packed() {
             false => {
                 let layouts = servers::layouts(origin, &found.objects).await;
-                let classes = classes::of_files(origin, base_url, options, &found.objects).await?;
+                let labels = classes::labels_of(&found.objects);
+                let classes = classes::of_files(origin, base_url, options, &labels).await?;
                 let order = SampleOrder { classes, is_listed: !options.objects.is_empty() };
                 Self::of_files(base_url, IndexNotes::of(options), found.objects, order, &layouts)
             }
@@ -250,14 +217,8 @@ async fn list(
     if !options.objects.is_empty() {
         return named(origin, base_url, options, &mut filter, progress).await;
     }
-    list_selected(
-        origin,
-        base_url,
-        &mut Selection::Globs(Box::new(filter)),
-        options.partial.as_deref(),
-        progress,
-    )
-    .await
+    let (found, selection) = (FoundObjects::with_disk(options), &mut Selection::Globs(Box::new(filter)));
+    list_into(found, origin, base_url, selection, options.partial.as_deref(), progress).await
 }
 
 /// Lists the selected objects. `partial` is the file of an unfinished listing.
@@ -268,9 +229,19 @@ pub(crate) async fn list_selected(
     partial: Option<&Path>,
     progress: &mut impl FnMut(IndexProgress),
 ) -> Result<FoundObjects, DatasetError> {
+    list_into(FoundObjects::default(), origin, base_url, selection, partial, progress).await
+}
+
+async fn list_into(
+    mut found: FoundObjects,
+    origin: &dyn OriginTier,
+    base_url: &str,
+    selection: &mut Selection<'_>,
+    partial: Option<&Path>,
+    progress: &mut impl FnMut(IndexProgress),
+) -> Result<FoundObjects, DatasetError> {
     let path = partial.filter(|_| origin.profile().lists_in_order);
-    let (mut found, mut holders, mut first, mut errors) =
-        (FoundObjects::default(), DirectoryMarkers::default(), None, 0u64);
+    let (mut holders, mut first, mut errors) = (DirectoryMarkers::default(), None, 0u64);
     let mut partial = None;
     let kept = path.map(|path| ListingJournal::open(path, base_url, selection)).transpose()?.flatten();
     if let Some((unfinished, before)) = kept
@@ -281,7 +252,7 @@ pub(crate) async fn list_selected(
         for object in &before {
             selection.wants(&object.path);
         }
-        before.into_iter().for_each(|object| found.add(object));
+        before.into_iter().try_for_each(|object| found.add(object))?;
         partial = Some(unfinished);
     }
     let mut listing = origin.list(selection.directory(), partial.as_ref().and_then(ListingJournal::after));
@@ -292,13 +263,14 @@ pub(crate) async fn list_selected(
                 let wanted = selection.wants(&object.path);
                 let is_kept = wanted && !is_catalogs(&object.path);
                 partial = partial.and_then(|partial| partial.note(&object, is_kept));
-                found.choose(object, wanted, progress);
+                found.choose(object, wanted, progress)?;
             }
             // The objects found so far are discarded, because the restarted listing returns all of
             // them again.
             Err(error) if error.kind() == ErrorKind::Unordered => {
                 tracing::warn!("{base_url}: {error}");
-                (found, holders, first, errors) = Default::default();
+                found.cleared();
+                (holders, first, errors) = Default::default();
                 partial = None;
                 path.into_iter().for_each(listing_journal::forget);
                 progress(found.progress);
@@ -322,10 +294,10 @@ pub(crate) async fn list_selected(
     if let Some(mut finished) = partial {
         finished.keep();
     }
-    found.sift(holders, progress);
+    found.complete(holders, progress)?;
     match first {
         Some(first) => Err(incomplete(base_url, errors, first)),
-        None if found.objects.is_empty() => Ok(found),
+        None if found.is_empty() => Ok(found),
         None => selection.check_matched(base_url, found.progress.resumed > 0).map(|()| found),
     }
 }
@@ -361,7 +333,7 @@ async fn named(
         match object {
             Ok(object) => {
                 let wanted = filter.wants(&object.path);
-                found.choose(object, wanted, progress);
+                found.choose(object, wanted, progress)?;
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 gone.insert(name);

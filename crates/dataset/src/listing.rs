@@ -46,17 +46,11 @@ impl Listing {
     /// # Errors
     /// If a random number is needed and the system has none.
     pub(crate) fn of<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> io::Result<Self> {
-        let digest = match changes(objects.clone()) {
-            Changes::Elsewhere => return random().map(Self::Random),
-            Changes::None => None,
-            Changes::Some { digest, kept } => Some((digest, kept)),
-        };
-        match (distinguish(objects), digest) {
-            (true, Some((digest, _))) => Ok(Self::Changed(digest)),
-            (true, None) => Ok(Self::Versioned),
-            (false, Some((digest, true))) => Ok(Self::Unversioned(digest)),
-            (false, _) => random().map(Self::Random),
-        }
+        let mut versions = ListedVersions::default();
+        objects.clone().for_each(|object| versions.add(object));
+        let common = versions.common_time();
+        let share = common.map_or(0, |time| objects.filter(|object| has_time(object, time)).count() as u64);
+        versions.listing(share)
     }
 
     /// As a value of a catalog's metadata.
@@ -90,58 +84,81 @@ impl Listing {
     }
 }
 
-/// The known changes of all objects.
-enum Changes {
-    /// Some objects are on other file systems, so their changes are unknown.
-    Elsewhere,
-    /// The origin is not a file system that keeps changes.
-    None,
-    /// A digest, and whether all file systems keep its input themselves.
-    Some { digest: u128, kept: bool },
+/// What the versions of all objects prove, from one look at each.
+///
+/// Versions cannot distinguish the objects from later replacements if they are made-up times: a
+/// time that more than half of several objects share, or one before 1980.
+#[derive(Default)]
+pub(crate) struct ListedVersions {
+    count: u64,
+    /// Whether some version is missing, or a time is made up.
+    prove_nothing: bool,
+    /// Majority vote: pairs of unequal times cancel. A time of more than half of the objects, if
+    /// there is one, remains.
+    common: i64,
+    ahead: u64,
+    /// The changes that the file system has recorded.
+    changes: Xxh3,
+    /// Whether some objects are on other file systems, so their changes are unknown.
+    are_elsewhere: bool,
+    /// Whether some objects have no record of changes.
+    lack_changes: bool,
+    /// Whether another file system has claimed some of the changes.
+    are_claimed: bool,
 }
 
-fn changes<'a>(objects: impl Iterator<Item = &'a Object>) -> Changes {
-    let (mut hash, mut kept, mut without) = (Xxh3::new(), true, false);
-    for object in objects {
-        let number = match object.version {
-            Some(Version::Written { changed: FileChange::Elsewhere, .. }) => return Changes::Elsewhere,
-            Some(Version::Written { changed: FileChange::Kept(number), .. }) => number,
+impl ListedVersions {
+    pub(crate) fn add(&mut self, object: &Object) {
+        self.count += 1;
+        match object.version {
+            Some(Version::Written { changed: FileChange::Elsewhere, .. }) => self.are_elsewhere = true,
+            Some(Version::Written { changed: FileChange::Kept(number), .. }) => {
+                self.changes.update(&number.to_le_bytes());
+            }
             Some(Version::Written { changed: FileChange::Claimed(number), .. }) => {
-                kept = false;
-                number
+                self.are_claimed = true;
+                self.changes.update(&number.to_le_bytes());
             }
-            _ => {
-                without = true;
-                continue;
-            }
+            _ => self.lack_changes = true,
+        }
+        let Some(version) = &object.version else {
+            self.prove_nothing = true;
+            return;
         };
-        hash.update(&number.to_le_bytes());
+        let Some(time) = version.modified() else { return };
+        self.prove_nothing |= time < NINETEEN_EIGHTY;
+        match (self.ahead, time == self.common) {
+            (0, _) => (self.common, self.ahead) = (time, 1),
+            (_, true) => self.ahead += 1,
+            (_, false) => self.ahead -= 1,
+        }
     }
-    if without { Changes::None } else { Changes::Some { digest: hash.digest128(), kept } }
+
+    /// The time that more than half of the objects may have.
+    pub(crate) fn common_time(&self) -> Option<i64> {
+        (self.ahead > 0 && !self.prove_nothing && !self.are_elsewhere).then_some(self.common)
+    }
+
+    /// The listing, of which so many objects have the common time.
+    ///
+    /// # Errors
+    /// If a random number is needed and the system has none.
+    pub(crate) fn listing(self, with_common_time: u64) -> io::Result<Listing> {
+        let distinguish = !self.prove_nothing && (with_common_time < 2 || with_common_time * 2 <= self.count);
+        let digest = (!self.lack_changes).then(|| self.changes.digest128());
+        match (distinguish, digest) {
+            _ if self.are_elsewhere => random().map(Listing::Random),
+            (true, Some(digest)) => Ok(Listing::Changed(digest)),
+            (true, None) => Ok(Listing::Versioned),
+            (false, Some(digest)) if !self.are_claimed => Ok(Listing::Unversioned(digest)),
+            (false, _) => random().map(Listing::Random),
+        }
+    }
 }
 
-/// Whether the versions can distinguish the objects from later replacements. Made-up times cannot.
-/// These are a time that more than half of several objects share, and times before 1980.
-fn distinguish<'a>(objects: impl Iterator<Item = &'a Object> + Clone) -> bool {
-    // Majority vote: pairs of unequal times cancel. A time of more than half of the objects, if
-    // there is one, remains.
-    let (mut common, mut ahead, mut count) = (0, 0u64, 0u64);
-    for object in objects.clone() {
-        let Some(version) = &object.version else { return false };
-        count += 1;
-        let Some(time) = version.modified() else { continue };
-        if time < NINETEEN_EIGHTY {
-            return false;
-        }
-        match (ahead, time == common) {
-            (0, _) => (common, ahead) = (time, 1),
-            (_, true) => ahead += 1,
-            (_, false) => ahead -= 1,
-        }
-    }
-    let has = |object: &&Object| object.version.as_ref().and_then(Version::modified) == Some(common);
-    let share = objects.filter(has).count() as u64;
-    share < 2 || share * 2 <= count
+/// Whether an object has this modification time.
+pub(crate) fn has_time(object: &Object, time: i64) -> bool {
+    object.version.as_ref().and_then(Version::modified) == Some(time)
 }
 
 fn random() -> io::Result<u128> {

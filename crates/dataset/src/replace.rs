@@ -15,6 +15,11 @@ use std::path::Path;
 /// # Errors
 /// The error of the system. The old file, if there is one, is then unchanged.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_file_with(path, |file| file.write_all(bytes))
+}
+
+/// [`replace_file`] with what `write` writes.
+pub(crate) fn replace_file_with(path: &Path, write: impl FnOnce(&mut File) -> Result<()>) -> Result<()> {
     let name = path.file_name().ok_or_else(|| Error::other("the path has no file name"))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut prefix = OsString::from(".");
@@ -25,7 +30,7 @@ pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
         // As for any new file, the umask is applied.
         .permissions(Permissions::from_mode(0o666))
         .tempfile_in(directory)?;
-    file.write_all(bytes)?;
+    write(file.as_file_mut())?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     // Makes the rename durable, where directories can be flushed.

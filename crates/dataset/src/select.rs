@@ -90,7 +90,7 @@ pub(crate) fn rewritten(bytes: &[u8], numbers: Option<String>) -> Result<Vec<u8>
         metadata.insert(VERSION_KEY.to_owned(), VERSION_TABLE.to_owned());
     }
     let new = Arc::new(Schema::new(schema.fields().clone()).with_metadata(metadata));
-    let mut writer = begin_with(&new)?;
+    let mut writer = begin_with(&new, Vec::new())?;
     for batch in reader {
         writer.write(&RecordBatch::try_new(Arc::clone(&new), batch?.columns().to_vec())?)?;
     }

@@ -2,21 +2,26 @@
 //!
 //! A listing of a bucket takes a request per thousand keys, one after another: minutes for many
 //! millions. Its owner may have a list already, such as AWS's daily inventory. An origin with an
-//! inventory lists that, and reads as before. The price: objects that came since are not seen, and
-//! one that is gone or has changed is an error when it is read.
+//! inventory lists that, and reads as before. Millions of objects are not kept in memory: each
+//! listing reads the inventory's files again, one after another. The price: objects that came since
+//! are not seen, and one that is gone or has changed is an error when it is read.
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use foreread_dataset::DatasetErrorKind;
-use foreread_tables::{InventoryManifest, InventoryObject, inventory};
+use foreread_tables::{InventoryManifest, InventoryObject, InventoryParts, TableKind, inventory};
 use foreread_tier::{
-    LayoutsFuture, Object, OpenContext, OriginTier, ReadFuture, ReadRequest, Tier, TierError, TierProfile,
-    Version, check_path,
+    ErrorKind as TierErrorKind, LayoutsFuture, Object, OpenContext, OriginTier, ReadFuture, ReadRequest,
+    Tier, TierError, TierProfile, Version, check_path,
 };
 use foreread_types::setting;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use tokio::runtime::Handle;
 
 use crate::error::{Error, Result};
 use crate::origin::{OriginPolicy, absolute};
@@ -25,19 +30,30 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::tables::{self, kind};
 
+/// The most objects that an origin keeps in memory.
+const MOST_IN_MEMORY: usize = 2_000_000;
+
 /// An origin whose objects are known.
+#[derive(Debug)]
 pub(crate) struct InventoryOrigin {
     inner: Arc<dyn OriginTier>,
-    /// By path.
-    objects: Arc<[Object]>,
+    profile: TierProfile,
+    objects: KnownObjects,
 }
 
-impl fmt::Debug for InventoryOrigin {
+/// The objects of an inventory.
+enum KnownObjects {
+    /// By path.
+    Held(Arc<[Object]>),
+    Read(Arc<InventoryFiles>),
+}
+
+impl fmt::Debug for KnownObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InventoryOrigin")
-            .field("inner", &self.inner)
-            .field("objects", &self.objects.len())
-            .finish()
+        match self {
+            Self::Held(objects) => write!(f, "{} objects", objects.len()),
+            Self::Read(files) => write!(f, "{} files of an inventory", files.files.len()),
+        }
     }
 }
 
@@ -47,7 +63,7 @@ impl Tier for InventoryOrigin {
     }
 
     fn profile(&self) -> &TierProfile {
-        self.inner.profile()
+        &self.profile
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
@@ -61,16 +77,29 @@ impl Tier for InventoryOrigin {
 
 impl OriginTier for InventoryOrigin {
     fn list(&self, prefix: &str, after: Option<&str>) -> BoxStream<'static, Result<Object, TierError>> {
-        let (objects, prefix, after) =
-            (Arc::clone(&self.objects), prefix.to_owned(), after.unwrap_or("").to_owned());
+        let (prefix, after) = (prefix.to_owned(), after.unwrap_or("").to_owned());
         let is_listed = move |object: &Object| object.path.starts_with(&prefix) && *object.path > *after;
-        let listed = (0..objects.len()).map(move |at| objects[at].clone()).filter(is_listed);
-        Box::pin(futures::stream::iter(listed.map(Ok)))
+        match &self.objects {
+            KnownObjects::Held(objects) => {
+                let objects = Arc::clone(objects);
+                let listed = (0..objects.len()).map(move |at| objects[at].clone()).filter(is_listed);
+                stream::iter(listed.map(Ok)).boxed()
+            }
+            KnownObjects::Read(files) => {
+                let failed = |error: Error| {
+                    TierError::new(TierErrorKind::Invalid, "inventory").with_detail(error.to_string())
+                };
+                let parts = InventoryFiles::parts(files).map_err(failed);
+                let objects = parts.map_ok(|part| stream::iter(part.objects).map(Ok)).try_flatten();
+                objects.try_filter(move |object| std::future::ready(is_listed(object))).boxed()
+            }
+        }
     }
 
     fn stat(&self, path: &str) -> BoxFuture<'static, Result<Object, TierError>> {
-        match self.objects.binary_search_by(|object| (*object.path).cmp(path)) {
-            Ok(at) => Box::pin(std::future::ready(Ok(self.objects[at].clone()))),
+        let KnownObjects::Held(objects) = &self.objects else { return self.inner.stat(path) };
+        match objects.binary_search_by(|object| (*object.path).cmp(path)) {
+            Ok(at) => Box::pin(std::future::ready(Ok(objects[at].clone()))),
             // Hidden objects are not listed.
             Err(_) => self.inner.stat(path),
         }
@@ -85,11 +114,98 @@ impl OriginTier for InventoryOrigin {
     }
 }
 
-/// `origin`, which was opened at `url`, with the objects of the inventory at `place`.
+/// The files of an inventory, which are read when their objects are wanted.
+struct InventoryFiles {
+    place: String,
+    /// The manifest that names them, or the format of the only one.
+    kind: InventoryKind,
+    files: Vec<InventoryFile>,
+    /// Whether keys are those of a bucket. Files have no ETags.
+    is_bucket: bool,
+    /// The directory of the origin in the bucket.
+    prefix: String,
+    runtime: Handle,
+    /// Whether keys that no origin has were reported.
+    is_reported: AtomicBool,
+}
+
+enum InventoryKind {
+    Manifest(InventoryManifest),
+    Table(TableKind),
+}
+
+/// A file of an inventory: its URL, its bytes if they were read, and where it is.
+struct InventoryFile {
+    name: String,
+    bytes: Option<Bytes>,
+    origin: Arc<dyn OriginTier>,
+}
+
+/// The objects in some rows.
+struct InventoryPart {
+    objects: Vec<Object>,
+    /// The number of rows, also of those that are below other directories.
+    rows: usize,
+}
+
+impl InventoryFiles {
+    /// All objects below the prefix, part by part.
+    fn parts(files: &Arc<Self>) -> BoxStream<'static, Result<InventoryPart>> {
+        let state = (Arc::clone(files), 0_usize, None::<InventoryParts>);
+        let next = async |(files, mut next, mut parts): (Arc<Self>, usize, Option<InventoryParts>)| loop {
+            if let Some(mut open) = parts.take() {
+                let parsing = files.runtime.spawn_blocking(move || (open.next(), open));
+                let (part, open) = parsing.await.map_err(ended)?;
+                if let Some(part) = part {
+                    let part = files.part(part?);
+                    return Ok(Some((part, (files, next, Some(open)))));
+                }
+            }
+            let Some(file) = files.files.get(next) else { return Ok(None) };
+            next += 1;
+            let bytes = match &file.bytes {
+                Some(bytes) => bytes.clone(),
+                None => tables::read_file(&*file.origin, &file.name).await?,
+            };
+            let (parser, name) = (Arc::clone(&files), file.name.clone());
+            let opening = files.runtime.spawn_blocking(move || match &parser.kind {
+                InventoryKind::Manifest(manifest) => manifest.objects(&name, bytes),
+                InventoryKind::Table(kind) => inventory(&name, *kind, bytes),
+            });
+            parts = Some(opening.await.map_err(ended)??);
+        };
+        stream::try_unfold(state, next).boxed()
+    }
+
+    /// The objects of these rows that the origin may have.
+    fn part(&self, found: Vec<InventoryObject>) -> InventoryPart {
+        let (rows, mut objects, mut unusable) = (found.len(), Vec::new(), None);
+        let known = |object: InventoryObject| InventoryObject {
+            etag: object.etag.filter(|_| self.is_bucket),
+            ..object
+        };
+        for object in found.into_iter().filter_map(|object| of_prefix(known(object), &self.prefix)) {
+            match check_path(&object.path) {
+                Ok(()) => objects.push(object),
+                Err(_) => unusable = Some(object.path),
+            }
+        }
+        if let Some(path) = unusable
+            && !self.is_reported.swap(true, Ordering::Relaxed)
+        {
+            let place = &self.place;
+            tracing::warn!("{place}: keys that are no paths of files are left out, such as {path:?}");
+        }
+        InventoryPart { objects, rows }
+    }
+}
+
+/// `origin`, which was opened at `url`, with the objects of the inventory at `place`. At most
+/// `most` of them are kept in memory.
 pub(crate) async fn with_inventory(
     origin: Arc<dyn OriginTier>,
     url: &str,
-    place: &str,
+    (place, most): (&str, Option<usize>),
     storage: &StorageOptions,
     registry: &Registry,
     context: &OpenContext,
@@ -98,24 +214,10 @@ pub(crate) async fn with_inventory(
     let place = absolute(place);
     let (bucket, prefix) = parts(url);
     let storage = shared.options(storage);
-    let read = async |place: &str| tables::read(place, &storage, registry, context, shared).await;
-    let bytes = read(&place).await?;
-    let (mut objects, mut total, mut unusable): (Vec<Object>, _, Vec<String>) = (Vec::new(), 0, Vec::new());
-    let mut add = |found: Vec<InventoryObject>| {
-        total += found.len();
-        // Files have no ETags.
-        let known = |object: InventoryObject| InventoryObject {
-            etag: object.etag.filter(|_| bucket.is_some()),
-            ..object
-        };
-        for object in found.into_iter().filter_map(|object| of_prefix(known(object), prefix)) {
-            match check_path(&object.path) {
-                Ok(()) => objects.push(object),
-                Err(_) => unusable.push(object.path.to_string()),
-            }
-        }
-    };
-    if InventoryManifest::is_named(&place) {
+    let open = async |place: &str| tables::open_parent(place, &storage, registry, context, shared).await;
+    let parent = open(&place).await?;
+    let bytes = tables::read_file(&*parent, &place).await?;
+    let (kind, files) = if InventoryManifest::is_named(&place) {
         let manifest = InventoryManifest::read(&place, &bytes)?;
         if bucket.is_some_and(|bucket| bucket.rsplit('/').next() != Some(&*manifest.bucket)) {
             let message =
@@ -124,16 +226,48 @@ pub(crate) async fn with_inventory(
         }
         let (root, _) = parts(&place);
         let root = root.or(place.rsplit_once('/').map(|(directory, _)| directory)).unwrap_or("");
-        for file in manifest.files.clone() {
+        let mut files: Vec<InventoryFile> = Vec::new();
+        for file in &manifest.files {
             let name = format!("{root}/{file}");
-            let (bytes, manifest) = (read(&name).await?, manifest.clone());
-            let parsing = context.runtime.spawn_blocking(move || manifest.objects(&name, bytes));
-            add(parsing.await.map_err(ended)??);
+            let directory = |name: &str| name.rsplit_once('/').map(|(directory, _)| directory.to_owned());
+            let known = files.last().filter(|last| directory(&last.name) == directory(&name));
+            let origin = match known {
+                Some(last) => Arc::clone(&last.origin),
+                None => open(&name).await?,
+            };
+            files.push(InventoryFile { name, bytes: None, origin });
         }
+        (InventoryKind::Manifest(manifest), files)
     } else {
-        let (kind, name) = (kind(&place)?, place.clone());
-        let parsing = context.runtime.spawn_blocking(move || inventory(&name, kind, bytes));
-        add(parsing.await.map_err(ended)??);
+        let file = InventoryFile { name: place.clone(), bytes: Some(bytes), origin: parent };
+        (InventoryKind::Table(kind(&place)?), vec![file])
+    };
+    let files = Arc::new(InventoryFiles {
+        place: place.clone(),
+        kind,
+        files,
+        is_bucket: bucket.is_some(),
+        prefix: prefix.to_owned(),
+        runtime: context.runtime.clone(),
+        is_reported: AtomicBool::new(false),
+    });
+    let objects = known_objects(&files, url, most.unwrap_or(MOST_IN_MEMORY)).await?;
+    // It has an order of its own, and an unfinished listing of it is not worth a file.
+    let profile = origin.profile().clone().with_listing_in_order(false);
+    Ok(Arc::new(InventoryOrigin { inner: origin, profile, objects }))
+}
+
+/// The objects of an inventory, in memory if there are at most `most`.
+async fn known_objects(files: &Arc<InventoryFiles>, url: &str, most: usize) -> Result<KnownObjects> {
+    let (place, mut objects, mut total) = (&files.place, Vec::new(), 0);
+    let mut parts = InventoryFiles::parts(files);
+    while let Some(part) = parts.try_next().await? {
+        total += part.rows;
+        objects.extend(part.objects);
+        if objects.len() > most {
+            tracing::info!(place, "lists an inventory of more than {most} objects");
+            return Ok(KnownObjects::Read(Arc::clone(files)));
+        }
     }
     if objects.is_empty() {
         let message = format!(
@@ -142,17 +276,13 @@ pub(crate) async fn with_inventory(
         );
         return Err(Error::dataset(DatasetErrorKind::Empty, message));
     }
-    if let Some(first) = unusable.first() {
-        let count = unusable.len();
-        tracing::warn!("{place}: {count} keys are no paths of files, and are left out, such as {first:?}");
-    }
     objects.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     if let Some([twice, _]) = objects.array_windows().find(|[one, other]| one.path == other.path) {
         let message = format!("{place}: the object {} is there twice", twice.path);
         return Err(Error::dataset(DatasetErrorKind::Invalid, message));
     }
     tracing::info!(place, objects = objects.len(), total, "lists an inventory");
-    Ok(Arc::new(InventoryOrigin { inner: origin, objects: objects.into() }))
+    Ok(KnownObjects::Held(objects.into()))
 }
 
 /// The bucket of a URL, with its scheme, and the prefix in it. A path has no bucket.
@@ -199,5 +329,43 @@ mod tests {
         assert_eq!(of("training/a", "train"), None);
         assert_eq!(of("train/.hidden/a", "train"), None);
         assert_eq!(of("a", ""), Some("a".to_owned()));
+    }
+
+    #[test]
+    // semantics: SAMPLE-32
+    fn inventory_that_is_not_kept_in_memory_is_the_same_catalog() {
+        let directory = tempfile::tempdir().unwrap();
+        let data = directory.path().join("data");
+        let mut keys = String::from("key,size\n");
+        // Not in the order of names, and with what is no sample.
+        for number in (0..200).map(|number| number * 77 % 200) {
+            std::fs::create_dir_all(data.join(format!("c{}", number % 3))).unwrap();
+            std::fs::write(data.join(format!("c{}/{number:03}", number % 3)), [7; 5]).unwrap();
+            keys += &format!("c{}/{number:03},5\n", number % 3);
+        }
+        keys += "c0/,0\n.hidden/x,5\nc1/../x,5\n";
+        let table = directory.path().join("keys.csv");
+        std::fs::write(&table, &keys).unwrap();
+        let index = |in_memory, excluded: &str| {
+            let mut options = foreread_dataset::IndexOptions::default().excluding(excluded);
+            options.objects_in_memory = in_memory;
+            let builder = crate::Builder::new(data.display().to_string(), crate::config::Config::default());
+            let catalog = builder.index_inventory(table.display().to_string(), options, |_| ());
+            catalog.map_err(|error| error.to_string())
+        };
+        for excluded in ["c0/**", "nothing"] {
+            let (usual, large) = (index(None, excluded).unwrap(), index(Some(30), excluded).unwrap());
+            assert_eq!(usual.len(), if excluded == "nothing" { 200 } else { 133 });
+            assert_eq!(usual.fingerprint(), large.fingerprint());
+            assert_eq!(usual.labels(), large.labels());
+            for id in (0..usual.len()).map(foreread_types::SampleId) {
+                assert_eq!(usual.entry(id).unwrap(), large.entry(id).unwrap());
+            }
+        }
+        std::fs::write(&table, keys + "c1/001,5\n").unwrap();
+        for in_memory in [None, Some(30)] {
+            let error = index(in_memory, "nothing").unwrap_err();
+            assert!(error.contains("c1/001") && error.contains("twice"), "{error}");
+        }
     }
 }

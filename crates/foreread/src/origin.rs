@@ -377,7 +377,8 @@ pub(crate) async fn index(
     let origin = match inventory {
         Some(place) => {
             let storage = &targets.storage;
-            with_inventory(origin, &url, place, storage, registry, context, shared).await?
+            let inventory = (place, options.objects_in_memory);
+            with_inventory(origin, &url, inventory, storage, registry, context, shared).await?
         }
         None => origin,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress, TableRows};
 use foreread_tables::{SampleTable, TableKind, TableOptions};
-use foreread_tier::{OpenContext, OpenOptions, ReadRequest, Span};
+use foreread_tier::{OpenContext, OpenOptions, OriginTier, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick, setting};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -57,19 +57,35 @@ pub(crate) async fn index(
 }
 
 /// The content of the file at a place, by the options of its origin.
-pub(crate) async fn read(
+async fn read(
     place: &str,
     storage: &OpenOptions,
     registry: &Registry,
     context: &OpenContext,
     shared: &OriginPolicy,
 ) -> Result<Bytes> {
-    let (parent, name) = split(place);
+    let origin = open_parent(place, storage, registry, context, shared).await?;
+    read_file(&*origin, place).await
+}
+
+/// The directory of the file at a place, for reads.
+pub(crate) async fn open_parent(
+    place: &str,
+    storage: &OpenOptions,
+    registry: &Registry,
+    context: &OpenContext,
+    shared: &OriginPolicy,
+) -> Result<Arc<dyn OriginTier>> {
+    let (parent, _) = split(place);
     let origin = registry.find(parent)?.open(parent, storage, context).await?;
-    let origin = shared.for_index(&origin);
-    let object = origin.stat(name).await?;
+    Ok(shared.for_index(&origin))
+}
+
+/// The content of the file at a place in this directory.
+pub(crate) async fn read_file(directory: &dyn OriginTier, place: &str) -> Result<Bytes> {
+    let object = directory.stat(split(place).1).await?;
     let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
-    Ok(origin.read(Arc::new(request)).await?.to_vec().into())
+    Ok(directory.read(Arc::new(request)).await?.to_vec().into())
 }
 
 /// The directory and the name of the file at a place.

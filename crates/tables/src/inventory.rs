@@ -3,8 +3,8 @@
 //! AWS writes an inventory as a `manifest.json` and compressed files, as CSV without names of
 //! columns or as Parquet. Keys in its CSV files are encoded as in URLs, with `+` for a space. Old
 //! versions and deleted objects are rows as well, and are left out. ORC files are not read. Any
-//! table with the columns `key`, `size` and, if known, `etag` is an inventory, too. The price: the
-//! keys of one file are in memory twice while it is read.
+//! table with the columns `key`, `size` and, if known, `etag` is an inventory, too. The price: a
+//! file is in memory while it is read, and the rows of one of CSV, too.
 
 use std::io::Read;
 
@@ -90,11 +90,11 @@ impl InventoryManifest {
         Ok(Self { bucket: json.source_bucket, files, kind, columns })
     }
 
-    /// The objects in one of its files.
+    /// The objects in one of its files, part by part.
     ///
     /// # Errors
     /// Those of [`inventory`], and for damaged files.
-    pub fn objects(&self, name: &str, bytes: Bytes) -> Result<Vec<InventoryObject>, DatasetError> {
+    pub fn objects(&self, name: &str, bytes: Bytes) -> Result<InventoryParts, DatasetError> {
         if self.kind != TableKind::Csv {
             return inventory(name, self.kind, bytes);
         }
@@ -110,14 +110,17 @@ impl InventoryManifest {
         read.map_err(|error| {
             DatasetError::new(DatasetErrorKind::Invalid, format!("{name}: the file is damaged: {error}"))
         })?;
-        let mut objects = inventory(name, TableKind::Csv, text.into())?;
-        for object in &mut objects {
-            object.key = decoded(&object.key).ok_or_else(|| {
-                let message = format!("{name}: the key {:?} is not encoded as in a URL", object.key);
-                DatasetError::new(DatasetErrorKind::Invalid, message)
-            })?;
-        }
-        Ok(objects)
+        let (parts, name) = (inventory(name, TableKind::Csv, text.into())?, name.to_owned());
+        Ok(Box::new(parts.map(move |part| {
+            let mut objects = part?;
+            for object in &mut objects {
+                object.key = decoded(&object.key).ok_or_else(|| {
+                    let message = format!("{name}: the key {:?} is not encoded as in a URL", object.key);
+                    DatasetError::new(DatasetErrorKind::Invalid, message)
+                })?;
+            }
+            Ok(objects)
+        })))
     }
 }
 
@@ -143,14 +146,22 @@ fn decoded(key: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
+/// The objects of an inventory, in parts of some rows. Each is parsed when it is requested.
+pub type InventoryParts = Box<dyn Iterator<Item = Result<Vec<InventoryObject>, DatasetError>> + Send>;
+
 /// The objects in a table with the columns `key`, `size` and `etag`, whatever their case. Rows of
 /// old versions and deleted objects are left out, where the table has `is_latest` and
 /// `is_delete_marker`. So are keys that stand for directories.
 ///
 /// # Errors
 /// [`DatasetErrorKind::Invalid`] for missing columns or values.
-pub fn inventory(name: &str, kind: TableKind, bytes: Bytes) -> Result<Vec<InventoryObject>, DatasetError> {
-    let table = SampleTable::read_all(name, kind, bytes)?;
+pub fn inventory(name: &str, kind: TableKind, bytes: Bytes) -> Result<InventoryParts, DatasetError> {
+    let parts = SampleTable::read_in_parts(name, kind, bytes)?;
+    Ok(Box::new(parts.map(|part| objects(&part?))))
+}
+
+/// The objects in the rows of a table.
+fn objects(table: &SampleTable) -> Result<Vec<InventoryObject>, DatasetError> {
     let plain = |text: &str| text.to_ascii_lowercase().replace('_', "");
     let find = |wanted: &str| table.names().iter().find(|column| plain(column) == wanted).cloned();
     let needed = |wanted: &str| {
@@ -197,6 +208,10 @@ pub fn inventory(name: &str, kind: TableKind, bytes: Bytes) -> Result<Vec<Invent
 mod tests {
     use super::*;
 
+    fn all(parts: Result<InventoryParts, DatasetError>) -> Result<Vec<InventoryObject>, DatasetError> {
+        Ok(parts?.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
     #[test]
     fn keys_are_decoded_as_amazon_encodes_them() {
         assert_eq!(decoded("a+b%2Bc%25/%ED%95%9C").as_deref(), Some("a b+c%/한"));
@@ -215,17 +230,17 @@ mod tests {
         assert_eq!((&*manifest.bucket, &*manifest.files), ("b", &["inv/1.csv.gz".to_owned()][..]));
         let rows = "b,a+b,1,true,false,3,e1\nb,a+b,0,false,false,9,e0\n\
                     b,gone,2,true,true,,\nb,dir/,2,true,false,0,e2\n";
-        let objects = manifest.objects("1.csv", Bytes::from(rows)).unwrap();
+        let objects = all(manifest.objects("1.csv", Bytes::from(rows))).unwrap();
         assert_eq!(objects, [InventoryObject { key: "a b".into(), size: 3, etag: Some("e1".into()) }]);
     }
 
     #[test]
     fn tables_need_keys_and_sizes() {
-        let failed =
-            |text: &'static str| inventory("t", TableKind::Csv, Bytes::from(text)).unwrap_err().to_string();
+        let read = |text: &'static str| all(inventory("t", TableKind::Csv, Bytes::from(text)));
+        let failed = |text: &'static str| read(text).unwrap_err().to_string();
         assert!(failed("name,size\na,1\n").contains("needs a column \"key\"; it has name, size"));
         assert!(failed("key,size\na,\n").contains("the object \"a\" has no size"));
-        let plain = inventory("t", TableKind::Csv, Bytes::from("Size,KEY\n7,a+b\n")).unwrap();
+        let plain = read("Size,KEY\n7,a+b\n").unwrap();
         assert_eq!(plain, [InventoryObject { key: "a+b".into(), size: 7, etag: None }]);
         let orc = br#"{"sourceBucket": "b", "fileFormat": "ORC", "files": []}"#;
         assert!(InventoryManifest::read("m", orc).unwrap_err().to_string().contains("Parquet"));

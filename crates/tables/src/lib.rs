@@ -34,7 +34,7 @@ mod rows;
 mod selection;
 
 pub use filter::{Comparison, Filter, FilterValue};
-pub use inventory::{InventoryManifest, InventoryObject, inventory};
+pub use inventory::{InventoryManifest, InventoryObject, InventoryParts, inventory};
 pub use kind::TableKind;
 pub use options::TableOptions;
 pub use read::SampleTable;

@@ -15,7 +15,7 @@ use flate2::read::MultiGzDecoder;
 use foreread_dataset::{DatasetError, DatasetErrorKind};
 use foreread_types::setting;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 use crate::column::{self, Column};
 use crate::options::PATHS;
@@ -52,9 +52,24 @@ impl SampleTable {
         Self::read_columns(name, kind, bytes, Some(options))
     }
 
-    /// Reads all columns, whatever their names.
-    pub(crate) fn read_all(name: &str, kind: TableKind, bytes: Bytes) -> Result<Self, DatasetError> {
-        Self::read_columns(name, kind, bytes, None)
+    /// Reads all columns, whatever their names: a Parquet file in parts of some rows, one after
+    /// another, and any other as a whole.
+    pub(crate) fn read_in_parts(
+        name: &str,
+        kind: TableKind,
+        bytes: Bytes,
+    ) -> Result<Box<dyn Iterator<Item = Result<Self, DatasetError>> + Send>, DatasetError> {
+        let bytes = decompressed(name, bytes)?;
+        if kind != TableKind::Parquet {
+            let whole = Self::read_columns(name, kind, bytes, None);
+            return Ok(Box::new(std::iter::once(whole)));
+        }
+        let (found, batches) = parquet_batches(name, bytes, None)?;
+        let name = name.to_owned();
+        Ok(Box::new(batches.map(move |batch| {
+            let batch = batch.map_err(|error| invalid(&name, error))?;
+            Self::of(&name, &found, vec![batch], false)
+        })))
     }
 
     fn read_columns(
@@ -357,12 +372,20 @@ fn lines<'a>(name: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, DatasetError>
 }
 
 fn parquet(name: &str, bytes: Bytes, options: Option<&TableOptions>) -> Batches {
+    let (found, batches) = parquet_batches(name, bytes, options)?;
+    Ok((found, batches.collect::<Result<_, _>>().map_err(|error| invalid(name, error))?))
+}
+
+fn parquet_batches(
+    name: &str,
+    bytes: Bytes,
+    options: Option<&TableOptions>,
+) -> Result<(Found, ParquetRecordBatchReader), DatasetError> {
     let broken = |error: parquet::errors::ParquetError| invalid(name, error);
     let reader = ParquetRecordBatchReaderBuilder::try_new(bytes).map_err(broken)?;
     let (found, at) = Found::of(name, reader.schema(), options)?;
     let columns = ProjectionMask::roots(reader.parquet_schema(), at);
-    let reader = reader.with_projection(columns).with_batch_size(ROWS).build().map_err(broken)?;
-    let batches = reader.collect::<Result<_, _>>().map_err(|error| invalid(name, error))?;
+    let batches = reader.with_projection(columns).with_batch_size(ROWS).build().map_err(broken)?;
     Ok((found, batches))
 }
 

@@ -306,7 +306,10 @@ impl AgentState {
         let job = self.job(connection).ok_or_else(|| invalid("not attached"))?;
         let id = job.datasets.get(number as usize).copied().flatten();
         let dataset = id.and_then(|id| self.datasets.get(id));
-        dataset.ok_or_else(|| invalid("the agent does not read this dataset"))
+        let mut dataset = dataset.ok_or_else(|| invalid("the agent does not read this dataset"))?;
+        // Those of the job: it shares nothing with a dataset that could not be opened again.
+        dataset.numbers = job.numbers.get(number as usize).cloned().flatten();
+        Ok(dataset)
     }
 
     /// Attaches a job to a connection, or again with other datasets.

@@ -30,7 +30,7 @@ use tokio::runtime::Handle;
 use crate::cluster_cache::{ClusterCache, ClusterReader, SharedDataset};
 use crate::openings::Openings;
 use crate::origin_name::origin_name;
-use crate::same_samples::StoreNumbers;
+use crate::same_samples::{KeptElsewhere, StoreNumbers};
 
 /// How long a job waits for its datasets to be opened. It is shorter than the time after which the
 /// job gives up the agent ([`foreread_agent_client`]), so the job hears the reason.
@@ -38,6 +38,10 @@ pub(crate) const OPEN_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a dataset stays open until its first job is there.
 const FIRST_JOB_PATIENCE: Duration = Duration::from_secs(180);
+
+/// The most samples of datasets of one location that are compared. It takes seconds, which a job
+/// waits.
+const MOST_COMPARED: u64 = 4_000_000;
 
 /// What makes a dataset the same for two jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +92,29 @@ impl KnownDataset {
         self.numbers.as_ref().map_or(SampleKey::new(self.id, id), |numbers| numbers.key(id))
     }
 
+    /// Its samples that a forgotten dataset had, too, have their own numbers from now on.
+    fn forget_numbers_of(&mut self, forgotten: DatasetId) {
+        if let Some(numbers) = self.numbers.take_if(|numbers| numbers.others().contains(&forgotten)) {
+            self.numbers = numbers.without(forgotten).map(Arc::new);
+        }
+    }
+
+    /// What the node keeps of the samples that have another number.
+    pub(crate) fn kept_elsewhere(&self, store: &NodeStore) -> KeptElsewhere {
+        let mut kept = KeptElsewhere::default();
+        for (id, key) in self.numbers.iter().flat_map(|numbers| numbers.elsewhere()) {
+            let bytes = NodeStore::FOOTPRINT.of(self.hosted.sizes().bytes(id));
+            if store.contains(key) {
+                kept.held_samples += 1;
+                kept.held_bytes += bytes;
+            } else if store.has(key) {
+                kept.disk_samples += 1;
+                kept.disk_bytes += bytes;
+            }
+        }
+        kept
+    }
+
     /// Whether equal digests mean equal samples.
     fn is_of_location(&self, other: &Self) -> bool {
         let place = |dataset: &Self| {
@@ -118,8 +145,9 @@ pub(crate) struct DatasetOpener {
 #[derive(Clone, Default)]
 pub(crate) struct Datasets {
     known: Arc<Mutex<HashMap<Arc<DatasetKey>, KnownDataset>>>,
-    /// Held from the look for samples that other datasets have until the dataset is known, too.
-    sharing: Arc<tokio::sync::Mutex<()>>,
+    /// By location. Held from the look for samples that other datasets of it have until the dataset
+    /// is known, too.
+    sharing: Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>,
     openings: Openings<DatasetKey, DatasetId>,
 }
 
@@ -193,14 +221,32 @@ impl Datasets {
             (None, Some(catalog)) => {
                 let mut opened = open((Arc::new(key), url), catalog, opener).await?;
                 let id = opened.id;
-                let _sharing = self.sharing.lock().await;
+                let location = format!("{} {}", opened.key.url, opened.hosted.place());
+                let sharing = {
+                    let mut known = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+                    Arc::clone(known.entry(location).or_default())
+                };
+                let _sharing = sharing.lock().await;
                 if !opener.cluster.has_joined() {
-                    let earlier = self.all();
+                    let mut earlier = self.all();
+                    earlier.retain(|other| other.is_of_location(&opened));
                     let of = opened.clone();
                     let numbers = tokio::task::spawn_blocking(move || numbers(&of, &earlier)).await;
-                    opened.numbers = numbers.map_err(|error| error.to_string())??.map(Arc::new);
+                    let numbers = numbers.unwrap_or_else(|error| Err(error.to_string()));
+                    opened.numbers = numbers.map(|numbers| numbers.map(Arc::new)).unwrap_or_else(|why| {
+                        tracing::warn!(url = opened.url, why, "samples are shared with no other dataset");
+                        None
+                    });
                 }
-                self.lock().insert(Arc::clone(&opened.key), opened);
+                let mut known = self.lock();
+                // Some may have been forgotten meanwhile.
+                let others = opened.numbers.iter().flat_map(|numbers| numbers.others().iter().copied());
+                let gone: Vec<DatasetId> =
+                    others.filter(|other| known.values().all(|known| known.id != *other)).collect();
+                for other in gone {
+                    opened.forget_numbers_of(other);
+                }
+                known.insert(Arc::clone(&opened.key), opened);
                 Ok(id)
             }
             (None, None) => Err("its catalog is missing".to_owned()),
@@ -274,13 +320,7 @@ impl Datasets {
         }
         let mut known = self.lock();
         known.remove(&dataset.key);
-        for other in known.values_mut() {
-            let numbers = other.numbers.take_if(|numbers| numbers.others().contains(&dataset.id));
-            other.numbers = match numbers {
-                Some(numbers) => numbers.without(dataset.id).map(Arc::new),
-                None => other.numbers.take(),
-            };
-        }
+        known.values_mut().for_each(|other| other.forget_numbers_of(dataset.id));
         drop(known);
         opener.cluster.remove_dataset(dataset.id);
         dataset.hosted.leave_disk();
@@ -288,15 +328,21 @@ impl Datasets {
     }
 }
 
-/// Where the store has the samples of a dataset, some of which earlier ones may have.
+/// Where the store has the samples of a dataset, some of which earlier ones of its location may
+/// have.
 fn numbers(dataset: &KnownDataset, earlier: &[KnownDataset]) -> Result<Option<StoreNumbers>, String> {
+    let catalog = dataset.hosted.catalog();
+    let samples = earlier.iter().fold(dataset.samples, |sum, other| sum.saturating_add(other.samples));
+    if samples > MOST_COMPARED || earlier.is_empty() && !catalog.may_repeat_files() {
+        return Ok(None);
+    }
     let digests = |of: &KnownDataset| of.hosted.catalog().sample_digests().map_err(|error| error.to_string());
     let Some(own) = digests(dataset)? else { return Ok(None) };
-    let mut known = Vec::new();
-    for other in earlier.iter().filter(|other| other.is_of_location(dataset)) {
-        let keys = (0..).map(|id| other.key(SampleId(id)));
-        known.extend(keys.zip(digests(other)?.unwrap_or_default()));
-    }
+    let known = earlier.iter().flat_map(|other| {
+        // A dataset that cannot be compared is not shared with.
+        let digests = digests(other).ok().flatten().unwrap_or_default();
+        (0..).map(|id| other.key(SampleId(id))).zip(digests)
+    });
     Ok(StoreNumbers::find(dataset.id, &own, known))
 }
 

@@ -130,7 +130,14 @@ impl SampleProvider for AgentProvider {
                 });
                 return;
             }
-            WARM => decoded(&call).and_then(|request| encoded(&state.warm(connection, request)?)),
+            WARM => {
+                // It may visit each sample.
+                self.runtime.spawn_blocking(move || {
+                    let answer = decoded(&call).and_then(|request| state.warm(connection, request));
+                    call.answer(answer.and_then(|answer| encoded(&answer)));
+                });
+                return;
+            }
             STATUS => encoded(&state.status()),
             SET => done(decoded(&call).and_then(|changes: PolicyChanges| state.set(&changes))),
             STOP => {
@@ -179,10 +186,7 @@ impl AgentProvider {
             if orders.is_empty() {
                 return call.answer(Err(invalid("no such dataset")));
             }
-            let mut orders = orders.into_iter();
-            let known = orders.try_for_each(|(dataset, samples)| {
-                state.store.announce(job.job, dataset, first, per_position, samples)
-            });
+            let known = state.store.announce_all(job.job, first, per_position, orders);
             state.cluster.announce(job.job, order);
             call.answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
         });

@@ -91,11 +91,10 @@ impl AgentState {
     ) -> Result<WarmAnswer, TierError> {
         let dataset = self.dataset(connection, request.dataset)?;
         let mut there = self.store.totals().datasets[dataset.id.0 as usize].clone();
-        if let Some(numbers) = &dataset.numbers {
-            let (held, kept) = numbers.kept_elsewhere(&self.store);
-            there.held_samples += held;
-            there.kept_samples += kept;
-        }
+        let elsewhere = dataset.kept_elsewhere(&self.store);
+        there.held_samples += elsewhere.held_samples;
+        there.held_bytes += elsewhere.held_bytes;
+        there.kept_samples += elsewhere.held_samples + elsewhere.disk_samples;
         if request.begin && there.kept_samples < there.own_samples {
             let is_shared = there.own_samples < dataset.samples;
             // In a cluster, each node has a part already.
@@ -112,8 +111,8 @@ impl AgentState {
             // Second copies are not what is to be filled.
             held_samples: there.held_samples.min(there.own_samples),
             held_bytes: there.held_bytes,
-            disk_samples: disk.0,
-            disk_bytes: disk.1,
+            disk_samples: disk.0 + elsewhere.disk_samples,
+            disk_bytes: disk.1 + elsewhere.disk_bytes,
             samples: there.own_samples,
         })
     }

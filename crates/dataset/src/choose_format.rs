@@ -118,13 +118,18 @@ async fn look_at_unknown(origin: &dyn OriginTier, base_url: &str, objects: &[Obj
     Format::Files
 }
 
+/// Whether so many Arrow files among all objects may be catalogs. Among thousands of other files
+/// they are samples.
+pub(crate) fn are_looked_at(arrow: usize, all: usize) -> bool {
+    arrow > 0 && (arrow <= MOST_LOOKED_AT || arrow >= all / 2)
+}
+
 /// Removes catalogs with names of Arrow files, and returns their number. Others are removed by
 /// their names.
 pub(crate) async fn drop_catalogs(origin: &dyn OriginTier, objects: &mut Vec<Object>) -> u64 {
     let named = |object: &&Object| Format::of_shard(&object.path) == Some(Format::Arrow);
     let count = objects.iter().filter(named).count();
-    // Among thousands of other files, Arrow files are samples.
-    if count == 0 || count > MOST_LOOKED_AT && count < objects.len() / 2 {
+    if !are_looked_at(count, objects.len()) {
         return 0;
     }
     let looked = stream::iter(objects.iter().filter(named).cloned())

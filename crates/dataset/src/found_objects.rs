@@ -33,6 +33,8 @@ struct ListingDisk {
     markers: Option<DirectoryMarkers>,
     /// Whether the objects may be shards.
     may_be_packed: bool,
+    /// Objects with names of Arrow files, some of which may be catalogs.
+    arrow: usize,
 }
 
 /// A listing of files in sorted runs.
@@ -55,6 +57,7 @@ impl FoundObjects {
             runs: None,
             markers: None,
             may_be_packed: false,
+            arrow: 0,
         };
         Self { disk: Some(disk), ..Self::default() }
     }
@@ -62,7 +65,13 @@ impl FoundObjects {
     /// The same without objects, for a listing that begins again.
     pub(crate) fn cleared(&mut self) {
         let disk = self.disk.take();
-        let disk = disk.map(|disk| ListingDisk { runs: None, markers: None, may_be_packed: false, ..disk });
+        let disk = disk.map(|disk| ListingDisk {
+            runs: None,
+            markers: None,
+            may_be_packed: false,
+            arrow: 0,
+            ..disk
+        });
         *self = Self { disk, ..Self::default() };
     }
 
@@ -90,6 +99,7 @@ impl FoundObjects {
         self.progress.bytes = self.progress.bytes.saturating_add(object.size);
         if let Some(disk) = &mut self.disk {
             disk.may_be_packed = disk.may_be_packed || choose_format::may_be_packed(&object);
+            disk.arrow += usize::from(Format::of_shard(&object.path) == Some(Format::Arrow));
             if self.objects.len() >= disk.most {
                 disk.write(&mut self.objects)?;
             }
@@ -136,13 +146,16 @@ impl FoundObjects {
         options: &IndexOptions,
         progress: &mut impl FnMut(IndexProgress),
     ) -> Result<Option<LargeListing>, DatasetError> {
-        let Some(ListingDisk { directory, runs: Some(runs), markers, may_be_packed, .. }) = self.disk.take()
+        let Some(ListingDisk { directory, runs: Some(runs), markers, may_be_packed, arrow, .. }) =
+            self.disk.take()
         else {
             return Ok(None);
         };
         let markers = markers.unwrap_or_default();
         let are_files = match options.format {
-            Some(format) => format == Format::Files,
+            Some(format) => {
+                format == Format::Files && !choose_format::are_looked_at(arrow, runs.len() as usize)
+            }
             None => !may_be_packed && !options.format_options.is_tokens(),
         };
         if are_files && options.grouping == Grouping::None {

@@ -430,7 +430,7 @@ async fn pack(
     // Only shards have versions in the journal, and their companions may have changed.
     let partial = options.partial.as_deref().filter(|_| !format.has_companions());
     let path = partial.map(shard_journal::next_to);
-    let choices = &options.format_options;
+    let choices = &partitions::in_files(&options.format_options, &objects);
     let partial =
         path.map(|path| ShardJournal::open(&path, base_url, format, choices)).transpose()?.flatten();
     let (partial, kept) = partial.unzip();
@@ -449,7 +449,7 @@ async fn pack(
         progress(so_far);
     })
     .await?;
-    partitions::add_values(base_url, options, &mut shards);
+    partitions::add_values(base_url, options, choices, &mut shards);
     // A sum that does not fit is the largest number.
     let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
     if total == u64::MAX {

@@ -8,11 +8,12 @@
 use std::sync::Arc;
 
 use foreread_formats::{ColumnValues, ValueColumn};
+use foreread_tier::Object;
 use foreread_types::setting;
 
-use crate::IndexOptions;
 use crate::packed::IndexedShard;
 use crate::values::LABEL;
+use crate::{FormatOptions, IndexOptions};
 
 /// The names of columns with labels, as parsers of tables know them.
 const NAMES: [&str; 5] = ["label", "labels", "target", "class", "cls"];
@@ -20,32 +21,67 @@ const NAMES: [&str; 5] = ["label", "labels", "target", "class", "cls"];
 /// What Hive writes for a missing value.
 const MISSING: &str = "__HIVE_DEFAULT_PARTITION__";
 
-/// Adds the values of partitions to the samples of shards: labels, and the requested columns.
-pub(crate) fn add_values(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
-    add_labels(base_url, options, shards);
-    for name in &options.format_options.columns {
-        let texts: Option<Vec<String>> =
-            shards.iter().map(|shard| value(&shard.object.path, &[name])).collect();
-        if let Some(texts) = texts {
+/// The choices with the columns that are in the files: those that all of these shards have as
+/// partitions are in none.
+pub(crate) fn in_files(choices: &FormatOptions, shards: &[Object]) -> FormatOptions {
+    let mut rest = choices.clone();
+    rest.label.take_if(|label| are_partitions(label, shards));
+    rest.columns.retain(|column| !are_partitions(column, shards));
+    rest
+}
+
+/// Whether all shards are in a partition of this column.
+fn are_partitions(name: &str, shards: &[Object]) -> bool {
+    shards.iter().all(|shard| value(&shard.path, &[name]).is_some())
+}
+
+/// Adds the values of partitions to the samples of shards: labels, and the requested columns. `rest`
+/// are the columns that were [looked for in the files](in_files).
+pub(crate) fn add_values(
+    base_url: &str,
+    options: &IndexOptions,
+    rest: &FormatOptions,
+    shards: &mut [IndexedShard],
+) {
+    let FormatOptions { label, columns, .. } = &options.format_options;
+    match label {
+        Some(label) if rest.label.is_none() => {
+            // Another column may have been taken for labels.
+            for shard in shards.iter_mut() {
+                let mut extra = shard.rows.extra().clone();
+                extra.values.retain(|column| column.name != LABEL);
+                shard.rows = std::mem::take(&mut shard.rows).with_extra(extra);
+                shard.rows.expand();
+            }
+            add_labels(base_url, options, &[label], shards);
+        }
+        Some(_) => {}
+        None => {
+            let has_labels = |shard: &IndexedShard| {
+                shard.rows.computed() > 0
+                    || shard.rows.extra().values.iter().any(|column| column.name == LABEL)
+            };
+            // A column in one of the files precedes them.
+            if !shards.iter().any(has_labels) {
+                add_labels(base_url, options, &NAMES, shards);
+            }
+        }
+    }
+    for name in columns.iter().filter(|name| !rest.columns.contains(name)) {
+        if let Some(texts) = values(shards, &[name]) {
             add_column(name, &texts, true, shards);
         }
     }
 }
 
-/// Whether a column is one of the partitions that a shard is in.
-pub(crate) fn has_column(path: &str, name: &str) -> bool {
-    value(path, &[name]).is_some()
+/// The values of the first of these columns in the path of each shard, if all have one.
+fn values(shards: &[IndexedShard], names: &[&str]) -> Option<Vec<String>> {
+    shards.iter().map(|shard| value(&shard.object.path, names)).collect()
 }
 
-/// Adds the labels of partitions. A column in one of the files precedes them.
-fn add_labels(base_url: &str, options: &IndexOptions, shards: &mut [IndexedShard]) {
-    let has_labels = |shard: &IndexedShard| {
-        shard.rows.computed() > 0 || shard.rows.extra().values.iter().any(|column| column.name == LABEL)
-    };
-    let named = options.format_options.label.as_deref();
-    let names = named.as_ref().map_or(&NAMES[..], std::slice::from_ref);
-    let labels: Option<Vec<String>> = shards.iter().map(|shard| value(&shard.object.path, names)).collect();
-    let Some(labels) = labels.filter(|_| !shards.iter().any(has_labels)) else { return };
+/// Adds the labels of partitions, if all shards are in one.
+fn add_labels(base_url: &str, options: &IndexOptions, names: &[&str], shards: &mut [IndexedShard]) {
+    let Some(labels) = values(shards, names) else { return };
     // The user's classes are texts, also if these are digits.
     let are_integers = add_column(LABEL, &labels, options.classes.is_none(), shards);
     if are_integers && options.is_selected() {
@@ -105,8 +141,6 @@ fn unescaped(text: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use foreread_tier::Object;
-
     use super::*;
     use crate::packed::{FormatColumns, SampleRows};
 
@@ -123,7 +157,9 @@ mod tests {
             IndexedShard { object, rows, skipped: 0 }
         };
         let mut shards: Vec<IndexedShard> = paths.iter().map(shard).collect();
-        add_values("", options, &mut shards);
+        let objects: Vec<Object> = shards.iter().map(|shard| shard.object.clone()).collect();
+        let rest = in_files(&options.format_options, &objects);
+        add_values("", options, &rest, &mut shards);
         shards.iter().map(|shard| Some(shard.rows.extra().values.first()?.values.clone())).collect()
     }
 

@@ -14,6 +14,12 @@ use crate::listing::Listing;
 use crate::{Catalog, DatasetError};
 
 impl Catalog {
+    /// Whether several samples may be one file: a listing has each file once, and a table may repeat
+    /// it.
+    pub fn may_repeat_files(&self) -> bool {
+        self.image().is_ordered()
+    }
+
     /// A digest of each sample's file, its place there and its version. Two catalogs of one
     /// location have the same digest for the same bytes. `None` where versions do not prove that,
     /// and for shards.
@@ -50,9 +56,16 @@ impl Catalog {
             let modified = version.as_ref().and_then(Version::modified);
             match version {
                 Some(Version::ETag(tag)) => hash_text(hash, 2, tag),
-                _ => hash_text(hash, 7, &format!("{modified:?}")),
+                _ => {
+                    hash.update(&[7, u8::from(modified.is_some())]);
+                    hash.update(&modified.unwrap_or_default().to_le_bytes());
+                }
             }
-            hash_text(&mut changes, 2, &format!("{version:?}"));
+            let change = version.as_ref().and_then(Version::change);
+            let (digest, location) = change.unwrap_or_default();
+            changes.update(&[u8::from(change.is_some())]);
+            changes.update(&digest.to_le_bytes());
+            changes.update(&location.to_le_bytes());
         };
         hash_version(&mut hash, &entry.object.version);
         match entry.span {

@@ -781,6 +781,26 @@ def test_partitions_are_columns_and_labels(tmp_path: Path) -> None:
         foreread.index(tmp_path, columns=["week"])
 
 
+# semantics: FORMAT-2
+def test_named_partition_precedes_columns_of_other_names(tmp_path: Path) -> None:
+    for kind in (3, 4):
+        (tmp_path / "all" / f"kind={kind}").mkdir(parents=True)
+        frame = pd.DataFrame({"data": [b"a", b"b"], "label": [100, 101]})
+        frame.to_parquet(tmp_path / "all" / f"kind={kind}" / "a.parquet")
+    for options, labels in (({"label": "kind"}, [3, 3, 4, 4]), ({"columns": ["kind"]}, [100, 101, 100, 101])):
+        with foreread.Loader(foreread.index(tmp_path / "all", **options), batch_size=4, epochs=1) as loader:
+            (batch,) = loader
+            assert sorted((sample.id, sample.label) for sample in batch) == list(enumerate(labels))
+    # Where some shards are in no partition, all have the column in the file.
+    (tmp_path / "some" / "day=3").mkdir(parents=True)
+    for name, days in (("day=3/a", [1, 2]), ("b", [5, 6])):
+        pd.DataFrame({"data": [b"a", b"b"], "day": days}).to_parquet(tmp_path / "some" / f"{name}.parquet")
+    for options in ({"columns": ["day"]}, {"label": "day"}):
+        with foreread.Loader(foreread.index(tmp_path / "some", **options), batch_size=4, epochs=1) as loader:
+            (batch,) = loader
+            assert sorted(sample.label if "label" in options else sample["day"] for sample in batch) == [1, 2, 5, 6]
+
+
 def test_frame_of_polars_is_a_table(directory: Path) -> None:
     import polars
 

@@ -397,14 +397,15 @@ fn nodes_fill_their_memory_each_with_a_part() {
     run(&mut cluster.control(&["set", "quota@s3://train=none"])).ok();
     let has_quota = |node: &str| cluster.agent_status(node)["policy"].to_string().contains("cap@");
     until("the quota is gone", || !has_quota("n1") && !has_quota("n2"));
-    // On a busy machine, an agent may be silent for a moment.
-    until("both fill their memory", || {
-        run(&mut cluster.control(&["warm", "s3://train"])).ok().contains("2 nodes fill")
+    // On a busy machine, an agent may be silent for a moment. The other one then reads its half, too.
+    until("each has its half", || {
+        run(&mut cluster.control(&["warm", "s3://train"])).ok();
+        held("n1") >= 500 && held("n2") >= 500
     });
-    until("each has its half", || held("n1") == 500 && held("n2") == 500);
+    let copies = held("n1") + held("n2") - 1000;
     // Before the quota was known, each may have read its half.
-    assert!(cluster.store.requests().get < 2000, "{:?}", cluster.store.requests());
-    until("the cluster has all", || number(&cluster.status(), "/datasets/0/held_samples") == 1000);
+    assert!(cluster.store.requests().get < 2000 + copies, "{:?}", cluster.store.requests());
+    until("the cluster has all", || number(&cluster.status(), "/datasets/0/held_samples") >= 1000);
 }
 
 /// An agent that never reaches its control process.

@@ -20,7 +20,6 @@ use super::rows::{FormatColumns, IndexedShard, SampleRows};
 use super::shard_error::ShardError;
 use super::source::ShardSource;
 use super::{recordio, samples, scan, tar, tfrecord, zip};
-use crate::partitions::has_column;
 use crate::values::LABEL;
 use crate::{DatasetError, DatasetErrorKind, Format, FormatOptions};
 
@@ -160,7 +159,6 @@ impl<'a> Parsers<'a> {
         if let Some(label) = &self.options.label
             && found.columns.iter().all(|column| column.name != LABEL)
             && !found.is_empty()
-            && !has_column(&object.path, label)
         {
             let (found, option) = (&found.summary, setting("label"));
             let why = format!("{label:?} cannot be read as labels ({found}); leave out {option}");
@@ -171,11 +169,7 @@ impl<'a> Parsers<'a> {
 
     async fn parse(&self, object: &Object) -> Result<FoundSamples, ShardError> {
         let source = &ShardSource { store: self.store, object };
-        let (FormatOptions { fields, mut label, mut columns, key, whole, .. }, _) =
-            self.options.within(self.format);
-        // Columns of partitions are not in the file.
-        label.take_if(|label| has_column(&object.path, label));
-        columns.retain(|column| !has_column(&object.path, column));
+        let (FormatOptions { fields, label, columns, key, whole, .. }, _) = self.options.within(self.format);
         let mut fields = fields.into_iter();
         let field = fields.next();
         Ok(match self.format {

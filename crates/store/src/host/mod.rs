@@ -312,6 +312,36 @@ impl NodeStore {
         per_position: NonZeroU32,
         order: impl IntoIterator<Item = SampleId>,
     ) -> Result<(), PlanError> {
+        self.announce_all(job, first, per_position, [(dataset, order)])
+    }
+
+    /// [`announce`](Self::announce) for an epoch over several datasets. Each order has holes for the
+    /// samples of the others. Requests that wait for the first order wait for all of them.
+    ///
+    /// # Errors
+    /// Those of `announce`.
+    pub fn announce_all(
+        &self,
+        job: StoreJob,
+        first: Tick,
+        per_position: NonZeroU32,
+        orders: impl IntoIterator<Item = (DatasetId, impl IntoIterator<Item = SampleId>)>,
+    ) -> Result<(), PlanError> {
+        for (dataset, order) in orders {
+            self.add_order(job, dataset, first, per_position, order)?;
+        }
+        self.0.begin_waiting(job);
+        Ok(())
+    }
+
+    fn add_order(
+        &self,
+        job: StoreJob,
+        dataset: DatasetId,
+        first: Tick,
+        per_position: NonZeroU32,
+        order: impl IntoIterator<Item = SampleId>,
+    ) -> Result<(), PlanError> {
         let samples = self.0.lock().cache.samples(dataset)?;
         let mut hash = 0_u64;
         let hashed = order.into_iter().inspect(|sample| {
@@ -319,7 +349,7 @@ impl NodeStore {
         });
         let uses = NextUseCache::order(dataset, samples, per_position, hashed)?;
         let key = (dataset, first, uses.positions(), hash);
-        self.0.announce(job, key, uses)
+        self.0.add_order(job, key, uses)
     }
 
     /// Forgets the announced orders of a job, which will announce others.
@@ -492,7 +522,7 @@ impl StoreInner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn announce(self: &Arc<Self>, job: StoreJob, key: OrderKey, uses: EpochUses) -> Result<(), PlanError> {
+    fn add_order(&self, job: StoreJob, key: OrderKey, uses: EpochUses) -> Result<(), PlanError> {
         let mut state = self.lock();
         let StoreState { jobs, cache, convoys, .. } = &mut *state;
         let Some(member) = jobs.get_mut(&job) else { return Ok(()) };
@@ -507,8 +537,6 @@ impl StoreInner {
             convoys.insert(key, member.convoy);
         }
         state.join_convoy(job);
-        drop(state);
-        self.begin_waiting(job);
         Ok(())
     }
 

@@ -4,10 +4,10 @@
 //! Each dataset has tables of its own in the store. A sample that an earlier dataset has, too, is
 //! requested under its number there. So it is read once and kept once, whichever job uses it. The
 //! jobs know nothing of it: keys and orders are translated here. The price: 8 bytes of memory per
-//! sample of the later dataset, and about a microsecond and 100 bytes per sample of both while it is
-//! opened. So datasets of one location with more than four million samples together do not share.
-//! The status counts a shared sample for the earlier dataset. Agents of a cluster do not share,
-//! because each of them may know the datasets in another order.
+//! sample of the later dataset, and about a microsecond and 100 bytes per sample of both while it
+//! is opened. So datasets of one location with more than four million samples together do not
+//! share. The status counts a shared sample for the earlier dataset. Agents of a cluster do not
+//! share, because each of them may know the datasets in another order.
 
 use std::collections::{BTreeSet, HashMap};
 

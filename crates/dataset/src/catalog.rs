@@ -29,8 +29,8 @@ use crate::select::{ChosenSamples, number_text, parse_numbers, rewritten};
 use crate::servers;
 use crate::values::ArrayTypes;
 use crate::{
-    DatasetError, DatasetErrorKind, Format, SampleChecksum, catalog_file, changes, file_lists, recognise,
-    replace_file, shared_file,
+    DatasetError, DatasetErrorKind, Format, SampleChecksum, changes, file_lists, recognise, replace_file,
+    shared_file,
 };
 
 /// The position of one sample's bytes, as a read request to an origin needs it.
@@ -171,7 +171,7 @@ impl Catalog {
 
     /// The catalog in a file that was [written](crate::encode) with a blank checksum.
     pub(crate) fn of_written(file: File, name: String) -> Result<Self, DatasetError> {
-        let made = catalog_file::seal(file).and_then(|image| Self::of(image, name.clone()));
+        let made = CatalogFile::sealed(file).and_then(|image| Self::of(image, name.clone()));
         made.map_err(|fault| named_fault(&name, fault))
     }
 

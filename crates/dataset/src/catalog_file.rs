@@ -21,22 +21,22 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::{Deref, Range};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-use arrow_ipc::{Block, Footer, MetadataVersion, root_as_footer};
+use arrow_ipc::Footer;
 use bytes::Bytes;
 use foreread_tier::StoredPart;
 use foreread_types::{SampleId, Sizes};
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::DatasetErrorKind;
 use crate::batch_layout::{ColumnSet, batch, dictionary, place};
+use crate::catalog_checksum::{self, ChecksumPass, checksum_digits, footer, tail_start, written_to};
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
+use crate::made;
 use crate::runs::RunEnds;
 use crate::sparse::is_sparse;
 use crate::value_columns::StoredValue;
-use crate::{catalog_version, made};
 
 /// The magic bytes at the beginning and the end of an Arrow IPC file.
 pub(crate) const MAGIC: &[u8; 6] = b"ARROW1";
@@ -72,9 +72,6 @@ pub(crate) const CHECKSUM_KEY: &str = "foreread.checksum";
 pub(crate) const CHECKSUM_PREFIX: &str = "xxh3:";
 /// Replaces the checksum's digits while it is computed.
 pub(crate) const CHECKSUM_BLANK: [u8; 32] = [b'0'; 32];
-
-/// The number of bytes between blocks that are read at once.
-const CHUNK: u64 = 256 << 10;
 
 /// The reason why a file is not a usable catalog, without the file's name.
 #[derive(Debug, PartialEq, Eq)]
@@ -173,34 +170,21 @@ impl CatalogFile {
         Self::of(CatalogBytes::File(file, length))
     }
 
+    /// Completes a file that was written with a blank checksum, and reads it.
+    pub(crate) fn sealed(file: File) -> Result<Self, CatalogFault> {
+        Self::of(catalog_checksum::seal(file)?)
+    }
+
     /// Writes all bytes. The inner result is a fault of this catalog: they are checked once more if
     /// they are read from a file.
     pub(crate) fn write_to(&self, out: &mut impl Write) -> io::Result<Result<(), CatalogFault>> {
-        if let CatalogBytes::Memory(bytes) = &self.source {
-            return out.write_all(bytes).map(Ok);
-        }
-        let DecodedCatalog { digits, checksum, .. } = &*self.parts;
-        let (mut hash, mut room) = (Xxh3::new(), Vec::new());
-        // The digits are a piece of their own, which counts as blank.
-        let ends = [digits.start, digits.end, self.length()];
-        let mut at = 0;
-        for (end, is_blank) in ends.into_iter().zip([false, true, false]) {
-            while at < end {
-                let next = end.min(at + CHUNK);
-                let bytes = match self.source.read(at..next, &mut room) {
-                    Ok(bytes) => bytes,
-                    Err(fault) => return Ok(Err(fault)),
-                };
-                if is_blank && bytes != checksum.as_bytes() {
-                    return Ok(Err(written_to()));
-                }
-                hash.update(if is_blank { &CHECKSUM_BLANK } else { bytes });
-                out.write_all(bytes)?;
-                at = next;
+        match &self.source {
+            CatalogBytes::Memory(bytes) => out.write_all(bytes).map(Ok),
+            CatalogBytes::File(..) => {
+                let DecodedCatalog { digits, checksum, .. } = &*self.parts;
+                catalog_checksum::copy(&self.source, (digits, checksum), out)
             }
         }
-        let is_same = format!("{:032x}", hash.digest128()) == *checksum;
-        Ok(if is_same { Ok(()) } else { Err(written_to()) })
     }
 
     /// Reads a catalog from the bytes of a file.
@@ -246,7 +230,9 @@ impl CatalogFile {
         };
         let DecodedCatalog { digits, checksum, .. } = &*self.parts;
         let digits = digits.start as usize..digits.end as usize;
-        if bytes[digits.clone()] != *checksum.as_bytes() || self::checksum(&bytes, &digits) != *checksum {
+        if bytes[digits.clone()] != *checksum.as_bytes()
+            || catalog_checksum::checksum(&bytes, &digits) != *checksum
+        {
             return Err(written_to());
         }
         Ok(bytes.into())
@@ -438,14 +424,10 @@ impl DecodedCatalog {
         let start = tail_start(source, &mut room)?;
         let tail = source.read(start..length, &mut tail)?;
         let digits = checksum_digits(tail)?;
-        let mut pass = ChecksumPass { source, hash: Xxh3::new(), at: 0, room };
+        let mut pass = ChecksumPass::new(source, room);
         let parts = Self::decode(&footer(tail)?, &mut pass, start);
         pass.skip_to(start)?;
-        let mut hash = pass.hash;
-        hash.update(&tail[..digits.start]);
-        hash.update(&CHECKSUM_BLANK);
-        hash.update(&tail[digits.end..]);
-        let checksum = format!("{:032x}", hash.digest128());
+        let checksum = pass.finish(tail, &digits);
         // The checksum is checked first, because other faults are its consequence.
         if tail[digits.clone()] != *checksum.as_bytes() {
             return Err(corrupt("its checksum does not match: the file was damaged or edited"));
@@ -513,120 +495,4 @@ impl DecodedCatalog {
             checksum: String::new(),
         })
     }
-}
-
-/// Completes a file that was written with a blank checksum, and reads it.
-pub(crate) fn seal(file: File) -> Result<CatalogFile, CatalogFault> {
-    let failed = |error: io::Error| CatalogFault::io(&error);
-    let length = file.metadata().map_err(failed)?.len();
-    let source = CatalogBytes::File(file, length);
-    let mut room = Vec::new();
-    let start = tail_start(&source, &mut room)?;
-    let digits = checksum_digits(source.read(start..length, &mut room)?)?;
-    let mut pass = ChecksumPass { source: &source, hash: Xxh3::new(), at: 0, room };
-    pass.skip_to(length)?;
-    let checksum = format!("{:032x}", pass.hash.digest128());
-    if let CatalogBytes::File(file, _) = &source {
-        file.write_all_at(checksum.as_bytes(), start + digits.start as u64).map_err(failed)?;
-    }
-    CatalogFile::of(source)
-}
-
-fn written_to() -> CatalogFault {
-    CatalogFault { kind: DatasetErrorKind::Changed, why: "the file was written to".to_owned() }
-}
-
-/// One pass through a catalog, which also computes the checksum.
-struct ChecksumPass<'a> {
-    source: &'a CatalogBytes,
-    hash: Xxh3,
-    at: u64,
-    room: Vec<u8>,
-}
-
-impl ChecksumPass<'_> {
-    /// The bytes of a block, which must begin after the previous one. So all blocks together are no
-    /// longer than the file.
-    fn block(&mut self, block: &Block, end: u64) -> Result<&[u8], CatalogFault> {
-        let place = place(block)?;
-        if place.start < self.at || place.end > end {
-            return Err(corrupt("its batches overlap or lie outside the file"));
-        }
-        self.skip_to(place.start)?;
-        let bytes = self.source.read(place.clone(), &mut self.room)?;
-        self.hash.update(bytes);
-        self.at = place.end;
-        Ok(bytes)
-    }
-
-    fn skip_to(&mut self, place: u64) -> Result<(), CatalogFault> {
-        while self.at < place {
-            let next = place.min(self.at + CHUNK);
-            self.hash.update(self.source.read(self.at..next, &mut self.room)?);
-            self.at = next;
-        }
-        Ok(())
-    }
-}
-
-/// The length of the footer's length field and the magic at the end.
-const FOOTER_END: u64 = 4 + MAGIC.len() as u64;
-
-/// The position where the footer begins.
-fn tail_start(source: &CatalogBytes, room: &mut Vec<u8>) -> Result<u64, CatalogFault> {
-    let cut = || corrupt("it ends early");
-    let end = source.length().checked_sub(FOOTER_END).ok_or_else(cut)?;
-    let (length, magic) =
-        source.read(end..end + FOOTER_END, room)?.split_first_chunk::<4>().ok_or_else(cut)?;
-    if magic != MAGIC {
-        return Err(cut());
-    }
-    let length = u64::try_from(i32::from_le_bytes(*length)).ok().and_then(|length| end.checked_sub(length));
-    length.ok_or_else(|| corrupt("its footer is damaged"))
-}
-
-/// The footer, at the end of a file or of a part of it.
-fn footer(bytes: &[u8]) -> Result<Footer<'_>, CatalogFault> {
-    let cut = || corrupt("it ends early");
-    let (rest, magic) = bytes.split_last_chunk::<6>().ok_or_else(cut)?;
-    let (rest, length) = rest.split_last_chunk::<4>().ok_or_else(cut)?;
-    if magic != MAGIC {
-        return Err(cut());
-    }
-    let length =
-        usize::try_from(i32::from_le_bytes(*length)).map_err(|_| corrupt("its footer is damaged"))?;
-    let start = rest.len().checked_sub(length).ok_or_else(|| corrupt("its footer is damaged"))?;
-    let footer = root_as_footer(&rest[start..]).map_err(|_| corrupt("its footer is damaged"))?;
-    if footer.version() != MetadataVersion::V5 {
-        return Err(foreign("it is an Arrow file of another version"));
-    }
-    Ok(footer)
-}
-
-/// The position of the checksum's digits in a file, or in a part at its end. Files of other
-/// programs and versions are detected first, because a newer version may compute its checksum
-/// differently.
-pub(crate) fn checksum_digits(bytes: &[u8]) -> Result<Range<usize>, CatalogFault> {
-    let footer = footer(bytes)?;
-    let schema = footer.schema().and_then(|schema| schema.custom_metadata());
-    let version = schema.into_iter().flatten().find(|pair| pair.key() == Some(VERSION_KEY));
-    catalog_version::check(version.and_then(|pair| pair.value()))?;
-    let mut pairs = footer.custom_metadata().into_iter().flatten();
-    let value = pairs.find(|pair| pair.key() == Some(CHECKSUM_KEY)).and_then(|pair| pair.value());
-    let digits =
-        value.and_then(|value| value.strip_prefix(CHECKSUM_PREFIX)).filter(|digits| digits.len() == 32);
-    let digits = digits.ok_or_else(|| corrupt("its checksum is missing"))?;
-    // They are borrowed from the footer and so from `bytes`. Their position is their distance from
-    // its beginning.
-    let start = digits.as_ptr().addr() - bytes.as_ptr().addr();
-    Ok(start..start + 32)
-}
-
-/// The checksum's 32 digits over bytes in memory.
-pub(crate) fn checksum(bytes: &[u8], digits: &Range<usize>) -> String {
-    let mut hash = Xxh3::new();
-    hash.update(&bytes[..digits.start]);
-    hash.update(&CHECKSUM_BLANK);
-    hash.update(&bytes[digits.end..]);
-    format!("{:032x}", hash.digest128())
 }

@@ -79,8 +79,8 @@ pub(crate) fn check(base_url: &str, choices: &FormatOptions, format: Format) -> 
     Err(DatasetError::new(DatasetErrorKind::Invalid, message))
 }
 
-/// Whether the format of a dataset with this object is in question: its name may be that of a shard,
-/// or shows nothing and its first bytes are to be looked at.
+/// Whether the format of a dataset with this object is in question: its name may be that of a
+/// shard, or shows nothing and its first bytes are to be looked at.
 pub(crate) fn may_be_packed(object: &Object) -> bool {
     let path = &*object.path;
     let is_suspicious = object.size >= LARGE_UNKNOWN || format::may_be_a_shard(path);

@@ -19,9 +19,10 @@ use foreread_tier::{Object, Version};
 use foreread_types::Fingerprint;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::catalog_checksum::{checksum, checksum_digits};
 use crate::catalog_file::{
     BASE_URL_KEY, CHECKSUM_BLANK, CHECKSUM_KEY, CHECKSUM_PREFIX, CatalogFault, FINGERPRINT_KEY, FORMAT_KEY,
-    LISTING_KEY, NAME_KEY, ORDERED_KEY, REQUEST_KEY, VERSION_KEY, checksum, checksum_digits,
+    LISTING_KEY, NAME_KEY, ORDERED_KEY, REQUEST_KEY, VERSION_KEY,
 };
 use crate::catalog_version::{VERSION, VERSION_ORDERED, VERSION_TABLE};
 use crate::changes::FileChanges;

@@ -77,8 +77,8 @@ pub struct IndexOptions {
     /// ([`Catalog::request`]). The catalog keeps the text.
     #[serde(skip)]
     pub request: Option<String>,
-    /// The most objects of a listing in memory, by default two million. More are sorted in a file of
-    /// the directory of [`partial`](Self::partial), or of that for temporary files, which takes
+    /// The most objects of a listing in memory, by default two million. More are sorted in a file
+    /// of the directory of [`partial`](Self::partial), or of that for temporary files, which takes
     /// about 200 bytes per object meanwhile. The catalog is the same.
     #[serde(skip)]
     pub objects_in_memory: Option<usize>,

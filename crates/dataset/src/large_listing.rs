@@ -1,10 +1,10 @@
 //! The catalog of more files than are kept in memory.
 //!
-//! Their listing is in sorted runs. One pass over them finds what a catalog says of all samples
-//! (fingerprint, labels, columns), and another one writes the rows to a file without a name, which
-//! the catalog reads. So an index takes memory for one run, for the classes and for the numbers
-//! that every opened catalog has in memory. The result is the same as that of a short listing. The
-//! price: the runs are merged two or three times, and servers of Lustre are not in the catalog.
+//! Their listing is in sorted runs. One pass over them finds the fingerprint, the labels and the
+//! columns. Another one writes the rows to a file without a name. The catalog reads that file. So
+//! an index takes memory for one run, for the classes and for the numbers that every opened catalog
+//! has in memory. The result is the same as that of a short listing. The price: the runs are merged
+//! two or three times, and servers of Lustre are not in the catalog.
 
 use std::io::{self, BufWriter};
 use std::iter::Peekable;
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        // semantics: SAMPLE-32
+        // semantics: SAMPLE-34
         fn catalog_is_that_of_a_listing_in_memory(
             paths in prop::collection::vec("([a-c]{1,2}/){0,2}[a-c]{1,2}(\\.jpg|_\\$folder\\$)?", 1..80),
             sizes in prop::collection::vec(prop_oneof![Just(0), 1..9_u64, Just(9 << 20)], 80),
@@ -273,8 +273,8 @@ mod tests {
             let objects: Vec<Object> = paths.iter().zip(sizes).zip(versions)
                 .map(|((path, size), version)| Object { path: path.as_str().into(), size, version })
                 .collect();
-            let (usual, large) = (indexed(&objects, &options, None), indexed(&objects, &options, Some(in_memory)));
-            let (usual, large) = match (usual, large) {
+            let usual = indexed(&objects, &options, None);
+            let (usual, large) = match (usual, indexed(&objects, &options, Some(in_memory))) {
                 (Ok(usual), Ok(large)) => (usual, large),
                 (usual, large) => {
                     let (usual, large) = (usual.map(|_| ()), large.map(|_| ()));

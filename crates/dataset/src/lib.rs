@@ -31,6 +31,7 @@ mod batch_layout;
 mod braces;
 mod build_catalog;
 mod catalog;
+mod catalog_checksum;
 mod catalog_file;
 mod catalog_identity;
 mod catalog_values;

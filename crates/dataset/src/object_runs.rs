@@ -291,13 +291,15 @@ mod tests {
 
     proptest! {
         #[test]
-        // semantics: SAMPLE-32
+        // semantics: SAMPLE-34
         fn merged_runs_are_the_sorted_objects(
-            objects in prop::collection::vec(("[a-c]{1,2}(/[a-c-]{1,2}){0,2}", any::<u64>(), versions()), 0..60),
+            paths in prop::collection::vec("[a-c]{1,2}(/[a-c-]{1,2}){0,2}", 0..60),
+            others in prop::collection::vec((any::<u64>(), versions()), 60),
             run in 1_usize..20,
         ) {
-            let object = |(path, size, version): (String, u64, Option<Version>)| Object { path: path.into(), size, version };
-            let objects: Vec<Object> = objects.into_iter().map(object).collect();
+            let objects: Vec<Object> = paths.iter().zip(others)
+                .map(|(path, (size, version))| Object { path: path.as_str().into(), size, version })
+                .collect();
             let mut runs = ObjectRuns::new(&std::env::temp_dir()).unwrap();
             for some in objects.chunks(run) {
                 runs.add(&mut some.to_vec()).unwrap();

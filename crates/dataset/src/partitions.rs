@@ -35,8 +35,8 @@ fn are_partitions(name: &str, shards: &[Object]) -> bool {
     shards.iter().all(|shard| value(&shard.path, &[name]).is_some())
 }
 
-/// Adds the values of partitions to the samples of shards: labels, and the requested columns. `rest`
-/// are the columns that were [looked for in the files](in_files).
+/// Adds the values of partitions to the samples of shards: labels, and the requested columns.
+/// `rest` are the columns that were [looked for in the files](in_files).
 pub(crate) fn add_values(
     base_url: &str,
     options: &IndexOptions,

@@ -14,8 +14,8 @@ use crate::listing::Listing;
 use crate::{Catalog, DatasetError};
 
 impl Catalog {
-    /// Whether several samples may be one file: a listing has each file once, and a table may repeat
-    /// it.
+    /// Whether several samples may be one file: a listing has each file once, and a table may
+    /// repeat it.
     pub fn may_repeat_files(&self) -> bool {
         self.image().is_ordered()
     }

@@ -8,7 +8,8 @@ use foreread_types::SampleId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use crate::catalog_file::{CatalogFile, checksum, checksum_digits};
+use crate::catalog_checksum::{checksum, checksum_digits};
+use crate::catalog_file::CatalogFile;
 use crate::packed::{FormatColumns, IndexedShard, SampleRows};
 use crate::servers::Layouts;
 use crate::{Catalog, CatalogEntry, DatasetErrorKind, Format, SampleChecksum, SampleField};

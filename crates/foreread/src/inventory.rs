@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    // semantics: SAMPLE-32
+    // semantics: SAMPLE-34
     fn inventory_that_is_not_kept_in_memory_is_the_same_catalog() {
         let directory = tempfile::tempdir().unwrap();
         let data = directory.path().join("data");

@@ -397,7 +397,8 @@ fn nodes_fill_their_memory_each_with_a_part() {
     run(&mut cluster.control(&["set", "quota@s3://train=none"])).ok();
     let has_quota = |node: &str| cluster.agent_status(node)["policy"].to_string().contains("cap@");
     until("the quota is gone", || !has_quota("n1") && !has_quota("n2"));
-    // On a busy machine, an agent may be silent for a moment. The other one then reads its half, too.
+    // On a busy machine, an agent may be silent for a moment. The other one then reads its half,
+    // too.
     until("each has its half", || {
         run(&mut cluster.control(&["warm", "s3://train"])).ok();
         held("n1") >= 500 && held("n2") >= 500

@@ -315,8 +315,7 @@ impl NodeStore {
         self.announce_all(job, first, per_position, [(dataset, order)])
     }
 
-    /// [`announce`](Self::announce) for an epoch over several datasets. Each order has holes for the
-    /// samples of the others. Requests that wait for the first order wait for all of them.
+    /// [`announce`](Self::announce) for several datasets, with holes for the samples of the others.
     ///
     /// # Errors
     /// Those of `announce`.

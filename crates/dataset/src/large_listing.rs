@@ -302,8 +302,8 @@ mod tests {
     #[test]
     fn directory_without_room_is_named() {
         let object = |number: u64| Object { path: format!("{number}").into(), size: 1, version: None };
-        let mut options = IndexOptions::default();
-        options.partial = Some("/nowhere/at/all/catalog.partial".into());
+        let partial = Some("/nowhere/at/all/catalog.partial".into());
+        let options = IndexOptions { partial, ..IndexOptions::default() };
         let objects: Vec<Object> = (0..9).map(object).collect();
         let error = indexed(&objects, &options, Some(4)).unwrap_err();
         assert!(error.contains("/nowhere/at/all: ") && error.contains("TMPDIR"), "{error}");

@@ -50,7 +50,7 @@ impl ObjectRuns {
     /// # Errors
     /// If the file cannot be written, for example because the disk is full.
     pub(crate) fn add(&mut self, objects: &mut Vec<Object>) -> io::Result<()> {
-        objects.sort_unstable_by(|a, b| by_name(a, b));
+        objects.sort_unstable_by(by_name);
         let start = self.runs.last().map_or(0, |run| run.end);
         let mut out = BufWriter::with_capacity(BUFFER, &self.file);
         let (mut record, mut length) = (Vec::new(), 0);

@@ -117,13 +117,11 @@ impl KnownDataset {
 
     /// Whether equal digests mean equal samples.
     fn is_of_location(&self, other: &Self) -> bool {
-        let place = |dataset: &Self| {
-            let (catalog, place) = (dataset.hosted.catalog(), dataset.hosted.place());
-            (catalog.place_name().map(str::to_owned), place.to_owned())
-        };
+        let (one, two) = (&self.hosted, &other.hosted);
         self.key.url == other.key.url
             && self.key.settings == other.key.settings
-            && place(self) == place(other)
+            && one.place() == two.place()
+            && one.catalog().place_name() == two.catalog().place_name()
     }
 
     /// The memory that all of its samples take, at most.

@@ -9,9 +9,6 @@ use crate::object_runs::ObjectRuns;
 use crate::selection::is_catalogs;
 use crate::{DatasetError, DatasetErrorKind, Format, Grouping, IndexOptions, IndexProgress, choose_format};
 
-/// The most objects of a listing in memory, some 200 bytes each.
-const MOST_IN_MEMORY: usize = 2_000_000;
-
 /// The objects that a listing has found.
 #[derive(Debug, Default)]
 pub(crate) struct FoundObjects {
@@ -53,7 +50,7 @@ impl FoundObjects {
         let next_to = next_to.map(|path| if path.as_os_str().is_empty() { Path::new(".") } else { path });
         let disk = ListingDisk {
             directory: next_to.map_or_else(std::env::temp_dir, Path::to_owned),
-            most: options.objects_in_memory.unwrap_or(MOST_IN_MEMORY).max(1),
+            most: options.most_in_memory(),
             runs: None,
             markers: None,
             may_be_packed: false,

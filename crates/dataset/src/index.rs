@@ -77,9 +77,9 @@ pub struct IndexOptions {
     /// ([`Catalog::request`]). The catalog keeps the text.
     #[serde(skip)]
     pub request: Option<String>,
-    /// The most objects of a listing in memory, by default two million. More are sorted in a file
-    /// of the directory of [`partial`](Self::partial), or of that for temporary files, which takes
-    /// about 200 bytes per object meanwhile. The catalog is the same.
+    /// The most objects of a listing in memory, some 200 bytes each, by default two million. More
+    /// are sorted in a file of the directory of [`partial`](Self::partial), or of that for
+    /// temporary files, which takes about 200 bytes per object meanwhile. The catalog is the same.
     #[serde(skip)]
     pub objects_in_memory: Option<usize>,
     /// Whether rows of a [table](Catalog::of_table) whose file does not exist are left out, and
@@ -114,6 +114,11 @@ impl IndexOptions {
     pub fn with_classes(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.classes = Some(names.into_iter().map(Into::into).collect());
         self
+    }
+
+    /// [`objects_in_memory`](Self::objects_in_memory), or its default.
+    pub fn most_in_memory(&self) -> usize {
+        self.objects_in_memory.unwrap_or(2_000_000).max(1)
     }
 
     /// Whether only a part of the objects is wanted.

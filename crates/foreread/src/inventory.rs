@@ -30,9 +30,6 @@ use crate::runtime::ended;
 use crate::storage::StorageOptions;
 use crate::tables::{self, kind};
 
-/// The most objects that an origin keeps in memory.
-const MOST_IN_MEMORY: usize = 2_000_000;
-
 /// An origin whose objects are known.
 #[derive(Debug)]
 pub(crate) struct InventoryOrigin {
@@ -205,7 +202,7 @@ impl InventoryFiles {
 pub(crate) async fn with_inventory(
     origin: Arc<dyn OriginTier>,
     url: &str,
-    (place, most): (&str, Option<usize>),
+    (place, most): (&str, usize),
     storage: &StorageOptions,
     registry: &Registry,
     context: &OpenContext,
@@ -251,7 +248,7 @@ pub(crate) async fn with_inventory(
         runtime: context.runtime.clone(),
         is_reported: AtomicBool::new(false),
     });
-    let objects = known_objects(&files, url, most.unwrap_or(MOST_IN_MEMORY)).await?;
+    let objects = known_objects(&files, url, most).await?;
     // It has an order of its own, and an unfinished listing of it is not worth a file.
     let profile = origin.profile().clone().with_listing_in_order(false);
     Ok(Arc::new(InventoryOrigin { inner: origin, profile, objects }))

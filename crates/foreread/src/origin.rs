@@ -377,7 +377,7 @@ pub(crate) async fn index(
     let origin = match inventory {
         Some(place) => {
             let storage = &targets.storage;
-            let inventory = (place, options.objects_in_memory);
+            let inventory = (place, options.most_in_memory());
             with_inventory(origin, &url, inventory, storage, registry, context, shared).await?
         }
         None => origin,

@@ -327,28 +327,17 @@ impl NodeStore {
         orders: impl IntoIterator<Item = (DatasetId, impl IntoIterator<Item = SampleId>)>,
     ) -> Result<(), PlanError> {
         for (dataset, order) in orders {
-            self.add_order(job, dataset, first, per_position, order)?;
+            let samples = self.0.lock().cache.samples(dataset)?;
+            let mut hash = 0_u64;
+            let hashed = order.into_iter().inspect(|sample| {
+                hash = (hash.rotate_left(5) ^ sample.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            });
+            let uses = NextUseCache::order(dataset, samples, per_position, hashed)?;
+            let key = (dataset, first, uses.positions(), hash);
+            self.0.add_order(job, key, uses)?;
         }
         self.0.begin_waiting(job);
         Ok(())
-    }
-
-    fn add_order(
-        &self,
-        job: StoreJob,
-        dataset: DatasetId,
-        first: Tick,
-        per_position: NonZeroU32,
-        order: impl IntoIterator<Item = SampleId>,
-    ) -> Result<(), PlanError> {
-        let samples = self.0.lock().cache.samples(dataset)?;
-        let mut hash = 0_u64;
-        let hashed = order.into_iter().inspect(|sample| {
-            hash = (hash.rotate_left(5) ^ sample.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        });
-        let uses = NextUseCache::order(dataset, samples, per_position, hashed)?;
-        let key = (dataset, first, uses.positions(), hash);
-        self.0.add_order(job, key, uses)
     }
 
     /// Forgets the announced orders of a job, which will announce others.

@@ -35,6 +35,7 @@ use crate::catalog_checksum::{self, ChecksumPass, checksum_digits, footer, tail_
 use crate::columns::{BatchColumns, BatchDecoder, CatalogBytes, Dictionaries};
 use crate::made;
 use crate::runs::RunEnds;
+use crate::shared_numbers::{self, PackedColumns};
 use crate::sparse::is_sparse;
 use crate::value_columns::StoredValue;
 
@@ -193,8 +194,10 @@ impl CatalogFile {
     }
 
     fn of(source: CatalogBytes) -> Result<Self, CatalogFault> {
-        let parts = Arc::new(DecodedCatalog::of(&source)?);
-        Ok(Self { source, parts })
+        let mut parts = DecodedCatalog::of(&source)?;
+        let checksum = parts.checksum.clone();
+        shared_numbers::share(&checksum, &mut parts);
+        Ok(Self { source, parts: Arc::new(parts) })
     }
 
     /// The same, with texts from another file of the same bytes. `None` if it has another length.
@@ -494,5 +497,14 @@ impl DecodedCatalog {
             digits: 0..0,
             checksum: String::new(),
         })
+    }
+}
+
+impl PackedColumns for DecodedCatalog {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        self.batches.iter_mut().for_each(|batch| batch.each_column(visit));
+        for sizes in [Some(&mut self.sizes), self.stored.as_mut()].into_iter().flatten() {
+            sizes.table_mut().into_iter().for_each(&mut *visit);
+        }
     }
 }

@@ -23,6 +23,7 @@ use crate::DatasetErrorKind;
 use crate::batch_layout::{BatchLayout, FieldsColumn, NumberColumn, TextColumn, is_present, validity};
 use crate::catalog_file::{CatalogFault, corrupt};
 use crate::made::{MadeBatch, MadeColumns};
+use crate::shared_numbers::PackedColumns;
 use crate::value_columns::ValueRows;
 
 /// The number of rows whose texts share a checksum and are read together.
@@ -90,7 +91,7 @@ fn unreadable(error: &std::io::Error) -> CatalogFault {
 pub(crate) struct PackedIntegers {
     least: u64,
     width: usize,
-    bytes: Box<[u8]>,
+    bytes: Bytes,
 }
 
 impl PackedIntegers {
@@ -116,14 +117,14 @@ impl PackedIntegers {
 /// Numbers, some of which may be absent.
 #[derive(Debug)]
 pub(crate) struct NullableIntegers {
-    validity: Option<Box<[u8]>>,
+    validity: Option<Bytes>,
     values: PackedIntegers,
 }
 
 impl NullableIntegers {
     /// The values, of which those whose bit in `validity` is unset are absent.
     pub(crate) fn new(validity: Option<&[u8]>, values: PackedIntegers) -> Self {
-        Self { validity: validity.map(Into::into), values }
+        Self { validity: validity.map(Bytes::copy_from_slice), values }
     }
 
     /// The value of an existing row, if it has one.
@@ -135,14 +136,14 @@ impl NullableIntegers {
 /// Texts, one per row.
 #[derive(Debug)]
 pub(crate) struct TextRows {
-    validity: Option<Box<[u8]>>,
+    validity: Option<Bytes>,
     /// A zero, then the end of each row's text.
     ends: PackedIntegers,
     rows: usize,
     /// The offset of the texts in the catalog.
     start: u64,
     /// The checksum of each group's text. Empty if the text is in memory.
-    checksums: Box<[u64]>,
+    checksums: Bytes,
 }
 
 impl TextRows {
@@ -184,13 +185,13 @@ impl TextRows {
             CatalogBytes::File(file, _) => file,
         };
         // Before the file is read, so that the two waits for memory overlap.
-        let checksum = self.checksums.get(row / ROWS_PER_CHECKSUM).copied();
+        let checksum = self.checksums.as_chunks().0.get(row / ROWS_PER_CHECKSUM);
         let first = row / ROWS_PER_CHECKSUM * ROWS_PER_CHECKSUM;
         let group = self.ends.get(first)..self.ends.get(self.rows.min(first + ROWS_PER_CHECKSUM));
         let own = (start - group.start) as usize..(end - group.start) as usize;
         with_room((group.end - group.start) as usize, |room| {
             file.read_exact_at(room, self.start + group.start).map_err(|error| unreadable(&error))?;
-            if checksum != Some(xxh3_64(room)) {
+            if checksum != Some(&xxh3_64(room).to_le_bytes()) {
                 let why = "the file was written to".to_owned();
                 return Err(CatalogFault { kind: DatasetErrorKind::Changed, why });
             }
@@ -314,6 +315,48 @@ pub(crate) struct BatchColumns {
     pub(crate) values: Vec<ValueRows>,
 }
 
+impl PackedColumns for PackedIntegers {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        visit(&mut self.bytes);
+    }
+}
+
+impl PackedColumns for NullableIntegers {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        self.validity.iter_mut().for_each(&mut *visit);
+        self.values.each_column(visit);
+    }
+}
+
+impl PackedColumns for TextRows {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        self.validity.iter_mut().for_each(&mut *visit);
+        self.ends.each_column(visit);
+        visit(&mut self.checksums);
+    }
+}
+
+impl PackedColumns for FieldLists {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        let Self { ends, name, offset, length } = self;
+        [ends, name, offset, length].each_column(visit);
+    }
+}
+
+impl PackedColumns for BatchColumns {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        let Self { path, key, etag, files, .. } = self;
+        [path, key, etag, files].each_column(visit);
+        let Self { object, object_size, offset, stride, .. } = self;
+        [object, object_size, offset, stride].each_column(visit);
+        let Self { label, modified, changed, etag_number, crc32c, server, .. } = self;
+        [label, modified, changed, etag_number, crc32c, server].each_column(visit);
+        self.fields.each_column(visit);
+        self.made.each_column(visit);
+        self.values.iter_mut().for_each(|values| values.each_column(visit));
+    }
+}
+
 /// Reads batches, one after another.
 #[derive(Debug)]
 pub(crate) struct BatchDecoder {
@@ -431,7 +474,7 @@ impl BatchDecoder {
         }
         let nullable = |numbers: &NumberColumn, values: Vec<u64>| -> Result<NullableIntegers, CatalogFault> {
             let validity = validity(bytes, numbers.validity, rows)?;
-            Ok(NullableIntegers { validity: validity.map(Into::into), values: PackedIntegers::of(&values) })
+            Ok(NullableIntegers::new(validity, PackedIntegers::of(&values)))
         };
         // Checks an index into a table. The value of an absent one is not checked.
         let known = |numbers: &Option<NumberColumn>, table: &[Arc<str>], why: &str| {
@@ -510,13 +553,14 @@ pub(crate) fn decode_texts(
     let groups = (0..rows)
         .step_by(ROWS_PER_CHECKSUM)
         .map(|first| ends[first]..ends[rows.min(first + ROWS_PER_CHECKSUM)]);
-    let checksums = groups.map(|group| xxh3_64(&all[group.start as usize..group.end as usize]));
+    let checksum = |group: Range<u64>| xxh3_64(&all[group.start as usize..group.end as usize]).to_le_bytes();
+    let checksums: Vec<u8> = groups.flat_map(checksum).collect();
     Ok(TextRows {
-        validity: validity(bytes, text.validity, rows)?.map(Into::into),
+        validity: validity(bytes, text.validity, rows)?.map(Bytes::copy_from_slice),
         ends: PackedIntegers::of(&ends),
         rows,
         start: start + text.start() as u64,
-        checksums: checksums.collect(),
+        checksums: checksums.into(),
     })
 }
 

@@ -11,7 +11,8 @@ pub struct FormatOptions {
     /// The dataset of HDF5 files (`/images`), or the column of Parquet and Arrow files
     /// (`image.bytes`), whose rows are the samples. Of several, a sample has a row of
     /// each. `*` is the only candidate of each file, which may have another name in each. The
-    /// beginning of the keys of LMDB files whose values are samples. `data` or `record` of RecordIO
+    /// beginning of the keys of LMDB files whose values are samples. Of several, a sample has the
+    /// values whose keys have the same rest. `data` or `record` of RecordIO
     /// files: a packed image, or all of a record.
     pub fields: Vec<String>,
     /// The dataset, column or part that has the labels, or the beginning of the keys of labels in
@@ -88,7 +89,7 @@ impl FormatOptions {
         use Format::{Arrow, Hdf5, LitData, Lmdb, Mds, Parquet, RecordIo, Tokens};
         let choices: [(&str, bool, &[Format]); 14] = [
             ("field", !self.fields.is_empty(), &[Lmdb, Hdf5, Parquet, Arrow, RecordIo]),
-            ("a second field", self.fields.len() > 1, &[Hdf5, Parquet, Arrow]),
+            ("a second field", self.fields.len() > 1, &[Lmdb, Hdf5, Parquet, Arrow]),
             ("column", !self.columns.is_empty(), &[Parquet, Arrow]),
             ("label", self.label.is_some(), &[Lmdb, Hdf5, Parquet, Arrow, Mds, LitData]),
             ("key", self.key.is_some(), &[Lmdb]),
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(field.misplaced(Format::Files), Some("field"));
         let fields = FormatOptions { fields: vec!["x".into(), "y".into()], ..FormatOptions::default() };
         assert_eq!(fields.misplaced(Format::Hdf5), None);
-        assert_eq!(fields.misplaced(Format::Lmdb), Some("a second field"));
+        assert_eq!(fields.misplaced(Format::RecordIo), Some("a second field"));
         let pack = FormatOptions { pack_seed: Some(1), ..FormatOptions::default() };
         assert_eq!(pack.misplaced(Format::Tokens), None);
         assert_eq!(pack.conflict(), Some("pack_seed, pack_samples and pack_split need pack"));

@@ -248,17 +248,20 @@ async fn list_into(
     let path = partial.filter(|_| origin.profile().lists_in_order);
     let (mut holders, mut first, mut errors) = (DirectoryMarkers::default(), None, 0u64);
     let mut partial = None;
-    let kept = path.map(|path| ListingJournal::open(path, base_url, selection)).transpose()?.flatten();
-    if let Some((unfinished, before)) = kept
-        && is_of(origin, &before).await
-    {
-        found.progress.resumed = before.len() as u64;
-        before.iter().for_each(|object| holders.note(object));
-        for object in &before {
-            selection.wants(&object.path);
+    if let Some(path) = path {
+        let mut last = None;
+        let kept = ListingJournal::open(path, base_url, selection, |objects| {
+            last = objects.last().cloned().or(last.take());
+            objects.iter().for_each(|object| holders.note(object));
+            objects.into_iter().try_for_each(|object| found.add(object))
+        })?;
+        if kept.is_some() && is_of(origin, last).await {
+            found.progress.resumed = found.progress.objects;
+            partial = kept;
+        } else {
+            found.cleared();
+            holders = DirectoryMarkers::default();
         }
-        before.into_iter().try_for_each(|object| found.add(object))?;
-        partial = Some(unfinished);
     }
     let mut listing = origin.list(selection.directory(), partial.as_ref().and_then(ListingJournal::after));
     while let Some(object) = listing.next().await {
@@ -374,10 +377,10 @@ fn repeated(base_url: &str, names: &[String]) -> DatasetError {
 
 /// Whether the last object of the earlier listing is unchanged in this origin. The same URL may
 /// lead to another store.
-async fn is_of(origin: &dyn OriginTier, before: &[Object]) -> bool {
-    match before.last() {
+async fn is_of(origin: &dyn OriginTier, last: Option<Object>) -> bool {
+    match last {
         None => true,
-        Some(last) => origin.stat(&last.path).await.is_ok_and(|found| found == *last),
+        Some(last) => origin.stat(&last.path).await.is_ok_and(|found| found == last),
     }
 }
 

@@ -75,6 +75,7 @@ mod servers;
 mod shard_columns;
 mod shard_journal;
 mod shared_file;
+mod shared_numbers;
 mod sparse;
 mod split;
 mod stored;

@@ -55,19 +55,22 @@ pub(crate) struct ListingJournal {
 }
 
 impl ListingJournal {
-    /// Opens or creates the file of this listing, with its objects and the path after which the
-    /// listing resumes. Returns `None` if no file can be opened. Then the listing is not saved.
+    /// Opens or creates the file of this listing, with the path after which it resumes. Passes its
+    /// objects to `take`, in pieces. Returns `None` if no file can be opened. Then the listing is
+    /// not saved.
     ///
     /// # Errors
-    /// [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another process writes it.
+    /// Those of `take`, and [`DatasetErrorKind::InUse`](crate::DatasetErrorKind::InUse) if another
+    /// process writes it.
     pub(crate) fn open(
         path: &Path,
         base_url: &str,
         selection: &Selection<'_>,
-    ) -> Result<Option<(Self, Vec<Object>)>, DatasetError> {
+        mut take: impl FnMut(Vec<Object>) -> Result<(), DatasetError>,
+    ) -> Result<Option<Self>, DatasetError> {
         let (include, exclude) = selection.key();
         let head = ListingHead { unfinished_listing: 2, base_url: base_url.to_owned(), include, exclude };
-        let (mut last, mut found, mut pending) = (String::new(), Vec::new(), Vec::new());
+        let (mut last, mut pending, mut failure) = (String::new(), Vec::new(), None);
         let journal =
             Journal::open(path, BEGINNING, &head, MAX_AGE, |text| match serde_json::from_str(text) {
                 Ok(ListingRecord::Object(path, size, modified, tag)) => {
@@ -77,13 +80,21 @@ impl ListingJournal {
                     RecordUse::Pending
                 }
                 Ok(ListingRecord::UpTo(path)) => {
-                    found.append(&mut pending);
                     last = path;
-                    RecordUse::Counts
+                    match take(std::mem::take(&mut pending)) {
+                        Ok(()) => RecordUse::Counts,
+                        Err(error) => {
+                            failure = Some(error);
+                            RecordUse::Refused
+                        }
+                    }
                 }
                 Err(_) => RecordUse::Refused,
             })?;
-        Ok(journal.map(|journal| (Self { journal, last, since: 0 }, found)))
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(journal.map(|journal| Self { journal, last, since: 0 })),
+        }
     }
 
     /// The path after which the listing resumes.
@@ -170,7 +181,12 @@ mod tests {
     }
 
     fn open(path: &Path, options: &IndexOptions) -> (ListingJournal, Vec<Object>) {
-        ListingJournal::open(path, "s3://b", &selection(options)).unwrap().unwrap()
+        let mut found = Vec::new();
+        let journal = ListingJournal::open(path, "s3://b", &selection(options), |mut piece| {
+            found.append(&mut piece);
+            Ok(())
+        });
+        (journal.unwrap().unwrap(), found)
     }
 
     #[test]
@@ -211,9 +227,8 @@ mod tests {
         drop(partial);
         // Other files are not changed.
         std::fs::write(&path, b"precious").unwrap();
-        assert!(
-            ListingJournal::open(&path, "s3://b", &selection(&IndexOptions::default())).unwrap().is_none()
-        );
+        let none = ListingJournal::open(&path, "s3://b", &selection(&IndexOptions::default()), |_| Ok(()));
+        assert!(none.unwrap().is_none());
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     }
 

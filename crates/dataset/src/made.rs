@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow_schema::{ArrowError, DataType, Field};
+use bytes::Bytes;
 use foreread_formats::found::fits_parts;
 use foreread_formats::{MadeRow, MadeRows, MorePart, recipes};
 use foreread_tier::StoredPart;
@@ -23,6 +24,7 @@ use crate::columns::{NullableIntegers, PackedIntegers};
 use crate::encode::hash_text;
 use crate::packed::{IndexedShard, SampleRows};
 use crate::part_column::{self, PartRows};
+use crate::shared_numbers::PackedColumns;
 
 /// The names of the columns, in their order.
 pub(crate) const COLUMNS: [&str; 4] = ["stored", "decoded", "slice", "recipe"];
@@ -245,6 +247,15 @@ impl MadeColumns {
         let more = more.iter().map(|part| stored_part(recipes, (part.offset, part.length), &part.made));
         // They were checked when the catalog was opened.
         std::iter::once(first).chain(more).collect()
+    }
+}
+
+impl PackedColumns for MadeColumns {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        let Self { stored, decoded, slice, recipe, more } = self;
+        [stored, decoded, slice].each_column(visit);
+        recipe.each_column(visit);
+        more.each_column(visit);
     }
 }
 

@@ -12,12 +12,14 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray};
 use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_schema::{ArrowError, DataType, Field};
+use bytes::Bytes;
 use foreread_formats::{MadeRow, MorePart};
 
 use crate::batch_layout::TextColumn;
 use crate::catalog_file::CatalogFault;
 use crate::columns::PackedIntegers;
 use crate::encode::ROWS;
+use crate::shared_numbers::PackedColumns;
 
 /// The column's name.
 pub(crate) const COLUMN: &str = "parts";
@@ -118,7 +120,7 @@ pub(crate) fn array<'a>(
 #[derive(Debug)]
 pub(crate) struct PartRows {
     ends: PackedIntegers,
-    bytes: Box<[u8]>,
+    bytes: Bytes,
 }
 
 impl PartRows {
@@ -143,7 +145,7 @@ impl PartRows {
             }
             check(row, is_whole.then_some(&*parts))?;
         }
-        Ok(Self { ends: PackedIntegers::of(&ends), bytes: all.into() })
+        Ok(Self { ends: PackedIntegers::of(&ends), bytes: Bytes::copy_from_slice(all) })
     }
 
     /// The further parts of an existing row.
@@ -151,6 +153,13 @@ impl PartRows {
         let range = self.ends.get(row) as usize..self.ends.get(row + 1) as usize;
         // They were checked when the catalog was opened.
         read_parts(self.bytes.get(range).unwrap_or_default()).flatten()
+    }
+}
+
+impl PackedColumns for PartRows {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        self.ends.each_column(visit);
+        visit(&mut self.bytes);
     }
 }
 

@@ -21,8 +21,13 @@ const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFla
 pub(crate) fn create(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memory_file("foreread-catalog")?);
     file.write_all(bytes)?;
-    fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
+    seal(&file)?;
     Ok(file)
+}
+
+/// Makes a file in memory one that nobody can change.
+pub(crate) fn seal(file: &File) -> io::Result<()> {
+    Ok(fcntl_add_seals(file, SEALS | SealFlags::SEAL)?)
 }
 
 /// The path by which other processes of the user open a file in memory. `None` for other files.
@@ -30,7 +35,8 @@ pub(crate) fn path(file: &File) -> Option<PathBuf> {
     is_sealed(file).then(|| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into())
 }
 
-fn is_sealed(file: &File) -> bool {
+/// Whether nobody can change it.
+pub(crate) fn is_sealed(file: &File) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
 }
 

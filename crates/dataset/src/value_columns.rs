@@ -6,9 +6,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::batch_layout::validity;
 use crate::catalog_file::{CatalogFault, corrupt};
 use crate::columns::{CatalogBytes, NullableIntegers, PackedIntegers, TextRows, decode_texts};
+use crate::shared_numbers::PackedColumns;
 use crate::value_layout::{ValueKind, ValueLayout, ValuesLayout};
 
 /// A value as the catalog stores it.
@@ -31,7 +34,7 @@ pub(crate) enum ValueRows {
     /// Texts in the catalog's file.
     LongTexts(TextRows),
     /// The length of each value, and all of them.
-    Bytes(usize, Box<[u8]>),
+    Bytes(usize, Bytes),
 }
 
 impl ValueRows {
@@ -67,7 +70,9 @@ impl ValueRows {
                 Self::Texts(of_row, Arc::clone(texts))
             }
             ValueKind::LongText => return Err(corrupt("a column lacks its texts")),
-            ValueKind::Bytes(width) => Self::Bytes(width, numbers.raw(bytes, rows, width)?.into()),
+            ValueKind::Bytes(width) => {
+                Self::Bytes(width, Bytes::copy_from_slice(numbers.raw(bytes, rows, width)?))
+            }
         })
     }
 
@@ -87,5 +92,17 @@ impl ValueRows {
             Self::LongTexts(texts) => texts.get(source, row)?.map(StoredValue::Text),
             Self::Bytes(width, bytes) => bytes.get(row * width..(row + 1) * width).map(StoredValue::Bytes),
         })
+    }
+}
+
+impl PackedColumns for ValueRows {
+    fn each_column(&mut self, visit: &mut dyn FnMut(&mut Bytes)) {
+        match self {
+            Self::Integers(numbers) | Self::Floats(numbers) | Self::Texts(numbers, _) => {
+                numbers.each_column(visit);
+            }
+            Self::LongTexts(texts) => texts.each_column(visit),
+            Self::Bytes(_, bytes) => visit(bytes),
+        }
     }
 }

@@ -48,12 +48,7 @@ impl fmt::Display for AgentChoice {
 /// The socket of this user's agent, which need not exist: in `XDG_RUNTIME_DIR`, else in a directory
 /// of the user in `/tmp`.
 pub fn default_socket() -> PathBuf {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute());
-    let directory = match runtime {
-        Some(runtime) => Path::new(&runtime).join("foreread"),
-        None => PathBuf::from(format!("/tmp/foreread-{}", rustix::process::geteuid().as_raw())),
-    };
-    directory.join(SOCKET)
+    foreread_tier::user_directory().join(SOCKET)
 }
 
 impl AgentChoice {

@@ -264,6 +264,26 @@ def data(request: pytest.FixtureRequest, tmp_path: Path) -> Data:
     return maker(directory)
 
 
+def test_values_of_lmdb_under_one_number_are_fields(tmp_path: Path) -> None:
+    lmdb = pytest.importorskip("lmdb")
+    with lmdb.open(str(tmp_path), map_size=1 << 24) as environment, environment.begin(write=True) as writing:
+        for number, text in enumerate(_texts()):
+            writing.put(f"image-{number:08}".encode(), text)
+            writing.put(f"mask-{number:08}".encode(), text[::-1] + b"m")
+            writing.put(f"label-{number:08}".encode(), f"class {number % 3}".encode())
+        writing.put(b"image-lonely", b"without a mask")
+    catalog = foreread.index(str(tmp_path), field=["image-", "mask-"], label="label-")
+    assert len(catalog) == SAMPLES
+    seen = 0
+    for batch in foreread.Loader(catalog, batch_size=4, sampler="sequential", epochs=1):
+        for sample in batch:
+            text = _texts()[seen]
+            assert sample.fields() == ["image", "mask"] and sample.label_name == f"class {seen % 3}"
+            assert (bytes(sample.field("image")), bytes(sample.field("mask"))) == (text, text[::-1] + b"m")
+            seen += 1
+    assert seen == SAMPLES
+
+
 def _equal(one: Any, other: Any) -> bool:
     return bool(numpy.array_equal(one, other))
 

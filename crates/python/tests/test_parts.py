@@ -30,6 +30,7 @@ def numbers_of(catalog: foreread.Catalog) -> Numbers:
 def dealt(catalog: foreread.Catalog, world: int, state: str | None = None, **options: Any) -> tuple[list[Any], str]:
     """What all ranks read, in the order of the global positions, and the state after `batches` of each rank."""
     batches, parts, position = options.pop("batches", None), [], ""
+    extra = options.pop("extra", lambda sample: sample["note"])
     for rank in range(world):
         settings = {"epochs": 1, "rank": rank, "world_size": world, "peers": "off", **options}
         with foreread.Loader(catalog, **settings) as loader:
@@ -37,7 +38,7 @@ def dealt(catalog: foreread.Catalog, world: int, state: str | None = None, **opt
                 loader.jump(state)
             part: list[Any] = []
             for number, batch in enumerate(loader, 1):
-                part += [(sample.id, bytes(sample), sample.label, sample["note"]) for sample in batch]
+                part += [(sample.id, bytes(sample), sample.label, extra(sample)) for sample in batch]
                 if number == batches:
                     break
             parts.append(part)
@@ -80,14 +81,20 @@ def test_parts_are_those_of_numpy(directory: Path, seed: int) -> None:
     assert [(catalog.path(at), catalog.label(at)) for at in range(len(model))] == [
         (table["path"][at], int(table["y"][at])) for at in model
     ]
+    check_reads(catalog, samples, draw, seed)
 
-    shuffled = {"sampler": "shuffle", "seed": seed, "batch_size": 64}
+
+def check_reads(
+    catalog: foreread.Catalog, samples: list[Any], draw: np.random.Generator, seed: int, **options: Any
+) -> None:
+    """Ranks read these samples, in one order whatever their number, and other ranks resume it."""
+    shuffled = {"sampler": "shuffle", "seed": seed, "batch_size": 64, **options}
     order, _ = dealt(catalog, 1, **shuffled)
     assert sorted(order) == sorted(samples)
-    assert dealt(catalog, 1, sampler="sequential", batch_size=5)[0] == samples
+    assert dealt(catalog, 1, sampler="sequential", batch_size=5, **options)[0] == samples
 
     world, size = int(draw.choice([1, 2, 4, 8])), int(draw.integers(1, 9))
-    steps = -(-len(model) // (world * size))
+    steps = -(-len(samples) // (world * size))
     first, state = dealt(catalog, world, **shuffled | {"batch_size": size}, batches=int(draw.integers(1, steps + 1)))
     position = json.loads(state)
     consumed = len(order) if position["epoch"] == 1 else min(position["consumed"], len(order))
@@ -96,6 +103,50 @@ def test_parts_are_those_of_numpy(directory: Path, seed: int) -> None:
         others = int(draw.choice([1, 2, 4, 8]))
         rest, _ = dealt(catalog, others, state, **shuffled | {"batch_size": int(draw.integers(1, 9))})
         assert rest[: len(order) - consumed] == order[consumed:]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+# semantics: SAMPLE-29, STATE-3
+def test_groups_are_those_of_a_dictionary(tmp_path: Path, seed: int) -> None:
+    """Files of one stem, of which some samples lack one, over ranks, resumed by other ranks."""
+    draw = np.random.default_rng(seed)
+    names = ["jpg", "json", "seg.png"][: int(draw.integers(1, 4))]
+    model: dict[str, dict[str, bytes]] = {}
+    for number in range(int(draw.integers(1, 40))):
+        stem = f"class{number % 3}/{number:03}"
+        present = {name: content(number) + name.encode() for name in names if draw.random() < 0.9}
+        for name, data in present.items():
+            path = tmp_path / f"{stem}.{name.upper() if number % 2 else name}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+        if present:
+            model[stem] = present
+    counts = {name: sum(name in files for files in model.values()) for name in names}
+    usual = sorted(name for name in names if counts[name] * 2 > max(counts.values()))
+    whole = [stem for stem in sorted(model) if all(name in model[stem] for name in usual)]
+    if not whole:
+        with pytest.raises(foreread.Error):
+            foreread.index(tmp_path, group="stem", on_missing="skip")
+        return
+    if len(whole) < len(model):
+        with pytest.raises(foreread.Error, match="lack one of the files"):
+            foreread.index(tmp_path, group="stem")
+    catalog = foreread.index(tmp_path, group="stem", on_missing="skip")
+    classes = sorted({stem.partition("/")[0] for stem in model})
+    parts = [{name: model[stem][name] for name in usual} for stem in whole]
+    samples = [
+        (at, b"".join(files.values()), classes.index(stem.partition("/")[0]), tuple(files.items()))
+        for at, (stem, files) in enumerate(zip(whole, parts, strict=True))
+    ]
+    if draw.random() < 0.5:
+        chosen = draw.integers(0, len(whole), int(draw.integers(1, 30))).tolist()
+        catalog, samples = catalog.select(chosen), [samples[at] for at in chosen]
+    samples = [(int(at), *sample[1:]) for at, sample in zip(numbers_of(catalog), samples, strict=True)]
+
+    def fields(sample: Any) -> tuple[tuple[str, bytes], ...]:
+        return tuple((name, bytes(sample.field(name))) for name in sample.fields())
+
+    check_reads(catalog, samples, draw, seed, extra=fields)
 
 
 # semantics: SAMPLE-30

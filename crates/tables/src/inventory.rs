@@ -4,7 +4,7 @@
 //! columns or as Parquet. Keys in its CSV files are encoded as in URLs, with `+` for a space. Old
 //! versions and deleted objects are rows as well, and are left out. ORC files are not read. Any
 //! table with the columns `key`, `size` and, if known, `etag` is an inventory, too. The price: a
-//! file is in memory while it is read, and the rows of one of CSV, too.
+//! file is in memory, decompressed, while it is read, and the rows of one of JSON or Arrow, too.
 
 use std::io::Read;
 
@@ -232,6 +232,17 @@ mod tests {
                     b,gone,2,true,true,,\nb,dir/,2,true,false,0,e2\n";
         let objects = all(manifest.objects("1.csv", Bytes::from(rows))).unwrap();
         assert_eq!(objects, [InventoryObject { key: "a b".into(), size: 3, etag: Some("e1".into()) }]);
+    }
+
+    #[test]
+    fn rows_of_large_files_are_parsed_in_parts() {
+        let mut text = String::from("key,size\n");
+        (0..150_000).for_each(|row| text.push_str(&format!("{row},{}\n", row % 7)));
+        let parts: Vec<_> = inventory("t", TableKind::Csv, Bytes::from(text)).unwrap().collect();
+        assert_eq!(parts.len(), 3);
+        let rows = all(Ok(Box::new(parts.into_iter()))).unwrap();
+        assert!(rows.iter().enumerate().all(|(row, object)| object.key == row.to_string()));
+        assert_eq!(rows.len(), 150_000);
     }
 
     #[test]

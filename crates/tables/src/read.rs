@@ -52,23 +52,30 @@ impl SampleTable {
         Self::read_columns(name, kind, bytes, Some(options))
     }
 
-    /// Reads all columns, whatever their names: a Parquet file in parts of some rows, one after
-    /// another, and any other as a whole.
+    /// Reads all columns, whatever their names: a Parquet or CSV file in parts of some rows, one
+    /// after another, and any other as a whole.
     pub(crate) fn read_in_parts(
         name: &str,
         kind: TableKind,
         bytes: Bytes,
     ) -> Result<Box<dyn Iterator<Item = Result<Self, DatasetError>> + Send>, DatasetError> {
+        type Parts = Box<dyn Iterator<Item = Result<RecordBatch, ArrowError>> + Send>;
         let bytes = decompressed(name, bytes)?;
-        if kind != TableKind::Parquet {
-            let whole = Self::read_columns(name, kind, bytes, None);
-            return Ok(Box::new(std::iter::once(whole)));
-        }
-        let (found, batches) = parquet_batches(name, bytes, None)?;
-        let name = name.to_owned();
+        let (found, batches): (Found, Parts) = match kind {
+            TableKind::Parquet => {
+                let (found, batches) = parquet_batches(name, bytes, None)?;
+                (found, Box::new(batches))
+            }
+            TableKind::Csv | TableKind::Tsv => {
+                let (found, batches) = csv_batches(name, bytes, kind, None)?;
+                (found, Box::new(batches))
+            }
+            _ => return Ok(Box::new(std::iter::once(Self::read_columns(name, kind, bytes, None)))),
+        };
+        let (name, is_untyped) = (name.to_owned(), kind != TableKind::Parquet);
         Ok(Box::new(batches.map(move |batch| {
-            let batch = batch.map_err(|error| invalid(&name, error))?;
-            Self::of(&name, &found, vec![batch], false)
+            let batch = batch.map_err(|error| invalid(&name, plain(&error)))?;
+            Self::of(&name, &found, vec![batch], is_untyped)
         })))
     }
 
@@ -80,8 +87,7 @@ impl SampleTable {
     ) -> Result<Self, DatasetError> {
         let bytes = decompressed(name, bytes)?;
         let batches = match kind {
-            TableKind::Csv => csv(name, &bytes, b',', options),
-            TableKind::Tsv => csv(name, &bytes, b'\t', options),
+            TableKind::Csv | TableKind::Tsv => csv(name, bytes, kind, options),
             TableKind::Json => json(name, &bytes, options),
             TableKind::Parquet => parquet(name, bytes, options),
             TableKind::Arrow => arrow(name, &bytes),
@@ -288,15 +294,26 @@ fn utf8<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a [u8], DatasetError> {
     Ok(bytes.strip_prefix(&[0xef, 0xbb, 0xbf]).unwrap_or(bytes))
 }
 
+fn csv(name: &str, bytes: Bytes, kind: TableKind, options: Option<&TableOptions>) -> Batches {
+    let (found, batches) = csv_batches(name, bytes, kind, options)?;
+    Ok((found, batches.collect::<Result<_, _>>().map_err(|error| invalid(name, plain(&error)))?))
+}
+
 /// All values of CSV are read as texts. Only a whole column shows its type.
-fn csv(name: &str, bytes: &[u8], delimiter: u8, options: Option<&TableOptions>) -> Batches {
+fn csv_batches(
+    name: &str,
+    bytes: Bytes,
+    kind: TableKind,
+    options: Option<&TableOptions>,
+) -> Result<(Found, arrow_csv::reader::BufReader<Cursor<Bytes>>), DatasetError> {
     let failed = |error: ArrowError| invalid(name, plain(&error));
-    let bytes = utf8(name, bytes)?;
-    if let Some(line) = unclosed(bytes, delimiter) {
+    let delimiter = if kind == TableKind::Tsv { b'\t' } else { b',' };
+    let bytes = bytes.slice_ref(utf8(name, &bytes)?);
+    if let Some(line) = unclosed(&bytes, delimiter) {
         return Err(invalid(name, format!("line {line}: a value begins with a quote and does not end")));
     }
     let format = arrow_csv::reader::Format::default().with_header(true).with_delimiter(delimiter);
-    let (head, _) = format.infer_schema(Cursor::new(bytes), Some(0)).map_err(failed)?;
+    let (head, _) = format.infer_schema(Cursor::new(&bytes), Some(0)).map_err(failed)?;
     let fields = head.fields().iter().map(|field| Field::new(field.name().trim(), DataType::Utf8, true));
     let schema = Schema::new(fields.collect::<Vec<_>>());
     if schema.fields().is_empty() {
@@ -305,8 +322,7 @@ fn csv(name: &str, bytes: &[u8], delimiter: u8, options: Option<&TableOptions>) 
     let (found, at) = Found::of(name, &schema, options)?;
     let reader = arrow_csv::ReaderBuilder::new(Arc::new(schema));
     let reader = reader.with_format(format).with_batch_size(ROWS).with_projection(at);
-    let batches = reader.build_buffered(Cursor::new(bytes)).map_err(failed)?;
-    Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+    Ok((found, reader.build_buffered(Cursor::new(bytes)).map_err(failed)?))
 }
 
 /// The path and the label in a line.

@@ -37,6 +37,7 @@ mod peers;
 mod request;
 mod sample;
 mod tier;
+mod user_directory;
 
 pub use arena::{ArenaBuffers, MappedRegion, SharedPlace, SharedRegion, memory_file};
 pub use backend::{Backend, OpenContext, OpenOptions};
@@ -50,3 +51,4 @@ pub use peers::{ANNOUNCE_INTERVAL, PeerReplies, PeerReply, PeerRequest, PeerServ
 pub use request::{FileChange, Object, ReadBlock, ReadRequest, Span, StoredPart, Version, unix_nanoseconds};
 pub use sample::{Sample, SampleTag};
 pub use tier::{OriginTier, ReadFuture, Tier, TierProfile};
+pub use user_directory::user_directory;

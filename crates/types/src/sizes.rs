@@ -1,8 +1,12 @@
 //! The lengths of the samples of a dataset.
 
-use std::sync::Arc;
+use bytes::Bytes;
 
 use crate::SampleId;
+
+/// The bytes of a length in a table.
+const NARROW: usize = size_of::<u32>();
+const WIDE: usize = size_of::<u64>();
 
 /// The length in bytes of every sample of a dataset. Cheap to clone.
 ///
@@ -16,9 +20,14 @@ pub struct Sizes {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum SizeTable {
-    Uniform { samples: u64, bytes: u64 },
-    Narrow(Arc<[u32]>),
-    Wide(Arc<[u64]>),
+    Uniform {
+        samples: u64,
+        bytes: u64,
+    },
+    /// Numbers of four bytes, little endian.
+    Narrow(Bytes),
+    /// Numbers of eight bytes, little endian.
+    Wide(Bytes),
 }
 
 impl Sizes {
@@ -30,20 +39,22 @@ impl Sizes {
     /// One length per sample, in the order of their ids. The total saturates at `u64::MAX`.
     pub fn table(lengths: &[u64]) -> Self {
         let total = lengths.iter().fold(0u64, |sum, &length| sum.saturating_add(length));
-        let table = match lengths.iter().map(|&length| u32::try_from(length)).collect::<Result<Vec<u32>, _>>()
-        {
-            Ok(narrow) => SizeTable::Narrow(narrow.into()),
-            Err(_) => SizeTable::Wide(lengths.into()),
-        };
-        Self { table, total }
+        let is_narrow = lengths.iter().all(|&length| u32::try_from(length).is_ok());
+        let width = if is_narrow { NARROW } else { WIDE };
+        let mut table = Vec::with_capacity(lengths.len() * width);
+        for length in lengths {
+            table.extend_from_slice(&length.to_le_bytes()[..width]);
+        }
+        let table = Bytes::from(table);
+        Self { table: if is_narrow { SizeTable::Narrow(table) } else { SizeTable::Wide(table) }, total }
     }
 
     /// The number of samples.
     pub fn len(&self) -> u64 {
         match &self.table {
             SizeTable::Uniform { samples, .. } => *samples,
-            SizeTable::Narrow(table) => table.len() as u64,
-            SizeTable::Wide(table) => table.len() as u64,
+            SizeTable::Narrow(table) => (table.len() / NARROW) as u64,
+            SizeTable::Wide(table) => (table.len() / WIDE) as u64,
         }
     }
 
@@ -68,8 +79,17 @@ impl Sizes {
                 assert!(id.0 < *samples, "sample {id} of {samples}");
                 *bytes
             }
-            SizeTable::Narrow(table) => u64::from(table[id.0 as usize]),
-            SizeTable::Wide(table) => table[id.0 as usize],
+            SizeTable::Narrow(table) => u32::from_le_bytes(table.as_chunks().0[id.0 as usize]).into(),
+            SizeTable::Wide(table) => u64::from_le_bytes(table.as_chunks().0[id.0 as usize]),
+        }
+    }
+
+    /// The bytes of the table, so that equal bytes in shared memory can take their place. `None` if
+    /// there is no table.
+    pub fn table_mut(&mut self) -> Option<&mut Bytes> {
+        match &mut self.table {
+            SizeTable::Uniform { .. } => None,
+            SizeTable::Narrow(table) | SizeTable::Wide(table) => Some(table),
         }
     }
 

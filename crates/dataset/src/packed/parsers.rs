@@ -176,6 +176,7 @@ impl<'a> Parsers<'a> {
             Format::Lmdb => {
                 let mut options = lmdb::LmdbOptions::default();
                 (options.database, options.prefix, options.labels) = (key, field, label);
+                options.joined = fields.collect();
                 lmdb::index(source, &options).await?
             }
             Format::Hdf5 => {

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use foreread_types::setting;
 
 use crate::columns::SharedTexts;
+use crate::joined::{self, JoinedColumn};
 use crate::parts::{listed, shown};
 use crate::{
     BlockReader, ColumnValues, Extents, FileSource, FormatError, FormatErrorKind, FoundSamples, ValueColumn,
@@ -50,9 +51,31 @@ pub struct LmdbOptions {
     /// The beginning of the keys whose values are samples. Without it all values are, except those
     /// of keys that data sets use for their own counters. The empty text takes those as well.
     pub prefix: Option<String>,
+    /// The beginnings of the keys of further fields: the value under `mask-7` is a field of the
+    /// sample `image-7`, if `image-` is the prefix of samples. Samples that lack one are skipped.
+    pub joined: Vec<String>,
     /// The beginning of the keys whose values are labels: the text under `label-7` belongs to the
     /// sample `image-7`, if `image-` is the prefix of samples.
     pub labels: Option<String>,
+}
+
+/// What values are used for, by the beginning of their keys.
+#[derive(Clone, Copy, Debug)]
+enum ValueUse {
+    Sample,
+    /// With its number among the further fields.
+    Field(usize),
+    Label,
+}
+
+impl LmdbOptions {
+    /// The beginnings of keys that were chosen.
+    fn prefixes(&self) -> impl Iterator<Item = (&str, ValueUse)> {
+        let fields = self.joined.iter().enumerate().map(|(number, prefix)| (prefix, ValueUse::Field(number)));
+        let samples = self.prefix.iter().map(|prefix| (prefix, ValueUse::Sample));
+        let labels = self.labels.iter().map(|prefix| (prefix, ValueUse::Label));
+        samples.chain(fields).chain(labels).map(|(prefix, used)| (prefix.as_str(), used))
+    }
 }
 
 /// Whether a file with these first 32 bytes is an LMDB database, readable or not.
@@ -176,14 +199,18 @@ fn refuse_duplicates(at: u64, db: &Db, name: &str) -> Result<(), FormatError> {
 impl Found {
     /// The samples of the database `chosen`, with their labels.
     async fn into_samples(
-        self,
+        mut self,
         source: &dyn FileSource,
         options: &LmdbOptions,
         what: &str,
         chosen: &str,
     ) -> Result<FoundSamples, FormatError> {
+        let found = match options.joined.is_empty() {
+            true => FoundSamples::at(Extents::Rows(std::mem::take(&mut self.rows)), ""),
+            false => self.join_fields(options)?,
+        };
         let skipped = self.skipped + self.databases.len() as u64;
-        let mut summary = format!("{what}: {} values", self.rows.len());
+        let mut summary = format!("{what}: {} values", found.len());
         if skipped > 0 {
             summary.push_str(&format!(", {skipped} skipped"));
         }
@@ -205,15 +232,51 @@ impl Found {
             summary.push_str(&format!(", {} labels", self.labels.len()));
             columns.push(ValueColumn { name: "label".to_owned(), values });
         }
-        let found = FoundSamples {
-            keys: Some(self.keys),
-            columns,
-            skipped,
-            notes,
-            ..FoundSamples::at(Extents::Rows(self.rows), summary)
-        };
+        let found = FoundSamples { keys: Some(self.keys), columns, skipped, notes, summary, ..found };
         Ok(found.with_chosen(chosen, options.labels.as_deref()))
     }
+}
+
+impl Found {
+    /// Joins samples with the values of further fields, which belong to them by the rest of their
+    /// keys. Samples that lack one are skipped.
+    fn join_fields(&mut self, options: &LmdbOptions) -> Result<FoundSamples, FormatError> {
+        let first = options.prefix.as_deref().unwrap_or_default();
+        let prefixes = std::iter::once(first).chain(options.joined.iter().map(String::as_str));
+        let mut names = joined::names(prefixes.map(field_name), &[])?.into_iter();
+        let rows = std::mem::take(&mut self.rows);
+        let all = vec![(rows.len() as u64, true)];
+        let of_first = names.next().map(|name| JoinedColumn {
+            name,
+            extents: Extents::Rows(rows),
+            made: None,
+            present: all,
+        });
+        let mut columns: Vec<JoinedColumn> = of_first.into_iter().collect();
+        for (number, name) in names.enumerate() {
+            let of_field = self.fields.iter().filter(|(field, _)| *field == number);
+            let by_name: HashMap<&str, (u64, u64)> =
+                of_field.map(|(_, (name, place))| (name.as_str(), *place)).collect();
+            let (mut extents, mut present) = (Vec::new(), Vec::with_capacity(self.keys.len()));
+            for key in &self.keys {
+                let place = key.strip_prefix(first).and_then(|rest| by_name.get(rest));
+                present.push((1, place.is_some()));
+                extents.extend(place);
+            }
+            columns.push(JoinedColumn { name, extents: Extents::Rows(extents), made: None, present });
+        }
+        let (found, present) = joined::join(columns)?;
+        let mut is_there = present.iter().flat_map(|(count, is_there)| (0..*count).map(move |_| *is_there));
+        self.keys.retain(|_| is_there.next().unwrap_or(false));
+        self.skipped += found.skipped;
+        Ok(found)
+    }
+}
+
+/// The name of the field of keys that begin so: `image` of `image-`, and `value` of all keys.
+fn field_name(prefix: &str) -> &str {
+    let name = prefix.trim_end_matches(|end: char| end.is_ascii_punctuation());
+    if name.is_empty() { "value" } else { name }
 }
 
 /// The text of each sample's label. Samples without one have none.

@@ -9,9 +9,9 @@
 //! with keys of 40 bytes. Where most values lie in leaves, requests also read the pages between
 //! them.
 
-use super::LmdbOptions;
 use super::meta::{Db, Format, Snapshot};
 use super::page::{Kind, Page, Value};
+use super::{LmdbOptions, ValueUse};
 use crate::{BlockReader, FileSource, FormatError};
 
 /// The most levels of a tree. LMDB's own cursors have as many.
@@ -31,6 +31,9 @@ const NEAR: u64 = 64 << 10;
 const NO_SAMPLES: [&[u8]; 7] =
     [b"__len__", b"__keys__", b"length", b"num-samples", b"nextid", b"metadata", b"deleted_ids"];
 
+/// The rest of a key, with offset and length of its value.
+pub(super) type NamedValue = (String, (u64, u64));
+
 /// What is in a database, in the order of keys.
 #[derive(Debug, Default)]
 pub(super) struct Found {
@@ -42,7 +45,9 @@ pub(super) struct Found {
     /// Keys by convention that are no samples.
     pub(super) conventional: Vec<String>,
     /// Keys of labels without their prefix, with offset and length of each value.
-    pub(super) labels: Vec<(String, (u64, u64))>,
+    pub(super) labels: Vec<NamedValue>,
+    /// The same of further fields, by the number of their prefix, in the order of keys.
+    pub(super) fields: Vec<(usize, NamedValue)>,
     /// Other databases: the name, the offset of the record, and the record.
     pub(super) databases: Vec<(String, u64, Db)>,
 }
@@ -73,7 +78,7 @@ impl<'a> Tree<'a> {
             Some(root) => self.levels(at, db, root).await?,
             None => Found::default(),
         };
-        let entries = found.rows.len() + found.labels.len() + found.databases.len();
+        let entries = found.rows.len() + found.labels.len() + found.fields.len() + found.databases.len();
         let entries = entries as u64 + found.skipped;
         if entries != db.entries {
             let why = format!("the database has {entries} entries, but its record counts {}", db.entries);
@@ -109,6 +114,7 @@ impl<'a> Tree<'a> {
             found.skipped += leaf.skipped;
             found.conventional.extend(leaf.conventional);
             found.labels.extend(leaf.labels);
+            found.fields.extend(leaf.fields);
             found.databases.extend(leaf.databases);
         }
         Ok(found)
@@ -175,10 +181,19 @@ impl<'a> Tree<'a> {
                 Value::Overflow(page, length) => (self.overflow(page, length)?, length),
             };
             let name = if integers { hex(key) } else { text(key) };
-            let rest = |prefix: &Option<String>| name.strip_prefix(prefix.as_deref()?).map(str::to_owned);
-            if let Some(rest) = rest(&self.options.labels) {
-                found.labels.push((rest, row));
-                return Ok(());
+            // Of `image-` and `image-mask-`, the longer one.
+            let prefix = self.options.prefixes().filter(|(prefix, _)| name.starts_with(prefix));
+            let rest = |prefix: &str| name[prefix.len()..].to_owned();
+            match prefix.max_by_key(|(prefix, _)| prefix.len()) {
+                Some((prefix, ValueUse::Label)) => {
+                    found.labels.push((rest(prefix), row));
+                    return Ok(());
+                }
+                Some((prefix, ValueUse::Field(number))) => {
+                    found.fields.push((number, (rest(prefix), row)));
+                    return Ok(());
+                }
+                _ => {}
             }
             let is_sample = match &self.options.prefix {
                 Some(prefix) => name.starts_with(&**prefix),

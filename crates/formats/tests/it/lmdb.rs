@@ -166,6 +166,39 @@ fn labels_under_other_keys_belong_to_their_samples() {
 }
 
 #[test]
+// semantics: FORMAT-2
+fn values_under_keys_of_one_rest_are_fields_of_a_sample() {
+    let found = |prefix: &str, joined: &[&str], labels: Option<&str>| {
+        let mut options = LmdbOptions::default();
+        options.prefix = Some(prefix.to_owned());
+        options.joined = joined.iter().map(|joined| (*joined).to_owned()).collect();
+        options.labels = labels.map(str::to_owned);
+        block_on(index(&file("pairs-0.9.mdb"), &options))
+    };
+    let bytes = file("pairs-0.9.mdb");
+    // The third image has no text.
+    let samples = found("image-", &["label-"], None).unwrap();
+    let numbers = [1, 2, 4, 5].map(|number| format!("image-{number:09}"));
+    assert_eq!(samples.keys.as_deref(), Some(&numbers[..]));
+    // An image, and the counter of samples.
+    assert_eq!(samples.skipped, 2);
+    let (made, fields) = (samples.made.as_ref().unwrap(), samples.fields.as_ref().unwrap());
+    for (row, number) in [1, 2, 4, 5].into_iter().enumerate() {
+        let text = format!("text \u{e4} {}", number % 2);
+        let lengths: Vec<_> =
+            fields[row].iter().map(|field| (&*field.name, field.offset, field.length)).collect();
+        assert_eq!(lengths, [("image", 0, 40 + number), ("label", 40 + number, text.len() as u64)]);
+        let [part] = made.more(row) else { panic!("{:?}", made.more(row)) };
+        assert_eq!(bytes[part.offset as usize..][..part.length as usize], *text.as_bytes());
+    }
+    let twice = found("image-", &["image_"], None).unwrap_err();
+    assert!(twice.why().contains("each once"), "{twice}");
+    // A longer beginning goes before a shorter one.
+    let longer = found("image-", &["image-00000000"], Some("label-")).unwrap();
+    assert_eq!((longer.len(), longer.skipped), (0, 1));
+}
+
+#[test]
 // semantics: FORMAT-4
 fn duplicates_in_the_main_database_are_refused() {
     for (name, header) in [("main_database-0.9.mdb", 16), ("main_database-1.0.mdb", 24)] {

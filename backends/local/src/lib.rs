@@ -35,14 +35,13 @@ mod lister;
 mod page_cache;
 mod place;
 mod pool;
-mod private_directory;
 mod server_watch;
 
 pub use backend::LocalBackend;
 pub use config::{LocalConfig, directory_of};
 pub use core::{LocalOrigin, is_on_this_machine};
 pub use disk::{DiskConfig, DiskTier};
+pub use foreread_tier::{ReplaceableThrough, is_private_directory, replaceable_through};
 pub use lister::ListThreads;
 pub use page_cache::{PageCacheCounts, PageCacheReader};
 pub use place::ChangeTimes;
-pub use private_directory::{ReplaceableThrough, is_private_directory, replaceable_through};

@@ -16,7 +16,7 @@ use foreread_types::setting;
 use crate::classes::{self, listed};
 use crate::names::{SplitName, compare};
 use crate::table::{TableFiles, TableLabel, TableRows};
-use crate::{Catalog, DatasetError, DatasetErrorKind, IndexOptions};
+use crate::{Catalog, DatasetError, DatasetErrorKind, Format, IndexOptions, choose_format};
 
 /// How files become samples of several files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,6 +140,7 @@ pub(crate) async fn index(
     objects: Vec<Object>,
 ) -> Result<Catalog, DatasetError> {
     let invalid = |why: String| DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}"));
+    choose_format::check(base_url, &options.format_options, Format::Files)?;
     let groups = Groups::of(&objects, &options.grouping);
     if let Some((one, other)) = groups.twice {
         let (one, other) = (groups.path(one), groups.path(other));
@@ -147,8 +148,11 @@ pub(crate) async fn index(
     }
     let usual = groups.usual(&options.grouping);
     let is_complete = |group: &Group| usual.iter().all(|field| group.contains_key(field));
-    let missing: Vec<&str> =
-        groups.groups.iter().filter(|(_, group)| !is_complete(group)).map(|(stem, _)| *stem).collect();
+    let lacks = |(stem, group): (&&str, &Group)| {
+        let absent = usual.iter().find(|field| !group.contains_key(field))?;
+        Some(format!("{stem} (no {})", groups.fields[*absent]))
+    };
+    let missing: Vec<String> = groups.groups.iter().filter_map(lacks).collect();
     let names: Vec<&str> = usual.iter().map(|field| &*groups.fields[*field]).collect();
     if !missing.is_empty() {
         let what = format!(
@@ -157,7 +161,7 @@ pub(crate) async fn index(
             groups.groups.len(),
             names.join(", ")
         );
-        let which = listed(missing.iter().copied(), missing.len());
+        let which = listed(missing.iter().map(String::as_str), missing.len());
         if !options.skip_missing {
             let skip = setting("on-missing").to("skip");
             return Err(invalid(format!(

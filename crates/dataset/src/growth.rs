@@ -31,6 +31,7 @@ use crate::catalog_version::VERSION_TABLE;
 use crate::encode::{ROWS, begin_with, finish};
 use crate::listing::Listing;
 use crate::select::{ChosenSamples, number_text, parse_numbers};
+use crate::values::PREFIX;
 use crate::{Catalog, DatasetError, DatasetErrorKind};
 
 /// The most files that a report names.
@@ -140,7 +141,11 @@ impl Catalog {
             return Ok((self.clone(), Growth::default()));
         }
         let failed = |error: ArrowError| {
-            invalid(&format!("the catalog cannot be updated: {error}")).with_source(error)
+            let why = match &error {
+                ArrowError::SchemaError(why) => why.clone(),
+                other => other.to_string(),
+            };
+            invalid(&format!("the catalog cannot be updated: {why}")).with_source(error)
         };
         let (old, new) = (self.with_gone(), listing.with_gone());
         if old.image().runs().are_there() != new.image().runs().are_there() {
@@ -148,6 +153,12 @@ impl Catalog {
                 "its shards differ in another way than before, so samples would lose their numbers: make a \
                  new catalog by an index, or leave out the new shards",
             ));
+        }
+        if let Some(lost) = old.value_names().iter().find(|name| !new.value_names().contains(name)) {
+            return Err(invalid(&format!(
+                "the column {lost:?} is not there any more, and samples have its values: add it, or make a \
+                 new catalog by an index"
+            )));
         }
         let rows = JoinedRows::of(self, &old, &new)?;
         let gone = rows.gone(&old);
@@ -252,7 +263,9 @@ struct JoinedRows {
 }
 
 impl JoinedRows {
-    /// Finds each row of the new listing in the old one. Equal rows keep their order.
+    /// Finds each row of the new listing in the old one. Of several rows of one file, those with
+    /// equal labels and values are the same, in their order. A single one that is left on either
+    /// side is the same, too: its label or values were corrected.
     fn of(named: &Catalog, old: &Catalog, new: &Catalog) -> Result<Self, DatasetError> {
         let is_there = |row: u64| match named.numbers() {
             None => true,
@@ -267,18 +280,43 @@ impl JoinedRows {
                 places.entry(digest).or_default().push_back((row, change));
             }
         }
-        let (mut kept, mut added) = (vec![None; old.rows() as usize], Vec::new());
-        let mut are_unchanged = true;
+        let mut arrived: HashMap<u128, Vec<(u64, u64)>> = HashMap::new();
         for row in 0..new.rows() {
             let (digest, change) = new.row_digest(row)?;
-            match places.get_mut(&digest).and_then(VecDeque::pop_front) {
-                Some((place, before)) => {
-                    kept[place as usize] = Some(row);
-                    are_unchanged &= change == before;
+            arrived.entry(digest).or_default().push((row, change));
+        }
+        let names: Vec<&String> =
+            old.value_names().iter().filter(|name| new.value_names().contains(name)).collect();
+        let (mut kept, mut added) = (vec![None; old.rows() as usize], Vec::new());
+        let mut are_unchanged = true;
+        for (digest, mut rows) in arrived {
+            let mut before = places.remove(&digest).unwrap_or_default();
+            let mut keep = |(place, before): (u64, u64), (row, change): (u64, u64)| {
+                kept[place as usize] = Some(row);
+                are_unchanged &= change == before;
+            };
+            if before.len() > 1 || rows.len() > 1 {
+                let contents = before.iter().map(|(row, _)| old.content_digest(*row, &names));
+                let mut contents = contents.collect::<Result<Vec<_>, _>>()?;
+                let mut rest = Vec::new();
+                for row in rows {
+                    let content = new.content_digest(row.0, &names)?;
+                    match contents.iter().position(|other| *other == content) {
+                        Some(at) => {
+                            contents.remove(at);
+                            before.remove(at).into_iter().for_each(|place| keep(place, row));
+                        }
+                        None => rest.push(row),
+                    }
                 }
-                None => added.push(row),
+                rows = rest;
+            }
+            match (before.make_contiguous(), &rows[..]) {
+                ([place], [row]) => keep(*place, *row),
+                _ => added.extend(rows.iter().map(|(row, _)| *row)),
             }
         }
+        added.sort_unstable();
         Ok(Self { kept, added, existed, are_unchanged })
     }
 
@@ -330,6 +368,7 @@ impl CatalogBatches {
     fn column(&self, name: &str, kind: &DataType, nullable: bool) -> Result<Vec<ArrayRef>, ArrowError> {
         let found = self.schema.column_with_name(name);
         let why = |what: &str| {
+            let name = name.strip_prefix(PREFIX).unwrap_or(name);
             ArrowError::SchemaError(format!("the column {name:?} {what}: make a new catalog by an index"))
         };
         match found {

@@ -458,6 +458,7 @@ async fn pack(
     })
     .await?;
     partitions::add_values(base_url, options, choices, &mut shards);
+    check_values(base_url, format, options, &shards)?;
     // A sum that does not fit is the largest number.
     let total = shards.iter().map(|shard| shard.rows.bytes()).fold(0, u64::saturating_add);
     if total == u64::MAX {
@@ -474,6 +475,45 @@ async fn pack(
     let classes = options.classes.as_deref();
     warn_of_new_numbers(base_url, options, &shards);
     Catalog::from_shards(base_url, IndexNotes::of(options), format, shards, classes, &layouts)
+}
+
+/// Checks the labels that the user has named, and reports rows that are left out.
+fn check_values(
+    base_url: &str,
+    format: Format,
+    options: &IndexOptions,
+    shards: &[IndexedShard],
+) -> Result<(), DatasetError> {
+    let named = |shards: &mut dyn Iterator<Item = &IndexedShard>| {
+        let paths: Vec<&str> = shards.map(|shard| &*shard.object.path).collect();
+        listed(paths.iter().copied(), paths.len())
+    };
+    let skipped: u64 = shards.iter().map(|shard| shard.skipped).sum();
+    if skipped > 0 && matches!(format, Format::Parquet | Format::Arrow) {
+        let which = named(&mut shards.iter().filter(|shard| shard.skipped > 0));
+        tracing::warn!("{base_url}: {skipped} rows lack a value, and are left out: {which}");
+    }
+    let FormatOptions { label: Some(label), columns, .. } = &options.format_options else { return Ok(()) };
+    let label_setting = setting("label");
+    let invalid =
+        |why: String| Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}")));
+    if label != values::LABEL && columns.iter().any(|column| column == values::LABEL) {
+        return invalid(format!(
+            "the column {:?} is a value, and the labels are another one: rename it, or leave out {label_setting}",
+            values::LABEL
+        ));
+    }
+    let missing = |shard: &&IndexedShard| values::missing_labels(&shard.rows) > 0;
+    let count: u64 = shards.iter().map(|shard| values::missing_labels(&shard.rows)).sum();
+    let all: u64 = shards.iter().map(|shard| shard.rows.len()).sum();
+    if count > 0 && count == all {
+        return invalid(format!("no sample has a label by {label:?}: correct or leave out {label_setting}"));
+    }
+    if count > 0 {
+        let which = named(&mut shards.iter().filter(missing));
+        tracing::warn!("{base_url}: {count} of {all} samples have no label by {label:?}: {which}");
+    }
+    Ok(())
 }
 
 /// Warns about classes that are numbered by a part of the shards.

@@ -81,13 +81,12 @@ impl ListingJournal {
                 }
                 Ok(ListingRecord::UpTo(path)) => {
                     last = path;
-                    match take(std::mem::take(&mut pending)) {
-                        Ok(()) => RecordUse::Counts,
-                        Err(error) => {
-                            failure = Some(error);
-                            RecordUse::Refused
-                        }
+                    // After a failure, the rest is not needed, and stays in the file.
+                    let pending = std::mem::take(&mut pending);
+                    if failure.is_none() {
+                        failure = take(pending).err();
                     }
+                    RecordUse::Counts
                 }
                 Err(_) => RecordUse::Refused,
             })?;
@@ -212,6 +211,25 @@ mod tests {
             let partial = partial.note(&object("d"), true).unwrap();
             drop(partial);
         }
+    }
+
+    #[test]
+    fn objects_that_cannot_be_taken_stay_in_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, options) = (directory.path().join("x.partial"), IndexOptions::default());
+        let (mut partial, _) = open(&path, &options);
+        for name in ["a", "b", "c"] {
+            partial = partial.note(&object(name), true).unwrap();
+            partial.keep();
+        }
+        drop(partial);
+        let mut taken = 0;
+        let refused = ListingJournal::open(&path, "s3://b", &selection(&options), |piece| {
+            taken += piece.len();
+            Err(DatasetError::new(crate::DatasetErrorKind::Io, "no room"))
+        });
+        assert_eq!((refused.unwrap_err().to_string().as_str(), taken), ("no room", 1));
+        assert_eq!(open(&path, &options).1.len(), 3);
     }
 
     #[test]

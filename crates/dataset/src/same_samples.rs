@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::encode::hash_text;
 use crate::listing::Listing;
+use crate::values::hash_value;
 use crate::{Catalog, DatasetError};
 
 impl Catalog {
@@ -80,5 +81,16 @@ impl Catalog {
             hash_version(&mut hash, &object.version);
         }
         Ok((hash.digest128(), changes.digest()))
+    }
+
+    /// A digest of the label and of these values of a row's first sample.
+    pub(crate) fn content_digest(&self, row: u64, names: &[&String]) -> Result<u128, DatasetError> {
+        let id = SampleId(self.run(row).0);
+        let mut hash = Xxh3::new();
+        hash_text(&mut hash, 1, self.label(id).unwrap_or_default());
+        for name in names {
+            hash_value(&mut hash, self.value(id, name)?);
+        }
+        Ok(hash.digest128())
     }
 }

@@ -19,7 +19,7 @@ const SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFla
 
 /// A file in memory with these bytes, which cannot be changed.
 pub(crate) fn create(bytes: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memory_file("foreread-catalog")?);
+    let mut file = File::from(memory_file("foreread-catalog", bytes.len() as u64)?);
     file.write_all(bytes)?;
     seal(&file)?;
     Ok(file)
@@ -42,9 +42,9 @@ pub(crate) fn is_sealed(file: &File) -> bool {
 
 /// Opens such a file. `None` if it is another one, or this process may not open it.
 pub(crate) fn open(path: &Path) -> Option<File> {
-    // What is there may be a pipe.
-    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(nonblocking).open(path).ok()?;
+    // What is there may be a pipe, or a terminal.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
     is_sealed(&file).then_some(file)
 }
 

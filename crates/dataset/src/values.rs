@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::classes::check;
 use crate::encode::hash_names;
-use crate::packed::IndexedShard;
+use crate::packed::{IndexedShard, SampleRows};
 use crate::{DatasetError, DatasetErrorKind};
 
 /// What the names of these columns begin with.
@@ -268,6 +268,19 @@ pub(crate) fn hash_row(hash: &mut Xxh3, shard: &IndexedShard, row: usize) {
     for column in &shard.rows.extra().values {
         hash_value(hash, value(shard, row, &column.name));
     }
+}
+
+/// The number of a shard's samples that have no label.
+pub(crate) fn missing_labels(rows: &SampleRows) -> u64 {
+    let column = rows.extra().values.iter().find(|column| column.name == LABEL);
+    let missing = match column.map(|column| &column.values) {
+        Some(ColumnValues::Integers(values)) => values.iter().filter(|value| value.is_none()).count(),
+        Some(ColumnValues::Floats(values)) => values.iter().filter(|value| value.is_none()).count(),
+        Some(ColumnValues::Texts(values)) => values.iter().filter(|value| value.is_none()).count(),
+        Some(_) => 0,
+        None => return rows.len(),
+    };
+    missing as u64
 }
 
 /// A value's part of a fingerprint.

@@ -106,7 +106,7 @@ pub(crate) fn is_own(socket: &Path) -> bool {
 /// The reason why others may use or replace a socket, if they may.
 #[cfg(all(feature = "agent", target_os = "linux"))]
 pub(crate) fn why_not_own(socket: &Path) -> Option<String> {
-    use foreread_local::{is_private_directory, replaceable_through};
+    use foreread_tier::{is_private_directory, replaceable_through};
 
     let directory = socket.parent()?;
     let shown = directory.display();

@@ -66,6 +66,11 @@ impl PyCatalog {
     }
 }
 
+/// Whether a value is a bool of Python, or of NumPy, which also passes for an integer.
+fn is_bool(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(value.is_instance_of::<PyBool>() || value.get_type().name()?.to_str()?.starts_with("bool"))
+}
+
 /// A sample's path for Python.
 pub(crate) fn path_of(catalog: &foreread::Catalog, id: SampleId) -> PyResult<String> {
     let path = catalog.path(id);
@@ -187,7 +192,8 @@ impl PyCatalog {
         self.catalog().summary()
     }
 
-    /// The labels of all samples that are integers, -1 for none, as an array of 64-bit integers.
+    /// The labels of all samples that are integers, -1 for none: bytes for array("q", ...) or
+    /// numpy.frombuffer(..., "int64").
     fn targets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let catalog = self.catalog();
         let class = |id| Ok(values::integer_label(catalog, SampleId(id))?.unwrap_or(-1));
@@ -213,7 +219,7 @@ impl PyCatalog {
         let mut ids = Vec::new();
         for index in indices.try_iter()? {
             let index = index?;
-            if index.is_instance_of::<PyBool>() || index.extract::<isize>().is_err() {
+            if is_bool(&index)? || index.extract::<isize>().is_err() {
                 let wanted = "integers: filter() takes a mask";
                 return Err(errors::wrong_type("indices", wanted, &index));
             }
@@ -236,9 +242,7 @@ impl PyCatalog {
             let mut count = 0;
             for keep in function.try_iter()? {
                 let keep = keep?;
-                let is_bool =
-                    keep.is_instance_of::<PyBool>() || keep.get_type().name()?.to_str()?.starts_with("bool");
-                if !is_bool {
+                if !is_bool(&keep)? {
                     let wanted = "a function, or a bool for each sample: select() takes indices";
                     return Err(errors::wrong_type("function", wanted, &keep));
                 }
@@ -313,7 +317,7 @@ impl PyCatalog {
         Self::from(self.catalog().whole())
     }
 
-    /// The number of each sample in the whole catalog, as an array of 64-bit integers.
+    /// The number of each sample in the whole catalog: bytes, as those of targets().
     fn numbers<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         let catalog = self.catalog();
         let numbers: Vec<i64> =
@@ -472,7 +476,7 @@ pub(crate) fn index(
     pack_split: Option<String>,
     table: Option<&Bound<'_, PyAny>>,
     path: Option<&Bound<'_, PyAny>>,
-    columns: Option<Vec<String>>,
+    columns: Option<&Bound<'_, PyAny>>,
     filters: Option<&Bound<'_, PyAny>>,
     on_missing: &str,
     size: Option<String>,
@@ -502,6 +506,8 @@ pub(crate) fn index(
     let (column, fields) = path.map_or(Ok((None, Vec::new())), tables::path)?;
     options.grouping = tables::grouping(group, &fields, table.is_some())?;
     let fields = if options.grouping == Grouping::None { fields } else { Vec::new() };
+    let columns =
+        columns.map(|given| texts("columns", "a name, or a list of names", Some(given))).transpose()?;
     (of_table.path, of_table.fields, of_table.columns) = (column, fields, columns);
     (of_table.size, of_table.etag, of_table.start, of_table.length) = (size, etag, start, length);
     if table.is_none() {

@@ -234,6 +234,14 @@ impl SharedSample {
         values::as_file(slf.as_any())
     }
 
+    /// Refused: a worker process has the bytes alone.
+    fn __getitem__(&self, name: &str) -> PyResult<()> {
+        Err(ExceptionClass::Config.with(format!(
+            "{name}: worker processes have the bytes of a sample, without its values and fields: use \
+             foreread.torch.DataLoader, or num_workers=0"
+        )))
+    }
+
     fn __len__(&self) -> PyResult<usize> {
         self.bytes().map(<[u8]>::len)
     }

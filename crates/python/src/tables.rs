@@ -91,9 +91,12 @@ fn filter(given: &Bound<'_, PyAny>) -> PyResult<Filter> {
         let known = "'==', '!=', '<', '<=', '>', '>=', 'in' or 'not in'";
         ExceptionClass::Config.with(format!("filters: {sign:?} is no comparison; use {known}"))
     })?;
+    let is_array = || !value.is_instance_of::<PyString>() && value.hasattr("tolist").unwrap_or(false);
     let is_list = value.is_instance_of::<PyList>()
         || value.is_instance_of::<PyTuple>()
-        || value.is_instance_of::<PySet>();
+        || value.is_instance_of::<PySet>()
+        // Of NumPy, unless it is a number.
+        || is_array() && value.try_iter().is_ok();
     let values = match (matches!(comparison, Comparison::In | Comparison::NotIn), is_list) {
         (true, true) => value.try_iter()?.map(|one| filter_value(&one?)).collect::<PyResult<_>>()?,
         (false, false) => vec![filter_value(&value)?],

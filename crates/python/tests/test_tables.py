@@ -206,7 +206,7 @@ def test_bad_values_in_memory_are_named_errors(directory: Path) -> None:
     files = [row["file"] for row in rows(2)]
     for table, arguments, why in (
         (pa.table({"path": files, "y": [[1], [2, 3]]}), {"label": "y"}, "several lengths"),
-        (pa.table({"path": files, "y": [{"a": 1}, {"a": 2}]}), {}, "no place in a catalog; choose others with columns="),
+        (pa.table({"path": files, "y": [{"a": 1}, {"a": 2}]}), {}, "structs or lists of lists; .*; choose others with columns="),
         ([{"path": files[0], "y": 1}, {"path": files[1], "y": "a"}], {"label": "y"}, "the list of rows"),
         ([files], {}, "rows of a list are dicts"),
         (3, {}, "is no table"),
@@ -631,7 +631,7 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
             at = rows[sample.id]
             assert sample["image.path"] == f"{at}.png" and sample.label == (None if at == 11 else at)
             assert sample["meta.author.name"] == (None if at == 11 else f"author {at % 5}")
-    twice = foreread.index(path, field=["image", "mask"], columns=["weight", "label", "weight"], label="weight")
+    twice = foreread.index(path, field=["image", "mask"], columns=["weight", "weight"], label="weight")
     assert twice.value_names == ["label", "weight"] and twice.label(0) == twice.value(0, "weight") == 0.0
     # One column of bytes is the sample itself.
     one = foreread.index(path, field="image", columns=["caption"])
@@ -641,7 +641,7 @@ def test_columns_of_a_packed_table_are_fields_and_values(tmp_path: Path, form: s
         for sample in (sample for batch in loader for sample in batch):
             at = rows[sample.id]
             assert bytes(sample) == picture("RGB", at) and sample["caption"] == f"caption {at % 7}"
-    for wrong, why in (({"columns": ["none"]}, "no column"), ({"columns": ["pairs"]}, "no column"), ({"field": ["mask", "mask"]}, "each once")):
+    for wrong, why in (({"columns": ["none"]}, "no column"), ({"columns": ["pairs"]}, "neither numbers nor texts"), ({"field": ["mask", "mask"]}, "each once")):
         with pytest.raises(foreread.Error, match=why):
             foreread.index(path, **{"field": "image", **wrong})
     with pytest.raises(foreread.ConfigError, match="columns"):

@@ -79,6 +79,9 @@ impl Column {
                 let texts: LargeStringArray = to(&DataType::LargeUtf8)?.to_data().into();
                 Ok(if is_untyped { numbers(texts) } else { Self::Texts(texts) })
             }
+            kind if kind.is_nested() => {
+                Err("it has structs or lists of lists; name columns of its parts instead".to_owned())
+            }
             kind => Err(format!("its type {kind} has no place in a catalog")),
         }
     }
@@ -135,7 +138,8 @@ pub(crate) fn counts(array: &ArrayRef) -> Result<UInt64Array, String> {
         }
         column => return Err(format!("it has {} instead of counts of bytes", column.kind())),
     };
-    counts.map(|counts| counts.to_data().into()).map_err(|error| error.to_string())
+    let counts = counts.map_err(|_| "some counts of bytes are negative".to_owned())?;
+    Ok(counts.to_data().into())
 }
 
 /// Lists of numbers as arrays, if all have one length.

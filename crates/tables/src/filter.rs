@@ -1,6 +1,7 @@
 //! Conditions on the rows of a table, as pyarrow and pandas write them: `("split", "==", "train")`.
 
 use std::cmp::Ordering;
+use std::fmt;
 use std::str::FromStr;
 
 use arrow_array::BooleanArray;
@@ -55,6 +56,16 @@ pub enum FilterValue {
     Text(String),
     /// A text of a command line, which stands for a number where the column has numbers.
     Any(String),
+}
+
+impl fmt::Display for FilterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) => write!(f, "the integer {value}"),
+            Self::Float(value) => write!(f, "the number {value}"),
+            Self::Text(text) | Self::Any(text) => write!(f, "the text {text:?}"),
+        }
+    }
 }
 
 impl Comparison {
@@ -167,7 +178,7 @@ impl Filter {
         };
         fitting.ok_or_else(|| {
             let (name, kind) = (&self.column, column.kind());
-            table.invalid(format!("{} compares the column {name:?} of {kind} with {value:?}", filters()))
+            table.invalid(format!("{} compares the column {name:?} of {kind} with {value}", filters()))
         })
     }
 }

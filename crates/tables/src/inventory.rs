@@ -250,6 +250,7 @@ mod tests {
         let read = |text: &'static str| all(inventory("t", TableKind::Csv, Bytes::from(text)));
         let failed = |text: &'static str| read(text).unwrap_err().to_string();
         assert!(failed("name,size\na,1\n").contains("needs a column \"key\"; it has name, size"));
+        assert!(failed("name,size\n").contains("needs a column \"key\""));
         assert!(failed("key,size\na,\n").contains("the object \"a\" has no size"));
         let plain = read("Size,KEY\n7,a+b\n").unwrap();
         assert_eq!(plain, [InventoryObject { key: "a+b".into(), size: 7, etag: None }]);

@@ -21,7 +21,7 @@ pub struct TableOptions {
     /// Samples of several files: the names of their fields, and the columns with the files. Then
     /// [`path`](Self::path) is not used.
     pub fields: Vec<(String, String)>,
-    /// The column with the labels. Texts are classes.
+    /// The column with the labels. Texts are classes. `None`: one that is called `label`.
     pub label: Option<String>,
     /// The columns that samples have as values. `None`: all others.
     pub columns: Option<Vec<String>>,
@@ -47,7 +47,9 @@ impl TableOptions {
         let columns = self.columns.as_ref()?;
         let named = [&self.label, &self.size, &self.etag, &self.start, &self.length];
         let filters = self.filters.iter().flatten().map(|filter| filter.column.clone());
-        let named = named.into_iter().flatten().chain(columns).cloned();
+        // Unless another column is named, one of this name has the labels.
+        let label = self.label.is_none().then(|| "label".to_owned());
+        let named = named.into_iter().flatten().chain(columns).cloned().chain(label);
         Some(named.chain(filters).chain(paths.iter().cloned()).collect())
     }
 }

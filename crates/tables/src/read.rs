@@ -1,7 +1,7 @@
 //! Reading a table: bytes of a file, or batches of Arrow, as columns.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::io::{Cursor, Read};
 use std::sync::Arc;
@@ -73,6 +73,11 @@ impl SampleTable {
             _ => return Ok(Box::new(std::iter::once(Self::read_columns(name, kind, bytes, None)))),
         };
         let (name, is_untyped) = (name.to_owned(), kind != TableKind::Parquet);
+        let mut batches = batches.peekable();
+        if batches.peek().is_none() {
+            // Its columns are looked at all the same.
+            return Ok(Box::new(std::iter::once(Self::of(&name, &found, Vec::new(), is_untyped))));
+        }
         Ok(Box::new(batches.map(move |batch| {
             let batch = batch.map_err(|error| invalid(&name, plain(&error)))?;
             Self::of(&name, &found, vec![batch], is_untyped)
@@ -352,8 +357,11 @@ fn lines_of(name: &str, bytes: &[u8], options: Option<&TableOptions>) -> Batches
 }
 
 fn json(name: &str, bytes: &[u8], options: Option<&TableOptions>) -> Batches {
-    let failed = |error: ArrowError| invalid(name, plain(&error));
     let bytes = lines(name, utf8(name, bytes)?)?;
+    let failed = |error: ArrowError| {
+        let why = wrong_line(&bytes);
+        why.map_or_else(|| invalid(name, plain(&error)), |why| invalid(name, why))
+    };
     let (schema, _) = arrow_json::reader::infer_json_schema(Cursor::new(&bytes), None).map_err(failed)?;
     let (found, _) = Found::of(name, &schema, options)?;
     let has_floats = found.read.fields().iter().any(|field| field.data_type() == &DataType::Float64);
@@ -363,6 +371,37 @@ fn json(name: &str, bytes: &[u8], options: Option<&TableOptions>) -> Batches {
     let reader = arrow_json::ReaderBuilder::new(Arc::clone(&found.read)).with_batch_size(ROWS);
     let batches = reader.build(Cursor::new(&bytes)).map_err(failed)?;
     Ok((found, batches.collect::<Result<_, _>>().map_err(failed)?))
+}
+
+/// The first line that is no record, or has a value of another type than a line before it. For
+/// messages: readers of whole blocks do not know lines.
+fn wrong_line(lines: &[u8]) -> Option<String> {
+    let mut kinds: HashMap<String, (usize, &'static str)> = HashMap::new();
+    for (number, line) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let record = match serde_json::from_slice::<serde_json::Value>(line) {
+            Ok(serde_json::Value::Object(record)) => record,
+            Ok(_) => return Some(format!("line {number} is no record with names")),
+            Err(error) => return Some(format!("line {number} is no JSON: {error}")),
+        };
+        for (column, value) in record {
+            let kind = match value {
+                serde_json::Value::Null => continue,
+                serde_json::Value::Bool(_) => "true or false",
+                serde_json::Value::Number(_) => "a number",
+                serde_json::Value::String(_) => "a text",
+                serde_json::Value::Array(_) => "a list",
+                serde_json::Value::Object(_) => "a record",
+            };
+            let (first, before) = *kinds.entry(column.clone()).or_insert((number, kind));
+            if before != kind {
+                return Some(format!("{column:?} is {before} in line {first}, and {kind} in line {number}"));
+            }
+        }
+    }
+    None
 }
 
 /// An integer that would lose digits as a number with a fraction.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use arrow_array::{Array, BooleanArray, Int32Array, UInt64Array};
+use arrow_array::{Array, BooleanArray, Int32Array, LargeStringArray, UInt64Array};
 use foreread_dataset::{DatasetError, TableLabel, TableRows};
 use foreread_types::setting;
 
@@ -10,6 +10,9 @@ use crate::column::{self, Column};
 use crate::options::{columns, filters};
 use crate::read::{SampleTable, path_names};
 use crate::{TableOptions, filter};
+
+/// The name of a column with labels, which needs no setting.
+const LABEL: &str = "label";
 
 /// The rows that a message names.
 const NAMED: usize = 5;
@@ -60,7 +63,7 @@ impl SampleTable {
             rows = rows.with_parts(part(&options.start, "start")?, part(&options.length, "length")?);
         }
         let mask = filter::mask(self, &options.filters)?;
-        if let Some(label) = &options.label {
+        if let Some(label) = self.label_column(options)? {
             rows = rows.with_label(self.label(label, options, mask.as_ref())?).with_label_column(label);
         }
         for name in self.value_columns(&paths, options) {
@@ -88,7 +91,7 @@ impl SampleTable {
                 let why = format!("a column has no name; name it, or choose others with {columns}");
                 Err(self.invalid(why))
             }
-            "label" if options.label.as_deref().is_some_and(|label| label != name) => {
+            "label" if self.label_name(options).is_some_and(|label| label != name) => {
                 Err(self.invalid(format!(
                     "the column \"label\" is a value, and {} names another one; rename it, or leave it out \
                  with {columns}",
@@ -117,10 +120,52 @@ impl SampleTable {
         if let Some(columns) = &options.columns {
             return columns.iter().map(String::as_str).collect();
         }
-        let used = [&options.label, &options.size, &options.etag, &options.start, &options.length];
+        let [size, etag, start, length] =
+            [&options.size, &options.etag, &options.start, &options.length].map(|used| used.as_deref());
+        let used = [self.label_name(options), size, etag, start, length];
         let is_path = |name: &str| paths.iter().any(|path| path == name);
-        let is_used = |name: &&str| is_path(name) || used.iter().any(|used| used.as_deref() == Some(name));
-        self.columns().filter(|name| !is_used(name)).collect()
+        let is_used = |name: &&str| is_path(name) || used.contains(&Some(*name));
+        let is_unwanted = |name: &str| name == LABEL && options.classes.as_ref().is_some_and(Vec::is_empty);
+        self.columns().filter(|name| !is_used(name) && !is_unwanted(name)).collect()
+    }
+
+    /// The column with the labels: the named one, or one that is called `label`. None if the list of
+    /// classes is empty.
+    fn label_name<'a>(&self, options: &'a TableOptions) -> Option<&'a str> {
+        let usual = || self.columns().any(|name| name == LABEL).then_some(LABEL);
+        let wants_none = options.classes.as_ref().is_some_and(Vec::is_empty);
+        options.label.as_deref().or_else(|| usual().filter(|_| !wants_none))
+    }
+
+    /// The same, unless the user wants none.
+    fn label_column<'a>(&self, options: &'a TableOptions) -> Result<Option<&'a str>, DatasetError> {
+        let found = self.label_name(options);
+        match (&options.classes, found) {
+            (Some(classes), _) if classes.is_empty() => Ok(None),
+            (Some(_), None) => Err(self.invalid(format!(
+                "{} needs {}: the column with the labels",
+                setting("classes"),
+                setting("label")
+            ))),
+            _ => Ok(found),
+        }
+    }
+
+    /// The error for a column of integers and texts. A typing error would give all rows other
+    /// numbers.
+    fn check_mixed(&self, name: &str, texts: &LargeStringArray) -> Result<(), DatasetError> {
+        let is_integer = |text: &str| text.parse::<i64>().is_ok();
+        let integers = texts.iter().flatten().filter(|text| is_integer(text)).count();
+        let other = texts.iter().position(|text| text.is_some_and(|text| !is_integer(text)));
+        let Some(row) = other.filter(|_| self.is_untyped() && integers > 0) else { return Ok(()) };
+        Err(self.invalid(format!(
+            "the labels in the column {name:?} are integers in {integers} of {} rows, and {:?} in row {}; \
+             correct them, or name all classes with {}, as texts",
+            self.len(),
+            texts.value(row),
+            row + 1,
+            setting("classes")
+        )))
     }
 
     /// The labels of all rows. Rows that `mask` leaves out may lack one.
@@ -159,6 +204,9 @@ impl SampleTable {
         }
         match column {
             Column::Texts(texts) => {
+                if options.classes.is_none() {
+                    self.check_mixed(name, &texts)?;
+                }
                 let found: BTreeSet<&str> = texts.iter().flatten().collect();
                 let names: Vec<String> = match &options.classes {
                     Some(given) => given.clone(),

@@ -49,6 +49,13 @@ fn simulated_ranks_get_every_sample_within_bounds() {
     assert!(requested > 0 && failed > 0 && hedged > 0 && resumed > 0 && broken > 0, "{sum:?}");
 }
 
+/// The connection of a stopped rank broke before the rank saw it.
+#[test]
+// semantics: RANK-20
+fn connection_that_broke_while_a_rank_was_stopped_is_opened_again() {
+    assert_eq!(run(12_258_340_199_148_119_097).off_plan, 0);
+}
+
 #[test]
 // semantics: RANK-20
 fn same_seed_gives_the_same_trace() {

@@ -110,7 +110,13 @@ pub(super) async fn find(
     if !missing.is_empty() {
         let what =
             format!("{} of {} rows name files that do not exist below {base_url}", missing.len(), rows.len());
-        let which = rows.named(&missing);
+        // Of several files of a sample, one that is missing.
+        let absent = |row: usize| {
+            let numbers = &files.of_row[row * columns.len()..][..columns.len()];
+            let at = numbers.iter().position(|number| *number == MISSING).unwrap_or(0);
+            columns.get(at).and_then(|paths| paths.get(row)).copied()
+        };
+        let which = rows.named_by(&missing, absent);
         if !options.skip_missing {
             let skip = setting("on-missing").to("skip");
             return Err(rows.invalid(format!("{what}: {which}; correct them, or leave them out with {skip}")));

@@ -1,6 +1,6 @@
 //! The columns of a table of samples, with their meaning.
 
-use std::fmt::{self, Write};
+use std::fmt;
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, FixedSizeBinaryArray, Float64Array, Int32Array, Int64Array,
@@ -272,17 +272,30 @@ impl TableRows {
 
     /// The first of these rows and their paths, for a message: `row 3 (a.jpg), row 5 (b.jpg)`.
     pub(super) fn named(&self, rows: &[usize]) -> String {
-        let texts: Vec<String> = rows.iter().take(8).map(|row| self.row(*row)).collect();
+        self.named_by(rows, |row| self.path(row))
+    }
+
+    /// The same, with the path that is shown of each row.
+    pub(super) fn named_by<'a>(&self, rows: &[usize], path: impl Fn(usize) -> Option<&'a str>) -> String {
+        let text = |row: &usize| named_row(self.numbers.value(*row), path(*row));
+        let texts: Vec<String> = rows.iter().take(8).map(text).collect();
         listed(texts.iter().map(String::as_str), rows.len())
     }
 
     /// A row and its path, for a message.
     pub(super) fn row(&self, row: usize) -> String {
-        let mut text = format!("row {}", self.numbers.value(row));
-        if self.paths.is_valid(row) && !self.paths.value(row).is_empty() {
-            // Writing to a text does not fail.
-            let _ = write!(text, " ({})", crate::catalog::shortened(self.paths.value(row)));
-        }
-        text
+        named_row(self.numbers.value(row), self.path(row))
+    }
+
+    /// The path of a row's first file.
+    fn path(&self, row: usize) -> Option<&str> {
+        self.paths.is_valid(row).then(|| self.paths.value(row))
+    }
+}
+
+fn named_row(number: u64, path: Option<&str>) -> String {
+    match path.filter(|path| !path.is_empty()) {
+        Some(path) => format!("row {number} ({})", crate::catalog::shortened(path)),
+        None => format!("row {number}"),
     }
 }

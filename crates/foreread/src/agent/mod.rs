@@ -14,4 +14,4 @@ mod orders;
 #[cfg(feature = "peer")]
 pub(crate) use self::client::attach_to;
 pub(crate) use self::client::{AgentLink, attach};
-pub use foreread_local::{ReplaceableThrough, is_private_directory, replaceable_through};
+pub use foreread_tier::{ReplaceableThrough, is_private_directory, replaceable_through};

@@ -156,7 +156,10 @@ pub(super) fn choose(
     let asked = options.label.as_deref();
     let (label, note) = label(&columns, chosen, asked);
     if let (None, Some(name)) = (&label, asked) {
-        return Err(FormatError::unsupported(at, columns::no_label(name)));
+        return Err(FormatError::unsupported(
+            at,
+            columns::no_label(name, columns.iter().map(|column| &*column.path)),
+        ));
     }
     // Labels have that name already.
     let names: BTreeSet<&String> =
@@ -164,7 +167,9 @@ pub(super) fn choose(
     let named = names.into_iter().map(|name| {
         let mut found = columns.iter().filter(|column| column.path == *name);
         let found = found.find(|column| column.label_kind().is_some());
-        found.cloned().ok_or_else(|| FormatError::unsupported(at, columns::no_label(name)))
+        found.cloned().ok_or_else(|| {
+            FormatError::unsupported(at, columns::no_label(name, columns.iter().map(|column| &*column.path)))
+        })
     });
     let named = named.collect::<Result<Vec<Column>, _>>()?;
     let samples = columns.swap_remove(chosen);
@@ -194,7 +199,7 @@ fn only(columns: &[Column], asked: Option<&str>) -> Result<usize, String> {
         columns.iter().flat_map(|column| &column.parents).map(|slot| slot.node).collect();
     let label = label(columns, columns.len(), asked).0.map(|label| label.slot.node);
     if let (None, Some(name)) = (label, asked) {
-        return Err(columns::no_label(name));
+        return Err(columns::no_label(name, columns.iter().map(|column| &*column.path)));
     }
     let is_value = |column: &Column| !structs.contains(&column.slot.node) && Some(column.slot.node) != label;
     let values: Vec<usize> = (0..columns.len()).filter(|&at| is_value(&columns[at])).collect();

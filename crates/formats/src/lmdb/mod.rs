@@ -225,6 +225,12 @@ impl Found {
                 setting("field").to("PREFIX")
             ));
         }
+        if !options.joined.is_empty() && found.skipped > 0 {
+            notes.push(format!(
+                "{} values lack one of the fields under the rest of their key, and are no samples",
+                found.skipped
+            ));
+        }
         let mut columns = Vec::new();
         if options.labels.is_some() {
             let prefix = options.prefix.as_deref().unwrap_or_default();
@@ -243,6 +249,11 @@ impl Found {
     fn join_fields(&mut self, options: &LmdbOptions) -> Result<FoundSamples, FormatError> {
         let first = options.prefix.as_deref().unwrap_or_default();
         let prefixes = std::iter::once(first).chain(options.joined.iter().map(String::as_str));
+        let all: Vec<&str> = options.prefixes().map(|(prefix, _)| prefix).collect();
+        if let Some(twice) = all.iter().enumerate().find(|(at, prefix)| all[..*at].contains(prefix)) {
+            let why = format!("{:?} is the beginning of two fields, or of a field and of labels", twice.1);
+            return Err(FormatError::unsupported(0, why));
+        }
         let mut names = joined::names(prefixes.map(field_name), &[])?.into_iter();
         let rows = std::mem::take(&mut self.rows);
         let all = vec![(rows.len() as u64, true)];
@@ -253,23 +264,31 @@ impl Found {
             present: all,
         });
         let mut columns: Vec<JoinedColumn> = of_first.into_iter().collect();
+        // Values of a field without a sample.
+        let mut lonely = 0;
         for (number, name) in names.enumerate() {
             let of_field = self.fields.iter().filter(|(field, _)| *field == number);
-            let by_name: HashMap<&str, (u64, u64)> =
+            let mut by_name: HashMap<&str, (u64, u64)> =
                 of_field.map(|(_, (name, place))| (name.as_str(), *place)).collect();
+            if by_name.is_empty() {
+                let why =
+                    format!("no key begins with {:?}: correct {}", options.joined[number], setting("field"));
+                return Err(FormatError::unsupported(0, why));
+            }
             let (mut extents, mut present) = (Vec::new(), Vec::with_capacity(self.keys.len()));
             for key in &self.keys {
-                let place = key.strip_prefix(first).and_then(|rest| by_name.get(rest));
+                let place = key.strip_prefix(first).and_then(|rest| by_name.remove(rest));
                 present.push((1, place.is_some()));
                 extents.extend(place);
             }
+            lonely += by_name.len() as u64;
             columns.push(JoinedColumn { name, extents: Extents::Rows(extents), made: None, present });
         }
         let (found, present) = joined::join(columns)?;
         let mut is_there = present.iter().flat_map(|(count, is_there)| (0..*count).map(move |_| *is_there));
         self.keys.retain(|_| is_there.next().unwrap_or(false));
-        self.skipped += found.skipped;
-        Ok(found)
+        self.skipped += found.skipped + lonely;
+        Ok(FoundSamples { skipped: found.skipped + lonely, ..found })
     }
 }
 

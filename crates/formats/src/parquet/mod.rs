@@ -214,7 +214,7 @@ fn of_column(groups: &[RowGroup], place: usize) -> Vec<RowGroup> {
 /// The column with values that samples have.
 fn value_leaf(leaves: &[Leaf], name: &str) -> Result<usize, String> {
     let found = leaves.iter().position(|leaf| leaf.path == name && labels::kind(leaf).is_some());
-    found.ok_or_else(|| columns::no_label(name))
+    found.ok_or_else(|| columns::no_label(name, leaves.iter().map(|leaf| &*leaf.path)))
 }
 
 /// The metadata, and its offset in the file.
@@ -250,7 +250,7 @@ fn label_leaf(leaves: &[Leaf], samples: usize, chosen: Option<&str>) -> Result<O
     let usable = (0..leaves.len()).filter(|&at| at != samples && labels::kind(&leaves[at]).is_some());
     let ranked = usable.filter_map(|at| Some((columns::label_rank(&leaves[at].path, chosen)?, at)));
     match (ranked.min(), chosen) {
-        (None, Some(chosen)) => Err(columns::no_label(chosen)),
+        (None, Some(chosen)) => Err(columns::no_label(chosen, leaves.iter().map(|leaf| &*leaf.path))),
         (first, _) => Ok(first.map(|(_, at)| at)),
     }
 }

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, final, overload
+from typing import Any, Literal, NoReturn, Self, Unpack, final, overload
 
 import pandas
 import pyarrow
@@ -60,6 +60,8 @@ class Field:
     def open(self) -> io.RawIOBase:
         """The part as a file for reading, without a copy of its bytes, which the file holds until it is closed.
         For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
+    def __getitem__(self, key: str, /) -> NoReturn:
+        """Refused: a worker process has the bytes alone."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -447,7 +449,8 @@ class Catalog:
     def summary(self) -> str | None:
         """What was found in the first shard, in one line. None for formats without a choice."""
     def targets(self) -> bytes:
-        """The labels of all samples that are integers, -1 for none, as an array of 64-bit integers."""
+        """The labels of all samples that are integers, -1 for none: bytes for ``array("q", ...)`` or
+        ``numpy.frombuffer(..., "int64")``."""
     def select(self, indices: Iterable[int]) -> Catalog:
         """The catalog of these samples, in this order: a part of the whole. Classes keep their numbers, and samples
         their caches."""
@@ -458,7 +461,7 @@ class Catalog:
     def whole(self) -> Catalog:
         """All samples of the catalog that this one is a part of. Itself, if it is none."""
     def numbers(self) -> bytes:
-        """The number of each sample in the whole catalog, as an array of 64-bit integers."""
+        """The number of each sample in the whole catalog: bytes, as those of targets()."""
     def filter(self, function: Callable[[dict[str, Any]], object] | Iterable[bool]) -> Catalog:
         """The samples for which `function` returns true: it gets a dict of a sample's index, path, size, label, label_name
         and values. Or a mask: a bool for each sample."""
@@ -519,7 +522,7 @@ def index(
     pack_split: str | None = None,
     table: Any = None,
     path: str | Mapping[str, str] | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     filters: Sequence[Any] | None = None,
     on_missing: Literal["fail", "skip"] = "fail",
     size: str | None = None,

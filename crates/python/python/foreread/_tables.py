@@ -4,19 +4,26 @@ A frame of pandas or polars, a table of pyarrow and a list of dicts become Arrow
 reads files. The price is one copy of the table.
 """
 
+import datetime
+import decimal
+import enum
 import importlib
 import io
 import json
 import math
 import os
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from .errors import ConfigError
 
+#: The types of missing values of pandas.
+_MISSING = frozenset({"NAType", "NaTType"})
+
 
 def _plain(value: Any) -> Any:
-    """A value of JSON. A missing number is None, as in pandas."""
+    """A value of JSON. A missing number is None, as in pandas. Raises TypeError for a value that tables do not have."""
     if isinstance(value, float):
         return None if math.isnan(value) else value
     if value is None or isinstance(value, (str, int)):
@@ -29,17 +36,35 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
-    return str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode()
+    if isinstance(value, (datetime.date, datetime.time, decimal.Decimal, uuid.UUID)):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return _plain(value.value)
+    if type(value).__name__ in _MISSING:
+        return None
+    raise TypeError(f"a {type(value).__name__} has no place in a table")
 
 
 def _records(rows: Any) -> bytes:
-    for number, row in enumerate(rows):
+    lines = []
+    for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise TypeError(f"table: row {number + 1} is {type(row).__name__}, and rows of a list are dicts")
-    try:
-        return b"".join(json.dumps(_plain(row), allow_nan=False).encode() + b"\n" for row in rows)
-    except ValueError as error:
-        raise ConfigError(f"table: a row has a number that is infinite, which tables do not have ({error})") from error
+            raise TypeError(f"table: row {number} is {type(row).__name__}, and rows of a list are dicts")
+        try:
+            lines.append(json.dumps(_plain(row), allow_nan=False).encode() + b"\n")
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"table: row {number} has bytes that are no UTF-8 text ({error})") from error
+        except ValueError as error:
+            raise ConfigError(
+                f"table: row {number} has a number that is infinite, which tables do not have ({error})"
+            ) from error
+        except TypeError as error:
+            raise ConfigError(f"table: row {number}: {error}; make it a text, a number or a list of numbers") from error
+    if not lines:
+        raise ConfigError("table: the list has no rows")
+    return b"".join(lines)
 
 
 def table_bytes(table: Any) -> tuple[str, str, bytes]:
@@ -52,6 +77,8 @@ def table_bytes(table: Any) -> tuple[str, str, bytes]:
         file = io.BytesIO()
         (table.collect() if kind == "LazyFrame" else table).write_ipc(file, compat_level=_oldest())
         return name, "arrow", file.getvalue()
+    if module == "pandas" and kind == "Series":
+        raise ConfigError("table: a Series is one column: give a frame, such as series.to_frame('file')")
     if module == "pandas":
         _check_names(table.columns)
         # Columns of other types have no paths.

@@ -53,7 +53,7 @@ pub use self::mapped_region::MappedRegion;
 pub(crate) use self::pool::ArenaMemory;
 use self::pool::{IDLE, IdleMemory, Pool, REGION};
 use self::region::{PageSize, Region};
-pub use self::shared_region::{SharedPlace, SharedRegion, memory_file};
+pub use self::shared_region::{SharedPlace, SharedRegion, lasting_descriptor, memory_file};
 use self::space::HUGE_PAGE;
 use crate::buffers::{Buffer, Buffers, Lifetime};
 

@@ -66,20 +66,13 @@ impl SharedRegion {
     /// files, or if a limit of the process is reached.
     pub(super) fn create(length: usize) -> Option<(Self, OwnedFd)> {
         let length = length as u64;
-        // Beyond this limit the kernel would send a signal that ends the process.
-        if getrlimit(Resource::Fsize).current.is_some_and(|limit| length > limit) {
-            return None;
-        }
-        let writable = memory_file("foreread").ok()?;
+        let writable = memory_file("foreread", length).ok()?;
         ftruncate(&writable, length).ok()?;
         fcntl_add_seals(&writable, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).ok()?;
         fchmod(&writable, Mode::RUSR).ok()?;
         let path = format!("/proc/self/fd/{}", writable.as_raw_fd());
         let descriptor = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let descriptor = with_high_number(descriptor);
-        if !has_free_descriptors(descriptor.as_raw_fd()) {
-            return None;
-        }
+        let descriptor = lasting_descriptor(descriptor)?;
         Some((Self { number: next_number()?, length, descriptor }, writable))
     }
 
@@ -114,11 +107,21 @@ fn with_high_number(descriptor: OwnedFd) -> OwnedFd {
     fcntl_dupfd_cloexec(&descriptor, LOW_NUMBERS as RawFd).unwrap_or(descriptor)
 }
 
-/// An empty file in memory that can be sealed. `name` is shown to people.
+/// The same file with a number that `select` does not know. `None` if half of the process's
+/// descriptors are open.
+pub fn lasting_descriptor(descriptor: OwnedFd) -> Option<OwnedFd> {
+    Some(with_high_number(descriptor)).filter(|descriptor| has_free_descriptors(descriptor.as_raw_fd()))
+}
+
+/// An empty file in memory for `length` bytes, which can be sealed. `name` is shown to people.
 ///
 /// # Errors
-/// If the system has no memory or descriptors left.
-pub fn memory_file(name: &str) -> std::io::Result<OwnedFd> {
+/// If the system has no memory or descriptors left, or a file of the process may not be so long.
+pub fn memory_file(name: &str, length: u64) -> std::io::Result<OwnedFd> {
+    // Beyond this limit the kernel would send a signal that ends the process.
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| length > limit) {
+        return Err(Errno::FBIG.into());
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let made = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3.

@@ -46,6 +46,11 @@ impl World {
         if !matches!(link.state, LinkState::Dialing { number: dialing } if dialing == number) {
             return self.close(id, false);
         }
+        if !self.conns.contains_key(&id) {
+            // It broke while this rank was stopped.
+            let why = WireError::new(WireErrorKind::Disconnected, "it was closed");
+            return self.lose(rank, to, false, &why);
+        }
         link.state = LinkState::Open { conn: id };
         let mut end = AskingEnd::new();
         let (mut actions, mut answers) = (Vec::new(), Vec::new());

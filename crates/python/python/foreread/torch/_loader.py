@@ -545,6 +545,11 @@ class DataLoader:
             label = self._label(sample) if self._labelled else None
             if self._labelled and self._target_transform is not None:
                 label = self._target_transform(label)
+            if self._labelled and label is None and self._collate is default_collate:
+                raise ConfigError(
+                    f"sample {sample.id} ({sample.path}) has no label: leave it out by catalog.filter(lambda row: row['label'] is "
+                    "not None), replace it by target_transform=, or set collate_fn="
+                )
             if self._named:
                 return self._by_names(sample, item, label)
             if not self._labelled:
@@ -611,6 +616,11 @@ class DataLoader:
         """The batch of `items`. PyTorch's collate function knows no images, and its error does not say what to do."""
         try:
             return self._collate([_tensor(item) for item in items] if self._plain and self._collate is default_collate else items)
+        except RuntimeError as error:
+            if self._collate is default_collate and "equal size" in str(error):
+                why = "samples of a batch have several shapes or lengths: set collate_fn= to a function that pads or lists them"
+                raise RuntimeError(f"{why} ({error})") from error
+            raise
         except TypeError as error:
             first = items[0]
             if self._named:

@@ -2,9 +2,9 @@
 //!
 //! A catalog has one representation, its file. [`Catalog::save`] writes it,
 //! [`Catalog::from_objects`] builds it in memory and [`Catalog::open`] reads it. So there is one
-//! way to read a sample's entry. Numbers are in memory, some 12 bytes per sample, which processes of
-//! a user [share](crate::shared_numbers) if there are many. Names stay in the file and are read on
-//! request. One `pread` takes less than a microsecond where the file is cached (`benches/`). The
+//! way to read a sample's entry. Numbers are in memory, some 12 bytes per sample, which processes
+//! of a user [share](crate::shared_numbers) if there are many. Names stay in the file and are read
+//! on request. One `pread` takes less than a microsecond where the file is cached (`benches/`). The
 //! price: a catalog that was just built or received holds its whole file in memory as well, some 63
 //! bytes per sample.
 

@@ -499,7 +499,8 @@ fn check_values(
         |why: String| Err(DatasetError::new(DatasetErrorKind::Invalid, format!("{base_url}: {why}")));
     if label != values::LABEL && columns.iter().any(|column| column == values::LABEL) {
         return invalid(format!(
-            "the column {:?} is a value, and the labels are another one: rename it, or leave out {label_setting}",
+            "the column {:?} is a value, and the labels are another one: rename it, or leave out \
+             {label_setting}",
             values::LABEL
         ));
     }

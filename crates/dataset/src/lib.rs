@@ -46,6 +46,7 @@ mod encode;
 mod encode_packed;
 mod encode_runs;
 mod error;
+mod field_lists;
 mod file_lists;
 mod format;
 mod format_options;

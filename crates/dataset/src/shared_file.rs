@@ -25,7 +25,7 @@ pub(crate) fn create(bytes: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a file in memory one that nobody can change.
+/// Seals a file in memory against every change.
 pub(crate) fn seal(file: &File) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SEALS | SealFlags::SEAL)?)
 }
@@ -35,7 +35,7 @@ pub(crate) fn path(file: &File) -> Option<PathBuf> {
     is_sealed(file).then(|| format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into())
 }
 
-/// Whether nobody can change it.
+/// Whether it is sealed against every change.
 pub(crate) fn is_sealed(file: &File) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS))
 }

@@ -1,13 +1,13 @@
 //! The numbers of a large catalog, once in memory for all processes of a user.
 //!
 //! Every rank of a node opens the catalog of a run. With 10^8 samples its numbers take more than a
-//! gigabyte. So the first process puts its numbers into a sealed file in memory (`memfd`), and a
-//! link with the catalog's checksum as its name leads to this file. Each further process decodes
-//! its catalog as always, finds the link, compares its own numbers with those in the file, and uses
-//! the file's where they are equal. So nothing is believed: a file of other numbers cannot change a
-//! catalog. A process that finds no file shares its own. The price: a process has its numbers twice
-//! for a moment, and the comparison reads them all once, which takes a tenth of a second per
-//! gigabyte.
+//! gigabyte. So the first process puts its numbers into a sealed file in memory (`memfd`). A link
+//! that is named by the catalog's checksum leads to this file. Each further process decodes its
+//! catalog as always, finds the link, and compares its own numbers with those in the file. It uses
+//! the file's numbers where they are equal. So nothing is believed: a file of other numbers cannot
+//! change a catalog. A process that finds no file shares its own. The price: a process has its
+//! numbers twice for a moment. The comparison reads them all once, which takes a tenth of a second
+//! per gigabyte.
 //!
 //! The links are in a directory that no other user can change, because opening a file that another
 //! one chooses may do harm. The directory is locked while a process looks for a file and publishes
@@ -43,7 +43,7 @@ const LINKS: &str = "catalogs";
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The age of links of other namespaces and boots that nobody can follow any more.
+/// The age at which links of other namespaces and boots are removed.
 const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The buffer of the file that is written, in bytes.
@@ -222,7 +222,7 @@ impl SharedNumbers {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         // SAFETY: the file is sealed against writing, shrinking and growing, and seals are never
-        // taken away. So nobody changes the bytes, and no access lies beyond the file's end.
+        // taken away. So the bytes never change, and no access lies beyond the file's end.
         let map = unsafe { Mmap::map(file)? };
         Ok(Self { map, _link: None })
     }

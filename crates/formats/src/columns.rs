@@ -42,9 +42,9 @@ pub(crate) fn no_label<'a>(chosen: &str, mut paths: impl Iterator<Item = &'a str
         |path: &str| path.strip_prefix(chosen).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
     if paths.any(is_there) {
         return format!(
-            "the column {chosen:?} has neither numbers nor texts: read bytes as a field with {}, name a part \
-             of a struct ({:?}), and have lists in a table of files; batches of lists of several lengths need \
-             `collate_fn`",
+            "the column {chosen:?} has neither numbers nor texts: read bytes as a field with {}, name \
+             a part of a struct ({:?}), and have lists in a table of files; batches of lists of several \
+             lengths need `collate_fn`",
             setting("field"),
             format!("{chosen}.part")
         );

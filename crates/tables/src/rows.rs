@@ -129,8 +129,8 @@ impl SampleTable {
         self.columns().filter(|name| !is_used(name) && !is_unwanted(name)).collect()
     }
 
-    /// The column with the labels: the named one, or one that is called `label`. None if the list of
-    /// classes is empty.
+    /// The column with the labels: the named one, or one that is called `label`. None if the list
+    /// of classes is empty.
     fn label_name<'a>(&self, options: &'a TableOptions) -> Option<&'a str> {
         let usual = || self.columns().any(|name| name == LABEL).then_some(LABEL);
         let wants_none = options.classes.as_ref().is_some_and(Vec::is_empty);

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::{is_private_directory, replaceable_through};
 
 /// The directory for sockets and links of this user's processes, which need not exist: in
-/// `XDG_RUNTIME_DIR` if that is a directory, else in `/tmp`. Anyone may create the one in `/tmp`, so
-/// it proves nothing.
+/// `XDG_RUNTIME_DIR` if that is a directory, else in `/tmp`. Anyone may create the one in `/tmp`,
+/// so it proves nothing.
 pub fn user_directory() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| Path::new(path).is_absolute());
     match runtime.filter(|path| Path::new(path).is_dir()) {

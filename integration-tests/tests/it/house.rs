@@ -274,11 +274,12 @@ fn each_package_has_a_description_of_its_own() {
 }
 
 #[test]
-fn types_depends_on_nothing() {
+fn types_depends_on_bytes_alone() {
     let metadata = metadata();
     let packages = metadata.workspace_packages();
     let types = packages.iter().find(|package| package.name == "foreread-types").unwrap();
-    assert_eq!(built_with(types).collect::<Vec<_>>(), Vec::<&str>::new());
+    // Tables of lengths may be in memory that processes share.
+    assert_eq!(built_with(types).collect::<Vec<_>>(), ["bytes"]);
 }
 
 /// All packages that a package builds with, directly or through others, each with the package that

@@ -52,7 +52,7 @@ fn simulated_ranks_get_every_sample_within_bounds() {
 /// The connection of a stopped rank broke before the rank saw it.
 #[test]
 // semantics: RANK-20
-fn connection_that_broke_while_a_rank_was_stopped_is_opened_again() {
+fn connection_that_broke_at_a_stopped_rank_is_opened_again() {
     assert_eq!(run(12_258_340_199_148_119_097).off_plan, 0);
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use foreread_dataset::{Catalog, DatasetErrorKind, IndexOptions, IndexProgress, TableRows};
 use foreread_tables::{SampleTable, TableKind, TableOptions};
-use foreread_tier::{OpenContext, OpenOptions, OriginTier, ReadRequest, Span};
+use foreread_tier::{ErrorKind as TierErrorKind, OpenContext, OpenOptions, OriginTier, ReadRequest, Span};
 use foreread_types::{SampleKey, Tick, setting};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -49,9 +49,15 @@ pub(crate) async fn index(
             Given::Bytes(place, kind, bytes)
         }
     };
-    let chosen = table_options;
+    let (has_tags, chosen) = (table_options.etag.is_some(), table_options);
     let rows = context.runtime.spawn_blocking(move || given.rows(&chosen)).await.map_err(ended)??;
     let url = location(&targets.names, &rows, directory)?;
+    if has_tags && !url.contains("://") {
+        let etag = setting("etag");
+        return Err(Error::usage(format!(
+            "{etag} is of objects in a bucket, and {url} has files; leave it out"
+        )));
+    }
     let origin = registry.find(&url)?.open(&url, &storage, context).await?;
     Ok(Catalog::of_table(&*shared.for_index(&origin), &url, &rows, &options, progress).await?)
 }
@@ -83,7 +89,12 @@ pub(crate) async fn open_parent(
 
 /// The content of the file at a place in this directory.
 pub(crate) async fn read_file(directory: &dyn OriginTier, place: &str) -> Result<Bytes> {
-    let object = directory.stat(split(place).1).await?;
+    let object = directory.stat(split(place).1).await.map_err(|error| match error.kind() {
+        TierErrorKind::NotFound => error.with_detail(format!(
+            "{place} is not there; paths of tables are relative to the working directory"
+        )),
+        _ => error,
+    })?;
     let request = ReadRequest::new(SampleKey::default(), object, Span::Whole, Tick(0));
     Ok(directory.read(Arc::new(request)).await?.to_vec().into())
 }

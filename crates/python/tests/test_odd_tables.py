@@ -95,6 +95,10 @@ def test_values_without_a_place_in_tables_are_errors(files: Path) -> None:
         lines.write_text(text)
         with pytest.raises(foreread.Error, match=why):
             foreread.index(files, table=lines)
+    with pytest.raises(foreread.Error, match="none.csv is not there; paths of tables are relative to the working directory"):
+        foreread.index(files, table="none.csv")
+    with pytest.raises(foreread.Error, match="etag= is of objects in a bucket"):
+        foreread.index(files, table=[{"file": "0.bin", "n": 10, "e": "x"}], size="n", etag="e")
 
 
 # semantics: SAMPLE-25

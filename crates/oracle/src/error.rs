@@ -39,6 +39,8 @@ impl OracleError {
             | OracleReason::NoPhases
             | OracleReason::Weight { .. }
             | OracleReason::NoWeight
+            | OracleReason::TorchWeights { .. }
+            | OracleReason::WeightSum
             | OracleReason::NothingToDraw { .. }
             | OracleReason::Lengths { .. }
             | OracleReason::NoOrders
@@ -78,6 +80,10 @@ pub(crate) enum OracleReason {
     Weight { id: u64, weight: String },
     #[error("all weights are zero: at least one weight must be positive")]
     NoWeight,
+    #[error("{found} weights: PyTorch draws from at most 2^24, and the shuffle sampler from any number")]
+    TorchWeights { found: u64 },
+    #[error("the sum of the weights is not a finite number: divide all of them by their largest")]
+    WeightSum,
     #[error("cannot draw {len} samples from an empty dataset")]
     NothingToDraw { len: u64 },
     #[error("explicit order of epoch {epoch} has {found} samples, expected {expected} as in epoch 0")]

@@ -6,6 +6,7 @@ mod sequential;
 mod shuffle;
 mod subset;
 mod torch;
+mod torch_weighted;
 mod weighted;
 
 pub use explicit::Explicit;
@@ -15,4 +16,5 @@ pub use sequential::Sequential;
 pub use shuffle::Shuffle;
 pub use subset::Subset;
 pub use torch::Torch;
+pub use torch_weighted::TorchWeighted;
 pub use weighted::Weighted;

@@ -56,10 +56,8 @@ impl Weighted {
     /// from no samples, or more than 2^63 draws.
     pub fn new(weights: &[f64], len: u64, seed: u64) -> Result<Self, OracleError> {
         check_samples(len)?;
-        if weights.is_empty() && len > 0 {
-            return Err(OracleReason::NothingToDraw { len }.into());
-        }
-        let parts = integers(weights)?;
+        check_weights(weights, len)?;
+        let parts = integers(weights);
         let print = Fingerprinter::new("weighted 1").numbers(parts.iter().copied()).number(len).number(seed);
         let total = parts.iter().sum();
         Ok(Self { columns: alias(&parts, total).into(), total, len, seed, fingerprint: print.finish() })
@@ -116,23 +114,26 @@ impl fmt::Debug for Weighted {
     }
 }
 
+/// Checks that `len` draws from these weights are possible.
+pub(super) fn check_weights(weights: &[f64], len: u64) -> Result<(), OracleError> {
+    if weights.is_empty() && len > 0 {
+        return Err(OracleReason::NothingToDraw { len }.into());
+    }
+    if let Some(id) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
+        return Err(OracleReason::Weight { id: id as u64, weight: weights[id].to_string() }.into());
+    }
+    if !weights.is_empty() && weights.iter().all(|weight| *weight == 0.0) {
+        return Err(OracleReason::NoWeight.into());
+    }
+    Ok(())
+}
+
 /// The weights as integers whose sum fits in 63 bits. Each is the weight's 53-bit significand,
 /// shifted to the largest weight's exponent and then right until the sum fits. A positive weight
 /// stays at least 1.
-fn integers(weights: &[f64]) -> Result<Vec<u64>, OracleError> {
-    let mut largest = None;
-    for (id, &weight) in weights.iter().enumerate() {
-        if !weight.is_finite() || weight < 0.0 {
-            return Err(OracleReason::Weight { id: id as u64, weight: weight.to_string() }.into());
-        }
-        if weight > 0.0 {
-            largest = largest.max(Some(parts(weight).1));
-        }
-    }
-    if largest.is_none() && !weights.is_empty() {
-        return Err(OracleReason::NoWeight.into());
-    }
-    let largest = largest.unwrap_or(0);
+fn integers(weights: &[f64]) -> Vec<u64> {
+    let exponents = weights.iter().filter(|weight| **weight > 0.0).map(|weight| parts(*weight).1);
+    let largest = exponents.max().unwrap_or(0);
     // n weights below 2^53 have a sum below 2^63 if each loses log2(n) - 10 bits, rounded up.
     let spare = weights.len().max(1).next_power_of_two().ilog2().saturating_sub(10);
     let integer = |&weight: &f64| {
@@ -142,7 +143,7 @@ fn integers(weights: &[f64]) -> Result<Vec<u64>, OracleError> {
         let (significand, exponent) = parts(weight);
         significand.checked_shr(largest - exponent + spare).unwrap_or(0).max(1)
     };
-    Ok(weights.iter().map(integer).collect())
+    weights.iter().map(integer).collect()
 }
 
 /// A positive number as significand (below 2^53) and exponent, up to a common factor.
@@ -180,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alias_table_holds_exactly_the_weights() -> Result<(), OracleError> {
+    fn alias_table_holds_exactly_the_weights() {
         let cases: [&[f64]; 6] = [
             &[1.0],
             &[1.0, 0.0, 3.0],
@@ -190,7 +191,7 @@ mod tests {
             &[5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.0, 0.0, 100.0],
         ];
         for weights in cases {
-            let parts = integers(weights)?;
+            let parts = integers(weights);
             let total: u64 = parts.iter().sum();
             let columns = alias(&parts, total);
             let mut found = vec![0u128; parts.len()];
@@ -203,17 +204,15 @@ mod tests {
             assert_eq!(found, expected, "{weights:?}");
             assert!(weights.iter().zip(&parts).all(|(&weight, &part)| (weight > 0.0) == (part > 0)));
         }
-        Ok(())
     }
 
     #[test]
-    fn many_weights_do_not_overflow() -> Result<(), OracleError> {
+    fn many_weights_do_not_overflow() {
         for count in [1023, 1024, 1025, 100_000] {
-            let parts = integers(&vec![1.999_999_999; count])?;
+            let parts = integers(&vec![1.999_999_999; count]);
             let total: u128 = parts.iter().map(|&part| u128::from(part)).sum();
             assert!(total < 1 << 63 && total > 1 << 62, "{count}: {total:x}");
         }
-        Ok(())
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foreread_oracle::{AccessStream, Deal, Dealing, Sampler, Sequential, Torch};
+use foreread_oracle::{AccessStream, Deal, Dealing, Sampler, Sequential, Torch, TorchWeighted};
 use foreread_types::Rank;
 
 use crate::{ids, read};
@@ -44,4 +44,23 @@ fn torch_order_equals_distributed_and_batch_samplers() {
         cases += 1;
     }
     assert!(cases >= 60);
+}
+
+/// Every line of `torch_weighted_reference.txt`, which PyTorch wrote.
+#[test]
+// semantics: ORDER-7
+fn torch_draws_equal_weighted_random_sampler() {
+    let mut cases = 0;
+    for line in include_str!("torch_weighted_reference.txt").lines() {
+        let [head, weights, expected] = line.split(';').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let numbers = |text: &str| -> Vec<u64> {
+            text.split_whitespace().map(|field| field.parse().unwrap()).collect()
+        };
+        let [seed, epoch, len] = numbers(head)[..] else { panic!("{line}") };
+        let weights: Vec<f64> = weights.split_whitespace().map(|field| field.parse().unwrap()).collect();
+        let sampler = TorchWeighted::new(&weights, len, seed).unwrap();
+        assert_eq!(ids(&sampler.order(epoch).unwrap()), numbers(expected), "{line}");
+        cases += 1;
+    }
+    assert!(cases >= 40);
 }

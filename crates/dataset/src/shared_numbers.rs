@@ -27,7 +27,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use foreread_tier::{lasting_descriptor, memory_file, private_user_directory};
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapOptions};
 
 use crate::shared_file;
 
@@ -46,8 +46,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// The age at which links of other namespaces and boots are removed.
 const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The buffer of the file that is written, in bytes.
-const BUFFER: usize = 1 << 20;
+/// The buffer of the file that is written, in bytes. Longer columns are written without it.
+const BUFFER: usize = 64 << 10;
 
 /// A part of a catalog with columns.
 pub(crate) trait PackedColumns {
@@ -92,18 +92,18 @@ fn share_in(links: &Path, checksum: &str, length: u64, columns: &mut impl Packed
     let ending = ending()?;
     let link = links.join(format!("{checksum}{ending}"));
     let locked = LockedLinks::take(links)?;
-    let shared = match published(&link, length) {
-        Some(file) => SharedNumbers::mapped(&file)?,
+    let (shared, is_own) = match published(&link, length) {
+        Some(file) => (SharedNumbers::mapped(&file)?, false),
         None => {
             let file = written(columns, length)?;
             let shared = SharedNumbers::mapped(&file)?;
             let many = || io::Error::other("too many descriptors are open");
             let file = File::from(lasting_descriptor(OwnedFd::from(file)).ok_or_else(many)?);
-            SharedNumbers { _link: publish(file, link, &ending)?, ..shared }
+            (SharedNumbers { _link: publish(file, link, &ending)?, ..shared }, true)
         }
     };
     drop(locked);
-    replace(columns, &Bytes::from_owner(shared));
+    replace(columns, &Bytes::from_owner(shared), is_own);
     Ok(())
 }
 
@@ -172,13 +172,14 @@ fn written(columns: &mut impl PackedColumns, length: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Uses the shared bytes in place of equal ones.
-fn replace(columns: &mut impl PackedColumns, shared: &Bytes) {
+/// Uses the shared bytes in place of equal ones. Those that this process has written are equal.
+fn replace(columns: &mut impl PackedColumns, shared: &Bytes, is_own: bool) {
     let mut start = 0;
     columns.each_column(&mut |column| {
         let place = start..start + column.len();
         start = place.end;
-        if !place.is_empty() && shared.get(place.clone()) == Some(&**column) {
+        let is_equal = || is_own || shared.get(place.clone()) == Some(&**column);
+        if !place.is_empty() && is_equal() {
             *column = shared.slice(place);
         }
     });
@@ -223,7 +224,7 @@ impl SharedNumbers {
         }
         // SAFETY: the file is sealed against writing, shrinking and growing, and seals are never
         // taken away. So the bytes never change, and no access lies beyond the file's end.
-        let map = unsafe { Mmap::map(file)? };
+        let map = unsafe { MmapOptions::new().populate().map(file)? };
         Ok(Self { map, _link: None })
     }
 }

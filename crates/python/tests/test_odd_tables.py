@@ -158,7 +158,8 @@ def test_missing_file_of_several_is_named(files: Path) -> None:
 def test_lists_in_packed_tables_are_named(tmp_path: Path) -> None:
     table = pa.table({"image": [b"a", b"b"], "rag": [[1], [2, 3]]})
     pyarrow.parquet.write_table(table, tmp_path / "t.parquet", compression="NONE", use_dictionary=False)
-    for arguments in ({"columns": "rag"}, {"label": "rag"}):
+    choices: list[dict[str, Any]] = [{"columns": "rag"}, {"label": "rag"}]
+    for arguments in choices:
         with pytest.raises(foreread.Error, match='"rag" has neither numbers nor texts.*collate_fn'):
             foreread.index(tmp_path, field="image", **arguments)
 

@@ -296,20 +296,24 @@ impl JoinedRows {
                 are_unchanged &= change == before;
             };
             if before.len() > 1 || rows.len() > 1 {
-                let contents = before.iter().map(|(row, _)| old.content_digest(*row, &names));
-                let mut contents = contents.collect::<Result<Vec<_>, _>>()?;
+                let mut contents: HashMap<u128, VecDeque<(u64, u64)>> = HashMap::new();
+                for place in before.drain(..) {
+                    let content = old.content_digest(place.0, &names)?;
+                    contents.entry(content).or_default().push_back(place);
+                }
                 let mut rest = Vec::new();
                 for row in rows {
-                    let content = new.content_digest(row.0, &names)?;
-                    match contents.iter().position(|other| *other == content) {
-                        Some(at) => {
-                            contents.remove(at);
-                            before.remove(at).into_iter().for_each(|place| keep(place, row));
-                        }
+                    let same = contents.get_mut(&new.content_digest(row.0, &names)?);
+                    match same.and_then(VecDeque::pop_front) {
+                        Some(place) => keep(place, row),
                         None => rest.push(row),
                     }
                 }
+                before.extend(contents.into_values().flatten());
                 rows = rest;
+            }
+            if before.iter().any(|(place, _)| existed[*place as usize]) {
+                before.retain(|(place, _)| existed[*place as usize]);
             }
             match (before.make_contiguous(), &rows[..]) {
                 ([place], [row]) => keep(*place, *row),

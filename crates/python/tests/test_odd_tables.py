@@ -71,6 +71,10 @@ def test_rows_of_one_file_are_known_by_their_values(files: Path) -> None:
     table = [row | {"first": 100} if row["first"] == 7 else row for row in rows] + [{"file": "0.bin", "first": 12}]
     updated = catalog.updated(table=table)
     assert [updated.value(at, "first") for at in range(13)] == [*range(7), 100, *range(8, 13)]
+    # One of two rows is gone, and the value of the other one was corrected later.
+    catalog = foreread.index(files, table=[{"file": "0.bin", "first": 1}, {"file": "0.bin", "first": 2}])
+    catalog = catalog.updated(table=[{"file": "0.bin", "first": 2}]).updated(table=[{"file": "0.bin", "first": 3}])
+    assert (list(array("q", catalog.numbers())), catalog.value(0, "first")) == ([1], 3)
     with pytest.raises(foreread.Error, match='column "first" is not there any more'):
         catalog.updated(table=paths(12))
 

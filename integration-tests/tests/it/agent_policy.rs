@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::agent_node::{LENGTH, Node, Running, TAKEN, assert_requests, digests};
 use crate::support::{number, run};
 
-/// Large samples, so that a limit in bytes needs few requests.
+/// Large samples, so that a limit in bytes needs few requests. Limits are low, so that a slow
+/// machine reaches them.
 const LARGE: u64 = 100_000;
 
 /// Jobs over large samples that never end by themselves.
@@ -57,30 +58,30 @@ fn rates(node: &Node, bytes: u64) -> (f64, Vec<f64>) {
 // semantics: AGENT-10
 fn limit_of_a_store_holds_over_four_jobs_and_changes_at_once() {
     let mut node = Node::without_agent(2000, LARGE);
-    node.start_with(0, &["--origin-limit", "100MB/s"]);
+    node.start_with(0, &["--origin-limit", "10MB/s"]);
     let jobs = endless_jobs(&node, &["a", "b", "c", "d"]);
     until("all read", || {
         let status = node.status();
-        number(&status, "/read_bytes") > 20_000_000 && status["jobs"].as_array().unwrap().len() == 4
+        number(&status, "/read_bytes") > 2_000_000 && status["jobs"].as_array().unwrap().len() == 4
     });
     until("jobs have equal shares", || {
-        let (all, each) = rates(&node, 300_000_000);
-        println!("{:.2} MB/s of 100, by job {each:.3?}", all / 1e6);
-        assert!(all <= 102e6, "{all}");
+        let (all, each) = rates(&node, 40_000_000);
+        println!("{:.2} MB/s of 10, by job {each:.3?}", all / 1e6);
+        assert!(all <= 10.2e6, "{all}");
         each.iter().all(|part| (part - 0.25).abs() < 0.02)
     });
-    run(&mut node.agent(&["set", "limit@*=30MB/s"])).ok();
+    run(&mut node.agent(&["set", "limit@*=3MB/s"])).ok();
     until("the new limit holds", || {
-        let (all, _) = rates(&node, 60_000_000);
-        println!("{:.2} MB/s of 30", all / 1e6);
-        (25e6..=30.6e6).contains(&all)
+        let (all, _) = rates(&node, 12_000_000);
+        println!("{:.2} MB/s of 3", all / 1e6);
+        (2.5e6..=3.06e6).contains(&all)
     });
     let status = node.status();
     let policy = status["policy"].as_array().unwrap();
     assert!(
         policy
             .iter()
-            .any(|value| value["key"] == "limit@*" && value["value"] == "30MB/s" && value["source"] == "set")
+            .any(|value| value["key"] == "limit@*" && value["value"] == "3MB/s" && value["source"] == "set")
     );
     until("all jobs wait for the limit", || {
         let status = node.look();
@@ -94,7 +95,7 @@ fn limit_of_a_store_holds_over_four_jobs_and_changes_at_once() {
 fn weights_divide_the_time_of_a_store() {
     let mut node = Node::without_agent(2000, LARGE);
     let policy = node.directory.path().join("agent.toml");
-    fs::write(&policy, "[weight]\nheavy = 4\n\"mid*\" = 2\n[limit]\n\"s3://*\" = \"40MB/s\"\n").unwrap();
+    fs::write(&policy, "[weight]\nheavy = 4\n\"mid*\" = 2\n[limit]\n\"s3://*\" = \"8MB/s\"\n").unwrap();
     node.start_with(0, &["--policy", policy.to_str().unwrap()]);
     let jobs = endless_jobs(&node, &["heavy", "light", "middle"]);
     until("all read", || {
@@ -104,20 +105,20 @@ fn weights_divide_the_time_of_a_store() {
     // On a busy machine, jobs are late with their requests in some seconds.
     let check = |expected: [f64; 3]| {
         until("shares are by weight", || {
-            let (all, each) = rates(&node, 40_000_000);
+            let (all, each) = rates(&node, 24_000_000);
             println!("{each:.3?} of {:.1} MB/s, expected {expected:.3?}", all / 1e6);
             each.iter().zip(expected).all(|(part, expected)| (part / expected - 1.0).abs() < 0.05)
         });
     };
     check([4.0 / 7.0, 1.0 / 7.0, 2.0 / 7.0]);
     // The file is read again by itself.
-    fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"30MB/s\"\n").unwrap();
-    until("the new limit is shown", || number(&node.look(), "/stores/0/limit") == 30_000_000);
+    fs::write(&policy, "[weight]\nlight = 3\n[limit]\n\"s3://train\" = \"6MB/s\"\n").unwrap();
+    until("the new limit is shown", || number(&node.look(), "/stores/0/limit") == 6_000_000);
     check([1.0 / 5.0, 3.0 / 5.0, 1.0 / 5.0]);
     // A mistake changes nothing, and is shown.
     fs::write(&policy, "[colour]\nlight = 3\n").unwrap();
     until("the mistake is shown", || node.look()["policy"].to_string().contains("there is no such key"));
-    assert_eq!(number(&node.status(), "/stores/0/limit"), 30_000_000);
+    assert_eq!(number(&node.status(), "/stores/0/limit"), 6_000_000);
     drop(jobs);
 }
 

@@ -4,7 +4,8 @@
 //! This crate computes it in four steps. Each step is a separate value:
 //!
 //! 1. A [`Sampler`] gives the global [`Order`] of an epoch: [`Shuffle`], [`Torch`], [`Feistel`],
-//!    [`Sequential`], [`Weighted`], [`TorchWeighted`], [`Explicit`], [`Subset`] or a custom sampler.
+//!    [`Sequential`], [`Weighted`], [`TorchWeighted`], [`Explicit`], [`Subset`] or a custom
+//!    sampler.
 //! 2. A [`Dealing`] splits that order among the ranks, as PyTorch's `DistributedSampler` does or in
 //!    blocks.
 //! 3. An [`AccessStream`] is the sequence that one rank reads in one pass. It is read forwards

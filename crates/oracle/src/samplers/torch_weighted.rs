@@ -1,11 +1,12 @@
 //! PyTorch's draws by weights, bit for bit: the order of `WeightedRandomSampler`.
 //!
-//! In epoch `e` PyTorch takes `torch.multinomial(weights, n, replacement=True)` from a CPU generator
-//! seeded with `seed + e`. It divides the running sums of the weights by their total, in double
-//! precision, and searches the first sum that a uniform number of 53 bits does not exceed (ATen's
-//! `native/cpu/MultinomialKernel.cpp`). The price of equality: it knows at most 2^24 weights, and a
-//! sample whose weight is below 2^-53 of the total is never drawn. [`Weighted`](crate::Weighted) has
-//! neither limit. PyTorch has another algorithm for a single draw, which is not repeated here.
+//! In epoch `e` PyTorch takes `torch.multinomial(weights, n, replacement=True)` from a CPU
+//! generator seeded with `seed + e` (ATen's `native/cpu/MultinomialKernel.cpp`). It divides the
+//! running sums of the weights by their total, in double precision. The draw is the first sum that
+//! a uniform number of 53 bits does not exceed. The price of equality: it knows at most 2^24
+//! weights, and never draws a sample whose weight is below 2^-53 of the total.
+//! [`Weighted`](crate::Weighted) has neither limit. PyTorch has another algorithm for a single
+//! draw, which is not repeated here.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::error::OracleReason;
 use crate::order::{check_samples, try_with_capacity};
 use crate::{Fingerprinter, OracleError, Order, Sampler};
 
-/// Draws an epoch's samples as PyTorch's `WeightedRandomSampler(weights, n, replacement=True)` does.
+/// Draws an epoch's samples as PyTorch's `WeightedRandomSampler(weights, n, replacement=True)`.
 ///
 /// ```
 /// use foreread_oracle::{Sampler, TorchWeighted};
@@ -45,7 +46,8 @@ impl TorchWeighted {
     /// `len` draws per epoch from the samples `0..weights.len()`, with PyTorch's `seed`.
     ///
     /// # Errors
-    /// Those of [`Weighted::new`](crate::Weighted::new), and more than [`MOST`](Self::MOST) weights.
+    /// Those of [`Weighted::new`](crate::Weighted::new), and more than [`MOST`](Self::MOST)
+    /// weights.
     pub fn new(weights: &[f64], len: u64, seed: u64) -> Result<Self, OracleError> {
         check_samples(len)?;
         check_weights(weights, len)?;

@@ -60,8 +60,6 @@ class Field:
     def open(self) -> io.RawIOBase:
         """The part as a file for reading, without a copy of its bytes, which the file holds until it is closed.
         For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
-    def __getitem__(self, key: str, /) -> NoReturn:
-        """Refused: a worker process has the bytes alone."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:
@@ -398,6 +396,8 @@ class SharedSample:
     def open(self) -> io.RawIOBase:
         """The sample as a file for reading, without a copy of its bytes, which the file holds until it is closed.
         For ``PIL.Image.open``, ``numpy.load``, ``h5py.File``."""
+    def __getitem__(self, name: str, /) -> NoReturn:
+        """Refused: a worker process has the bytes alone."""
     def __len__(self) -> int: ...
     def __bytes__(self) -> bytes: ...
     def __reduce__(self) -> tuple[type[bytes], tuple[bytes]]:

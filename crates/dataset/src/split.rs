@@ -171,8 +171,10 @@ impl Catalog {
             let group = setting("group");
             return Err(self.refused(format!("{group} names the value {name:?}, and samples have: {known}")));
         }
-        let has_label = || self.integer_label(SampleId(0)).map(|label| label.is_some());
-        if options.stratify && self.labels().is_empty() && self.label_column().is_none() && !has_label()? {
+        let has_labels = !self.labels().is_empty()
+            || self.label_column().is_some()
+            || self.value_names().iter().any(|name| name == LABEL);
+        if options.stratify && !has_labels {
             return Err(self.refused(format!("{} needs labels, and samples have none", setting("stratify"))));
         }
         let mut groups: BTreeMap<(u128, u64), SplitUnit> = BTreeMap::new();

@@ -133,6 +133,9 @@ def test_missing_labels_and_skipped_rows_are_reported(tmp_path: Path, caplog: py
         foreread.index(data, field="image", label="none")
     with pytest.raises(foreread.Error, match='column "label" is a value, and the labels are another one'):
         foreread.index(data, field="image", label="none", columns=["label"])
+    # The first sample of this part has no label, and others have.
+    parts = catalog.select([1, 0]).random_split([0.5, 0.5], stratify=True)
+    assert sorted(len(part) for part in parts) == [1, 1]
     with pytest.raises(foreread.ConfigError, match=r"sample 1 \(.*\) has no label"):
         list(DataLoader(catalog, batch_size=2, shuffle=False, decode=lambda _: 1))
 

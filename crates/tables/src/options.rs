@@ -10,6 +10,9 @@ use crate::Filter;
 /// The names that the column of paths has, if none is named. `file_name` is Hugging Face's.
 pub(crate) const PATHS: [&str; 6] = ["file_name", "path", "file", "filename", "filepath", "key"];
 
+/// The name of a column with labels, which needs no setting.
+pub(crate) const LABEL: &str = "label";
+
 /// The columns and the rows of a table that become samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -48,9 +51,14 @@ impl TableOptions {
         let named = [&self.label, &self.size, &self.etag, &self.start, &self.length];
         let filters = self.filters.iter().flatten().map(|filter| filter.column.clone());
         // Unless another column is named, one of this name has the labels.
-        let label = self.label.is_none().then(|| "label".to_owned());
+        let label = self.label.is_none().then(|| LABEL.to_owned());
         let named = named.into_iter().flatten().chain(columns).cloned().chain(label);
         Some(named.chain(filters).chain(paths.iter().cloned()).collect())
+    }
+
+    /// Whether samples are to have no labels.
+    pub(crate) fn wants_no_labels(&self) -> bool {
+        self.classes.as_ref().is_some_and(Vec::is_empty)
     }
 }
 

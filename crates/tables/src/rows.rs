@@ -7,12 +7,9 @@ use foreread_dataset::{DatasetError, TableLabel, TableRows};
 use foreread_types::setting;
 
 use crate::column::{self, Column};
-use crate::options::{columns, filters};
+use crate::options::{LABEL, columns, filters};
 use crate::read::{SampleTable, path_names};
 use crate::{TableOptions, filter};
-
-/// The name of a column with labels, which needs no setting.
-const LABEL: &str = "label";
 
 /// The rows that a message names.
 const NAMED: usize = 5;
@@ -125,7 +122,7 @@ impl SampleTable {
         let used = [self.label_name(options), size, etag, start, length];
         let is_path = |name: &str| paths.iter().any(|path| path == name);
         let is_used = |name: &&str| is_path(name) || used.contains(&Some(*name));
-        let is_unwanted = |name: &str| name == LABEL && options.classes.as_ref().is_some_and(Vec::is_empty);
+        let is_unwanted = |name: &str| name == LABEL && options.wants_no_labels();
         self.columns().filter(|name| !is_used(name) && !is_unwanted(name)).collect()
     }
 
@@ -133,15 +130,16 @@ impl SampleTable {
     /// of classes is empty.
     fn label_name<'a>(&self, options: &'a TableOptions) -> Option<&'a str> {
         let usual = || self.columns().any(|name| name == LABEL).then_some(LABEL);
-        let wants_none = options.classes.as_ref().is_some_and(Vec::is_empty);
-        options.label.as_deref().or_else(|| usual().filter(|_| !wants_none))
+        options.label.as_deref().or_else(|| usual().filter(|_| !options.wants_no_labels()))
     }
 
     /// The same, unless the user wants none.
     fn label_column<'a>(&self, options: &'a TableOptions) -> Result<Option<&'a str>, DatasetError> {
+        if options.wants_no_labels() {
+            return Ok(None);
+        }
         let found = self.label_name(options);
         match (&options.classes, found) {
-            (Some(classes), _) if classes.is_empty() => Ok(None),
             (Some(_), None) => Err(self.invalid(format!(
                 "{} needs {}: the column with the labels",
                 setting("classes"),

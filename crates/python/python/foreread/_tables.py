@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
         return _plain(value.tolist())
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, (bytes, bytearray)):
         return bytes(value).decode()
     if isinstance(value, (datetime.date, datetime.time, decimal.Decimal, uuid.UUID)):
         return str(value)

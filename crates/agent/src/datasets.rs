@@ -382,9 +382,9 @@ async fn open(
         return Err("its catalog is of another place".to_owned());
     }
     let hosted = hosted(&key, catalog, &origin, opener).await?;
-    let (of_blocks, has_homes) = (hosted.clone(), cluster.has_joined());
+    let (of_blocks, has_owners) = (hosted.clone(), cluster.has_joined());
     // It may visit each entry of the catalog.
-    let blocks = tokio::task::spawn_blocking(move || match has_homes {
+    let blocks = tokio::task::spawn_blocking(move || match has_owners {
         true => of_blocks.shared_blocks(),
         false => Ok(Vec::new()),
     });

@@ -95,7 +95,7 @@ impl SampleProvider for AgentProvider {
                     if let Some(job) = state.job(connection) {
                         state.cluster.read_in_blocks(job.job, request.dataset);
                     }
-                    // Those that have one home.
+                    // Blocks that have one owner.
                     let bytes = (!state.cluster.has_joined()).then_some(request.bytes);
                     Ok((dataset.hosted, bytes))
                 });

@@ -47,7 +47,7 @@ mod fair_shares;
 mod file_choice;
 mod forecast;
 mod free_space;
-mod homes;
+mod hashed_owners;
 mod knapsack;
 mod local_plan;
 mod locality;
@@ -84,12 +84,13 @@ pub use error::{PlanError, PlanErrorKind};
 pub use fair_shares::{JobDemand, ShareDemand, fair_shares, fair_shares_of_users};
 pub use file_choice::{FileChoice, FileCopy};
 pub use forecast::{Amount, EpochForecast, Resource};
-pub use homes::{HomeNode, Homes};
+pub use hashed_owners::{HashedOwners, OwnerNode};
 pub use local_plan::LocalPlan;
 pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};
 pub use next_use::{
     AnnouncedUses, CacheBounds, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache,
+    OtherOwners,
 };
 pub use order_match::{FIRST_USES, OrderShare, share_of_order};
 pub use origin::{LargeReads, Origin, Price};

@@ -67,7 +67,7 @@ pub(super) enum LinkCommand {
     Blocks(u32, u32),
     /// A job has ended.
     End(u32),
-    /// The agents or homes have changed: jobs are to be compared, and all orders sent again.
+    /// The agents or owners have changed: jobs are to be compared, and all orders sent again.
     Again {
         /// If not, only jobs are compared.
         have_moved: bool,
@@ -397,7 +397,7 @@ impl LinkTask {
         send(sender, END, encoded(&JobName { job: number })).await
     }
 
-    /// Begins and ends what the other agent does not know, and sends all orders again if homes have
+    /// Begins and ends what the other agent does not know, and sends all orders again if owners have
     /// changed.
     async fn compare(&mut self, sender: &mut MessageSender, have_moved: bool) -> Result<(), WireError> {
         let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
@@ -513,8 +513,8 @@ impl LinkTask {
             let Some(dataset) = job.dataset(order.dataset).cloned() else { continue };
             let (of_part, view) = (Arc::clone(&order), Arc::clone(&view));
             let dividing = tokio::task::spawn_blocking(move || {
-                let home = |sample| view.homes.of(dataset.hash, dataset.unit(sample));
-                let mut parts = divided(&of_part, 1, |sample| (home(sample) == Some(own)).then_some(0));
+                let owner = |sample| view.owners.of(dataset.hash, dataset.unit(sample));
+                let mut parts = divided(&of_part, 1, |sample| (owner(sample) == Some(own)).then_some(0));
                 parts.pop().unwrap_or_default()
             });
             let Ok(part) = dividing.await else { return Ok(()) };

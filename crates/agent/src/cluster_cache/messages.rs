@@ -2,7 +2,7 @@
 //!
 //! An agent dials each other one and says which jobs it has. For each job, the other end answers
 //! which datasets it keeps, and by which numbers their samples are requested. Then the orders of
-//! the job follow, each with the samples of that home alone.
+//! the job follow, each with the samples of that owner alone.
 //!
 //! Messages are JSON, where unknown fields are ignored. Catalogs and orders are binary.
 

@@ -1,27 +1,28 @@
-//! The caches of a cluster's agents as one: each sample has a home.
+//! The caches of a cluster's agents as one: each sample has one owner.
 //!
 //! The control process gives all agents of one token the same [`Roster`]. From it, each agent
-//! computes the home of each sample ([`Homes`]): the node that reads it from storage and keeps it.
-//! An agent that needs a sample of another home requests it there, over the connections that ranks
-//! use between them. It announces the orders of its jobs to the homes, each its part. So a home
+//! computes the owner of each sample ([`HashedOwners`]): the node that reads it from storage and keeps it.
+//! An agent that needs a sample of another owner requests it there, over the connections that ranks
+//! use between them. It announces the orders of its jobs to the owners, each its part. So a owner
 //! keeps what any job of any node needs soonest.
 //!
 //! # Decisions and price
 //!
-//! * *One copy first.* Samples of other homes stay only in room that no own sample needs. The price
+//! * *One copy first.* Samples of other owners stay only in room that no own sample needs. The price
 //!   is a transfer between nodes for almost every use.
-//! * *No sample depends on its home.* An agent that does not reach a home, or gets an error, reads
+//! * *No sample depends on its owner.* An agent that does not reach a owner, or gets an error, reads
 //!   from storage by itself. A node that leaves costs reads, and no sample.
-//! * *No chains.* A home that is requested a sample reads it from storage, and never from a third
+//! * *No chains.* An owner that is requested a sample reads it from storage, and never from a third
 //!   node. While agents have different rosters, a sample may be read twice.
 //! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each
 //!   agent opens a dataset by itself, and compares its identity.
-//! * *The orders of jobs are kept for homes that come later*, 4 bytes per sample and epoch.
+//! * *The orders of jobs are kept for owners that come later*, 4 bytes per sample and epoch.
 
 mod addresses;
 mod link;
 mod messages;
 mod orders;
+mod owners;
 mod pace;
 mod reader;
 mod roster;
@@ -46,14 +47,15 @@ use tokio::time::timeout;
 use self::link::{LinkCommand, LinkSettings, NodeLink};
 pub(crate) use self::orders::JobOrder;
 use self::orders::{SharedJob, divided};
+use self::owners::OwnedElsewhere;
 pub(crate) use self::reader::ClusterReader;
 use self::roster::ClusterView;
 pub(crate) use self::roster::{Roster, RosterNode};
 pub(crate) use self::serving::ShareServer;
 pub(crate) use self::shared_dataset::SharedDataset;
 
-/// How long a job waits, while it attaches, for the homes of its samples to know it.
-const HOMES_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a job waits, while it attaches, for the owners of its samples to know it.
+const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Who this agent is for the others.
 #[derive(Clone, Debug)]
@@ -161,14 +163,15 @@ impl ClusterCache {
         self.lock().datasets.retain(|dataset| dataset.id() != Some(id));
     }
 
-    fn apply_to(&self, dataset: &SharedDataset, view: &ClusterView) {
+    fn apply_to(&self, dataset: &Arc<SharedDataset>, view: &ClusterView) {
         if let Some(id) = dataset.id() {
-            self.store.set_elsewhere(id, |sample| view.is_elsewhere(dataset, sample));
+            let others = OwnedElsewhere::new(view, dataset);
+            self.store.set_other_owners(id, others.map(|others| Arc::new(others) as _));
         }
     }
 
     /// Notes whether a node keeps a dataset. If not, its part is read and kept here.
-    fn answered(&self, node: &str, dataset: &SharedDataset, refused: Option<&str>) {
+    fn answered(&self, node: &str, dataset: &Arc<SharedDataset>, refused: Option<&str>) {
         if !dataset.set_refused(node, refused.is_some()) {
             return;
         }
@@ -180,7 +183,8 @@ impl ClusterCache {
         self.apply_to(dataset, &self.view());
     }
 
-    /// Applies a roster. Looks at each sample of each dataset, so it is not for a runtime's thread.
+    /// Applies a roster. The first one with other nodes visits each sample of each dataset, so it is
+    /// not for a runtime's thread.
     pub(crate) fn set_roster(&self, roster: &Roster) {
         let Some(member) = self.member() else { return };
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +209,7 @@ impl ClusterCache {
         view.links().for_each(|link| link.send(LinkCommand::Again { have_moved }));
     }
 
-    /// Tells the homes of its samples about a job. Waits a moment until they know it.
+    /// Tells the owners of its samples about a job. Waits a moment until they know it.
     pub(crate) async fn begin_job(&self, job: StoreJob, attach: &Attach, datasets: &[Option<DatasetId>]) {
         self.end_job(job);
         let known = self.lock().datasets.clone();
@@ -221,12 +225,12 @@ impl ClusterCache {
             link.is_open().then_some(is_known)
         };
         let waiting: Vec<_> = self.view().links().filter_map(sent).collect();
-        if timeout(HOMES_TIMEOUT, join_all(waiting)).await.is_err() {
+        if timeout(OWNERS_TIMEOUT, join_all(waiting)).await.is_err() {
             tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
         }
     }
 
-    /// Passes an order of a job on to the homes of its samples. Looks at each of them, so it is not
+    /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is not
     /// for a runtime's thread.
     pub(crate) fn announce(&self, job: StoreJob, order: JobOrder) {
         let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
@@ -237,7 +241,7 @@ impl ClusterCache {
             return;
         }
         let parts =
-            divided(&order, view.nodes.len(), |sample| view.homes.of(dataset.hash, dataset.unit(sample)));
+            divided(&order, view.nodes.len(), |sample| view.owners.of(dataset.hash, dataset.unit(sample)));
         for (node, part) in view.nodes.iter().zip(parts) {
             if let Some(link) = &node.link {
                 link.send(LinkCommand::Order(job.number, Arc::clone(&order), part));
@@ -272,7 +276,7 @@ impl ClusterCache {
         self.lock().jobs.values().cloned().collect()
     }
 
-    /// Reads a sample from its home, for the use of a job. `None` if that is not reached.
+    /// Reads a sample from its owner, for the use of a job. `None` if that is not reached.
     fn read(
         &self,
         dataset: &SharedDataset,
@@ -281,8 +285,8 @@ impl ClusterCache {
         due: Tick,
     ) -> Option<ReadFuture> {
         let view = self.view();
-        let home = view.homes.of(dataset.hash, dataset.unit(sample))?;
-        view.nodes.get(home)?.link.as_ref()?.read(dataset, sample, job, due)
+        let owner = view.owners.of(dataset.hash, dataset.unit(sample))?;
+        view.nodes.get(owner)?.link.as_ref()?.read(dataset, sample, job, due)
     }
 
     /// Ends a burst of reads.
@@ -292,5 +296,5 @@ impl ClusterCache {
 }
 
 fn absent() -> TierError {
-    TierError::new(ErrorKind::Absent, "cluster").with_detail("its home is not reached")
+    TierError::new(ErrorKind::Absent, "cluster").with_detail("its owner is not reached")
 }

@@ -1,7 +1,7 @@
-//! The orders of jobs, and their parts for each home.
+//! The orders of jobs, and their parts for each owner.
 //!
-//! A home gets the samples that it keeps, each with the number of others before it. So an order
-//! costs 8 bytes per sample, however many homes there are, and positions stay those of the job.
+//! An owner gets the samples that it keeps, each with the number of others before it. So an order
+//! costs 8 bytes per sample, however many owners there are, and positions stay those of the job.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use foreread_types::{SampleId, Tick};
 
 use super::shared_dataset::SharedDataset;
 
-/// The epochs of a job that homes may still need, per dataset.
+/// The epochs of a job that owners may still need, per dataset.
 const MOST_ORDERS: usize = 3;
 
 /// An announced epoch.
@@ -70,7 +70,7 @@ impl SharedJob {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
-    /// Keeps an order for homes that come later.
+    /// Keeps an order for owners that come later.
     pub(super) fn add(&self, order: JobOrder) -> Arc<JobOrder> {
         let order = Arc::new(order);
         let mut orders = self.lock();
@@ -93,18 +93,18 @@ impl SharedJob {
     }
 }
 
-/// The parts of an order for so many homes: for each sample the places before it, since the last
-/// one of that home, and its number.
+/// The parts of an order for so many owners: for each sample the places before it, since the last
+/// one of that owner, and its number.
 pub(super) fn divided(
     order: &JobOrder,
-    homes: usize,
-    home: impl Fn(SampleId) -> Option<usize>,
+    owners: usize,
+    owner: impl Fn(SampleId) -> Option<usize>,
 ) -> Vec<Vec<u8>> {
-    let mut parts = vec![(0_u32, Vec::new()); homes];
+    let mut parts = vec![(0_u32, Vec::new()); owners];
     for (at, sample) in (0_u32..).zip(&order.samples) {
         let id = SampleId(u64::from(*sample));
         let Some((next, part)) =
-            home(id).filter(|_| id != EpochUses::HOLE).and_then(|home| parts.get_mut(home))
+            owner(id).filter(|_| id != EpochUses::HOLE).and_then(|owner| parts.get_mut(owner))
         else {
             continue;
         };
@@ -185,14 +185,14 @@ mod tests {
         // semantics: CONTROL-10
         fn parts_of_an_order_are_all_of_it(
             samples in prop::collection::vec(prop_oneof![0..50_u32, Just(u32::MAX)], 0..200),
-            homes in 1..5_usize,
+            owners in 1..5_usize,
         ) {
             let per_position = NonZeroU32::new(2).unwrap();
             let order = JobOrder { dataset: 1, first: Tick(9), per_position, samples };
-            let parts = divided(&order, homes, |sample| Some(sample.0 as usize % homes));
+            let parts = divided(&order, owners, |sample| Some(sample.0 as usize % owners));
             let places = order.samples.len() as u32;
             let mut all = vec![u32::MAX; order.samples.len()];
-            for (home, part) in parts.iter().enumerate() {
+            for (owner, part) in parts.iter().enumerate() {
                 let mut received = Vec::new();
                 for piece in OrderPiece::all(3, &order, part) {
                     let encoded = piece.encode();
@@ -203,7 +203,7 @@ mod tests {
                 let expanded: Vec<u32> = expanded(&received, places).map(|id| id.0 as u32).collect();
                 prop_assert_eq!(expanded.len(), all.len());
                 for (to, id) in all.iter_mut().zip(expanded).filter(|(_, id)| *id != u32::MAX) {
-                    prop_assert!(id as usize % homes == home && *to == u32::MAX);
+                    prop_assert!(id as usize % owners == owner && *to == u32::MAX);
                     *to = id;
                 }
             }

@@ -1,4 +1,4 @@
-//! Reads the samples of a dataset, those of other homes from there.
+//! Reads the samples of a dataset, those of other owners from there.
 
 use std::sync::{Arc, Weak};
 

@@ -1,13 +1,12 @@
-//! The agents that share their caches, and the homes that follow from them.
+//! The agents that share their caches, and the owners that follow from them.
 
 use std::sync::Arc;
 
-use foreread_planner::{HomeNode, Homes};
-use foreread_types::{SampleId, mix};
+use foreread_planner::{HashedOwners, OwnerNode};
+use foreread_types::mix;
 use serde::{Deserialize, Serialize};
 
 use super::link::NodeLink;
-use super::shared_dataset::SharedDataset;
 
 /// The agents of one token, as the control process knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,14 +28,14 @@ pub(crate) struct RosterNode {
     /// Its bytes for samples in memory and on disks.
     pub(crate) memory: u64,
     pub(crate) disk: u64,
-    /// Whether it is being drained: it is the home of nothing.
+    /// Whether it is being drained: it owns nothing then.
     pub(crate) is_leaving: bool,
 }
 
 impl RosterNode {
-    fn home(&self) -> HomeNode {
+    fn owner(&self) -> OwnerNode {
         let bytes = if self.is_leaving { 0 } else { self.memory.saturating_add(self.disk) };
-        HomeNode { name: text_hash(&self.node), bytes }
+        OwnerNode { name: text_hash(&self.node), bytes }
     }
 }
 
@@ -51,13 +50,13 @@ pub(super) struct ClusterView {
     pub(super) nodes: Vec<ViewedNode>,
     /// The index of this agent.
     own: Option<usize>,
-    pub(super) homes: Homes,
+    pub(super) owners: HashedOwners,
 }
 
 #[derive(Debug)]
 pub(super) struct ViewedNode {
     pub(super) node: RosterNode,
-    /// `None` for this agent, and for one that is the home of nothing.
+    /// `None` for this agent, and for one that owns nothing.
     pub(super) link: Option<Arc<NodeLink>>,
 }
 
@@ -74,21 +73,21 @@ impl ClusterView {
                 known.node.instance == node.instance && known.node.addresses == node.addresses
             };
             let known = || before.nodes.iter().find(is_same).and_then(|known| known.link.clone());
-            let is_home = node.instance != instance && node.home().bytes > 0;
-            let link = is_home.then(|| known().unwrap_or_else(|| link(node)));
+            let is_owner = node.instance != instance && node.owner().bytes > 0;
+            let link = is_owner.then(|| known().unwrap_or_else(|| link(node)));
             ViewedNode { node: node.clone(), link }
         };
         let nodes: Vec<ViewedNode> = roster.nodes.iter().map(viewed).collect();
         let own = nodes.iter().position(|node| node.node.instance == instance);
-        let homes: Vec<HomeNode> = nodes.iter().map(|node| node.node.home()).collect();
-        Self { nodes, own, homes: Homes::new(&homes) }
+        let owners: Vec<OwnerNode> = nodes.iter().map(|node| node.node.owner()).collect();
+        Self { nodes, own, owners: HashedOwners::new(&owners) }
     }
 
-    /// Whether samples have other homes than before.
+    /// Whether samples have other owners than before.
     pub(super) fn differs(&self, before: &Self) -> bool {
         let names =
             |view: &Self| -> Vec<String> { view.nodes.iter().map(|node| node.node.node.clone()).collect() };
-        self.homes != before.homes || self.own != before.own || names(self) != names(before)
+        self.owners != before.owners || self.own != before.own || names(self) != names(before)
     }
 
     /// Whether there are others.
@@ -104,11 +103,12 @@ impl ClusterView {
         Some((memory, staying().fold(0, |sum: u64, node| sum.saturating_add(node.disk))))
     }
 
-    /// Whether another node keeps a sample.
-    pub(super) fn is_elsewhere(&self, dataset: &SharedDataset, sample: SampleId) -> bool {
-        let home = self.homes.of(dataset.hash, dataset.unit(sample));
-        let other = home.filter(|home| Some(*home) != self.own).and_then(|home| self.nodes.get(home));
-        other.is_some_and(|other| !dataset.is_refused(&other.node.node))
+    /// The name of each node, `None` for this one.
+    pub(super) fn others(&self) -> impl Iterator<Item = Option<&str>> {
+        self.nodes
+            .iter()
+            .enumerate()
+            .map(move |(at, node)| (Some(at) != self.own && self.own.is_some()).then_some(&*node.node.node))
     }
 
     /// The index of another node.

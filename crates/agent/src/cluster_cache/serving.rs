@@ -1,4 +1,4 @@
-//! Serves the samples of this home to other agents.
+//! Serves the samples of this owner to other agents.
 //!
 //! Their jobs are attached here as those of this node are: the datasets are opened and compared,
 //! and the orders announced. A request names a dataset of such a job by a number that is never used

@@ -1,4 +1,4 @@
-//! A dataset whose samples have homes.
+//! A dataset whose samples have owners.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use foreread_dataset::Catalog;
 use foreread_types::{DatasetId, SampleId, Sizes};
 
+use super::owners::BucketSizes;
 use super::roster::text_hash;
 
 /// A dataset of this agent.
@@ -16,21 +17,23 @@ pub(crate) struct SharedDataset {
     id: OnceLock<DatasetId>,
     /// Equal on all nodes.
     pub(super) hash: u64,
-    /// Consecutive samples that are read together, and so have one home.
+    /// Consecutive samples that are read together, and so have one owner.
     blocks: Vec<Range<u64>>,
     pub(super) sizes: Sizes,
     pub(super) catalog: Catalog,
+    /// Made for the first roster with other nodes.
+    buckets: OnceLock<BucketSizes>,
     /// The nodes that do not keep it.
     refused: Mutex<BTreeSet<String>>,
 }
 
 impl SharedDataset {
-    /// A dataset whose samples in each of these ascending `blocks` have one home.
+    /// A dataset whose samples in each of these ascending `blocks` have one owner.
     pub(crate) fn new(identity: &str, url: &str, catalog: Catalog, blocks: Vec<Range<u64>>) -> Self {
         let sizes = catalog.sizes();
         let hash = text_hash(identity) ^ text_hash(url).rotate_left(1);
-        let (id, refused) = Default::default();
-        Self { id, hash, blocks, sizes, catalog, refused }
+        let (id, buckets, refused) = Default::default();
+        Self { id, hash, blocks, sizes, catalog, buckets, refused }
     }
 
     pub(crate) fn set_id(&self, id: DatasetId) {
@@ -42,10 +45,15 @@ impl SharedDataset {
         self.id.get().copied()
     }
 
-    /// What has a home: the sample, or the block around it by its first one.
+    /// The unit that has an owner: the sample, or the block around it by its first one.
     pub(super) fn unit(&self, sample: SampleId) -> u64 {
         let at = self.blocks.partition_point(|block| block.end <= sample.0);
         self.blocks.get(at).filter(|block| block.contains(&sample.0)).map_or(sample.0, |block| block.start)
+    }
+
+    /// The sums of the buckets of owners. Visits all samples the first time.
+    pub(super) fn bucket_sizes(&self) -> &BucketSizes {
+        self.buckets.get_or_init(|| BucketSizes::of(self))
     }
 
     /// Notes whether a node does not keep it. Returns whether that is new.

@@ -428,7 +428,7 @@ impl Cluster {
         let warm = self.warm.as_ref()?;
         let node = self.nodes.get(name)?;
         if !node.addresses.is_empty() && node.roster == 0 {
-            // It does not know yet which samples have their home there.
+            // It does not know yet which samples this node owns.
             return None;
         }
         let instance = &node.instance;

@@ -90,7 +90,7 @@ fn approach(has: &[u64], wanted: &[u64], budget: u64) -> Vec<u64> {
     has.iter().zip(wanted).map(next).collect()
 }
 
-/// On how many nodes each job reads a store: through its agent, and the homes of its samples.
+/// On how many nodes each job reads a store: through its agent, and the owners of its samples.
 fn parts_of_jobs(store: &str, heard: &[(&String, &Node)]) -> BTreeMap<String, u32> {
     let mut parts = BTreeMap::new();
     for (_, node) in heard {

@@ -96,6 +96,11 @@ impl Calendar {
         samples.get(slot.index as usize).copied()
     }
 
+    /// All residents.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
+        self.lists.iter().flatten().copied()
+    }
+
     /// The resident with the furthest next use, and its list. `epoch_ns` is the distance of the
     /// next use in the list of whole epochs.
     pub(crate) fn furthest(&mut self, now: u64, epoch_ns: f64) -> Option<(u32, u16)> {

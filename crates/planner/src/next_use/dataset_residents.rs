@@ -1,11 +1,13 @@
 //! The residents of one dataset, in one calendar for each class of cost per second.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use foreread_types::{SampleId, Sizes};
 
 use crate::demand::table;
 use crate::next_use::calendar::{Calendar, CalendarSlot, UNKNOWN};
+use crate::next_use::other_copies::OtherOwners;
 use crate::next_use::sample_set::SampleSet;
 
 /// What a hit of a dataset's samples is worth, and what they occupy.
@@ -97,11 +99,10 @@ pub(crate) struct DatasetResidents {
     pub(crate) latest: u64,
     /// The samples that a disk of the node has.
     on_disk: SampleSet,
-    /// The samples that are resident or on a disk, and that no other node keeps.
+    /// The samples that are resident or on a disk, and that no other node owns.
     kept: u64,
-    /// The samples that another node keeps, and the bytes that they take.
-    elsewhere: SampleSet,
-    pub(crate) bytes_elsewhere: u64,
+    /// The samples that other nodes own. `None`: none.
+    others: Option<Arc<dyn OtherOwners>>,
     pub(crate) classes: Vec<CostClass>,
     /// Indices of the jobs that use it.
     pub(crate) jobs: Vec<usize>,
@@ -112,22 +113,9 @@ impl DatasetResidents {
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
-        let (bounds, on_disk, elsewhere, classes, jobs) = Default::default();
-        let (residents, held, latest, kept, bytes_elsewhere) = Default::default();
-        Some(Self {
-            costs,
-            slots,
-            residents,
-            held,
-            bounds,
-            latest,
-            on_disk,
-            kept,
-            elsewhere,
-            bytes_elsewhere,
-            classes,
-            jobs,
-        })
+        let (bounds, on_disk, others, classes, jobs) = Default::default();
+        let (residents, held, latest, kept) = Default::default();
+        Some(Self { costs, slots, residents, held, bounds, latest, on_disk, kept, others, classes, jobs })
     }
 
     /// Whether a disk has a sample, too.
@@ -135,9 +123,14 @@ impl DatasetResidents {
         self.on_disk.contains(sample)
     }
 
-    /// Whether another node keeps a sample.
+    /// Whether another node owns a sample.
     pub(crate) fn is_elsewhere(&self, sample: u32) -> bool {
-        self.elsewhere.contains(sample)
+        self.others.as_ref().is_some_and(|others| others.own(SampleId(u64::from(sample))))
+    }
+
+    /// The bytes of the samples that other nodes own.
+    pub(crate) fn bytes_elsewhere(&self) -> u64 {
+        self.others.as_ref().map_or(0, |others| others.bytes())
     }
 
     /// Whether a hit on a sample saves no read of the origin.
@@ -145,14 +138,14 @@ impl DatasetResidents {
         self.is_on_disk(sample) || self.is_elsewhere(sample)
     }
 
-    /// The samples that are resident or on a disk, of those that no other node keeps.
+    /// The samples that are resident or on a disk, of those that no other node owns.
     pub(crate) fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The samples that no other node keeps.
+    /// The samples that no other node owns.
     pub(crate) fn own_samples(&self) -> u64 {
-        self.samples() - self.elsewhere.count()
+        self.samples().saturating_sub(self.others.as_ref().map_or(0, |others| others.samples()))
     }
 
     /// Notes whether a disk has a sample, which is not resident.
@@ -162,21 +155,25 @@ impl DatasetResidents {
         self.kept = self.kept - before + u64::from(self.has_on_disk_alone(sample));
     }
 
-    /// Whether a disk has a sample that no other node keeps.
+    /// Whether a disk has a sample that no other node owns.
     fn has_on_disk_alone(&self, sample: u32) -> bool {
         self.is_on_disk(sample) && !self.is_elsewhere(sample)
     }
 
-    /// Notes whether another node keeps a sample, which is not resident.
-    pub(crate) fn set_elsewhere(&mut self, sample: u32, is_elsewhere: bool) {
-        let (before, on_disk) = (self.is_elsewhere(sample), u64::from(self.has_on_disk_alone(sample)));
-        self.elsewhere.set(sample, self.samples(), is_elsewhere);
-        match (before, self.is_elsewhere(sample)) {
-            (false, true) => self.bytes_elsewhere += self.bytes(sample),
-            (true, false) => self.bytes_elsewhere -= self.bytes(sample),
-            _ => {}
-        }
-        self.kept = self.kept - on_disk + u64::from(self.has_on_disk_alone(sample));
+    /// The residents that another node owns under either the present owners or these, and not both.
+    pub(crate) fn moved_by(&self, others: Option<&dyn OtherOwners>) -> Vec<u32> {
+        let own = |id: u32| others.is_some_and(|others| others.own(SampleId(u64::from(id))));
+        let residents = self.classes.iter().flat_map(|class| class.calendar.all());
+        residents.filter(|id| self.is_elsewhere(*id) != own(*id)).collect()
+    }
+
+    /// Sets which samples other nodes own. No resident may [move](Self::moved_by) by that.
+    pub(crate) fn set_other_owners(&mut self, others: Option<Arc<dyn OtherOwners>>) {
+        self.others = others;
+        let on_disk = self.on_disk.iter().filter(|sample| !self.is_elsewhere(*sample)).count();
+        let residents = self.classes.iter().flat_map(|class| class.calendar.all());
+        let resident = residents.filter(|sample| !self.has_other_copy(*sample)).count();
+        self.kept = (on_disk + resident) as u64;
     }
 
     /// Changes what a hit saves. Returns the residents, which have to be inserted again: their

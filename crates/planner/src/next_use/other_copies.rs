@@ -3,67 +3,80 @@
 //! A hit on such a sample saves no read of the origin. So it stays only in room that no other
 //! sample needs.
 
-use foreread_types::{DatasetId, SampleKey};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use foreread_types::{DatasetId, SampleId, SampleKey};
 
 use super::NextUseCache;
 use super::dataset_residents::DatasetResidents;
+
+/// The samples of a dataset that other nodes own. The answers of one value never change, so owners
+/// that change are another value.
+pub trait OtherOwners: Debug + Send + Sync {
+    /// Whether another node owns a sample. Asked at each use of a sample, under the cache's lock.
+    fn own(&self, sample: SampleId) -> bool;
+
+    /// The number of all such samples.
+    fn samples(&self) -> u64;
+
+    /// The bytes that they would occupy in this cache.
+    fn bytes(&self) -> u64;
+}
 
 impl NextUseCache {
     /// Notes whether a disk of the node has a sample. A hit on such a sample saves no read of the
     /// origin, so it is the first victim. An unknown one changes nothing.
     pub fn set_on_disk(&mut self, key: SampleKey, is_on_disk: bool) {
-        self.note_copy(key, DatasetResidents::is_on_disk, DatasetResidents::set_on_disk, is_on_disk);
-    }
-
-    /// Notes whether another node of the cluster keeps a sample for this one. Such a sample stays
-    /// in room that no other needs, and is the first victim. An unknown one changes nothing.
-    pub fn set_elsewhere(&mut self, key: SampleKey, is_elsewhere: bool) {
-        self.note_copy(key, DatasetResidents::is_elsewhere, DatasetResidents::set_elsewhere, is_elsewhere);
-    }
-
-    /// Whether another node of the cluster keeps a sample.
-    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
-        let dataset = self.datasets.get(key.dataset.0 as usize);
-        dataset.is_some_and(|dataset| dataset.is_elsewhere(key.id.0 as u32))
-    }
-
-    /// Changes whether there is another copy of a sample. Predicts its next use again if it is
-    /// resident.
-    fn note_copy(
-        &mut self,
-        key: SampleKey,
-        is_set: fn(&DatasetResidents, u32) -> bool,
-        set: fn(&mut DatasetResidents, u32, bool),
-        value: bool,
-    ) {
         let (dataset, id) = (key.dataset.0 as usize, key.id.0 as u32);
         let is_known = self.samples(key.dataset).is_ok_and(|samples| key.id.0 < samples);
-        if !is_known || is_set(&self.datasets[dataset], id) == value {
+        if !is_known || self.datasets[dataset].is_on_disk(id) == is_on_disk {
             return;
         }
         let is_resident = self.datasets[dataset].is_resident(id);
         if is_resident {
             self.remove(dataset, id);
         }
-        set(&mut self.datasets[dataset], id, value);
+        self.datasets[dataset].set_on_disk(id, is_on_disk);
         if is_resident {
             self.restore(key);
         }
     }
 
+    /// Sets which samples of a dataset other nodes own, `None` for none. Such a sample stays in
+    /// room that no other needs, and is the first victim. It visits the residents and the samples
+    /// on disks, and no others. An unknown dataset changes nothing.
+    pub fn set_other_owners(&mut self, dataset: DatasetId, others: Option<Arc<dyn OtherOwners>>) {
+        let index = dataset.0 as usize;
+        let Some(there) = self.datasets.get(index) else { return };
+        let moved = there.moved_by(others.as_deref());
+        moved.iter().for_each(|id| self.remove(index, *id));
+        self.datasets[index].set_other_owners(others);
+        for id in moved {
+            self.restore(SampleKey::new(dataset, SampleId(u64::from(id))));
+        }
+    }
+
+    /// Whether another node of the cluster owns a sample.
+    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
+        let dataset = self.datasets.get(key.dataset.0 as usize);
+        dataset.is_some_and(|dataset| dataset.is_elsewhere(key.id.0 as u32))
+    }
+
     /// The samples of a dataset that are resident, or that a disk of the node has, of those that no
-    /// other node keeps.
+    /// other node owns.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
     }
 
-    /// The bytes of the samples of a dataset that no other node keeps.
+    /// The bytes of the samples of a dataset that no other node owns.
     pub fn own_bytes(&self, dataset: DatasetId) -> u64 {
-        let own = |there: &DatasetResidents| there.costs().sizes.total() - there.bytes_elsewhere;
+        let own =
+            |there: &DatasetResidents| there.costs().sizes.total().saturating_sub(there.bytes_elsewhere());
         self.datasets.get(dataset.0 as usize).map_or(0, own)
     }
 
-    /// The samples of a dataset that no other node keeps.
+    /// The samples of a dataset that no other node owns.
     pub fn own_samples(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::own_samples)
     }

@@ -6,7 +6,6 @@ use crate::demand::table;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SampleSet {
     words: Vec<u64>,
-    count: u64,
 }
 
 impl SampleSet {
@@ -14,9 +13,14 @@ impl SampleSet {
         self.words.get(sample as usize / 64).is_some_and(|word| word >> (sample % 64) & 1 == 1)
     }
 
-    /// The number of samples.
-    pub(crate) fn count(&self) -> u64 {
-        self.count
+    /// The samples, ascending. Takes a step per 64 samples of the dataset, and one per sample.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        let bits = |word: u64| {
+            let without_lowest = |left: &u64| Some(left & (left - 1)).filter(|left| *left != 0);
+            std::iter::successors(Some(word).filter(|word| *word != 0), without_lowest)
+        };
+        let of_word = move |(first, word)| bits(word).map(move |left| first + left.trailing_zeros());
+        (0..).step_by(64).zip(self.words.iter().copied()).flat_map(of_word)
     }
 
     /// Adds or removes a sample of a dataset of so many. Without memory for the table, the set
@@ -27,9 +31,6 @@ impl SampleSet {
             self.words = words;
         }
         let (word, bit) = (&mut self.words[sample as usize / 64], 1 << (sample % 64));
-        if (*word & bit != 0) != is_in {
-            *word ^= bit;
-            self.count = if is_in { self.count + 1 } else { self.count - 1 };
-        }
+        *word = if is_in { *word | bit } else { *word & !bit };
     }
 }

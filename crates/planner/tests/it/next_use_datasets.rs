@@ -1,8 +1,10 @@
 //! Several datasets in one cache: bounds, weights, unused ones, and samples on disks.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use foreread_planner::{CacheBounds, DatasetCosts, JobStart, NextUseCache};
+use foreread_planner::{CacheBounds, DatasetCosts, JobStart, NextUseCache, OtherOwners};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
 use crate::common::orders;
@@ -206,4 +208,47 @@ fn samples_on_a_disk_are_the_first_victims() {
     cache.set_on_disk(key(3), false);
     assert_eq!(cache.kept(dataset), 12);
     assert!(!cache.is_on_disk(key(3)) && cache.is_on_disk(key(5)) && cache.held_bytes() == 10);
+}
+
+/// The second half of ten million samples. Counts the questions.
+#[derive(Debug, Default)]
+struct SecondHalf(AtomicU64);
+
+const MANY: u64 = 10_000_000;
+
+impl OtherOwners for SecondHalf {
+    fn own(&self, sample: SampleId) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        sample.0 >= MANY / 2
+    }
+
+    fn samples(&self) -> u64 {
+        MANY / 2
+    }
+
+    fn bytes(&self) -> u64 {
+        MANY / 2
+    }
+}
+
+#[test]
+// semantics: CONTROL-11
+fn owners_that_change_cost_a_look_at_the_residents() {
+    let mut cache = NextUseCache::new(100);
+    let dataset = cache.add_dataset(DatasetCosts::new(Sizes::uniform(MANY, 1))).unwrap();
+    let mut evicted = Vec::new();
+    for id in (0..100).map(|at| SampleId(at * (MANY / 100))) {
+        assert!(cache.used_unannounced(SampleKey::new(dataset, id), 1, &mut evicted).kept);
+    }
+    cache.set_on_disk(SampleKey::new(dataset, SampleId(7)), true);
+    cache.set_on_disk(SampleKey::new(dataset, SampleId(MANY - 1)), true);
+    let others = Arc::new(SecondHalf::default());
+    cache.set_other_owners(dataset, Some(Arc::clone(&others) as _));
+    let asked = others.0.load(Ordering::Relaxed);
+    assert!((100..1000).contains(&asked), "{asked}");
+    assert_eq!((cache.own_samples(dataset), cache.own_bytes(dataset)), (MANY / 2, MANY / 2));
+    assert_eq!((cache.kept(dataset), cache.residents(dataset).0), (51, 100));
+    cache.set_other_owners(dataset, None);
+    assert_eq!((cache.kept(dataset), cache.own_samples(dataset)), (102, MANY));
+    assert!(others.0.load(Ordering::Relaxed) < 2000);
 }

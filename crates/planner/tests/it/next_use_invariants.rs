@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
-use foreread_planner::{CacheBounds, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache};
+use foreread_planner::{CacheBounds, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache, OtherOwners};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
@@ -56,6 +57,36 @@ fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
 fn order(seed: u64) -> Vec<SampleId> {
     let stride = [1, 5, 7, 11, 0, 2][seed as usize % 6];
     (0..SAMPLES).map(|at| SampleId((at * stride + seed) % SAMPLES)).collect()
+}
+
+/// The samples of a dataset that other nodes own.
+#[derive(Debug)]
+struct Others {
+    ids: BTreeSet<SampleId>,
+    bytes: u64,
+}
+
+impl Others {
+    fn of(dataset: DatasetId, all: &BTreeSet<SampleKey>, sizes: &[Vec<u64>; 3]) -> Self {
+        let ids: BTreeSet<SampleId> =
+            all.iter().filter(|key| key.dataset == dataset).map(|key| key.id).collect();
+        let bytes = ids.iter().map(|id| sizes[dataset.0 as usize][id.0 as usize]).sum();
+        Self { ids, bytes }
+    }
+}
+
+impl OtherOwners for Others {
+    fn own(&self, sample: SampleId) -> bool {
+        self.ids.contains(&sample)
+    }
+
+    fn samples(&self) -> u64 {
+        self.ids.len() as u64
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 /// The rule, and what it should have.
@@ -140,12 +171,13 @@ impl Model {
                 }
             }
             Step::Elsewhere(key, is_elsewhere) => {
-                self.cache.set_elsewhere(key, is_elsewhere);
                 if is_elsewhere {
                     self.elsewhere.insert(key);
                 } else {
                     self.elsewhere.remove(&key);
                 }
+                let others = Others::of(key.dataset, &self.elsewhere, &self.sizes);
+                self.cache.set_other_owners(key.dataset, Some(Arc::new(others)));
             }
             Step::Capacity(capacity) => {
                 self.capacity = capacity;
@@ -193,6 +225,10 @@ impl Model {
                 residents.union(&own(&self.on_disk)).filter(|key| !others.contains(key)).count() as u64;
             assert_eq!(self.cache.residents(DatasetId(dataset)), (residents.len() as u64, bytes));
             assert_eq!(self.cache.kept(DatasetId(dataset)), kept);
+            let bytes_elsewhere: u64 =
+                others.iter().map(|key| self.sizes[dataset as usize][key.id.0 as usize]).sum();
+            let all: u64 = self.sizes[dataset as usize].iter().sum();
+            assert_eq!(self.cache.own_bytes(DatasetId(dataset)), all - bytes_elsewhere);
             let others = others.len() as u64;
             assert_eq!(self.cache.own_samples(DatasetId(dataset)), SAMPLES - others);
             assert!(bytes <= self.bounds[dataset as usize].cap, "{bytes} of {:?}", self.bounds);

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::test_rig::{LENGTH, TAKEN, content, order};
+use super::test_rig::{LENGTH, Others, TAKEN, content, order};
 use super::*;
 
 const SAMPLES: u64 = 2000;
@@ -18,7 +18,7 @@ struct Cluster {
     reads: AtomicU64,
 }
 
-/// The samples of a node, from storage or from their homes.
+/// The samples of a node, from storage or from their owners.
 struct ClusterReader {
     node: usize,
     cluster: Arc<Cluster>,
@@ -46,18 +46,18 @@ impl SampleReader for ClusterReader {
         let (sender, answer) = oneshot::channel();
         let answered = move |received: Result<Bytes, TierError>| drop(sender.send(received));
         let request = StoreRequest { key: key(id), due, answer: Box::new(answered) };
-        let (home, there) = {
+        let (owner, there) = {
             let nodes = self.cluster.nodes.lock().unwrap();
             let number = nodes[self.node].1.iter().position(|own| *own == job).unwrap();
-            let (home, jobs) = &nodes[home(id, nodes.len())];
-            (home.clone(), jobs[number])
+            let (owner, jobs) = &nodes[owner(id, nodes.len())];
+            (owner.clone(), jobs[number])
         };
-        home.request(there, vec![request]);
+        owner.request(there, vec![request]);
         Box::pin(async move { answer.await.unwrap() })
     }
 }
 
-fn home(id: SampleId, nodes: usize) -> usize {
+fn owner(id: SampleId, nodes: usize) -> usize {
     id.0 as usize % nodes
 }
 
@@ -75,7 +75,8 @@ impl Cluster {
             let store = NodeStore::with_clock(kept * TAKEN, runtime.handle().clone(), clock);
             let reader = Arc::new(ClusterReader { node, cluster: Arc::clone(&cluster) });
             let dataset = store.add_dataset(&Sizes::uniform(SAMPLES, LENGTH), reader, "test").unwrap();
-            store.set_elsewhere(dataset, |id| home(id, nodes) != node);
+            let others = Others::of(SAMPLES, move |id| owner(id, nodes) != node);
+            store.set_other_owners(dataset, others);
             let job =
                 |job| if job % nodes == node { store.add_job(true) } else { store.add_remote_job(true) };
             let jobs = (0..JOBS).map(job).collect();
@@ -84,12 +85,12 @@ impl Cluster {
         cluster
     }
 
-    /// Announces an epoch of all jobs to their nodes, and to each home its part.
+    /// Announces an epoch of all jobs to their nodes, and to each owner its part.
     fn announce(&self, epoch: u64) {
         let nodes = self.nodes.lock().unwrap();
         for (node, (store, jobs)) in (0..).zip(&*nodes) {
             for (number, job) in (0..).zip(jobs) {
-                let is_here = |id| number % nodes.len() == node || home(id, nodes.len()) == node;
+                let is_here = |id| number % nodes.len() == node || owner(id, nodes.len()) == node;
                 let ids = order(SAMPLES, number as u64, epoch).into_iter().map(SampleId);
                 let ids = ids.map(|id| if is_here(id) { id } else { EpochUses::HOLE });
                 store.announce(*job, DatasetId(0), Tick(epoch * SAMPLES), NonZeroU32::MIN, ids).unwrap();

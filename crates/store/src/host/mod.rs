@@ -36,7 +36,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, PlanError};
+use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, OtherOwners, PlanError};
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use futures::future::BoxFuture;
@@ -424,19 +424,10 @@ impl NodeStore {
         }
     }
 
-    /// Notes which samples of a dataset another node of the cluster keeps: those for which
-    /// `is_elsewhere` is true. They are read from there, and stay only in room that no other needs.
-    pub fn set_elsewhere(&self, dataset: DatasetId, is_elsewhere: impl Fn(SampleId) -> bool) {
-        let Ok(samples) = self.0.lock().cache.samples(dataset) else { return };
-        for first in (0..samples).step_by(1024) {
-            let ids = || (first..samples.min(first + 1024)).map(SampleId);
-            // Looked up without the lock.
-            let are_elsewhere: Vec<bool> = ids().map(&is_elsewhere).collect();
-            let mut state = self.0.lock();
-            for (id, is_elsewhere) in ids().zip(are_elsewhere) {
-                state.cache.set_elsewhere(SampleKey::new(dataset, id), is_elsewhere);
-            }
-        }
+    /// Sets which samples of a dataset other nodes of the cluster own. They are read from there,
+    /// and stay only in room that no other sample needs. It visits no sample that is elsewhere.
+    pub fn set_other_owners(&self, dataset: DatasetId, others: Option<Arc<dyn OtherOwners>>) {
+        self.0.lock().cache.set_other_owners(dataset, others);
     }
 
     /// How long reads of stores take, with their wait for a turn. Zero if there were none lately.
@@ -446,7 +437,7 @@ impl NodeStore {
         if is_recent { Duration::from_nanos(wait) } else { Duration::ZERO }
     }
 
-    /// Whether another node of the cluster keeps a sample.
+    /// Whether another node of the cluster owns a sample.
     pub fn is_elsewhere(&self, key: SampleKey) -> bool {
         self.0.lock().cache.is_elsewhere(key)
     }

@@ -1,13 +1,17 @@
 //! Samples that other nodes of a cluster keep.
 
-use super::test_rig::{Rig, content, order};
+use super::test_rig::{Others, Rig, content, order};
 use super::*;
 
 /// Even samples are kept here, and odd ones elsewhere.
 fn shared(samples: u64, kept: u64, open: usize) -> Rig {
     let rig = Rig::new(samples, kept, open);
-    rig.store.set_elsewhere(rig.dataset, |id| id.0 % 2 == 1);
+    set_others(&rig, samples, |id| id % 2 == 1);
     rig
+}
+
+fn set_others(rig: &Rig, samples: u64, own: impl Fn(u64) -> bool + Send + Sync + 'static) {
+    rig.store.set_other_owners(rig.dataset, Others::of(samples, move |id: SampleId| own(id.0)));
 }
 
 fn key(rig: &Rig, id: u64) -> SampleKey {
@@ -16,7 +20,7 @@ fn key(rig: &Rig, id: u64) -> SampleKey {
 
 #[test]
 // semantics: CONTROL-10
-fn samples_of_other_homes_come_from_there_and_take_spare_room() {
+fn samples_of_other_owners_come_from_there_and_take_spare_room() {
     const SAMPLES: u64 = 100;
     let rig = shared(SAMPLES, 60, 1 << 20);
     let job = rig.store.add_job(true);
@@ -42,7 +46,7 @@ fn samples_of_other_homes_come_from_there_and_take_spare_room() {
 
 #[test]
 // semantics: CONTROL-11
-fn sample_that_its_home_does_not_send_is_read_from_storage() {
+fn sample_that_its_owner_does_not_send_is_read_from_storage() {
     let rig = shared(10, 10, 1 << 20);
     rig.origin.has_nodes.store(false, Ordering::Relaxed);
     let job = rig.store.add_job(false);
@@ -54,13 +58,13 @@ fn sample_that_its_home_does_not_send_is_read_from_storage() {
     assert_eq!((counts.node_reads, counts.reads, counts.failures), (0, 3, 0));
 }
 
-/// Two nodes with different lists of homes would wait for each other.
+/// Two nodes with different lists of owners would wait for each other.
 #[test]
 // semantics: CONTROL-11
 fn jobs_of_other_nodes_never_wait_for_a_node() {
     let rig = shared(10, 10, 0);
     let (own, remote) = (rig.store.add_job(false), rig.store.add_remote_job(false));
-    // The home of 1 is elsewhere by this node's list, and here by that of another one.
+    // 1 is owned elsewhere by this node's list, and here by that of another node.
     let waiting = rig.request(own, 0, &[1]);
     let (id, answer) = rig.request(remote, 0, &[1]).recv().unwrap();
     assert_eq!((id, answer.unwrap_err().kind()), (1, ErrorKind::Absent));
@@ -77,33 +81,33 @@ fn jobs_of_other_nodes_never_wait_for_a_node() {
 
 #[test]
 // semantics: CONTROL-11
-fn sample_with_a_new_home_stays_where_it_is_needed() {
+fn sample_with_a_new_owner_stays_where_it_is_needed() {
     let rig = shared(100, 60, 1 << 20);
     let job = rig.store.add_job(true);
     (0..4).for_each(|epoch| rig.announce(job, epoch * 100, &order(100, 0, epoch)));
     rig.get(job, 0, &order(100, 0, 0));
-    // All homes are here now.
-    rig.store.set_elsewhere(rig.dataset, |_| false);
+    // All owners are here now.
+    rig.store.set_other_owners(rig.dataset, None);
     let before = rig.origin.reads();
     rig.get(job, 100, &order(100, 0, 1));
     // 60 were there, and stay.
     assert_eq!(rig.origin.reads() - before, 40);
-    rig.store.set_elsewhere(rig.dataset, |id| id.0 < 60);
+    set_others(&rig, 100, |id| id < 60);
     rig.get(job, 200, &order(100, 0, 2));
     let there = (60..100).filter(|id| rig.store.contains(key(&rig, *id))).count();
     assert_eq!(there, 40);
 }
 
 #[test]
-fn filling_job_and_blocks_leave_samples_of_other_homes_alone() {
+fn filling_job_and_blocks_leave_samples_of_other_owners_alone() {
     let rig = shared(100, 100, 1 << 20);
     rig.origin.block.store(10, Ordering::Relaxed);
-    rig.store.set_elsewhere(rig.dataset, |id| id.0 >= 50);
+    set_others(&rig, 100, |id| id >= 50);
     let job = rig.store.add_job(false);
     rig.get(job, 0, &[3]);
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [10]);
-    // The last block of this home has four samples of another one.
-    rig.store.set_elsewhere(rig.dataset, |id| id.0 >= 46);
+    // The last block of this node has four samples of another owner.
+    set_others(&rig, 100, |id| id >= 46);
     rig.get(job, 1, &[41]);
     assert_eq!(*rig.origin.block_reads.lock().unwrap(), [10, 6]);
     assert!(!rig.store.contains(key(&rig, 47)));
@@ -111,7 +115,7 @@ fn filling_job_and_blocks_leave_samples_of_other_homes_alone() {
 
 #[test]
 // semantics: CONTROL-6
-fn filling_replaces_copies_of_samples_of_other_homes() {
+fn filling_replaces_copies_of_samples_of_other_owners() {
     let rig = shared(100, 50, 1 << 20);
     let job = rig.store.add_job(false);
     rig.get(job, 0, &(0..50).map(|at| 2 * at + 1).collect::<Vec<u64>>());

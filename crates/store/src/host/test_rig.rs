@@ -214,3 +214,36 @@ pub(super) fn order(samples: u64, job: u64, epoch: u64) -> Vec<u64> {
     }
     ids
 }
+
+/// The samples of a dataset of `samples` equal ones that other nodes own, if `own` says so.
+pub(super) struct Others<F> {
+    own: F,
+    samples: u64,
+}
+
+impl<F: Fn(SampleId) -> bool + Send + Sync + 'static> Others<F> {
+    pub(super) fn of(samples: u64, own: F) -> Option<Arc<dyn OtherOwners>> {
+        let samples = (0..samples).filter(|id| own(SampleId(*id))).count() as u64;
+        Some(Arc::new(Self { own, samples }))
+    }
+}
+
+impl<F> fmt::Debug for Others<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Others").field("samples", &self.samples).finish_non_exhaustive()
+    }
+}
+
+impl<F: Fn(SampleId) -> bool + Send + Sync> OtherOwners for Others<F> {
+    fn own(&self, sample: SampleId) -> bool {
+        (self.own)(sample)
+    }
+
+    fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    fn bytes(&self) -> u64 {
+        self.samples * TAKEN
+    }
+}

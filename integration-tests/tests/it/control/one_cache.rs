@@ -121,11 +121,11 @@ fn killed_node_costs_reads_and_no_sample() {
     });
 }
 
-/// A home whose storage is slow answers at once that it reads. One epoch from there would take four
+/// An owner whose storage is slow answers at once that it reads. One epoch from there would take four
 /// minutes, and a job that hangs for two fails this test.
 #[test]
 // semantics: CONTROL-11
-fn home_with_slow_storage_is_not_waited_for() {
+fn owner_with_slow_storage_is_not_waited_for() {
     let mut cluster = Cluster::new("");
     cluster.start_agent("n1", "alice", 600);
     run(cluster.starting("n2", "alice", 600).args(["--origin-limit", "20KB/s"])).ok();
@@ -141,7 +141,7 @@ fn home_with_slow_storage_is_not_waited_for() {
 
 #[test]
 // semantics: CONTROL-10
-fn warm_on_one_node_reads_what_has_its_home_there() {
+fn warm_on_one_node_reads_what_is_owned_there() {
     let cluster = Cluster::sharing(&["n1", "n2"], 1200);
     // Second copies are not what is to be filled.
     let job = Running::start(cluster.job("n1", "a", &["--epochs", "1", "--compute-ms", "40"]));

@@ -1,8 +1,8 @@
-//! Which node of a cluster is the home of each sample: the one that reads it from storage and keeps
-//! it for all.
+//! The owners of samples in a cluster whose nodes come and go: the owner reads a sample from storage
+//! and keeps it for all nodes.
 //!
 //! Rendezvous hashing with weights: each node draws a number for a sample, and the best one wins.
-//! So every node computes the same homes from the same list. When a node joins or leaves, only its
+//! So every node computes the same owners from the same list. When a node joins or leaves, only its
 //! own samples move. The weight of a node is its memory.
 //!
 //! # Decision and price
@@ -13,7 +13,9 @@
 //!
 //! A node draws `-log(u) / weight` for a uniform `u`, and the lowest wins (Efraimidis and Spirakis,
 //! "Weighted random sampling with a reservoir", 2006). The logarithm is computed in integers, so
-//! that machines with other mathematical libraries have the same homes.
+//! that machines with other mathematical libraries have the same owners.
+
+use std::sync::Arc;
 
 use foreread_types::mix;
 
@@ -26,34 +28,37 @@ const NONE: u16 = u16::MAX;
 /// The fractional bits of logarithms.
 const FRACTION: u32 = 24;
 
-/// A node that may be the home of samples.
+/// A node that may own samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HomeNode {
+pub struct OwnerNode {
     /// A hash of its name. Each node has another one.
     pub name: u64,
-    /// The bytes that it has for samples. Without any, it is the home of none.
+    /// The bytes that it has for samples. Without any, it owns none.
     pub bytes: u64,
 }
 
-/// The homes of samples.
+/// The owners of samples. Cheap to clone.
 ///
 /// ```
-/// use foreread_planner::{HomeNode, Homes};
-/// let nodes = [HomeNode { name: 17, bytes: 3_000_000 }, HomeNode { name: 4, bytes: 1_000_000 }];
-/// let homes = Homes::new(&nodes);
-/// let of_first = (0..10_000).filter(|&sample| homes.of(1, sample) == Some(0)).count();
+/// use foreread_planner::{HashedOwners, OwnerNode};
+/// let nodes = [OwnerNode { name: 17, bytes: 3_000_000 }, OwnerNode { name: 4, bytes: 1_000_000 }];
+/// let owners = HashedOwners::new(&nodes);
+/// let of_first = (0..10_000).filter(|&sample| owners.of(1, sample) == Some(0)).count();
 /// assert!((7300..7700).contains(&of_first));
-/// assert_eq!(Homes::new(&[]).of(1, 0), None);
+/// assert_eq!(HashedOwners::new(&[]).of(1, 0), None);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Homes {
+pub struct HashedOwners {
     /// The index of a node, for each bucket. Empty without nodes.
-    buckets: Vec<u16>,
+    buckets: Arc<[u16]>,
 }
 
-impl Homes {
-    /// The homes among at most 65,534 nodes. Others are the home of nothing.
-    pub fn new(nodes: &[HomeNode]) -> Self {
+impl HashedOwners {
+    /// The number of buckets.
+    pub const BUCKETS: usize = BUCKETS;
+
+    /// The owners among at most 65,534 nodes. Others own nothing.
+    pub fn new(nodes: &[OwnerNode]) -> Self {
         let nodes = &nodes[..nodes.len().min(usize::from(NONE))];
         if nodes.iter().all(|node| node.bytes == 0) {
             return Self::default();
@@ -61,17 +66,27 @@ impl Homes {
         Self { buckets: (0..BUCKETS as u64).map(|bucket| winner(nodes, bucket)).collect() }
     }
 
-    /// The home of a sample, as an index of the nodes. `None` if no node has memory. `dataset` is
+    /// The owner of a sample, as an index of the nodes. `None` if no node has memory. `dataset` is
     /// any number that all nodes have for the dataset.
     pub fn of(&self, dataset: u64, sample: u64) -> Option<usize> {
-        let bucket = mix(dataset ^ mix(sample)) as usize % BUCKETS;
+        self.of_bucket(Self::bucket(dataset, sample))
+    }
+
+    /// The bucket of a sample, below [`BUCKETS`](Self::BUCKETS). It is the same for all lists of
+    /// nodes.
+    pub fn bucket(dataset: u64, sample: u64) -> usize {
+        mix(dataset ^ mix(sample)) as usize % BUCKETS
+    }
+
+    /// The owner of all samples of a bucket.
+    pub fn of_bucket(&self, bucket: usize) -> Option<usize> {
         self.buckets.get(bucket).map(|node| usize::from(*node))
     }
 }
 
 /// The node of a bucket.
-fn winner(nodes: &[HomeNode], bucket: u64) -> u16 {
-    let mut best: Option<(u64, HomeNode, u16)> = None;
+fn winner(nodes: &[OwnerNode], bucket: u64) -> u16 {
+    let mut best: Option<(u64, OwnerNode, u16)> = None;
     for (index, node) in (0..).zip(nodes).filter(|(_, node)| node.bytes > 0) {
         let drawn = minus_log2(mix(mix(node.name) ^ bucket));
         // Of quotients, without a division.
@@ -108,12 +123,12 @@ fn minus_log2(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn node(name: u64, bytes: u64) -> HomeNode {
-        HomeNode { name, bytes }
+    fn node(name: u64, bytes: u64) -> OwnerNode {
+        OwnerNode { name, bytes }
     }
 
-    fn count(homes: &Homes, index: usize) -> usize {
-        (0..100_000).filter(|&sample| homes.of(7, sample) == Some(index)).count()
+    fn count(owners: &HashedOwners, index: usize) -> usize {
+        (0..100_000).filter(|&sample| owners.of(7, sample) == Some(index)).count()
     }
 
     #[test]
@@ -128,8 +143,9 @@ mod tests {
     #[test]
     // semantics: CONTROL-10
     fn shares_are_those_of_the_memories() {
-        let homes = Homes::new(&[node(1, 10 << 30), node(2, 0), node(3, 20 << 30), node(4, 10 << 30)]);
-        let shares = [0, 1, 2, 3].map(|index| count(&homes, index));
+        let owners =
+            HashedOwners::new(&[node(1, 10 << 30), node(2, 0), node(3, 20 << 30), node(4, 10 << 30)]);
+        let shares = [0, 1, 2, 3].map(|index| count(&owners, index));
         for (share, wanted) in shares.into_iter().zip([25_000, 0, 50_000, 25_000]) {
             assert!(share.abs_diff(wanted) <= wanted / 50, "{shares:?}");
         }
@@ -138,9 +154,9 @@ mod tests {
     #[test]
     // semantics: CONTROL-10
     fn only_samples_of_a_node_move_when_it_leaves() {
-        let all: Vec<HomeNode> = (1..=8).map(|name| node(name, 1000 + name)).collect();
-        let without: Vec<HomeNode> = all.iter().copied().filter(|node| node.name != 5).collect();
-        let (before, after) = (Homes::new(&all), Homes::new(&without));
+        let all: Vec<OwnerNode> = (1..=8).map(|name| node(name, 1000 + name)).collect();
+        let without: Vec<OwnerNode> = all.iter().copied().filter(|node| node.name != 5).collect();
+        let (before, after) = (HashedOwners::new(&all), HashedOwners::new(&without));
         for sample in 0..20_000 {
             let (old, new) = (before.of(3, sample).unwrap(), after.of(3, sample).unwrap());
             assert!(all[old].name == 5 || all[old].name == without[new].name);
@@ -151,11 +167,11 @@ mod tests {
     fn order_of_the_nodes_does_not_matter() {
         let nodes = [node(9, 5), node(2, 5), node(6, 5)];
         let turned = [nodes[2], nodes[0], nodes[1]];
-        let (one, other) = (Homes::new(&nodes), Homes::new(&turned));
+        let (one, other) = (HashedOwners::new(&nodes), HashedOwners::new(&turned));
         assert!(
             (0..5000).all(|sample| nodes[one.of(1, sample).unwrap()] == turned[other.of(1, sample).unwrap()])
         );
         let none = [node(1, 0); 3];
-        assert_eq!(Homes::new(&none).of(0, 0), None);
+        assert_eq!(HashedOwners::new(&none).of(0, 0), None);
     }
 }

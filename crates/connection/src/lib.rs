@@ -12,6 +12,7 @@
 //! can do many things at once.
 
 mod address;
+mod backoff;
 pub mod channel;
 pub mod connection;
 mod error;
@@ -23,11 +24,13 @@ mod network;
 mod noise_stream;
 pub mod output;
 mod run_id;
+mod session;
 pub mod system;
 pub mod token;
 mod wire;
 
 pub use address::{Address, ParseAddressError};
+pub use backoff::Backoff;
 pub use channel::AuthenticatedStream;
 #[cfg(feature = "testing")]
 pub use channel::RawFrames;
@@ -36,6 +39,7 @@ pub use error::{WireError, WireErrorKind};
 pub use handshake::{Identity, PeerIdentity, Purpose, SampleOffer};
 pub use network::{BoxedStream, Duplex, Transport, TransportListener};
 pub use run_id::{Nonce, RunId};
+pub use session::{Session, SessionBounds, SessionReceiver, SessionSender, SessionWriter};
 pub use system::SystemTransport;
 pub use token::{Token, WeakTokenError};
 pub use wire::{ParseWireError, WireProtection};

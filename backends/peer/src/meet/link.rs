@@ -1,4 +1,5 @@
-//! A connection to or from rank 0, with a reader and a writer task.
+//! A connection to or from rank 0: a [session](foreread_connection::Session) with a task that
+//! receives.
 //!
 //! Both ends send heartbeats while their programs compute, so that silence means a dead process,
 //! not a busy one. The price is two tasks per connection. Dropping a [`RankLink`] closes it after
@@ -11,31 +12,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread_connection::{Session, SessionBounds, SessionReceiver, SessionSender, SessionWriter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 use super::messages::{
     HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT, MAX_MESSAGE_BYTES, MAX_PIECE_BYTES, MeetMessage, frame_kind,
 };
 use crate::PeerCounters;
-use crate::connection::{ControlConnection, MessageReceiver, MessageSender};
+use crate::connection::ControlConnection;
 
 /// Messages that wait to be sent or received. Few, because their bulk may be large.
 const QUEUE_LENGTH: usize = 4;
 
-/// Send timeout.
-const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+/// The bounds of a link's session.
+const BOUNDS: SessionBounds = SessionBounds {
+    heartbeat: HEARTBEAT_INTERVAL,
+    silence: HEARTBEAT_TIMEOUT,
+    send: Duration::from_secs(30),
+    most: MAX_MESSAGE_BYTES,
+    queue: QUEUE_LENGTH,
+};
 
 /// Bytes of bulk that are received concurrently on all links of a [`LinkTraffic`], in KiB.
 const RECEIVE_BUDGET_KIB: u32 = 1 << 20;
-
-/// A message and the bulk that follows it.
-#[derive(Debug)]
-struct OutgoingMessage {
-    message: Bytes,
-    bulk: Bytes,
-}
 
 /// A received message with all of its bulk.
 #[derive(Debug)]
@@ -49,8 +48,9 @@ pub(super) struct IncomingMessage {
 /// State that the links of one rendezvous share.
 #[derive(Debug)]
 pub(super) struct LinkTraffic {
-    /// Pieces of bulk that were sent and received. A transfer that progresses does not time out.
-    moved: AtomicU64,
+    /// Pieces of bulk that were sent and received, and the messages before sent ones. A transfer
+    /// that progresses does not time out.
+    moved: Arc<AtomicU64>,
     /// The largest bulk of a received message.
     most: u64,
     /// Budget of bulk that is being received. Other senders wait.
@@ -63,7 +63,7 @@ impl LinkTraffic {
     /// `counters`.
     pub(super) fn new(most: u64, counters: Arc<PeerCounters>) -> Arc<Self> {
         let room = Arc::new(Semaphore::new(RECEIVE_BUDGET_KIB as usize));
-        Arc::new(Self { moved: AtomicU64::new(0), most, room, counters })
+        Arc::new(Self { moved: Arc::default(), most, room, counters })
     }
 
     pub(super) fn moved(&self) -> u64 {
@@ -78,48 +78,51 @@ impl LinkTraffic {
 /// A connection between rank 0 and another rank.
 #[derive(Debug)]
 pub(super) struct RankLink {
-    out: mpsc::Sender<OutgoingMessage>,
+    out: SessionSender,
     come: mpsc::Receiver<IncomingMessage>,
     /// The other end closed it. It did not break.
     closed: Arc<AtomicBool>,
-    writer: JoinHandle<()>,
+    writer: SessionWriter,
+    traffic: Arc<LinkTraffic>,
 }
 
 impl RankLink {
     /// Starts the tasks of a connection.
     pub(super) fn new(connection: ControlConnection, traffic: Arc<LinkTraffic>) -> Self {
-        let (sender, receiver) = connection.split();
-        let (out, outgoing) = mpsc::channel(QUEUE_LENGTH);
+        let Session { sender, receiver, writer } = Session::start(connection, "a rank", BOUNDS);
         let (incoming, come) = mpsc::channel(QUEUE_LENGTH);
         let closed = Arc::new(AtomicBool::new(false));
         let reading = LinkReader { receiver, traffic: Arc::clone(&traffic) };
-        let mut reader = tokio::spawn(read(reading, incoming, Arc::clone(&closed)));
-        let writer = tokio::spawn(async move {
-            // The stream closes when both halves are dropped.
-            if write(sender, outgoing, &traffic).await.is_none() {
-                // Unread messages of the other end may contain the reason. A peer that keeps
-                // sending without reading is cut off after the timeout.
-                drop(timeout(HEARTBEAT_TIMEOUT, &mut reader).await);
-            }
-            reader.abort();
-        });
-        Self { out, come, closed, writer }
+        tokio::spawn(read(reading, incoming, Arc::clone(&closed)));
+        Self { out: sender, come, closed, writer, traffic }
     }
 
     /// Sends a message. `false` if the link is broken.
     pub(super) async fn send(&self, message: &MeetMessage) -> bool {
-        self.send_with_bulk(message, Bytes::new()).await
+        self.count(self.out.send(frame_kind::MESSAGE, message.encode()).await)
     }
 
     /// Sends a message if there is room in the queue.
     pub(super) fn try_send(&self, message: &MeetMessage) {
         // Otherwise the end of the link is sufficient.
-        drop(self.out.try_send(OutgoingMessage { message: message.encode(), bulk: Bytes::new() }));
+        self.count(self.out.try_send(frame_kind::MESSAGE, message.encode()));
     }
 
     /// Sends a message and the bulk whose length it contains.
-    pub(super) async fn send_with_bulk(&self, message: &MeetMessage, bulk: Bytes) -> bool {
-        self.out.send(OutgoingMessage { message: message.encode(), bulk }).await.is_ok()
+    pub(super) async fn send_with_bulk(&self, message: &MeetMessage, mut bulk: Bytes) -> bool {
+        if bulk.is_empty() {
+            return self.send(message).await;
+        }
+        let mut messages = vec![(frame_kind::MESSAGE, message.encode())];
+        while !bulk.is_empty() {
+            messages.push((frame_kind::PIECE, bulk.split_to(bulk.len().min(MAX_PIECE_BYTES))));
+        }
+        self.count(self.out.send_all(messages, &self.traffic.moved).await)
+    }
+
+    fn count(&self, is_queued: bool) -> bool {
+        self.traffic.counters.now().messages += u64::from(is_queued);
+        is_queued
     }
 
     /// Whether the other end closed the link, and has therefore received all that was sent before.
@@ -138,58 +141,21 @@ impl RankLink {
     /// Closes the link after all queued messages were sent.
     pub(super) async fn close(self) {
         drop((self.out, self.come));
-        // The writer ends within a timeout. A panic of it changes nothing.
-        drop(self.writer.await);
+        // Within a timeout.
+        self.writer.ended().await;
     }
-}
-
-/// Sends all queued messages. `None` if the other end no longer reads.
-async fn write(
-    mut sender: MessageSender,
-    mut outgoing: mpsc::Receiver<OutgoingMessage>,
-    traffic: &LinkTraffic,
-) -> Option<()> {
-    loop {
-        match timeout(HEARTBEAT_INTERVAL, outgoing.recv()).await {
-            Err(_) => send_frame(&mut sender, frame_kind::HEARTBEAT, Bytes::new()).await?,
-            Ok(None) => {
-                drop(timeout(SEND_TIMEOUT, sender.shutdown()).await);
-                return Some(());
-            }
-            Ok(Some(OutgoingMessage { message, mut bulk })) => {
-                traffic.counters.now().messages += 1;
-                send_frame(&mut sender, frame_kind::MESSAGE, message).await?;
-                while !bulk.is_empty() {
-                    let piece = bulk.split_to(bulk.len().min(MAX_PIECE_BYTES));
-                    traffic.moved.fetch_add(1, Relaxed);
-                    send_frame(&mut sender, frame_kind::PIECE, piece).await?;
-                }
-            }
-        }
-    }
-}
-
-async fn send_frame(sender: &mut MessageSender, what: u32, payload: Bytes) -> Option<()> {
-    timeout(SEND_TIMEOUT, sender.send(what, payload)).await.ok()?.ok()
 }
 
 /// The receiving half of a link.
 struct LinkReader {
-    receiver: MessageReceiver,
+    receiver: SessionReceiver,
     traffic: Arc<LinkTraffic>,
 }
 
 impl LinkReader {
-    /// The next frame that is not a heartbeat: its kind and payload. `Ok(None)` if the other end
-    /// closed the connection.
+    /// The next frame: its kind and payload. `Ok(None)` if the other end closed the connection.
     async fn frame(&mut self) -> Result<Option<(u32, Bytes)>, ()> {
-        loop {
-            match timeout(HEARTBEAT_TIMEOUT, self.receiver.receive(MAX_MESSAGE_BYTES)).await {
-                Ok(Ok(Some((frame_kind::HEARTBEAT, _)))) => {}
-                Ok(Ok(frame)) => return Ok(frame),
-                Ok(Err(_)) | Err(_) => return Err(()),
-            }
-        }
+        self.receiver.next().await.map_err(drop)
     }
 
     /// The bulk of a message, and its part of the budget.

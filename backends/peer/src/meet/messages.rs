@@ -35,8 +35,6 @@ pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Kinds of frames of the rendezvous.
 pub(super) mod frame_kind {
-    /// A heartbeat.
-    pub(crate) const HEARTBEAT: u32 = 0;
     /// A [`MeetMessage`](super::MeetMessage).
     pub(crate) const MESSAGE: u32 = 1;
     /// The next piece of the announced bulk.

@@ -3,16 +3,12 @@
 //! An order may take long to compute, and a table of it long to make. So the thread is two epochs
 //! ahead of the requests. It begins again with each connection.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use foreread_store::attach::{
-    BLOCKS, GROUP_ORDER, GroupOrderPiece, JobProgress, ORDER, OrderPiece, PROGRESS, Piece, RESTART,
-    ReadInBlocks,
-};
+use foreread_store::attach::{BLOCKS, JobProgress, ORDER, PROGRESS, RESTART, ReadInBlocks};
 use foreread_store::{StoreError, StoreErrorKind};
 
 use crate::JobOrders;
@@ -155,13 +151,9 @@ fn announce(
             return Ok(());
         }
         let Some(pass) = orders.order(index) else { return Ok(()) };
-        let numbers: Vec<u8> = pass.samples.iter().flat_map(|id| id.to_le_bytes()).collect();
-        for piece in Piece::all(pass.dataset, &numbers) {
-            let order = OrderPiece { first: pass.first, piece };
-            match pass.per_position {
-                NonZeroU32::MIN => call(ORDER, &order.encode())?,
-                per_position => call(GROUP_ORDER, &GroupOrderPiece { per_position, order }.encode())?,
-            };
+        let encoded = pass.encoded();
+        for piece in pass.pieces(&encoded) {
+            call(ORDER, &piece.encode())?;
         }
     }
     Ok(())

@@ -25,10 +25,10 @@ mod origin;
 mod receiver;
 mod watch;
 
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use foreread_store::attach::EpochOrder;
 use foreread_types::Tick;
 
 pub use client::{AgentClient, AgentJob, CacheMaker, Connected, JobCatalogs, StallTime};
@@ -52,19 +52,6 @@ fn silence() -> Duration {
     Duration::from_millis(SILENCE_HERE.load(Ordering::Relaxed))
 }
 
-/// One epoch over one dataset, as a job announces it.
-pub struct AnnouncedPass {
-    /// The number of the dataset among those of the job.
-    pub dataset: u32,
-    /// The position of its first use, counted over all epochs.
-    pub first: Tick,
-    /// The samples that are used at each position. More than one only in a group of ranks, where a
-    /// rank serves samples to others.
-    pub per_position: NonZeroU32,
-    /// The numbers of the samples, in the order of their uses. [`u32::MAX`] is no sample.
-    pub samples: Vec<u32>,
-}
-
 /// The orders of a job.
 pub trait JobOrders: Send + Sync + 'static {
     /// The datasets whose shards are read in blocks at first, each with the bytes of a block.
@@ -76,5 +63,5 @@ pub trait JobOrders: Send + Sync + 'static {
     fn pass(&self, index: usize) -> Option<(Tick, u64)>;
 
     /// The order of an epoch. It may take some time. `None` if it cannot be computed.
-    fn order(&self, index: usize) -> Option<AnnouncedPass>;
+    fn order(&self, index: usize) -> Option<EpochOrder>;
 }

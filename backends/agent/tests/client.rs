@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, AnnouncedPass, JobCatalogs, JobOrders};
-use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, ORDER};
+use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs, JobOrders};
+use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, EpochOrder, ORDER};
 use foreread_store::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ArenaBuffers, Buffers, Lifetime, Tier};
 use foreread_tier_testing::{FakeOrigin, NEVER};
@@ -65,9 +65,9 @@ impl JobOrders for Orders {
         (index < 3).then_some((Tick(index as u64 * 10), 10))
     }
 
-    fn order(&self, index: usize) -> Option<AnnouncedPass> {
+    fn order(&self, index: usize) -> Option<EpochOrder> {
         let (first, per_position) = (Tick(index as u64 * 10), NonZeroU32::MIN);
-        Some(AnnouncedPass { dataset: 0, first, per_position, samples: (0..10).collect() })
+        Some(EpochOrder { dataset: 0, first, per_position, samples: (0..10).collect() })
     }
 }
 

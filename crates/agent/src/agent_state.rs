@@ -354,7 +354,9 @@ impl AgentState {
         let own = || (self.name.clone(), self.memory(), disk_capacity);
         // Ranks of all nodes have one cache then.
         let (host, capacity, disk_capacity) = self.cluster.shared().unwrap_or_else(own);
-        let answer = Attached { capacity, disk_capacity, host, datasets: answers, catalogs: shared };
+        let (datasets_of, catalogs) = (answers, shared);
+        let answer =
+            Attached { capacity, disk_capacity, host, datasets: datasets_of, catalogs, first_dataset: 0 };
         let job = self.enter(connection, &attach, (&datasets, numbers), is_remote);
         drop(attaching);
         self.note_disk_uses();

@@ -3,15 +3,13 @@
 //! Everything that a job can make the agent keep is bounded here.
 
 use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_store::attach::{Attach, GroupOrderPiece, OrderPiece, Piece};
+use foreread_store::attach::{Attach, EpochOrder, OrderPiece, Piece};
 use foreread_store::{ConnectionId, StoreJob};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 
-use crate::cluster_cache::JobOrder;
 use crate::recent::StallShare;
 use crate::same_samples::StoreNumbers;
 
@@ -22,7 +20,7 @@ const MAX_CATALOG: u64 = 8 << 30;
 pub(crate) const MAX_DATASETS: usize = 64;
 
 /// The most uses of an epoch.
-const MAX_USES: u64 = 1 << 31;
+pub(crate) const MAX_USES: u64 = 1 << 31;
 
 /// A connected process.
 #[derive(Debug, Default)]
@@ -34,8 +32,8 @@ pub(crate) struct JobConnection {
     /// Catalogs, by dataset. The last piece makes one whole.
     catalogs: BTreeMap<u32, Vec<u8>>,
     whole: BTreeMap<u32, Bytes>,
-    /// The order that arrives.
-    order: Option<PartialOrder>,
+    /// The order that arrives: its dataset, its first position and the pieces so far.
+    order: Option<(u32, Tick, Vec<u8>)>,
     /// How the job gets on, by its own account.
     pub(crate) stalls: StallShare,
 }
@@ -49,14 +47,6 @@ pub(crate) struct AttachedJob {
     pub(crate) datasets: Vec<Option<DatasetId>>,
     /// Where the store has the samples of each. `None`: all under its own number.
     pub(crate) numbers: Vec<Option<Arc<StoreNumbers>>>,
-}
-
-#[derive(Debug)]
-struct PartialOrder {
-    dataset: u32,
-    first: Tick,
-    per_position: NonZeroU32,
-    numbers: Vec<u8>,
 }
 
 /// All connections.
@@ -82,7 +72,7 @@ impl AttachedJob {
 
     /// An order of the job for each of the store's datasets that have its samples. Nothing for a
     /// dataset that the agent refuses.
-    pub(crate) fn store_orders(&self, order: &JobOrder) -> Vec<(DatasetId, Vec<SampleId>)> {
+    pub(crate) fn store_orders(&self, order: &EpochOrder) -> Vec<(DatasetId, Vec<SampleId>)> {
         let dataset = self.datasets.get(order.dataset as usize).copied().flatten();
         match (dataset, self.numbers_of(order.dataset)) {
             (None, _) => Vec::new(),
@@ -124,32 +114,31 @@ impl JobConnection {
         std::mem::take(&mut self.whole)
     }
 
-    /// Adds a piece of an order, and returns the order if it was the last one.
+    /// Adds a piece of an order of at most `most` places, and returns the order if it was the last
+    /// piece.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(crate) fn add_order(&mut self, order: GroupOrderPiece<'_>) -> Result<Option<JobOrder>, &'static str> {
-        let GroupOrderPiece { per_position, order: OrderPiece { first, piece } } = order;
-        if piece.total > MAX_USES * 4 || !piece.total.is_multiple_of(4) {
-            return Err("an order is too long, or not of whole numbers");
+    pub(crate) fn add_order(
+        &mut self,
+        head: OrderPiece<'_>,
+        most: u64,
+    ) -> Result<Option<EpochOrder>, &'static str> {
+        let OrderPiece { first, places, piece, .. } = head;
+        if u64::from(places) > most || piece.total / OrderPiece::SAMPLE_BYTES > u64::from(places) {
+            return Err("an order is too long, or has more samples than places");
         }
         if piece.at == 0 {
-            let (dataset, numbers) = (piece.number, Vec::new());
-            self.order = Some(PartialOrder { dataset, first, per_position, numbers });
+            self.order = Some((piece.number, first, Vec::new()));
         }
-        let partial = self.order.as_mut().filter(|it| it.dataset == piece.number && it.first == first);
-        let partial = partial.ok_or("a piece of an order has no beginning")?;
-        append(&mut partial.numbers, piece)?;
-        if (partial.numbers.len() as u64) < piece.total {
+        let partial = self.order.as_mut().filter(|it| (it.0, it.1) == (piece.number, first));
+        let (.., bytes) = partial.ok_or("a piece of an order has no beginning")?;
+        append(bytes, piece)?;
+        if (bytes.len() as u64) < piece.total {
             return Ok(None);
         }
-        let whole = self.order.take().map(|partial| {
-            let (numbers, _) = partial.numbers.as_chunks::<4>();
-            let samples = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
-            let PartialOrder { dataset, first, per_position, .. } = partial;
-            JobOrder { dataset, first, per_position, samples }
-        });
-        Ok(whole)
+        let whole = self.order.take().and_then(|(.., bytes)| EpochOrder::decode(&head, &bytes));
+        whole.map(Some).ok_or("an order is malformed")
     }
 }
 
@@ -164,6 +153,8 @@ fn append(to: &mut Vec<u8>, piece: Piece<'_>) -> Result<(), &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
 
     #[test]
@@ -180,20 +171,19 @@ mod tests {
         let long = Piece { number: 0, total: MAX_CATALOG + 1, at: 0, bytes: b"abc" };
         assert!(connection.add_catalog(long).is_err());
 
-        let order = |first, piece| GroupOrderPiece {
-            per_position: NonZeroU32::MIN,
-            order: OrderPiece { first: Tick(first), piece },
-        };
-        let numbers: Vec<u8> = (0..30_000_u32).flat_map(u32::to_le_bytes).collect();
-        let mut whole = None;
-        for piece in Piece::all(2, &numbers) {
-            assert_eq!(whole, None);
-            whole = connection.add_order(order(7, piece)).unwrap();
-        }
         let samples = (0..30_000).collect();
-        let per_position = NonZeroU32::MIN;
-        assert_eq!(whole, Some(JobOrder { dataset: 2, first: Tick(7), per_position, samples }));
-        let lost = Piece { number: 2, total: 8, at: 4, bytes: b"abcd" };
-        assert!(connection.add_order(order(9, lost)).is_err());
+        let order = EpochOrder { dataset: 2, first: Tick(7), per_position: NonZeroU32::MIN, samples };
+        let (mut whole, encoded) = (None, order.encoded());
+        for piece in order.pieces(&encoded) {
+            assert_eq!(whole, None);
+            whole = connection.add_order(piece, 30_000).unwrap();
+        }
+        assert_eq!(whole.as_ref(), Some(&order));
+        let first = order.pieces(&encoded).next().unwrap();
+        assert!(connection.add_order(first, 29_999).is_err());
+        let lost = OrderPiece { piece: Piece { at: 5, bytes: b"abcde", ..first.piece }, ..first };
+        assert!(connection.add_order(lost, 30_000).is_err());
+        // More samples than places.
+        assert!(connection.add_order(OrderPiece { places: 10, ..first }, 30_000).is_err());
     }
 }

@@ -160,10 +160,7 @@ impl Agent {
         runtime.spawn(look_regularly(Arc::clone(&state)));
         runtime.spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
         // Before jobs can attach.
-        let link = control.map(|target| {
-            let state = Arc::clone(&state);
-            ControlLink::start(runtime.handle(), state, target, own)
-        });
+        let link = control.map(|target| ControlLink::start(runtime.handle(), &provider, target, own));
         let link = link.transpose()?;
         let buffers = Arc::new(arena);
         let server = Server::start_at(&socket, Arc::clone(&provider) as _, buffers, server_settings())?;

@@ -1,21 +1,24 @@
-//! The agent as the server sees it: requests and calls of jobs.
+//! Requests and calls of jobs: of this node through the server, and of other nodes through links.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use foreread_store::attach::{
-    ATTACH, BLOCKS, CATALOG, FILES, GROUP_ORDER, GroupOrderPiece, JobProgress, JobReads, ORDER, OrderPiece,
-    PROGRESS, Piece, PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
+    ATTACH, BLOCKS, CATALOG, EpochOrder, FILES, JobProgress, JobReads, ORDER, OrderPiece, PROGRESS, Piece,
+    PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
-use foreread_store::{ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall};
+use foreread_store::{
+    Answer, ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall,
+};
 use foreread_tier::{ErrorKind, TierError};
+use foreread_types::{SampleKey, Tick};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use crate::agent_state::{AgentState, invalid};
-use crate::cluster_cache::JobOrder;
+use crate::cluster_cache::{LinkedCall, LinkedJobs};
+use crate::connections::MAX_USES;
 
 /// Answers requests and calls. Clones of the state are in its tasks.
 #[derive(Debug)]
@@ -29,68 +32,96 @@ pub(crate) fn encoded(value: &impl serde::Serialize) -> Result<Bytes, TierError>
     serde_json::to_vec(value).map(Bytes::from).map_err(|error| invalid(&error.to_string()))
 }
 
-fn decoded<T: DeserializeOwned>(call: &WorkerCall) -> Result<T, TierError> {
-    serde_json::from_slice(call.payload()).map_err(|error| invalid(&error.to_string()))
+fn decoded<T: DeserializeOwned>(payload: &[u8]) -> Result<T, TierError> {
+    serde_json::from_slice(payload).map_err(|error| invalid(&error.to_string()))
 }
+
+/// The places of an order of another node: for each sample and each node, and at least. They take 4
+/// bytes each for a moment.
+const MAX_PLACES: u64 = 16;
+const MIN_PLACES: u64 = 1 << 20;
 
 impl SampleProvider for AgentProvider {
     fn get(&self, sample_requests: Vec<SampleRequest>) {
         // All requests of a call are of one connection.
         let Some(connection) = sample_requests.first().map(SampleRequest::connection) else { return };
+        let of_request = |request: SampleRequest| {
+            let (key, due) = (request.key(), request.due());
+            (key, due, Box::new(move |received| request.answer(received)) as Answer)
+        };
+        self.request(connection, sample_requests.into_iter().map(of_request).collect());
+    }
+
+    fn call(&self, call: WorkerCall) {
+        let (connection, payload) = (call.connection(), call.payload().clone());
+        if [ATTACH, CATALOG].contains(&call.name()) {
+            self.state.lock().entry(connection).or_default();
+        }
+        let name = call.name().to_owned();
+        self.carry_out(
+            connection,
+            &name,
+            LinkedCall { payload, answer: Box::new(move |it| call.answer(it)) },
+        );
+    }
+
+    fn disconnected(&self, connection: ConnectionId) {
+        self.state.disconnected(connection);
+    }
+}
+
+impl LinkedJobs for AgentProvider {
+    fn begin(&self, connection: ConnectionId, node: &str) {
+        self.state.lock().entry(connection).or_default().node = Some(node.to_owned());
+    }
+
+    fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
         let job = self.state.job(connection);
-        let mut requests = Vec::with_capacity(sample_requests.len());
-        for request in sample_requests {
-            let key = job.as_ref().and_then(|job| job.key(request.key()));
-            let Some(key) = key else {
-                let error = TierError::new(ErrorKind::Unsupported, "agent");
-                request.answer(Err(error.with_detail("the agent does not read this dataset")));
-                continue;
-            };
-            let due = request.due();
-            requests.push(StoreRequest {
-                key,
-                due,
-                answer: Box::new(move |received| request.answer(received)),
-            });
+        let mut requests = Vec::with_capacity(samples.len());
+        for (key, due, answer) in samples {
+            match job.as_ref().and_then(|job| job.key(key)) {
+                Some(key) => requests.push(StoreRequest { key, due, answer }),
+                None => {
+                    let error = TierError::new(ErrorKind::Unsupported, "agent");
+                    answer(Err(error.with_detail("the agent does not read this dataset")));
+                }
+            }
         }
         if let Some(job) = job {
             self.state.store.request(job.job, requests);
         }
     }
 
-    fn call(&self, call: WorkerCall) {
-        let (state, connection) = (Arc::clone(&self.state), call.connection());
+    fn carry_out(&self, connection: ConnectionId, name: &str, call: LinkedCall) {
+        let (state, LinkedCall { payload, answer }) = (Arc::clone(&self.state), call);
         let done = |result: Result<(), TierError>| result.map(|()| Bytes::new());
-        let answer = match call.name() {
+        let result = match name {
             ATTACH => {
-                state.lock().entry(connection).or_default();
                 self.runtime.spawn(async move {
-                    let answer = match decoded(&call) {
+                    let attached = match decoded(&payload) {
                         Ok(attach) => state.attach(connection, attach).await,
                         Err(error) => Err(error),
                     };
-                    call.answer(answer.and_then(|attached| encoded(&attached)));
+                    answer(attached.and_then(|attached| encoded(&attached)));
                 });
                 return;
             }
             ORDER => {
-                let order = OrderPiece::decode(call.payload());
-                let piece = order.map(|order| GroupOrderPiece { per_position: NonZeroU32::MIN, order });
-                let added = self.add_order(connection, piece);
-                return self.order(call, added);
-            }
-            GROUP_ORDER => {
-                let added = self.add_order(connection, GroupOrderPiece::decode(call.payload()));
-                return self.order(call, added);
+                let added = OrderPiece::decode(&payload).ok_or("a piece is malformed");
+                let added = added.and_then(|piece| self.add_order(connection, piece));
+                return self.order(connection, added, LinkedCall { payload, answer });
             }
             CATALOG => done(
-                Piece::decode(call.payload())
+                Piece::decode(&payload)
                     .ok_or("a piece is malformed")
-                    .and_then(|piece| state.lock().entry(connection).or_default().add_catalog(piece))
+                    .and_then(|piece| {
+                        let mut connections = state.lock();
+                        connections.get_mut(&connection).ok_or("the job has left")?.add_catalog(piece)
+                    })
                     .map_err(invalid),
             ),
             BLOCKS => {
-                let hosted = decoded(&call).and_then(|request: ReadInBlocks| {
+                let hosted = decoded(&payload).and_then(|request: ReadInBlocks| {
                     let dataset = state.dataset(connection, request.dataset)?;
                     if let Some(job) = state.job(connection) {
                         state.cluster.read_in_blocks(job.job, request.dataset);
@@ -103,7 +134,7 @@ impl SampleProvider for AgentProvider {
                     let set = hosted.and_then(|(hosted, bytes)| {
                         hosted.read_in_blocks(bytes).map_err(|error| invalid(&error.to_string()))
                     });
-                    call.answer(done(set));
+                    answer(done(set));
                 });
                 return;
             }
@@ -114,7 +145,7 @@ impl SampleProvider for AgentProvider {
                 }
                 Ok(Bytes::new())
             }
-            PROGRESS => decoded(&call).and_then(|progress: JobProgress| {
+            PROGRESS => decoded(&payload).and_then(|progress: JobProgress| {
                 if let Some(there) = state.lock().get_mut(&connection) {
                     there.stalls.add(Instant::now(), progress.stalled_seconds);
                 }
@@ -125,21 +156,21 @@ impl SampleProvider for AgentProvider {
             }),
             FILES => {
                 self.runtime.spawn_blocking(move || {
-                    let answer = decoded(&call).and_then(|request| state.files.serve(state.disk(), &request));
-                    call.answer(answer.and_then(|answer| encoded(&answer)));
+                    let served = decoded(&payload).and_then(|it| state.files.serve(state.disk(), &it));
+                    answer(served.and_then(|served| encoded(&served)));
                 });
                 return;
             }
             WARM => {
                 // It may visit each sample.
                 self.runtime.spawn_blocking(move || {
-                    let answer = decoded(&call).and_then(|request| state.warm(connection, request));
-                    call.answer(answer.and_then(|answer| encoded(&answer)));
+                    let warmed = decoded(&payload).and_then(|request| state.warm(connection, request));
+                    answer(warmed.and_then(|warmed| encoded(&warmed)));
                 });
                 return;
             }
             STATUS => encoded(&state.status()),
-            SET => done(decoded(&call).and_then(|changes: PolicyChanges| state.set(&changes))),
+            SET => done(decoded(&payload).and_then(|changes: PolicyChanges| state.set(&changes))),
             STOP => {
                 state.stop();
                 Ok(Bytes::new())
@@ -149,10 +180,10 @@ impl SampleProvider for AgentProvider {
                 Err(error.with_detail("unknown call"))
             }
         };
-        call.answer(answer);
+        answer(result);
     }
 
-    fn disconnected(&self, connection: ConnectionId) {
+    fn end(&self, connection: ConnectionId) {
         self.state.disconnected(connection);
     }
 }
@@ -162,33 +193,46 @@ impl AgentProvider {
     fn add_order(
         &self,
         connection: ConnectionId,
-        piece: Option<GroupOrderPiece<'_>>,
-    ) -> Result<Option<JobOrder>, &'static str> {
+        piece: OrderPiece<'_>,
+    ) -> Result<Option<EpochOrder>, &'static str> {
+        let nodes = self.state.cluster.nodes().max(1);
         let mut connections = self.state.lock();
         let there = connections.get_mut(&connection).filter(|there| there.attached.is_some());
         let there = there.ok_or("the job is not attached")?;
-        there.add_order(piece.ok_or("a piece is malformed")?)
+        let most = match there.node {
+            None => MAX_USES,
+            Some(_) => {
+                let samples = piece.piece.total / OrderPiece::SAMPLE_BYTES;
+                samples.saturating_mul(MAX_PLACES).saturating_mul(nodes).max(MIN_PLACES)
+            }
+        };
+        there.add_order(piece, most)
     }
 
     /// Answers a piece of an order. The last one is answered when the order is known, so that
     /// orders become known one after another.
-    fn order(&self, call: WorkerCall, added: Result<Option<JobOrder>, &'static str>) {
-        let (state, connection) = (Arc::clone(&self.state), call.connection());
+    fn order(
+        &self,
+        connection: ConnectionId,
+        added: Result<Option<EpochOrder>, &'static str>,
+        LinkedCall { answer, .. }: LinkedCall,
+    ) {
+        let state = Arc::clone(&self.state);
         let order = match added {
             Ok(Some(order)) => order,
-            Ok(None) => return call.answer(Ok(Bytes::new())),
-            Err(why) => return call.answer(Err(invalid(why))),
+            Ok(None) => return answer(Ok(Bytes::new())),
+            Err(why) => return answer(Err(invalid(why))),
         };
-        let Some(job) = state.job(connection) else { return call.answer(Err(invalid("not attached"))) };
+        let Some(job) = state.job(connection) else { return answer(Err(invalid("not attached"))) };
         self.runtime.spawn_blocking(move || {
-            let JobOrder { first, per_position, .. } = order;
+            let EpochOrder { first, per_position, .. } = order;
             let orders = job.store_orders(&order);
             if orders.is_empty() {
-                return call.answer(Err(invalid("no such dataset")));
+                return answer(Err(invalid("no such dataset")));
             }
             let known = state.store.announce_all(job.job, first, per_position, orders);
             state.cluster.announce(job.job, order);
-            call.answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
+            answer(known.map(|()| Bytes::new()).map_err(|error| invalid(&error.to_string())));
         });
     }
 }

@@ -1,5 +1,5 @@
-//! What a job and the host of a node's store say to each other in calls: who attaches, with which
-//! datasets, and the orders of a job.
+//! The calls of a job to the host of a store: who attaches, with which datasets, and the orders of a
+//! job. A store makes the same calls for its jobs to the stores of other nodes.
 //!
 //! A job *attaches* once per connection. The host knows a dataset by the identity of its bytes, its
 //! location and the settings that it is read with. So bytes that were read with other credentials
@@ -9,22 +9,21 @@
 //! Calls are JSON, where unknown fields are ignored, so a newer end may add some. Pieces of
 //! catalogs and orders are binary.
 
+mod order;
+
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use foreread_types::Tick;
 use serde::{Deserialize, Serialize};
+
+pub use self::order::{EpochOrder, OrderPiece};
 
 /// The call by which a job attaches: [`Attach`], answered by [`Attached`].
 pub const ATTACH: &str = "attach";
 /// The call with a piece of a catalog: a [`Piece`] whose number is that of the dataset.
 pub const CATALOG: &str = "catalog";
 /// The call with a piece of an order: an [`OrderPiece`].
-pub const ORDER: &str = "order";
-/// The call with a piece of an order that has several samples for each position: a
-/// [`GroupOrderPiece`].
-pub const GROUP_ORDER: &str = "group-order";
+pub const ORDER: &str = "order-piece";
 /// The call that has shards read in blocks while they are absent: [`ReadInBlocks`].
 pub const BLOCKS: &str = "blocks";
 /// The call that forgets the announced orders of a job.
@@ -190,6 +189,10 @@ pub struct Attached {
     pub host: String,
     /// For each dataset of the job.
     pub datasets: Vec<DatasetAnswer>,
+    /// The number that requests of another store have for the job's first dataset. The others
+    /// follow. 0 for a job of the node.
+    #[serde(default)]
+    pub first_dataset: u32,
     /// For each dataset, the path of its catalog in memory that the job can share. Empty if it is
     /// of an older version.
     #[serde(default)]
@@ -255,55 +258,6 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// A piece of the order of one epoch: the samples' numbers, each in four bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OrderPiece<'a> {
-    /// The epoch's first position.
-    pub first: Tick,
-    /// A piece of the numbers. Its number is that of the dataset.
-    pub piece: Piece<'a>,
-}
-
-impl<'a> OrderPiece<'a> {
-    /// The payload of the call.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut to = self.first.0.to_le_bytes().to_vec();
-        to.extend(self.piece.encode());
-        to
-    }
-
-    /// Parses a payload. `None` if it is none.
-    pub fn decode(payload: &'a [u8]) -> Option<Self> {
-        let (first, rest) = payload.split_first_chunk()?;
-        Some(Self { first: Tick(u64::from_le_bytes(*first)), piece: Piece::decode(rest)? })
-    }
-}
-
-/// A piece of an order that has several samples for each position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GroupOrderPiece<'a> {
-    /// The samples or [holes](foreread_planner::EpochUses::HOLE) for each position.
-    pub per_position: NonZeroU32,
-    /// The rest.
-    pub order: OrderPiece<'a>,
-}
-
-impl<'a> GroupOrderPiece<'a> {
-    /// The payload of the call.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut to = self.per_position.get().to_le_bytes().to_vec();
-        to.extend(self.order.encode());
-        to
-    }
-
-    /// Parses a payload. `None` if it is none.
-    pub fn decode(payload: &'a [u8]) -> Option<Self> {
-        let (per_position, rest) = payload.split_first_chunk()?;
-        let per_position = NonZeroU32::new(u32::from_le_bytes(*per_position))?;
-        Some(Self { per_position, order: OrderPiece::decode(rest)? })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,18 +268,13 @@ mod tests {
             let bytes: Vec<u8> = (0..length).map(|at| at as u8).collect();
             let mut read: Vec<u8> = Vec::new();
             for piece in Piece::all(3, &bytes) {
-                let order = OrderPiece { first: Tick(9), piece };
-                let encoded = order.encode();
-                assert_eq!(OrderPiece::decode(&encoded), Some(order));
-                let group = GroupOrderPiece { per_position: NonZeroU32::new(3).unwrap(), order };
-                assert_eq!(GroupOrderPiece::decode(&group.encode()), Some(group));
+                assert_eq!(Piece::decode(&piece.encode()), Some(piece));
                 assert_eq!((piece.total, piece.at), (length as u64, read.len() as u64));
                 read.extend(piece.bytes);
             }
             assert_eq!(read, bytes);
         }
         assert_eq!(Piece::decode(&[0; 19]), None);
-        assert_eq!(GroupOrderPiece::decode(&[0; 50]), None);
         let beyond = Piece { number: 0, total: 3, at: 2, bytes: b"ab" };
         assert_eq!(Piece::decode(&beyond.encode()), None);
     }

@@ -1,51 +1,54 @@
-//! This agent's connections to another one: for messages, and for samples.
+//! The connections of this store to another one: for messages, and for samples.
 //!
-//! Both are there as long as the other agent is in the roster. The one for messages is opened at
-//! once and again when it breaks, and says first which jobs there are. While it is not there, no
-//! sample is requested: the numbers of datasets are those of this connection.
+//! Both are there as long as the other store is in the roster. The session for messages is opened
+//! at once and again when it breaks, and reports first which jobs there are. Without it, no sample
+//! is requested: the numbers of datasets are those of this session.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_connection::connection::within;
 use foreread_connection::{
-    Address, ControlConnection, MessageReceiver, MessageSender, SystemTransport, WireError, WireErrorKind,
+    Address, Backoff, ControlConnection, Session, SessionBounds, SessionReceiver, SessionSender, WireError,
+    WireErrorKind,
 };
 use foreread_peer::{PeerClient, PeerClientFactory, PeerCounters};
 use foreread_store::StoreJob;
-use foreread_store::attach::{DatasetAnswer, Piece};
+use foreread_store::attach::{
+    ATTACH, Attached, BLOCKS, CATALOG, DatasetAnswer, EpochOrder, ORDER, Piece, RESTART, ReadInBlocks,
+};
 use foreread_tier::{Object, OpenContext, ReadFuture, ReadRequest, Span, Tier};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::messages::{
-    ANSWER, BLOCKS, CATALOG, CatalogPiece, END, JOB, JobAnswer, JobBegins, JobBlocks, JobName, MAX_MESSAGE,
-    OPEN, OPENED, ORDER, Open, PING, RESTART, VERSIONS,
-};
-use super::orders::{JobOrder, OrderPiece, SharedJob, divided};
+use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
+use super::orders::SharedJob;
 use super::pace::LinkPace;
-use super::roster::RosterNode;
+use super::roster::{RosterNode, text_hash};
 use super::serving::run_of;
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, ClusterMember, absent};
+use super::{ClusterCache, ClusterMember, absent, over_samples};
 use crate::control::{decoded, encoded};
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An agent of which nothing was heard for so long is gone, and its jobs with it.
-pub(super) const SILENT: Duration = Duration::from_secs(10);
+/// A store of which nothing was heard for so long is gone, and its jobs with it.
+const SILENT: Duration = Duration::from_secs(10);
 
-/// How often an agent gives signs of life. One that has not done so for some time is requested no
+/// How often a store gives signs of life. One that has not done so for some time is requested no
 /// samples, or each burst of requests would wait for its end.
-const PING_INTERVAL: Duration = Duration::from_millis(250);
+const HEARTBEAT: Duration = Duration::from_millis(250);
 const PAUSED: Duration = Duration::from_secs(1);
 
-/// How long an agent waits before it dials another one again, at least and at most.
+/// The bounds of a session between stores.
+pub(super) const BOUNDS: SessionBounds =
+    SessionBounds { heartbeat: HEARTBEAT, silence: SILENT, send: SILENT, most: MAX_MESSAGE, queue: 64 };
+
+/// The pauses before another store is dialled again, the first and the longest.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// What a link needs.
@@ -60,7 +63,7 @@ pub(super) enum LinkCommand {
     /// A job begins. The sender is dropped once the other agent knows it, or cannot be reached.
     Begin(Arc<SharedJob>, oneshot::Sender<()>),
     /// Its part of an order.
-    Order(u32, Arc<JobOrder>, Vec<u8>),
+    Order(u32, Arc<EpochOrder>, Vec<u8>),
     /// The orders of a job are void.
     Restart(u32),
     /// A job reads a dataset in blocks at first.
@@ -129,14 +132,10 @@ impl NodeLink {
         let LinkSettings { member, node } = settings;
         let addresses: Vec<Address> = node.addresses.iter().filter_map(|text| text.parse().ok()).collect();
         let (run, counters) = (run_of(&node.instance), Arc::new(PeerCounters::default()));
-        let factory = PeerClientFactory::new(
-            member.identity.clone(),
-            run,
-            Arc::new(SystemTransport),
-            context,
-            counters,
-        )
-        .with_wire(member.wire);
+        let seed = text_hash(&member.instance) ^ text_hash(&node.instance).rotate_left(1);
+        let (context, network) = (OpenContext { seed, ..context.clone() }, Arc::clone(&member.network));
+        let factory = PeerClientFactory::new(member.identity.clone(), run, network, &context, counters)
+            .with_wire(member.wire);
         let client = factory.remote(member.identity.rank, addresses.clone());
         let (commands, received) = mpsc::unbounded_channel();
         let (numbers, is_open, is_alive, pace) = Default::default();
@@ -149,7 +148,8 @@ impl NodeLink {
             member,
             instance: node.instance,
             addresses,
-            jobs: HashMap::new(),
+            jobs: BTreeMap::new(),
+            pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
         };
         context.runtime.spawn(task.run(received));
         link
@@ -245,36 +245,38 @@ struct SentJob {
     has_catalogs: bool,
 }
 
-/// The task of a connection for messages.
+/// The task of a session.
 struct LinkTask {
     link: Weak<NodeLink>,
     cluster: Weak<ClusterCache>,
     member: ClusterMember,
-    /// That of the other agent.
+    /// That of the other store.
     instance: String,
     addresses: Vec<Address>,
-    jobs: HashMap<u32, SentJob>,
+    jobs: BTreeMap<u32, SentJob>,
+    pauses: Backoff,
 }
 
 impl LinkTask {
     async fn run(mut self, mut commands: mpsc::UnboundedReceiver<LinkCommand>) {
-        let mut wait = DIAL_AGAIN.0;
         loop {
             let opened = Instant::now();
             let Err(error) = self.connect(&mut commands).await else { return };
-            tracing::debug!(instance = self.instance, %error, "another agent is not reached");
+            tracing::debug!(instance = self.instance, %error, "another store is not reached");
             self.jobs.clear();
             let Some(link) = self.link.upgrade() else { return };
             link.change(HashMap::clear);
             link.is_open.store(false, Ordering::Relaxed);
             drop(link);
-            wait = if opened.elapsed() > SILENT { DIAL_AGAIN.0 } else { (wait * 2).min(DIAL_AGAIN.1) };
-            let again = sleep(wait);
+            if opened.elapsed() > SILENT {
+                self.pauses.reset();
+            }
+            let again = sleep(self.pauses.next());
             tokio::pin!(again);
             loop {
                 tokio::select! {
                     () = &mut again => break,
-                    // It hears of all jobs when it is reached. Those that wait for it do so no
+                    // It hears of all jobs when it is reached. A job that waits for it waits no
                     // longer.
                     command = commands.recv() => if command.is_none() { return },
                 }
@@ -282,61 +284,51 @@ impl LinkTask {
         }
     }
 
-    /// One connection. Returns without an error if the link was dropped.
+    /// One session. Returns without an error if the link was dropped.
     async fn connect(
         &mut self,
         commands: &mut mpsc::UnboundedReceiver<LinkCommand>,
     ) -> Result<(), WireError> {
-        let (mut sender, mut receiver) = self.open().await?;
+        let (sender, mut receiver) = self.open().await?;
+        let to = OtherStore(sender);
         if let Some(link) = self.link.upgrade() {
             link.is_open.store(true, Ordering::Relaxed);
+            link.set_alive(true);
         }
         for job in self.cluster.upgrade().map(|cluster| cluster.jobs()).unwrap_or_default() {
-            self.begin(&mut sender, job, None).await?;
+            self.begin(&to, job, None).await?;
         }
-        let mut pings = interval(PING_INTERVAL);
-        pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut heard = Instant::now();
+        let mut looks = interval(HEARTBEAT);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let is_long = tokio::select! {
-                command = commands.recv() => match command {
-                    Some(command) => self.command(&mut sender, command).await?,
-                    None => return Ok(()),
-                },
-                message = receiver.receive(MAX_MESSAGE) => {
+            tokio::select! {
+                // What has arrived comes before a look at the silence.
+                biased;
+                message = receiver.next() => {
                     let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
                     let (kind, payload) = message?.ok_or_else(closed)?;
-                    heard = Instant::now();
+                    // Others are of a later version.
                     if kind == ANSWER {
                         let answer = decoded(&payload).map_err(WireError::malformed)?;
-                        self.answer(&mut sender, answer).await?;
-                        true
-                    } else {
-                        // A sign of life, or of a later version.
-                        false
+                        self.answer(&to, answer).await?;
                     }
                 }
-                _ = pings.tick() => {
-                    if heard.elapsed() > SILENT {
-                        return Err(WireError::new(WireErrorKind::Timeout, "it is silent"));
+                command = commands.recv() => match command {
+                    Some(command) => self.command(&to, command).await?,
+                    None => return Ok(()),
+                },
+                _ = looks.tick() => {
+                    let Some(link) = self.link.upgrade() else { return Ok(()) };
+                    link.set_alive(receiver.silence() < PAUSED);
+                    if let Some(cluster) = self.cluster.upgrade() {
+                        link.end_slow(cluster.store.origin_wait());
                     }
-                    send(&mut sender, PING, Bytes::new()).await?;
-                    false
                 }
-            };
-            if is_long {
-                // Nothing was heard meanwhile.
-                heard = Instant::now();
-            }
-            let Some(link) = self.link.upgrade() else { return Ok(()) };
-            link.set_alive(heard.elapsed() < PAUSED);
-            if let Some(cluster) = self.cluster.upgrade() {
-                link.end_slow(cluster.store.origin_wait());
             }
         }
     }
 
-    async fn open(&self) -> Result<(MessageSender, MessageReceiver), WireError> {
+    async fn open(&self) -> Result<(SessionSender, SessionReceiver), WireError> {
         let mut last = WireError::new(WireErrorKind::Disconnected, "it has no address");
         for address in &self.addresses {
             match self.open_at(address).await {
@@ -347,72 +339,71 @@ impl LinkTask {
         Err(last)
     }
 
-    async fn open_at(&self, address: &Address) -> Result<(MessageSender, MessageReceiver), WireError> {
-        let ClusterMember { identity, node, instance, .. } = &self.member;
-        let opening = ControlConnection::open(&SystemTransport, address, identity, None, CONNECT_TIMEOUT);
+    async fn open_at(&self, address: &Address) -> Result<(SessionSender, SessionReceiver), WireError> {
+        let ClusterMember { identity, node, instance, network, .. } = &self.member;
+        let opening = ControlConnection::open(&**network, address, identity, None, CONNECT_TIMEOUT);
         let (connection, _) = opening.await?;
-        let (mut sender, mut receiver) = connection.split();
+        let Session { sender, mut receiver, .. } = Session::start(connection, address, BOUNDS);
         let open = Open { versions: VERSIONS, node: node.clone(), instance: instance.clone() };
-        send(&mut sender, OPEN, encoded(&open)).await?;
-        let answer = within(SILENT, address, receiver.receive(MAX_MESSAGE)).await?;
-        let Some((OPENED, payload)) = answer else {
-            return Err(WireError::malformed(format!("{address}: it is no agent of this version")));
+        // An end that is gone is an error of the answer.
+        sender.send(OPEN, encoded(&open)).await;
+        let Some((OPENED, payload)) = receiver.next().await? else {
+            return Err(WireError::malformed(format!("{address}: it is no store of this version")));
         };
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
-        // Another agent may have got the address of one that has ended.
+        // Another store may have got the address of one that has ended.
         if opened.instance != self.instance {
             return Err(WireError::new(
                 WireErrorKind::OtherRun,
-                format!("{address}: another agent is there"),
+                format!("{address}: another store is there"),
             ));
         }
         Ok((sender, receiver))
     }
 
-    /// Carries out a command. Returns whether that may have taken long.
-    async fn command(&mut self, sender: &mut MessageSender, command: LinkCommand) -> Result<bool, WireError> {
+    async fn command(&mut self, to: &OtherStore, command: LinkCommand) -> Result<(), WireError> {
         match command {
-            LinkCommand::Begin(job, waiting) => self.begin(sender, job, Some(waiting)).await?,
-            LinkCommand::Order(number, order, part) => {
-                // Other jobs get all of their orders when the other agent knows them.
-                if self.jobs.get(&number).is_some_and(|sent| sent.is_known) {
-                    send_order(sender, number, &order, &part).await?;
-                }
+            LinkCommand::Begin(job, waiting) => self.begin(to, job, Some(waiting)).await,
+            // Other jobs get all of their orders when the other store knows them.
+            LinkCommand::Order(number, order, part) if self.is_known(number) => {
+                to.order(number, &order, &part).await
             }
-            LinkCommand::Restart(job) => send(sender, RESTART, encoded(&JobName { job })).await?,
-            LinkCommand::Blocks(job, dataset) => {
-                send(sender, BLOCKS, encoded(&JobBlocks { job, dataset })).await?;
-            }
-            LinkCommand::End(job) => self.end(sender, job).await?,
-            LinkCommand::Again { have_moved } => self.compare(sender, have_moved).await?,
+            LinkCommand::Order(..) => Ok(()),
+            LinkCommand::Restart(job) => to.call(job, RESTART, Bytes::new()).await,
+            LinkCommand::Blocks(job, dataset) => to.blocks(job, dataset).await,
+            LinkCommand::End(job) => self.end(to, job).await,
+            LinkCommand::Again { have_moved } => self.compare(to, have_moved).await,
         }
-        Ok(true)
     }
 
-    async fn end(&mut self, sender: &mut MessageSender, number: u32) -> Result<(), WireError> {
+    fn is_known(&self, number: u32) -> bool {
+        self.jobs.get(&number).is_some_and(|sent| sent.is_known)
+    }
+
+    async fn end(&mut self, to: &OtherStore, number: u32) -> Result<(), WireError> {
         self.jobs.remove(&number);
         if let Some(link) = self.link.upgrade() {
             link.change(|numbers| numbers.retain(|_, (job, _)| *job != number));
         }
-        send(sender, END, encoded(&JobName { job: number })).await
+        to.send(END, number.to_le_bytes().to_vec().into()).await
     }
 
-    /// Begins and ends what the other agent does not know, and sends all orders again if owners have
+    /// Begins and ends what the other store does not know, and sends all orders again if owners have
     /// changed.
-    async fn compare(&mut self, sender: &mut MessageSender, have_moved: bool) -> Result<(), WireError> {
+    async fn compare(&mut self, to: &OtherStore, have_moved: bool) -> Result<(), WireError> {
         let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
         let jobs = cluster.jobs();
         let is_there = |number: &&u32| jobs.iter().any(|job| job.number == **number);
         let gone: Vec<u32> = self.jobs.keys().filter(|number| !is_there(number)).copied().collect();
         for number in gone {
-            self.end(sender, number).await?;
+            self.end(to, number).await?;
         }
         for job in &jobs {
             match self.jobs.get(&job.number) {
-                None => self.begin(sender, Arc::clone(job), None).await?,
+                None => self.begin(to, Arc::clone(job), None).await?,
                 Some(sent) if sent.is_known && have_moved => {
-                    send(sender, RESTART, encoded(&JobName { job: job.number })).await?;
-                    self.send_orders(sender, job).await?;
+                    to.call(job.number, RESTART, Bytes::new()).await?;
+                    self.send_orders(to, job).await?;
                 }
                 Some(_) => {}
             }
@@ -422,51 +413,55 @@ impl LinkTask {
 
     async fn begin(
         &mut self,
-        sender: &mut MessageSender,
+        to: &OtherStore,
         job: Arc<SharedJob>,
         waiting: Option<oneshot::Sender<()>>,
     ) -> Result<(), WireError> {
         if let Some(sent) = self.jobs.get_mut(&job.number) {
-            // It was sent when the connection was opened.
+            // It was sent when the session was opened.
             sent.waiting = waiting.filter(|_| !sent.is_known);
             return Ok(());
         }
-        send(sender, JOB, encoded(&JobBegins { job: job.number, attach: job.attach.clone() })).await?;
+        to.call(job.number, ATTACH, encoded(&job.attach)).await?;
         let number = job.number;
         self.jobs.insert(number, SentJob { job, waiting, is_known: false, has_catalogs: false });
         Ok(())
     }
 
-    /// The other agent has answered which datasets of a job it keeps.
-    async fn answer(&mut self, sender: &mut MessageSender, answer: JobAnswer) -> Result<(), WireError> {
-        let JobAnswer { job: number, datasets, first, refused } = answer;
+    /// The other store has answered which datasets of a job it keeps, or why a call has failed.
+    async fn answer(&mut self, to: &OtherStore, answer: JobAnswer) -> Result<(), WireError> {
+        let JobAnswer { job: number, call, answer, error } = answer;
         let Some(sent) = self.jobs.get_mut(&number) else { return Ok(()) };
+        if let Some(why) = error {
+            tracing::info!(why, call, "another store does not do what a job needs");
+            sent.waiting = sent.waiting.take().filter(|_| call != ATTACH);
+            return Ok(());
+        }
+        if call != ATTACH {
+            return Ok(());
+        }
+        let malformed = |error: serde_json::Error| WireError::malformed(error.to_string());
+        let Attached { datasets, first_dataset, .. } = serde_json::from_str(&answer).map_err(malformed)?;
         let job = Arc::clone(&sent.job);
-        let needed: Vec<usize> = (0..)
-            .zip(&datasets)
-            .filter_map(|(at, answer)| (*answer == DatasetAnswer::CatalogNeeded).then_some(at))
-            .filter(|at| job.datasets.get(*at).is_some_and(Option::is_some))
-            .collect();
+        let is_needed = |at: &usize| {
+            datasets.get(*at) == Some(&DatasetAnswer::CatalogNeeded)
+                && job.datasets.get(*at).is_some_and(Option::is_some)
+        };
+        let needed: Vec<usize> = (0..datasets.len()).filter(is_needed).collect();
         if !needed.is_empty() && !std::mem::replace(&mut sent.has_catalogs, true) {
             for at in needed {
-                self.send_catalog(sender, &job, at).await?;
+                self.send_catalog(to, &job, at).await?;
             }
-            let begins = JobBegins { job: number, attach: job.attach.clone() };
-            return send(sender, JOB, encoded(&begins)).await;
-        }
-        if let Some(why) = refused {
-            tracing::info!(why, "another agent does not take a job");
-            sent.waiting = None;
-            return Ok(());
+            return to.call(number, ATTACH, encoded(&job.attach)).await;
         }
         sent.is_known = true;
         let (Some(link), Some(cluster)) = (self.link.upgrade(), self.cluster.upgrade()) else {
             return Ok(());
         };
         for dataset in job.blocks() {
-            send(sender, BLOCKS, encoded(&JobBlocks { job: number, dataset })).await?;
+            to.blocks(number, dataset).await?;
         }
-        self.send_orders(sender, &job).await?;
+        self.send_orders(to, &job).await?;
         for (at, answer) in (0..).zip(datasets) {
             let Some(dataset) = job.dataset(at).cloned() else { continue };
             let refused = match answer {
@@ -474,13 +469,13 @@ impl LinkTask {
                 DatasetAnswer::Refused(why) => Some(why),
                 DatasetAnswer::CatalogNeeded => Some("it did not accept the catalog".to_owned()),
             };
-            let request = first.checked_add(at);
+            let request = first_dataset.checked_add(at);
             if let (Some(id), Some(request), None) = (dataset.id(), request, &refused) {
                 link.change(|numbers| numbers.extend([((job.job, id), (number, request))]));
             }
             let (cluster, node) = (Arc::clone(&cluster), link.node.clone());
-            // It may look at all samples.
-            tokio::task::spawn_blocking(move || cluster.answered(&node, &dataset, refused.as_deref()));
+            let samples = dataset.sizes.len();
+            over_samples(samples, move || cluster.answered(&node, &dataset, refused.as_deref())).await;
         }
         if let Some(sent) = self.jobs.get_mut(&number) {
             // The job waits no longer.
@@ -489,53 +484,57 @@ impl LinkTask {
         Ok(())
     }
 
-    async fn send_catalog(
-        &self,
-        sender: &mut MessageSender,
-        job: &Arc<SharedJob>,
-        at: usize,
-    ) -> Result<(), WireError> {
-        let dataset = job.datasets.get(at).cloned().flatten();
-        let reading = tokio::task::spawn_blocking(move || dataset?.catalog.to_bytes().ok());
-        let Ok(Some(catalog)) = reading.await else { return Ok(()) };
+    async fn send_catalog(&self, to: &OtherStore, job: &Arc<SharedJob>, at: usize) -> Result<(), WireError> {
+        let Some(dataset) = job.datasets.get(at).cloned().flatten() else { return Ok(()) };
+        let reading = over_samples(dataset.sizes.len(), move || dataset.catalog.to_bytes().ok());
+        let Some(catalog) = reading.await.flatten() else { return Ok(()) };
         for piece in Piece::all(at as u32, &catalog) {
-            let piece = CatalogPiece { job: job.number, piece };
-            send(sender, CATALOG, piece.encode().into()).await?;
+            to.call(job.number, CATALOG, piece.encode().into()).await?;
         }
         Ok(())
     }
 
-    /// Sends the other agent its parts of all orders of a job that are known.
-    async fn send_orders(&self, sender: &mut MessageSender, job: &Arc<SharedJob>) -> Result<(), WireError> {
+    /// Sends the other store its parts of all orders of a job that are known.
+    async fn send_orders(&self, to: &OtherStore, job: &Arc<SharedJob>) -> Result<(), WireError> {
         let Some(view) = self.cluster.upgrade().map(|cluster| cluster.view()) else { return Ok(()) };
         let Some(own) = view.position(&self.instance) else { return Ok(()) };
         for order in job.orders() {
             let Some(dataset) = job.dataset(order.dataset).cloned() else { continue };
             let (of_part, view) = (Arc::clone(&order), Arc::clone(&view));
-            let dividing = tokio::task::spawn_blocking(move || {
-                let owner = |sample| view.owners.of(dataset.hash, dataset.unit(sample));
-                let mut parts = divided(&of_part, 1, |sample| (owner(sample) == Some(own)).then_some(0));
+            let dividing = over_samples(order.samples.len() as u64, move || {
+                let owner = |sample| view.owner(&dataset, sample);
+                let mut parts = of_part.divided(1, |sample| (owner(sample) == Some(own)).then_some(0));
                 parts.pop().unwrap_or_default()
             });
-            let Ok(part) = dividing.await else { return Ok(()) };
-            send_order(sender, job.number, &order, &part).await?;
+            let Some(part) = dividing.await else { return Ok(()) };
+            to.order(job.number, &order, &part).await?;
         }
         Ok(())
     }
 }
 
-async fn send_order(
-    sender: &mut MessageSender,
-    job: u32,
-    order: &JobOrder,
-    part: &[u8],
-) -> Result<(), WireError> {
-    for piece in OrderPiece::all(job, order, part) {
-        send(sender, ORDER, piece.encode().into()).await?;
-    }
-    Ok(())
-}
+/// The other end of a session.
+struct OtherStore(SessionSender);
 
-async fn send(sender: &mut MessageSender, kind: u32, payload: Bytes) -> Result<(), WireError> {
-    within(SILENT, "an agent", sender.send(kind, payload)).await
+impl OtherStore {
+    async fn send(&self, kind: u32, payload: Bytes) -> Result<(), WireError> {
+        let gone = || WireError::new(WireErrorKind::Disconnected, "it takes no messages");
+        if self.0.send(kind, payload).await { Ok(()) } else { Err(gone()) }
+    }
+
+    async fn call(&self, job: u32, name: &'static str, payload: Bytes) -> Result<(), WireError> {
+        self.send(CALL, JobCall { job, name, payload }.encode()).await
+    }
+
+    async fn blocks(&self, job: u32, dataset: u32) -> Result<(), WireError> {
+        // The length is that of blocks that have one owner.
+        self.call(job, BLOCKS, encoded(&ReadInBlocks { dataset, bytes: 0 })).await
+    }
+
+    async fn order(&self, job: u32, order: &EpochOrder, part: &[u8]) -> Result<(), WireError> {
+        for piece in order.pieces(part) {
+            self.call(job, ORDER, piece.encode().into()).await?;
+        }
+        Ok(())
+    }
 }

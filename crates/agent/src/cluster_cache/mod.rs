@@ -29,13 +29,13 @@ mod roster;
 mod serving;
 mod shared_dataset;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread_connection::{Identity, Token, WireProtection};
-use foreread_store::attach::Attach;
+use foreread_connection::{Identity, Token, Transport, WireProtection};
+use foreread_store::attach::{Attach, EpochOrder};
 use foreread_store::{NodeStore, StoreJob};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, TierError};
 use foreread_types::{DatasetId, SampleId, Tick};
@@ -45,13 +45,12 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use self::link::{LinkCommand, LinkSettings, NodeLink};
-pub(crate) use self::orders::JobOrder;
-use self::orders::{SharedJob, divided};
+use self::orders::SharedJob;
 use self::owners::OwnedElsewhere;
 pub(crate) use self::reader::ClusterReader;
 use self::roster::ClusterView;
-pub(crate) use self::roster::{Roster, RosterNode};
-pub(crate) use self::serving::ShareServer;
+pub(crate) use self::roster::{Roster, RosterNode, text_hash};
+pub(crate) use self::serving::{LinkedCall, LinkedJobs, ShareServer};
 pub(crate) use self::shared_dataset::SharedDataset;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.
@@ -65,6 +64,8 @@ pub(crate) struct ClusterMember {
     pub(crate) instance: String,
     /// How samples between agents are protected. Equal on all of them.
     pub(crate) wire: WireProtection,
+    /// The sockets of the machine, or a network of tests.
+    pub(crate) network: Arc<dyn Transport>,
 }
 
 impl ClusterMember {
@@ -90,7 +91,7 @@ pub(crate) struct ClusterCache {
 #[derive(Default)]
 struct ClusterState {
     datasets: Vec<Arc<SharedDataset>>,
-    jobs: HashMap<StoreJob, Arc<SharedJob>>,
+    jobs: BTreeMap<StoreJob, Arc<SharedJob>>,
 }
 
 impl std::fmt::Debug for ClusterCache {
@@ -232,7 +233,7 @@ impl ClusterCache {
 
     /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is not
     /// for a runtime's thread.
-    pub(crate) fn announce(&self, job: StoreJob, order: JobOrder) {
+    pub(crate) fn announce(&self, job: StoreJob, order: EpochOrder) {
         let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
         let view = self.view();
         let order = job.add(order);
@@ -240,8 +241,7 @@ impl ClusterCache {
         if !view.is_shared() {
             return;
         }
-        let parts =
-            divided(&order, view.nodes.len(), |sample| view.owners.of(dataset.hash, dataset.unit(sample)));
+        let parts = order.divided(view.nodes.len(), |sample| view.owner(dataset, sample));
         for (node, part) in view.nodes.iter().zip(parts) {
             if let Some(link) = &node.link {
                 link.send(LinkCommand::Order(job.number, Arc::clone(&order), part));
@@ -285,13 +285,28 @@ impl ClusterCache {
         due: Tick,
     ) -> Option<ReadFuture> {
         let view = self.view();
-        let owner = view.owners.of(dataset.hash, dataset.unit(sample))?;
+        let owner = view.owner(dataset, sample)?;
         view.nodes.get(owner)?.link.as_ref()?.read(dataset, sample, job, due)
     }
 
     /// Ends a burst of reads.
     fn submit(&self) {
         self.view().links().for_each(|link| link.submit());
+    }
+}
+
+/// The most samples that are visited on a runtime's thread.
+const FEW_SAMPLES: u64 = 1 << 14;
+
+/// Does work that visits so many samples, not on a runtime's thread if they are many. `None` if it
+/// has panicked.
+async fn over_samples<T: Send + 'static>(
+    samples: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match samples {
+        ..=FEW_SAMPLES => Some(work()),
+        _ => tokio::task::spawn_blocking(work).await.ok(),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use foreread_planner::{HashedOwners, OwnerNode};
-use foreread_types::mix;
+use foreread_types::{SampleId, mix};
 use serde::{Deserialize, Serialize};
 
 use super::link::NodeLink;
+use super::shared_dataset::SharedDataset;
 
 /// The agents of one token, as the control process knows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +102,11 @@ impl ClusterView {
         let staying = || self.nodes.iter().map(|node| &node.node).filter(|node| !node.is_leaving);
         let memory = staying().fold(0, |sum: u64, node| sum.saturating_add(node.memory));
         Some((memory, staying().fold(0, |sum: u64, node| sum.saturating_add(node.disk))))
+    }
+
+    /// The index of the node that owns a sample.
+    pub(super) fn owner(&self, dataset: &SharedDataset, sample: SampleId) -> Option<usize> {
+        self.owners.of(dataset.hash, dataset.unit(sample))
     }
 
     /// The name of each node, `None` for this one.

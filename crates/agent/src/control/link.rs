@@ -11,9 +11,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_connection::connection::within;
 use foreread_connection::{
-    Address, ControlConnection, Identity, MessageReceiver, MessageSender, ParseWireError, SystemTransport,
+    Address, Backoff, ControlConnection, Identity, ParseWireError, Session, SessionBounds, SystemTransport,
     WireError, WireErrorKind, WireProtection,
 };
 use foreread_store::StoreJob;
@@ -26,19 +25,30 @@ use super::messages::{
     APPLIED, Applied, ClusterNotes, GOODBYE, GRANT, Grant, HELLO, Hello, MAX_GRANT, MAX_STORES, NOTES,
     REFUSED, REPORT, ROSTER, Report, StoreDemand, VERSIONS, decoded, encoded,
 };
+use super::serving::MAX_WAITING;
 use super::warm_part::{OwnAgent, warm};
 use super::{ClusterToken, REPORT_INTERVAL, SILENT};
 use crate::AgentError;
 use crate::agent_state::AgentState;
-use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer};
+use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, text_hash};
+use crate::provider::AgentProvider;
 use crate::status::{AgentStatus, ControlLinkStatus};
 
 /// How often the agent looks at the requests of its jobs, and at the end of leases.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long an agent waits before it dials again, at least and at most. Refused ones wait longer.
-const DIAL_AGAIN: (u64, u64) = (100, 500);
+/// The pauses before an agent dials again, the first and the longest. A refused one waits longer.
+const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(350));
 const REFUSED_AGAIN: Duration = Duration::from_secs(2);
+
+/// The bounds of its session.
+const BOUNDS: SessionBounds = SessionBounds {
+    heartbeat: REPORT_INTERVAL,
+    silence: SILENT,
+    send: SILENT,
+    most: MAX_GRANT,
+    queue: MAX_WAITING,
+};
 
 /// How long a start waits for the first grant, and an end for the message about it.
 const FIRST_GRANT: Duration = Duration::from_secs(2);
@@ -93,10 +103,11 @@ impl ControlLink {
     /// If the address or the token is not valid.
     pub(crate) fn start(
         runtime: &Handle,
-        state: Arc<AgentState>,
+        provider: &Arc<AgentProvider>,
         target: ControlTarget,
         own: OwnAgent,
     ) -> Result<Self, AgentError> {
+        let state = Arc::clone(&provider.state);
         let wrong = || AgentError::Address { address: target.address.clone() };
         let address: Address = target.address.parse().map_err(|_| wrong())?;
         let Address::Tcp(..) = address else { return Err(wrong()) };
@@ -111,8 +122,11 @@ impl ControlLink {
         let wire = wire
             .map(|text| text.parse().map_err(|error: ParseWireError| AgentError::Setting(error.to_string())));
         let wire = wire.transpose()?.unwrap_or_default();
-        let member = ClusterMember { identity: identity.clone(), node: node.clone(), instance, wire };
-        let serving = serve_samples(runtime, &state, &member, &target.share, &address)?;
+        let network = Arc::new(SystemTransport);
+        let seed = text_hash(&instance);
+        let member =
+            ClusterMember { identity: identity.clone(), node: node.clone(), instance, wire, network };
+        let serving = serve_samples(runtime, provider, &member, &target.share, &address)?;
         state.lock_control().status = Some(ControlLinkStatus {
             address: address.to_string(),
             node: node.clone(),
@@ -141,6 +155,7 @@ impl ControlLink {
             applied: 0,
             warmed: 0,
             first: Some(first),
+            pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
         };
         runtime.spawn(apply_regularly(Arc::downgrade(&dialing.state)));
         runtime.spawn(async move {
@@ -166,7 +181,7 @@ impl Drop for ControlLink {
 /// Begins to serve samples to other agents, if the cache is shared.
 fn serve_samples(
     runtime: &Handle,
-    state: &Arc<AgentState>,
+    provider: &Arc<AgentProvider>,
     member: &ClusterMember,
     share: &ShareChoice,
     control: &Address,
@@ -179,8 +194,9 @@ fn serve_samples(
             Some(address.parse().map_err(|_| wrong())?)
         }
     };
-    let serving = ShareServer::start(runtime, state, member, listen.as_ref(), control)?;
-    state.cluster.join(member.clone());
+    let jobs = Arc::clone(provider) as _;
+    let serving = ShareServer::start(runtime, jobs, member, listen.as_ref(), control)?;
+    provider.state.cluster.join(member.clone());
     Ok(Some(serving))
 }
 
@@ -240,6 +256,7 @@ struct DialingAgent {
     warmed: u64,
     /// For the start, which waits for the first grant.
     first: Option<std_mpsc::Sender<()>>,
+    pauses: Backoff,
 }
 
 impl DialingAgent {
@@ -250,7 +267,7 @@ impl DialingAgent {
                 _ = &mut end => return,
             };
             let result = match served {
-                Ok((sender, receiver)) => self.serve(sender, receiver, &mut end).await,
+                Ok(session) => self.serve(session, &mut end).await,
                 Err(error) => Err(error),
             };
             let Err(error) = result else { return };
@@ -258,16 +275,10 @@ impl DialingAgent {
             let is_unnamed = error.kind() == WireErrorKind::OtherJob;
             let unnamed = || format!("{}: it has no token of this name", self.address);
             self.note_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
-            let (least, most) = DIAL_AGAIN;
-            let jitter = foreread_types::mix(Instant::now().elapsed().as_nanos() as u64 ^ self.number);
-            let wait = Duration::from_millis(least + jitter % (most - least));
-            let begun = Instant::now();
-            let wait = if is_refused { REFUSED_AGAIN } else { wait };
-            while begun.elapsed() < wait {
-                tokio::select! {
-                    () = sleep(LOOK.min(wait)) => {}
-                    _ = &mut end => return,
-                }
+            let wait = if is_refused { REFUSED_AGAIN } else { self.pauses.next() };
+            tokio::select! {
+                () = sleep(wait) => {}
+                _ = &mut end => return,
             }
         }
     }
@@ -286,10 +297,10 @@ impl DialingAgent {
     }
 
     /// A connection, after the hello.
-    async fn connect(&mut self) -> Result<(MessageSender, MessageReceiver), WireError> {
+    async fn connect(&mut self) -> Result<Session, WireError> {
         let opened = ControlConnection::open(&SystemTransport, &self.address, &self.identity, None, SILENT);
         let (connection, _) = opened.await?;
-        let (mut sender, receiver) = connection.split();
+        let session = Session::start(connection, &self.address, BOUNDS);
         let now = self.state.now();
         let leases = self.state.lock_control().leases.tell(now);
         let (node, instance) = (self.node.clone(), self.state.name().to_owned());
@@ -298,32 +309,31 @@ impl DialingAgent {
         // Grants that answer it have no number of a report.
         (self.number, self.applied) = (0, 0);
         self.sent = VecDeque::from([(0, now)]);
-        within(SILENT, &self.address, sender.send(HELLO, encoded(&hello))).await?;
-        Ok((sender, receiver))
+        // An end that is gone is an error of the first message.
+        session.sender.send(HELLO, encoded(&hello)).await;
+        Ok(session)
     }
 
     /// Reports and applies grants. Returns without an error at the end of the agent.
     async fn serve(
         &mut self,
-        mut sender: MessageSender,
-        mut receiver: MessageReceiver,
+        Session { sender, mut receiver, writer }: Session,
         end: &mut oneshot::Receiver<()>,
     ) -> Result<(), WireError> {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut heard, mut reported) = (Instant::now(), Instant::now());
+        let mut reported = Instant::now();
         loop {
             tokio::select! {
-                message = receiver.receive(MAX_GRANT) => {
+                message = receiver.next() => {
                     let closed = || WireError::new(WireErrorKind::Disconnected, "it has ended");
                     let (kind, payload) = message?.ok_or_else(closed)?;
-                    heard = Instant::now();
                     match kind {
                         GRANT => {
                             let grant: Grant = decoded(&payload).map_err(WireError::malformed)?;
                             self.apply(grant);
                             let applied = encoded(&Applied { number: self.applied });
-                            within(SILENT, &self.address, sender.send(APPLIED, applied)).await?;
+                            sender.send(APPLIED, applied).await;
                         }
                         NOTES => self.notes = Some(decoded(&payload).map_err(WireError::malformed)?),
                         ROSTER => {
@@ -340,19 +350,19 @@ impl DialingAgent {
                     }
                 }
                 _ = looks.tick() => {
-                    if heard.elapsed() > SILENT {
-                        return Err(WireError::new(WireErrorKind::Timeout, "it is silent"));
-                    }
                     let is_urgent = self.look();
                     if is_urgent || reported.elapsed() + LOOK / 2 >= REPORT_INTERVAL {
                         reported = Instant::now();
                         let report = encoded(&self.report());
-                        within(SILENT, &self.address, sender.send(REPORT, report)).await?;
+                        // One that is gone is an error of the next message.
+                        sender.send(REPORT, report).await;
                     }
                 }
                 _ = &mut *end => {
-                    let _ = timeout(GOODBYE_TIMEOUT, sender.send(GOODBYE, Bytes::new())).await;
-                    sender.shutdown().await;
+                    sender.try_send(GOODBYE, Bytes::new());
+                    drop(sender);
+                    // A control process that does not read it forgets the agent later.
+                    let _ = timeout(GOODBYE_TIMEOUT, writer.ended()).await;
                     return Ok(());
                 }
             }

@@ -1,6 +1,6 @@
 //! The connections of agents to the control process.
 //!
-//! Each is a task that reads and one that writes. One more task computes grants for all of them, a
+//! Each is a session. One more task computes grants for all of them, a
 //! moment after something has changed, so that the reports of many agents cost one computation. An
 //! agent that takes no messages is disconnected: its leases end by themselves.
 
@@ -12,11 +12,11 @@ use bytes::Bytes;
 use foreread_connection::connection::within;
 use foreread_connection::handshake::{PATIENCE, answer};
 use foreread_connection::{
-    BoxedStream, ControlConnection, MessageSender, Purpose, SampleOffer, TransportListener, WireError,
-    WireErrorKind, WireProtection,
+    BoxedStream, ControlConnection, Purpose, SampleOffer, Session, SessionBounds, TransportListener,
+    WireError, WireErrorKind, WireProtection,
 };
-use tokio::sync::{Semaphore, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 use super::cluster::OutgoingGrant;
 use super::messages::{
@@ -33,8 +33,17 @@ const MAX_CONNECTIONS: usize = 12_000;
 /// How long a handshake may take. Strangers do not keep agents out for longer.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// Messages to an agent that wait.
-const MAX_WAITING: usize = 64;
+/// Messages that wait at either end.
+pub(super) const MAX_WAITING: usize = 64;
+
+/// The bounds of a session with an agent.
+const BOUNDS: SessionBounds = SessionBounds {
+    heartbeat: REPORT_INTERVAL,
+    silence: SILENT.saturating_mul(2),
+    send: SILENT,
+    most: MAX_REPORT,
+    queue: MAX_WAITING,
+};
 
 /// How long after a change grants are computed.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -94,33 +103,31 @@ async fn welcome(
 }
 
 async fn serve_agent(
-    mut connection: ControlConnection,
+    connection: ControlConnection,
     from: &str,
     user: &str,
     state: &Arc<ControlState>,
 ) -> Result<(), WireError> {
     let malformed = |why: String| WireError::malformed(format!("{from}: {why}"));
-    let first = within(PATIENCE, from, connection.receive(MAX_REPORT)).await?;
+    let Session { sender, mut receiver, writer } = Session::start(connection, from, BOUNDS);
+    let first = within(PATIENCE, from, receiver.next()).await?;
     let Some((HELLO, payload)) = first else { return Err(malformed("it did not say hello".to_owned())) };
     let hello: Hello = decoded(&payload).map_err(malformed)?;
-    let (mut sender, mut receiver) = connection.split();
-    let (outgoing, waiting) = mpsc::channel(MAX_WAITING);
-    let (number, name) = match state.hello(user, hello, outgoing) {
+    let (number, name) = match state.hello(user, hello, sender.clone()) {
         Ok(welcomed) => welcomed,
         Err(why) => {
-            within(SILENT, from, sender.send(REFUSED, Bytes::from(why.clone()))).await?;
-            sender.shutdown().await;
+            sender.try_send(REFUSED, Bytes::from(why.clone()));
+            drop(sender);
+            writer.ended().await;
             return Err(WireError::new(WireErrorKind::Refused, why));
         }
     };
+    drop(sender);
     tracing::info!(node = name, user, from, "an agent is connected");
     let connected = ConnectedAgent { state, number, name };
-    let writing = tokio::spawn(write(sender, waiting, from.to_owned()));
     let reading = async {
         loop {
-            let received = timeout(SILENT * 2, receiver.receive(MAX_REPORT)).await;
-            let silent = |_| WireError::new(WireErrorKind::Timeout, "the agent is silent");
-            let Some((kind, payload)) = received.map_err(silent)?? else { return Ok(()) };
+            let Some((kind, payload)) = receiver.next().await? else { return Ok(()) };
             match kind {
                 REPORT => connected.report(decoded(&payload).map_err(malformed)?),
                 APPLIED => connected.applied(decoded(&payload).map_err(malformed)?),
@@ -134,7 +141,7 @@ async fn serve_agent(
         }
     };
     let result = reading.await;
-    writing.abort();
+    writer.abort();
     result
 }
 
@@ -170,17 +177,6 @@ impl Drop for ConnectedAgent<'_> {
     fn drop(&mut self) {
         self.state.disconnected(&self.name, self.number);
     }
-}
-
-/// Sends what waits. Ends the connection if the agent takes nothing.
-async fn write(mut sender: MessageSender, mut waiting: mpsc::Receiver<Outgoing>, from: String) {
-    while let Some((kind, payload)) = waiting.recv().await {
-        if let Err(error) = within(SILENT, &*from, sender.send(kind, payload)).await {
-            tracing::info!(%error, from, "an agent takes no messages");
-            break;
-        }
-    }
-    sender.shutdown().await;
 }
 
 /// Computes and sends grants, when something has changed and at least once per interval.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use foreread_connection::Identity;
-use tokio::sync::{Notify, mpsc};
+use foreread_connection::{Identity, SessionSender};
+use tokio::sync::Notify;
 
 use super::cluster::Cluster;
 use super::messages::{ClusterNotes, Hello};
@@ -24,7 +24,7 @@ const MAX_CHANGES: usize = 100;
 pub(super) struct ControlState {
     cluster: Mutex<Cluster>,
     /// By the number of a connection.
-    connections: Mutex<HashMap<u64, mpsc::Sender<Outgoing>>>,
+    connections: Mutex<HashMap<u64, SessionSender>>,
     next_connection: AtomicU64,
     /// One for each token, which has the name.
     pub(super) identities: Vec<Identity>,
@@ -100,7 +100,7 @@ impl ControlState {
         &self,
         user: &str,
         hello: Hello,
-        outgoing: mpsc::Sender<Outgoing>,
+        outgoing: SessionSender,
     ) -> Result<(u64, String), String> {
         let number = self.next_connection.fetch_add(1, Ordering::Relaxed);
         let mut hello = hello;
@@ -127,9 +127,9 @@ impl ControlState {
     }
 
     /// Sends a message to an agent. One that does not take its messages is disconnected.
-    pub(super) fn send(&self, connection: u64, message: Outgoing) {
+    pub(super) fn send(&self, connection: u64, (kind, payload): Outgoing) {
         let mut connections = lock(&self.connections);
-        if connections.get(&connection).is_some_and(|outgoing| outgoing.try_send(message).is_err()) {
+        if connections.get(&connection).is_some_and(|outgoing| !outgoing.try_send(kind, payload.clone())) {
             // Its writer ends, and with it the connection.
             connections.remove(&connection);
         }

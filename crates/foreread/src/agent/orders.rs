@@ -9,10 +9,11 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use foreread_agent_client::{AnnouncedPass, JobOrders};
+use foreread_agent_client::JobOrders;
 use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_oracle::{AccessStream, OracleError, Pass, Run};
 use foreread_planner::LocalPlan;
+use foreread_store::attach::EpochOrder;
 use foreread_types::{DatasetId, Rank, SampleKey, Tick};
 
 /// The epochs of a run. They are computed a second time here, ahead of the engine.
@@ -64,7 +65,8 @@ impl RunOrders {
             samples.extend(streams.iter().map(|stream| {
                 let used = stream.as_ref().filter(|(_, stream)| at < stream.len());
                 let key = used.map(|(dataset, stream)| SampleKey::new(*dataset, stream.at(at)));
-                key.filter(|key| self.plan.owned(*key).is_some()).map_or(u32::MAX, |key| key.id.0 as u32)
+                key.filter(|key| self.plan.owned(*key).is_some())
+                    .map_or(EpochOrder::HOLE, |key| key.id.0 as u32)
             }));
         }
         Ok(samples)
@@ -80,7 +82,7 @@ impl JobOrders for RunOrders {
         self.run.pass(index).map(|pass| (pass.first_tick, pass.samples))
     }
 
-    fn order(&self, index: usize) -> Option<AnnouncedPass> {
+    fn order(&self, index: usize) -> Option<EpochOrder> {
         let pass = self.run.pass(index)?;
         let (samples, ranks) = match &self.served {
             Some(served) => (self.of_group(served, index), 1 + served.len()),
@@ -93,7 +95,7 @@ impl JobOrders for RunOrders {
         match samples {
             Ok(samples) => {
                 let (dataset, first) = (pass.dataset.0, pass.first_tick);
-                Some(AnnouncedPass { dataset, first, per_position, samples })
+                Some(EpochOrder { dataset, first, per_position, samples })
             }
             Err(error) => {
                 // The engine reports it when it gets there.

@@ -210,6 +210,10 @@ async fn take(mut listener: Box<dyn TransportListener>, shared: Arc<ServerShared
     minute.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            // A flood of connections must not delay the others.
+            biased;
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+            _ = minute.tick() => shared.unauthenticated.note(None),
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
                     let slot = pending.admit();
@@ -221,8 +225,6 @@ async fn take(mut listener: Box<dyn TransportListener>, shared: Arc<ServerShared
                     pause(&shared, listener.address(), error).await;
                 }
             },
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            _ = minute.tick() => shared.unauthenticated.note(None),
         }
     }
 }
@@ -256,6 +258,7 @@ async fn serve_connection(
     let known = std::slice::from_ref(&shared.identity);
     let answer = handshake::answer(stream, from.clone(), known, &offer, wanted, &slot.named_job);
     let answered = tokio::select! {
+        biased;
         answered = timeout(PATIENCE, answer) => answered.unwrap_or_else(|_| {
             let detail = format!("no handshake within {} s", PATIENCE.as_secs());
             Err(WireError::new(WireErrorKind::Timeout, detail))

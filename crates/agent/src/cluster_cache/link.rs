@@ -179,6 +179,7 @@ impl NodeLink {
         let mut ended = self.ended.subscribe();
         Some(Box::pin(async move {
             tokio::select! {
+                biased;
                 received = reading => {
                     if received.is_ok() {
                         open.answered();
@@ -275,6 +276,7 @@ impl LinkTask {
             tokio::pin!(again);
             loop {
                 tokio::select! {
+                    biased;
                     () = &mut again => break,
                     // It hears of all jobs when it is reached. A job that waits for it waits no
                     // longer.

@@ -28,6 +28,8 @@ mod reader;
 mod roster;
 mod serving;
 mod shared_dataset;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -100,14 +100,14 @@ impl ShareServer {
     ///
     /// # Errors
     /// If it cannot listen there.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         runtime: &Handle,
         jobs: Arc<dyn LinkedJobs>,
         member: &ClusterMember,
         listen: Option<&Address>,
         towards: &Address,
     ) -> Result<Self, AgentError> {
-        let listener = runtime.block_on(bind(&*member.network, listen))?;
+        let listener = bind(&*member.network, listen).await?;
         let addresses = match (listener.address(), listen) {
             (Address::Tcp(_, port), None) => addresses(towards, *port)
                 .map_err(|error| AgentError::system("cannot share samples", error))?,

@@ -195,7 +195,8 @@ fn serve_samples(
         }
     };
     let jobs = Arc::clone(provider) as _;
-    let serving = ShareServer::start(runtime, jobs, member, listen.as_ref(), control)?;
+    let starting = ShareServer::start(runtime, jobs, member, listen.as_ref(), control);
+    let serving = runtime.block_on(starting)?;
     provider.state.cluster.join(member.clone());
     Ok(Some(serving))
 }

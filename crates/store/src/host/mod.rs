@@ -179,7 +179,12 @@ impl NodeStore {
         Self::with_clock(capacity, runtime, move || begun.elapsed().as_nanos() as u64)
     }
 
-    fn with_clock(capacity: u64, runtime: Handle, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+    /// [`new`](Self::new) with another clock for the rule: nanoseconds from any origin of time.
+    pub fn with_clock(
+        capacity: u64,
+        runtime: Handle,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Self {
         let state = StoreState {
             capacity,
             cache: NextUseCache::new(capacity),

@@ -43,6 +43,7 @@ mod serving;
 #[cfg(test)]
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
+mod store_peer;
 mod timer;
 
 #[cfg(feature = "testing")]
@@ -60,6 +61,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use counters::{PeerCounters, PeerCounts};
 pub use peer_client::{PeerClient, PeerClientFactory};
 pub use server::{PeerServer, Settings};
+pub use store_peer::StorePeer;
 
 /// Locks a mutex. A panic of another holder is not passed on.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -81,6 +81,7 @@ pub(crate) struct ServerShared {
     run: OnceLock<RunId>,
     source: RwLock<Option<Weak<dyn PeerService>>>,
     meetings: mpsc::Sender<(PeerIdentity, ControlConnection)>,
+    links: mpsc::Sender<(PeerIdentity, ControlConnection)>,
     unauthenticated: RefusalLog,
     other_runs: RefusalLog,
     misconfigured: RefusalLog,
@@ -110,6 +111,7 @@ pub struct PeerServer {
     shared: Arc<ServerShared>,
     addresses: Vec<Address>,
     meetings: Mutex<Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>>>,
+    links: Mutex<Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>>>,
     tasks: JoinSet<()>,
 }
 
@@ -125,6 +127,7 @@ impl PeerServer {
         counters: Arc<PeerCounters>,
     ) -> Self {
         let (sender, meetings) = mpsc::channel(MEETING_QUEUE_LENGTH);
+        let (of_stores, links) = mpsc::channel(MEETING_QUEUE_LENGTH);
         let shared = Arc::new(ServerShared {
             identity,
             offer: SampleOffer::new(settings.wire),
@@ -134,6 +137,7 @@ impl PeerServer {
             run: OnceLock::new(),
             source: RwLock::default(),
             meetings: sender,
+            links: of_stores,
             unauthenticated: RefusalLog::new("unauthenticated peers"),
             other_runs: RefusalLog::new("ranks of other runs"),
             misconfigured: RefusalLog::new("ranks with other settings"),
@@ -150,7 +154,8 @@ impl PeerServer {
         for listener in listeners {
             tasks.spawn_on(take(listener, Arc::clone(&shared)), runtime);
         }
-        Self { shared, addresses, meetings: Mutex::new(Some(meetings)), tasks }
+        let (meetings, links) = (Mutex::new(Some(meetings)), Mutex::new(Some(links)));
+        Self { shared, addresses, meetings, links, tasks }
     }
 
     /// How samples between nodes are protected.
@@ -178,6 +183,12 @@ impl PeerServer {
     /// them. Once the receiver is dropped, such connections are refused.
     pub fn meetings(&self) -> Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>> {
         lock(&self.meetings).take()
+    }
+
+    /// The connections for messages of other stores, for the first caller, as
+    /// [`meetings`](Self::meetings).
+    pub fn links(&self) -> Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>> {
+        lock(&self.links).take()
     }
 
     /// Closes all connections and listeners. On return, the addresses are free.
@@ -254,6 +265,7 @@ async fn serve_connection(
     let wanted = |purpose| match purpose {
         Purpose::Samples(run) => shared.run.get() == Some(&run),
         Purpose::Rendezvous => !shared.meetings.is_closed(),
+        Purpose::Link => !shared.links.is_closed(),
     };
     let known = std::slice::from_ref(&shared.identity);
     let answer = handshake::answer(stream, from.clone(), known, &offer, wanted, &slot.named_job);
@@ -303,10 +315,12 @@ async fn serve_connection(
                 tracing::debug!(%rank, from, %error, "a connection of a rank ended");
             }
         }
-        Purpose::Rendezvous => {
+        Purpose::Rendezvous | Purpose::Link => {
+            let is_link = greeting.purpose == Purpose::Link;
             let connection = ControlConnection::new(channel, shared.identity.job);
-            // If the receiver is gone, the connection closes, which its other end detects.
-            let _ = shared.meetings.send((greeting, connection)).await;
+            let receiver = if is_link { &shared.links } else { &shared.meetings };
+            // If it is gone, the connection closes, which its other end detects.
+            let _ = receiver.send((greeting, connection)).await;
         }
     }
 }

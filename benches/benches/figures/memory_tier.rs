@@ -95,6 +95,7 @@ pub fn part() -> Result<()> {
         run: planned.run().clone(),
         plan: planned.plan().clone(),
         others: None,
+        locality: None,
         warm: false,
         datasets: vec![Dataset::new(catalog, Arc::new(GeneratedOrigin))],
         caches: vec![(ReadSource::Memory, Arc::clone(&memory) as Arc<dyn CacheTier>)],

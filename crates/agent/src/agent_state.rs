@@ -13,7 +13,7 @@ use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread::size::ByteSize;
 use foreread_store::attach::{Attach, Attached, DatasetAnswer, PolicyChanges};
-use foreread_store::{ConnectionId, NodeStore, StoreJob};
+use foreread_store::{ConnectionId, NodeStore, StoreCounts, StoreJob};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::DatasetId;
 use tokio::runtime::Handle;
@@ -46,6 +46,8 @@ pub(crate) struct AgentState {
     pub(crate) begun: Instant,
     /// When the last job has left.
     left: Mutex<Instant>,
+    /// What was read for jobs of other nodes that have ended.
+    ended_for_others: Mutex<StoreCounts>,
     opener: DatasetOpener,
     pub(crate) datasets: Datasets,
     /// Held for reading while a job attaches, for writing while datasets are closed.
@@ -125,6 +127,7 @@ impl AgentState {
             memory: AtomicU64::new(memory),
             begun: now,
             left: Mutex::new(now),
+            ended_for_others: Mutex::default(),
             opener,
             datasets,
             attaching: tokio::sync::RwLock::default(),
@@ -399,9 +402,29 @@ impl AgentState {
         Some(job)
     }
 
+    /// What was read from storage for jobs of other nodes so far.
+    pub(crate) fn reads_for_others(&self) -> StoreCounts {
+        let connections = self.lock();
+        let linked = connections.values().filter(|there| there.node.is_some());
+        let jobs = linked.filter_map(|there| there.attached.as_ref());
+        let ended = *self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.map(|job| self.store.job_counts(job.job)).fold(ended, |sum, counts| StoreCounts {
+            requests: sum.requests + counts.requests,
+            read_bytes: sum.read_bytes + counts.read_bytes,
+            ..sum
+        })
+    }
+
     pub(crate) fn disconnected(&self, connection: ConnectionId) {
         let left = self.lock().remove(&connection);
+        let is_linked = left.as_ref().is_some_and(|left| left.node.is_some());
         if let Some(job) = left.and_then(|left| left.attached) {
+            if is_linked {
+                let counts = self.store.job_counts(job.job);
+                let mut ended = self.ended_for_others.lock().unwrap_or_else(PoisonError::into_inner);
+                ended.requests += counts.requests;
+                ended.read_bytes += counts.read_bytes;
+            }
             self.store.end_job(job.job);
             self.cluster.end_job(job.job);
             self.datasets.note_use(job.used_datasets());

@@ -5,14 +5,17 @@
 //! caches of single ranks. Its disks are those of the ranks' settings. Samples that it keeps there
 //! are found by later runs, with any number of ranks.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use foreread::report::DiskReport;
-use foreread::{Config, HostedStore, NodeDataset, NodeHost};
+use foreread::{Config, HostedStore, NodeDataset, NodeHost, StoreLinks};
 use foreread_store::Server;
+use foreread_tier::PeerService;
 use foreread_types::SampleId;
 use futures::future::BoxFuture;
 
+use crate::cluster_cache::{JobStores, ShareService, StoreName};
 use crate::job_runtime::JobRuntime;
 use crate::provider::AgentProvider;
 use crate::{AgentCore, AgentError, FileLimit, arguments, server_settings};
@@ -20,6 +23,10 @@ use crate::{AgentCore, AgentError, FileLimit, arguments, server_settings};
 /// Open files of a process that hosts a cache: enough for a terabyte of memory. Programs that close
 /// all descriptors, as some trainers' helpers do, depend on a limit that is not too high.
 const DESCRIPTORS: u64 = 1 << 16;
+
+/// How long a run waits, before its start, for the stores of all nodes to know its ranks. Stores
+/// plan before they answer.
+const LINK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,9 +36,11 @@ pub struct JobHost;
 #[derive(Debug)]
 struct JobStore {
     provider: Arc<AgentProvider>,
+    /// Serves the stores of other nodes.
+    service: OnceLock<Arc<ShareService>>,
     /// Dropped in this order, after the disks are closed: no rank is served when the runtime ends.
     server: Server,
-    _runtime: JobRuntime,
+    runtime: JobRuntime,
 }
 
 impl NodeHost for JobHost {
@@ -47,7 +56,8 @@ impl JobStore {
         let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
         let buffers = Arc::new(arena);
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
-        Ok(Self { provider, server, _runtime: runtime })
+        let service = OnceLock::new();
+        Ok(Self { provider, service, server, runtime })
     }
 }
 
@@ -75,6 +85,32 @@ impl HostedStore for JobStore {
         let known = state.datasets.all().into_iter().find(|dataset| dataset.hosted.identity() == identity);
         let number = known.and_then(|dataset| dataset.on_disk);
         state.disk().zip(number).map(|(disk, number)| disk.samples(number)).unwrap_or_default()
+    }
+
+    fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>> {
+        let StoreLinks { stores, own, owners, datasets, incoming } = links;
+        // A store is called by its name alone.
+        let name = |instance: String| StoreName { node: instance.clone(), instance };
+        let (state, jobs) = (Arc::clone(&self.provider.state), Arc::clone(&self.provider) as _);
+        let own_name = name(state.name().to_owned());
+        let service = ShareService::start(self.runtime.handle(), jobs, own_name, incoming);
+        // A store is linked once.
+        let _ = self.service.set(Arc::clone(&service));
+        let stores = stores.into_iter().map(|(instance, peer)| (name(instance), peer)).collect();
+        let datasets = datasets.iter().map(ToString::to_string).collect();
+        let stores = JobStores { stores, own, owners, datasets };
+        Box::pin(async move {
+            let cluster = Arc::clone(&state.cluster);
+            // A panic was reported when it happened.
+            let _ = tokio::task::spawn_blocking(move || cluster.link_job(stores)).await;
+            state.cluster.known(LINK_TIMEOUT).await;
+            service as Arc<dyn PeerService>
+        })
+    }
+
+    fn reads_for_others(&self) -> (u64, u64) {
+        let reads = self.provider.state.reads_for_others();
+        (reads.requests, reads.read_bytes)
     }
 
     fn disk_report(&self) -> Option<DiskReport> {

@@ -124,7 +124,7 @@ impl LinkedJobs for AgentProvider {
                 let hosted = decoded(&payload).and_then(|request: ReadInBlocks| {
                     let dataset = state.dataset(connection, request.dataset)?;
                     if let Some(job) = state.job(connection) {
-                        state.cluster.read_in_blocks(job.job, request.dataset);
+                        state.cluster.read_in_blocks(job.job, request);
                     }
                     // Blocks that have one owner.
                     let bytes = (!state.cluster.has_joined()).then_some(request.bytes);

@@ -152,7 +152,7 @@ impl WarmingJob {
             while in_flight < IN_FLIGHT && next < samples.end && without_room < FULL {
                 let key = dataset.key(SampleId(next));
                 next += 1;
-                if self.store.has(key) || self.store.is_elsewhere(key) {
+                if self.store.has(key) || !self.store.owns(key) {
                     // A large dataset must not take a thread from reads for long.
                     if next.is_multiple_of(YIELD_AFTER) {
                         tokio::task::yield_now().await;

@@ -55,10 +55,28 @@ impl ControlConnection {
         to: Option<Rank>,
         timeout: Duration,
     ) -> Result<(Self, Rank), WireError> {
+        Self::open_for(Purpose::Rendezvous, network, address, identity, to, timeout).await
+    }
+
+    /// [`open`](Self::open) for another purpose than a rendezvous, and not for samples.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Cancel safety
+    /// As there.
+    pub async fn open_for(
+        purpose: Purpose,
+        network: &dyn Transport,
+        address: &Address,
+        identity: &Identity,
+        to: Option<Rank>,
+        timeout: Duration,
+    ) -> Result<(Self, Rank), WireError> {
         let open = async {
             let stream =
                 network.connect(address).await.map_err(|error| WireError::io("cannot connect", error))?;
-            handshake::initiate(stream, identity, Purpose::Rendezvous, WireProtection::Sealed, to).await
+            handshake::initiate(stream, identity, purpose, WireProtection::Sealed, to).await
         };
         let (channel, rank) = within(timeout, address, open).await?;
         Ok((Self::new(channel, identity.job), rank))

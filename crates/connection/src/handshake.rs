@@ -17,8 +17,8 @@
 //! confirmation, which needs the initiator's ephemeral key. All parts have fixed lengths: an
 //! unauthenticated peer never makes the responder read or keep more than [`MOST_BYTES`].
 //!
-//! The keys protect the rest of the connection. A rendezvous uses Noise records
-//! (`noise_stream.rs`). Samples use the run's [`WireProtection`], which must be equal at both ends
+//! The keys protect the rest of the connection. A rendezvous and messages between stores use Noise
+//! records (`noise_stream.rs`). Samples use the run's [`WireProtection`], which must be equal at both ends
 //! ([`WireErrorKind::OtherWire`]). So a relay between two ranks can only delay and cut. Recorded
 //! connections stay secret when the token becomes known later (forward secrecy). A token that can
 //! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
@@ -76,16 +76,20 @@ pub enum Purpose {
     Samples(RunId),
     /// The rendezvous of ranks.
     Rendezvous,
+    /// Messages between stores.
+    Link,
 }
 
 impl Purpose {
     const SAMPLES: u8 = 1;
     const RENDEZVOUS: u8 = 2;
+    const LINK: u8 = 3;
 
     fn of(byte: u8, run: [u8; 16]) -> Option<Self> {
         match byte {
             Self::SAMPLES => Some(Self::Samples(RunId::from_bytes(run))),
             Self::RENDEZVOUS => Some(Self::Rendezvous),
+            Self::LINK => Some(Self::Link),
             _ => None,
         }
     }
@@ -95,6 +99,7 @@ impl Purpose {
         match self {
             Self::Samples(run) => (Self::SAMPLES, *run.as_bytes()),
             Self::Rendezvous => (Self::RENDEZVOUS, [0; 16]),
+            Self::Link => (Self::LINK, [0; 16]),
         }
     }
 }
@@ -104,6 +109,7 @@ impl std::fmt::Display for Purpose {
         f.write_str(match self {
             Self::Samples(_) => "samples",
             Self::Rendezvous => "rendezvous",
+            Self::Link => "messages between stores",
         })
     }
 }
@@ -238,7 +244,9 @@ fn channel(
     let records =
         |stream, noise| AuthenticatedStream { stream: Box::new(NoiseStream::new(stream, noise)), keys: None };
     match (purpose, wire) {
-        (Purpose::Rendezvous, _) | (Purpose::Samples(_), WireProtection::Sealed) => records(stream, noise),
+        (Purpose::Rendezvous | Purpose::Link, _) | (Purpose::Samples(_), WireProtection::Sealed) => {
+            records(stream, noise)
+        }
         (Purpose::Samples(_), WireProtection::Checksummed) => AuthenticatedStream { stream, keys: None },
         (Purpose::Samples(_), WireProtection::Authenticated) => {
             let (mut requester, mut answerer) = ([0; KEY], [0; KEY]);
@@ -404,7 +412,7 @@ pub async fn answer(
         Some(Purpose::Samples(_)) if wire != Some(offer.wire) => HandshakeStatus::OtherWire,
         Some(purpose) if wanted(purpose) => HandshakeStatus::Welcome,
         Some(Purpose::Samples(_)) => HandshakeStatus::OtherRun,
-        Some(Purpose::Rendezvous) | None => HandshakeStatus::Unwanted,
+        Some(Purpose::Rendezvous | Purpose::Link) | None => HandshakeStatus::Unwanted,
     };
     let random = random().map_err(no_random)?;
     let (secret, samples) = (&random, offer.samples()?);

@@ -1,9 +1,10 @@
 //! No agent: the crate was built without the feature `agent`, or for another system than Linux.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use foreread_loader::PeerGroup;
+use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_tier::OpenContext;
@@ -19,7 +20,13 @@ use crate::storage::StorageOptions;
 pub(crate) struct AgentLink(Infallible);
 
 impl AgentLink {
-    pub(crate) fn announce(&self, _: &Run, _: &LocalPlan, _: Option<&PeerGroup>) {
+    pub(crate) fn announce(
+        &self,
+        _: &Run,
+        _: &LocalPlan,
+        _: Option<&PeerGroup>,
+        _: Option<Arc<LocalityDeal>>,
+    ) {
         match self.0 {}
     }
 
@@ -76,7 +83,7 @@ impl AgentLink {
 
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
-    _: (String, u64, u32),
+    _: (String, u64, u32, bool),
     _: &[OpenDataset],
     _: &Config,
     _: [&StorageOptions; 2],

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use foreread_layers::{RetryPolicy, Units};
-use foreread_loader::{BlockTable, Dataset, DirectReader, LoaderParts, OnError, PeerGroup, ReadSource};
+use foreread_loader::{
+    BlockTable, Dataset, DirectReader, LoaderParts, LocalityDeal, OnError, PeerGroup, ReadSource,
+};
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
 use foreread_tier::{Buffers, CacheTier, Tier};
@@ -17,6 +19,7 @@ pub(crate) struct Assembly {
     datasets: Vec<Dataset>,
     caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
     others: Option<PeerGroup>,
+    locality: Option<Arc<LocalityDeal>>,
     look_ahead: u64,
     on_error: OnError,
     /// The blocks that the first run reads, by dataset. Stored units are for all runs.
@@ -40,7 +43,7 @@ impl Assembly {
     pub(crate) fn new(
         opened: Vec<OpenDataset>,
         caches: Vec<(ReadSource, Arc<dyn CacheTier>)>,
-        others: Option<PeerGroup>,
+        (others, locality): (Option<PeerGroup>, Option<Arc<LocalityDeal>>),
         look_ahead: u64,
         on_error: OnError,
         blocks: Vec<BlockTable>,
@@ -55,7 +58,18 @@ impl Assembly {
             }
         });
         let datasets = datasets.collect();
-        Self { datasets, caches, others, look_ahead, on_error, blocks, in_units, warm: false, buffers }
+        Self {
+            datasets,
+            caches,
+            others,
+            locality,
+            look_ahead,
+            on_error,
+            blocks,
+            in_units,
+            warm: false,
+            buffers,
+        }
     }
 
     /// Sets the blocks of the next run.
@@ -80,6 +94,7 @@ impl Assembly {
             look_ahead: self.look_ahead,
             on_error: self.on_error,
             others: self.others.clone(),
+            locality: self.locality.clone(),
             warm,
         };
         foreread_loader::Loader::start(parts, runtime)

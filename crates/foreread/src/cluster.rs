@@ -74,6 +74,13 @@ pub(crate) fn is_agent(level: &Level) -> bool {
     level.name == AGENT
 }
 
+/// Whether the ranks of each node share a cache without an agent. Such caches read from each other.
+#[cfg(feature = "peer")]
+pub(crate) fn is_linked(cluster: &Cluster) -> bool {
+    let is_node_cache = |store: &CacheStore| matches!(&store.levels[..], [level] if level.name == NODE_CACHE);
+    !cluster.stores.is_empty() && cluster.stores.iter().all(is_node_cache)
+}
+
 /// Whether processes of a node share a level. Its samples come like those of the origin.
 pub(crate) fn is_shared(level: &Level) -> bool {
     [AGENT, NODE_CACHE].contains(&&*level.name)

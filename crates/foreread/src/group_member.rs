@@ -2,10 +2,11 @@
 //! implementation.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use foreread_dataset::IndexProgress;
-use foreread_loader::PeerGroup;
+use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_tier::OpenContext;
 use futures::future::BoxFuture;
 
@@ -60,8 +61,11 @@ pub(crate) trait GroupPreparation: Debug + Send {
 
 /// A started run of a group, beyond a run on a single rank.
 pub(crate) trait GroupMember: Debug + Send + Sync {
-    /// The other ranks.
-    fn others(&self) -> PeerGroup;
+    /// The other ranks, unless the stores of their nodes read from each other.
+    fn others(&self) -> Option<PeerGroup>;
+
+    /// How each step's samples are dealt to ranks, if not by arithmetic.
+    fn locality(&self) -> Option<Arc<LocalityDeal>>;
 
     /// Reports this rank's completed steps. Returns the steps that all ranks have completed, as far
     /// as known: rank 0 knows all ranks, others only themselves.

@@ -93,6 +93,8 @@ pub use crate::config::{Config, Disk, Memory, SamplerKind};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::loader::{Batches, Jump, Loader, Ready};
 pub use crate::memory::free_memory;
+#[cfg(feature = "peer")]
+pub use crate::node_host::StoreLinks;
 pub use crate::node_host::{HostedStore, NodeDataset, NodeHost};
 pub use crate::order_group::order_group_seed;
 pub use crate::registry::Registry;

@@ -111,6 +111,7 @@ impl Ready {
             buffers,
             agent,
             node_host,
+            ..
         } = prepared;
         let Planned { config, run, plan, floor, memory, units, factors, .. } = planned;
         // The limit of the training data. The validation data have the same, or the same store.
@@ -132,18 +133,26 @@ impl Ready {
             floor,
             "starting"
         );
-        let others = group.as_ref().map(|group| group.others());
+        let others = group.as_ref().and_then(|group| group.others());
+        let locality = group.as_ref().and_then(|group| group.locality());
         let Config { look_ahead, on_error, .. } = config;
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let mut assembly =
-            Assembly::new(opened, caches, others.clone(), look_ahead, on_error, blocks, reading);
+        let mut assembly = Assembly::new(
+            opened,
+            caches,
+            (others.clone(), locality.clone()),
+            look_ahead,
+            on_error,
+            blocks,
+            reading,
+        );
         let mut recalls = JoinSet::new();
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());
         }
         if let Some(agent) = &agent {
-            agent.announce(&run, &plan, others.as_ref());
+            agent.announce(&run, &plan, others.as_ref(), locality);
         }
         let inner = assembly.start(run, plan, workers.handle());
         if let Some(agent) = &agent {
@@ -310,8 +319,11 @@ impl Loader {
         let units = self.units.as_ref().map(UnitsReport::of);
         let mut origin = self.origin.read();
         if let Some(agent) = self.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
-            // The cache of the node reads for its ranks.
+            // The cache of the node reads for its ranks, and for those of other nodes.
+            let host = self.node_host.as_ref();
+            let for_others = host.map_or((0, 0), |host| host.reads_for_others());
             let (requests, bytes) = agent.reads();
+            let (requests, bytes) = (requests + for_others.0, bytes + for_others.1);
             let bytes = self.factors.map_or(bytes, |factors| factors.typical(bytes));
             (origin.requests, origin.bytes) = (origin.requests + requests, origin.bytes + bytes);
         }
@@ -347,8 +359,9 @@ impl Loader {
         self.earlier = std::mem::take(&mut self.earlier).followed_by(self.inner.report());
         self.earlier_history = self.history();
         if let Some(agent) = &self.agent {
-            let others = self.group.as_ref().map(|group| group.others());
-            agent.announce(&run, &plan, others.as_ref());
+            let others = self.group.as_ref().and_then(|group| group.others());
+            let locality = self.group.as_ref().and_then(|group| group.locality());
+            agent.announce(&run, &plan, others.as_ref(), locality);
         }
         // The old run ends when the new one replaces it, a moment later.
         self.inner = self.assembly.start(run, plan, self.workers.handle());

@@ -5,8 +5,19 @@
 
 use std::fmt::Debug;
 
+#[cfg(feature = "peer")]
+use std::sync::Arc;
+
+#[cfg(feature = "peer")]
+use foreread_peer::{ControlConnection, PeerIdentity, StorePeer};
+#[cfg(feature = "peer")]
+use foreread_planner::Owners;
+#[cfg(feature = "peer")]
+use foreread_tier::PeerService;
 use foreread_types::{DatasetIdentity, SampleId};
 use futures::future::BoxFuture;
+#[cfg(feature = "peer")]
+use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::error::Result;
@@ -34,6 +45,23 @@ pub struct NodeDataset {
     pub bytes: u64,
 }
 
+/// The stores of all nodes of a run, as one of them sees them.
+#[cfg(feature = "peer")]
+#[derive(Debug)]
+pub struct StoreLinks {
+    /// The names of the stores, in the order of the plan, and the connections to them. `None` for
+    /// the own store.
+    pub stores: Vec<(String, Option<StorePeer>)>,
+    /// The index of the own store.
+    pub own: usize,
+    /// The store that owns each sample, by the plan.
+    pub owners: Owners,
+    /// The datasets of the plan.
+    pub datasets: Vec<DatasetIdentity>,
+    /// The connections of the other stores for messages.
+    pub incoming: Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>>,
+}
+
 /// A running cache. Dropping it ends it.
 pub trait HostedStore: Debug + Send + Sync {
     /// The address for the ranks of the node, with a secret.
@@ -50,6 +78,15 @@ pub trait HostedStore: Debug + Send + Sync {
 
     /// The ascending ids of a dataset's samples on its disks. Empty for an unknown identity.
     fn on_disk(&self, identity: &str) -> Vec<SampleId>;
+
+    /// Links it with the stores of the other nodes. Returns what serves its samples to them, once they
+    /// know the ranks that are attached here, or do not answer.
+    #[cfg(feature = "peer")]
+    fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>>;
+
+    /// The requests to storage that it has made for ranks of other nodes, and the bytes of their
+    /// samples.
+    fn reads_for_others(&self) -> (u64, u64);
 
     /// The counters of its disks. `None` without any.
     fn disk_report(&self) -> Option<DiskReport>;

@@ -249,7 +249,8 @@ impl Planned {
             let (all, own) = (blocks.table.len(), owned.len());
             tracing::info!(bytes, all, own, "the ranks read shards in blocks in the first epoch");
         }
-        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store };
+        let is_linked = cluster::is_linked(&whole);
+        let plan = LocalPlan::Cluster { plan: Arc::new(plan), store, is_linked };
         let (sizes, memory) = (sizes.to_vec(), Some(memory));
         let planned = Self {
             config,

@@ -7,7 +7,11 @@ use std::sync::Arc;
 use foreread_dataset::{Catalog, Format, IndexProgress};
 use foreread_loader::{BlockTable, ReadSource};
 use foreread_memory::MemoryTier;
+#[cfg(feature = "peer")]
+use foreread_peer::StorePeer;
 use foreread_planner::{LocalPlan, Retention};
+#[cfg(feature = "peer")]
+use foreread_tier::PeerService;
 use foreread_tier::{Buffers, CacheTier, OpenContext};
 use foreread_types::{DatasetId, Sizes};
 
@@ -53,6 +57,19 @@ pub struct Prepared {
     pub(crate) agent: Option<AgentLink>,
     /// The cache of this node's ranks, on the one that hosts it.
     pub(crate) node_host: Option<Box<dyn HostedStore>>,
+    /// The links of that cache to the caches of other nodes, until the start.
+    #[cfg(feature = "peer")]
+    pub(crate) linked: Option<LinkedStore>,
+}
+
+/// The cache of a node's ranks, which the caches of other nodes read from.
+#[cfg(feature = "peer")]
+#[derive(Debug)]
+pub(crate) struct LinkedStore {
+    /// The caches of the other nodes.
+    pub(crate) peers: Vec<StorePeer>,
+    /// Serves its samples.
+    pub(crate) service: Arc<dyn PeerService>,
 }
 
 /// The cache that the ranks of a node share.
@@ -150,6 +167,8 @@ impl Prepared {
             buffers,
             agent,
             node_host,
+            #[cfg(feature = "peer")]
+            linked: None,
         })
     }
 

@@ -35,7 +35,7 @@ use crate::error::LoadError;
 use crate::handover::Handover;
 use crate::hedges::{HedgeResult, Hedges};
 use crate::locate::catalog_error;
-use crate::peer_group::PeerGroup;
+use crate::peer_group::{LocalityDeal, PeerGroup};
 use crate::read_results::{PendingRead, ReadResult, panic_message};
 use crate::ready::ReadySamples;
 use crate::report::BatchCounts;
@@ -59,6 +59,7 @@ pub(crate) struct Driver {
     pub(crate) datasets: Arc<[Dataset]>,
     pub(crate) caches: Vec<Arc<dyn CacheTier>>,
     pub(crate) peer_group: Option<PeerGroup>,
+    pub(crate) locality: Option<Arc<LocalityDeal>>,
     pub(crate) staging: Budget,
     pub(crate) handover: Arc<Handover>,
     pub(crate) ready: ReadySamples,
@@ -474,7 +475,7 @@ impl Driver {
         tracing::debug!(epoch = pass.epoch, phase = %pass.kind, batches = pass.batches, "dealing");
         let run = self.run.clone();
         let inverse = matches!(self.plan.retention(), Retention::Threshold { .. });
-        let locality = self.peer_group.as_ref().and_then(|peers| peers.locality.clone());
+        let locality = self.locality.clone();
         let task = tokio::task::spawn_blocking(move || {
             let stream = match locality {
                 Some(locality) => locality.stream(&run, &pass)?,

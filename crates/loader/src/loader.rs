@@ -27,7 +27,7 @@ use crate::handover::Handover;
 use crate::hedges::Hedges;
 use crate::history::History;
 use crate::look_ahead::LookAhead;
-use crate::peer_group::PeerGroup;
+use crate::peer_group::{LocalityDeal, PeerGroup};
 use crate::ready::ReadySamples;
 use crate::report::{ReadSource, RunReport};
 use crate::run_units::RunUnits;
@@ -64,8 +64,10 @@ pub struct LoaderParts {
     pub look_ahead: u64,
     /// The handling of unreadable samples.
     pub on_error: OnError,
-    /// The other ranks, where ranks share their caches. The plan is then for all of them.
+    /// The other ranks, where ranks read from each other. The plan is then for all of them.
     pub others: Option<PeerGroup>,
+    /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
+    pub locality: Option<Arc<LocalityDeal>>,
     /// Whether the caches may hold samples of an earlier run with another plan.
     pub warm: bool,
 }
@@ -96,8 +98,9 @@ impl Loader {
     /// The run and the plan must have been made from these datasets. Otherwise the run ends with
     /// [`LoadErrorKind::Stopped`].
     pub fn start(parts: LoaderParts, runtime: &Handle) -> Self {
-        let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, warm } =
+        let LoaderParts { run, plan, mut datasets, caches, buffers, look_ahead, on_error, others, .. } =
             parts;
+        let (locality, warm) = (parts.locality, parts.warm);
         // Samples on their way into caches count with their tables, often more than their bytes.
         let stores = look_ahead / BLOCK_BUDGET_PART;
         let look_ahead = look_ahead.min(epoch(&run, &datasets));
@@ -151,6 +154,7 @@ impl Loader {
             datasets: datasets.into(),
             caches,
             peer_group: others,
+            locality,
             staging: staging.clone(),
             handover: Arc::clone(&handover),
             ready: ReadySamples::starting_at(first),

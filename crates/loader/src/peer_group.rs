@@ -14,8 +14,6 @@ pub struct PeerGroup {
     pub peers: Arc<dyn Peers>,
     /// The ids of the cluster's stores, by position.
     pub stores: Arc<[StoreId]>,
-    /// Deals each step's samples to ranks that have them. `None` for the arithmetic dealing.
-    pub locality: Option<Arc<LocalityDeal>>,
     /// The ranks whose requests come to this one, if it keeps samples for ranks of other nodes in a
     /// store that several ranks use.
     pub served: Arc<[Rank]>,

@@ -122,6 +122,7 @@ impl World {
             look_ahead: LOOK_AHEAD,
             on_error: OnError::Fail,
             others: None,
+            locality: None,
             warm: false,
         };
         let loader = Loader::start(parts, self.runtime.handle());

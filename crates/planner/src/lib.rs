@@ -90,7 +90,7 @@ pub use locality::Locality;
 pub use lower_bound::{LowerBound, floor};
 pub use next_use::{
     AnnouncedUses, CacheBounds, CacheJob, CacheUse, DatasetCosts, EpochUses, JobStart, NextUseCache,
-    OtherOwners,
+    NodeOwner, NodeOwners,
 };
 pub use order_match::{FIRST_USES, OrderShare, share_of_order};
 pub use origin::{LargeReads, Origin, Price};

@@ -23,6 +23,8 @@ pub enum LocalPlan {
         plan: Arc<ClusterPlan>,
         /// The position of the rank's own store in the cluster.
         store: usize,
+        /// Whether the stores read samples from each other. A rank then reads all from its own.
+        is_linked: bool,
     },
 }
 
@@ -31,15 +33,15 @@ impl LocalPlan {
     pub fn level(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
             Self::Private(plan) => plan.placement().level(key),
-            Self::Cluster { plan, store } => plan.local(*store, key),
+            Self::Cluster { plan, store, .. } => plan.local(*store, key),
         }
     }
 
-    /// The store of another rank that owns a sample, if any.
+    /// The store of another rank that owns a sample, and that this rank reads it from.
     pub fn elsewhere(&self, key: SampleKey) -> Option<usize> {
         match self {
-            Self::Private(_) => None,
-            Self::Cluster { plan, store } => {
+            Self::Private(_) | Self::Cluster { is_linked: true, .. } => None,
+            Self::Cluster { plan, store, .. } => {
                 plan.owner(key).map(|owner| owner.store).filter(|owner| owner != store)
             }
         }
@@ -50,7 +52,7 @@ impl LocalPlan {
     pub fn owned(&self, key: SampleKey) -> Option<LevelIndex> {
         match self {
             Self::Private(_) => None,
-            Self::Cluster { plan, store } => {
+            Self::Cluster { plan, store, .. } => {
                 plan.owner(key).filter(|owner| owner.store == *store).map(|owner| owner.level)
             }
         }
@@ -76,8 +78,13 @@ impl LocalPlan {
     pub fn levels(&self) -> &[LevelPlan] {
         match self {
             Self::Private(plan) => plan.levels(),
-            Self::Cluster { plan, store } => plan.stores().get(*store).map_or(&[], |store| &store.levels),
+            Self::Cluster { plan, store, .. } => plan.stores().get(*store).map_or(&[], |store| &store.levels),
         }
+    }
+
+    /// Whether the stores of all ranks read samples from each other.
+    pub fn is_linked(&self) -> bool {
+        matches!(self, Self::Cluster { is_linked: true, .. })
     }
 
     /// Whether kept samples stay.

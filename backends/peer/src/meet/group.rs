@@ -266,6 +266,11 @@ impl RunGroup {
         &self.requester.counters
     }
 
+    /// The client of another rank's samples.
+    pub fn client(&self, rank: Rank) -> Arc<PeerClient> {
+        self.roster.remote(rank, &self.requester)
+    }
+
     /// The client of the other rank that has this store, or that this rank reads it through.
     fn remote(&self, store: StoreId) -> Option<Arc<PeerClient>> {
         let is_own = self.stores.get(self.rank().0 as usize) == Some(&store);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use foreread_tier::OpenContext;
 use foreread_types::{Fingerprint, Rank, StoreId};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,9 @@ use super::settings::Settings;
 use super::shared_catalog::{self, RelayOffers, SharedCatalog};
 use super::waiting::WaitDeadline;
 use super::{MeetError, MeetErrorKind};
-use crate::{Identity, Nonce, PeerClientFactory, PeerServer, RunId, token};
+use crate::{
+    ControlConnection, Identity, Nonce, PeerClientFactory, PeerIdentity, PeerServer, RunId, StorePeer, token,
+};
 
 /// The largest part of a key that a rank may send, in bytes.
 pub(super) const MAX_PART_BYTES: u64 = 256 << 20;
@@ -225,6 +227,19 @@ impl RendezvousSteps {
         let roster = Roster::new(&self.infos(), self.endpoint.node.clone(), at);
         moved.iter().for_each(|info| roster.update(info));
         roster
+    }
+
+    /// The store that another rank hosts. Its [client](StorePeer::set_client) is known after the
+    /// start.
+    pub fn store_peer(&self, rank: Rank) -> StorePeer {
+        let (network, identity) = (Arc::clone(&self.endpoint.network), self.identity.clone());
+        StorePeer::new(network, identity, rank, self.roster().addresses(rank))
+    }
+
+    /// The connections of other ranks for messages to the store that this rank hosts. They wait
+    /// until the first caller takes them. Dropping the receiver refuses them.
+    pub fn links(&self) -> Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>> {
+        self.server.as_ref()?.links()
     }
 
     /// This rank.

@@ -11,26 +11,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use foreread_connection::{
-    Address, Backoff, ControlConnection, Session, SessionBounds, SessionReceiver, SessionSender, WireError,
-    WireErrorKind,
+    Backoff, Session, SessionBounds, SessionReceiver, SessionSender, WireError, WireErrorKind,
 };
-use foreread_peer::{PeerClient, PeerClientFactory, PeerCounters};
+use foreread_peer::StorePeer;
 use foreread_store::StoreJob;
 use foreread_store::attach::{
     ATTACH, Attached, BLOCKS, CATALOG, DatasetAnswer, EpochOrder, ORDER, Piece, RESTART, ReadInBlocks,
 };
-use foreread_tier::{Object, OpenContext, ReadFuture, ReadRequest, Span, Tier};
+use foreread_tier::{Object, ReadFuture, ReadRequest, Span, Tier};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
 use super::orders::SharedJob;
 use super::pace::LinkPace;
-use super::roster::{RosterNode, text_hash};
-use super::serving::run_of;
+use super::roster::text_hash;
 use super::shared_dataset::SharedDataset;
-use super::{ClusterCache, ClusterMember, absent, over_samples};
+use super::{ClusterCache, StoreName, absent, over_samples};
 use crate::control::{decoded, encoded};
 
 /// How long a connection may take to open.
@@ -51,14 +50,19 @@ pub(super) const BOUNDS: SessionBounds =
 /// The pauses before another store is dialled again, the first and the longest.
 const DIAL_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How long a request waits for the client of the other store's samples, which the start of a run
+/// brings.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What a link needs.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSettings {
-    pub(super) member: ClusterMember,
-    pub(super) node: RosterNode,
+    pub(super) own: StoreName,
+    pub(super) other: StoreName,
+    pub(super) peer: StorePeer,
 }
 
-/// What the other agent is to know.
+/// What the other store is to know.
 pub(super) enum LinkCommand {
     /// A job begins. The sender is dropped once the other agent knows it, or cannot be reached.
     Begin(Arc<SharedJob>, oneshot::Sender<()>),
@@ -66,11 +70,11 @@ pub(super) enum LinkCommand {
     Order(u32, Arc<EpochOrder>, Vec<u8>),
     /// The orders of a job are void.
     Restart(u32),
-    /// A job reads a dataset in blocks at first.
-    Blocks(u32, u32),
+    /// A job reads a dataset in blocks of so many bytes at first.
+    Blocks(u32, ReadInBlocks),
     /// A job has ended.
     End(u32),
-    /// The agents or owners have changed: jobs are to be compared, and all orders sent again.
+    /// The stores or owners have changed: jobs are to be compared, and all orders sent again.
     Again {
         /// If not, only jobs are compared.
         have_moved: bool,
@@ -80,7 +84,7 @@ pub(super) enum LinkCommand {
 /// The connections to another agent. Dropping it closes them.
 pub(super) struct NodeLink {
     node: String,
-    client: Arc<PeerClient>,
+    peer: StorePeer,
     commands: mpsc::UnboundedSender<LinkCommand>,
     /// The numbers by which samples of a job's dataset are requested.
     numbers: RwLock<Numbers>,
@@ -116,42 +120,29 @@ impl Drop for OpenRequest {
 
 impl std::fmt::Debug for NodeLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NodeLink")
-            .field("node", &self.node)
-            .field("client", &self.client)
-            .finish_non_exhaustive()
+        f.debug_struct("NodeLink").field("node", &self.node).field("peer", &self.peer).finish_non_exhaustive()
     }
 }
 
 impl NodeLink {
-    pub(super) fn start(
-        settings: LinkSettings,
-        cluster: Weak<ClusterCache>,
-        context: &OpenContext,
-    ) -> Arc<Self> {
-        let LinkSettings { member, node } = settings;
-        let addresses: Vec<Address> = node.addresses.iter().filter_map(|text| text.parse().ok()).collect();
-        let (run, counters) = (run_of(&node.instance), Arc::new(PeerCounters::default()));
-        let seed = text_hash(&member.instance) ^ text_hash(&node.instance).rotate_left(1);
-        let (context, network) = (OpenContext { seed, ..context.clone() }, Arc::clone(&member.network));
-        let factory = PeerClientFactory::new(member.identity.clone(), run, network, &context, counters)
-            .with_wire(member.wire);
-        let client = factory.remote(member.identity.rank, addresses.clone());
+    pub(super) fn start(settings: LinkSettings, cluster: Weak<ClusterCache>, runtime: &Handle) -> Arc<Self> {
+        let LinkSettings { own, other, peer } = settings;
         let (commands, received) = mpsc::unbounded_channel();
         let (numbers, is_open, is_alive, pace) = Default::default();
-        let (name, ended) = (node.node.clone(), watch::Sender::new(0));
-        let link = Self { node: name, client, commands, numbers, is_open, is_alive, pace, ended };
+        let (node, ended) = (other.node.clone(), watch::Sender::new(0));
+        let link = Self { node, peer: peer.clone(), commands, numbers, is_open, is_alive, pace, ended };
         let link = Arc::new(link);
+        let seed = text_hash(&own.instance) ^ text_hash(&other.instance).rotate_left(1);
         let task = LinkTask {
             link: Arc::downgrade(&link),
             cluster,
-            member,
-            instance: node.instance,
-            addresses,
+            own,
+            instance: other.instance,
+            peer,
             jobs: BTreeMap::new(),
             pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
         };
-        context.runtime.spawn(task.run(received));
+        runtime.spawn(task.run(received));
         link
     }
 
@@ -175,7 +166,11 @@ impl NodeLink {
         let open = self.begin_request()?;
         let object = Object { path: Arc::default(), size: dataset.sizes.bytes(sample), version: None };
         let key = SampleKey::new(DatasetId(number), sample);
-        let reading = self.client.read(Arc::new(ReadRequest::new(key, object, Span::Whole, due)));
+        let request = Arc::new(ReadRequest::new(key, object, Span::Whole, due));
+        let reading = match self.peer.client() {
+            Some(client) => client.read(request),
+            None => self.read_later(request),
+        };
         let mut ended = self.ended.subscribe();
         Some(Box::pin(async move {
             tokio::select! {
@@ -191,7 +186,20 @@ impl NodeLink {
         }))
     }
 
-    /// Counts a request. `None` if the other agent rests, and this is not the one that tries.
+    /// Reads once the run has started here, too.
+    fn read_later(&self, request: Arc<ReadRequest>) -> ReadFuture {
+        let peer = self.peer.clone();
+        Box::pin(async move {
+            let Ok(client) = timeout(CLIENT_TIMEOUT, peer.known_client()).await else {
+                return Err(absent());
+            };
+            let reading = client.read(request);
+            client.submit();
+            reading.await
+        })
+    }
+
+    /// Counts a request. `None` if the other store rests, and this is not the one that tries.
     fn begin_request(self: &Arc<Self>) -> Option<OpenRequest> {
         let number = self.pace().begin(Instant::now())?;
         Some(OpenRequest { link: Arc::clone(self), number })
@@ -220,7 +228,9 @@ impl NodeLink {
 
     /// Sends the requests of a burst.
     pub(super) fn submit(&self) {
-        self.client.submit();
+        if let Some(client) = self.peer.client() {
+            client.submit();
+        }
     }
 
     fn set_alive(&self, is_alive: bool) {
@@ -250,10 +260,10 @@ struct SentJob {
 struct LinkTask {
     link: Weak<NodeLink>,
     cluster: Weak<ClusterCache>,
-    member: ClusterMember,
+    own: StoreName,
     /// That of the other store.
     instance: String,
-    addresses: Vec<Address>,
+    peer: StorePeer,
     jobs: BTreeMap<u32, SentJob>,
     pauses: Backoff,
 }
@@ -331,34 +341,20 @@ impl LinkTask {
     }
 
     async fn open(&self) -> Result<(SessionSender, SessionReceiver), WireError> {
-        let mut last = WireError::new(WireErrorKind::Disconnected, "it has no address");
-        for address in &self.addresses {
-            match self.open_at(address).await {
-                Ok(opened) => return Ok(opened),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    async fn open_at(&self, address: &Address) -> Result<(SessionSender, SessionReceiver), WireError> {
-        let ClusterMember { identity, node, instance, network, .. } = &self.member;
-        let opening = ControlConnection::open(&**network, address, identity, None, CONNECT_TIMEOUT);
-        let (connection, _) = opening.await?;
-        let Session { sender, mut receiver, .. } = Session::start(connection, address, BOUNDS);
-        let open = Open { versions: VERSIONS, node: node.clone(), instance: instance.clone() };
+        let connection = self.peer.open(CONNECT_TIMEOUT).await?;
+        let node = format!("the store {}", self.instance);
+        let Session { sender, mut receiver, .. } = Session::start(connection, &node, BOUNDS);
+        let StoreName { node: own, instance } = self.own.clone();
+        let open = Open { versions: VERSIONS, node: own, instance };
         // An end that is gone is an error of the answer.
         sender.send(OPEN, encoded(&open)).await;
         let Some((OPENED, payload)) = receiver.next().await? else {
-            return Err(WireError::malformed(format!("{address}: it is no store of this version")));
+            return Err(WireError::malformed(format!("{node}: it is no store of this version")));
         };
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
         // Another store may have got the address of one that has ended.
         if opened.instance != self.instance {
-            return Err(WireError::new(
-                WireErrorKind::OtherRun,
-                format!("{address}: another store is there"),
-            ));
+            return Err(WireError::new(WireErrorKind::OtherRun, format!("{node}: another store is there")));
         }
         Ok((sender, receiver))
     }
@@ -372,7 +368,7 @@ impl LinkTask {
             }
             LinkCommand::Order(..) => Ok(()),
             LinkCommand::Restart(job) => to.call(job, RESTART, Bytes::new()).await,
-            LinkCommand::Blocks(job, dataset) => to.blocks(job, dataset).await,
+            LinkCommand::Blocks(job, blocks) => to.blocks(job, blocks).await,
             LinkCommand::End(job) => self.end(to, job).await,
             LinkCommand::Again { have_moved } => self.compare(to, have_moved).await,
         }
@@ -460,8 +456,8 @@ impl LinkTask {
         let (Some(link), Some(cluster)) = (self.link.upgrade(), self.cluster.upgrade()) else {
             return Ok(());
         };
-        for dataset in job.blocks() {
-            to.blocks(number, dataset).await?;
+        for blocks in job.blocks() {
+            to.blocks(number, blocks).await?;
         }
         self.send_orders(to, &job).await?;
         for (at, answer) in (0..).zip(datasets) {
@@ -528,9 +524,8 @@ impl OtherStore {
         self.send(CALL, JobCall { job, name, payload }.encode()).await
     }
 
-    async fn blocks(&self, job: u32, dataset: u32) -> Result<(), WireError> {
-        // The length is that of blocks that have one owner.
-        self.call(job, BLOCKS, encoded(&ReadInBlocks { dataset, bytes: 0 })).await
+    async fn blocks(&self, job: u32, blocks: ReadInBlocks) -> Result<(), WireError> {
+        self.call(job, BLOCKS, encoded(&blocks)).await
     }
 
     async fn order(&self, job: u32, order: &EpochOrder, part: &[u8]) -> Result<(), WireError> {

@@ -36,8 +36,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use foreread_connection::{Identity, Token, Transport, WireProtection};
-use foreread_store::attach::{Attach, EpochOrder};
+use foreread_connection::{Address, Identity, Token, Transport, WireProtection};
+use foreread_peer::{PeerClientFactory, StorePeer};
+use foreread_planner::Owners;
+use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
 use foreread_store::{NodeStore, StoreJob};
 use foreread_tier::{Buffers, ErrorKind, OpenContext, ReadFuture, TierError};
 use foreread_types::{DatasetId, SampleId, Tick};
@@ -48,22 +50,30 @@ use tokio::time::timeout;
 
 use self::link::{LinkCommand, LinkSettings, NodeLink};
 use self::orders::SharedJob;
-use self::owners::OwnedElsewhere;
+use self::owners::{DatasetOwners, SampleOwners};
 pub(crate) use self::reader::ClusterReader;
-use self::roster::ClusterView;
+use self::roster::{ClusterView, ViewedNode};
 pub(crate) use self::roster::{Roster, RosterNode, text_hash};
-pub(crate) use self::serving::{LinkedCall, LinkedJobs, ShareServer};
+use self::serving::run_of;
+pub(crate) use self::serving::{LinkedCall, LinkedJobs, ShareServer, ShareService};
 pub(crate) use self::shared_dataset::SharedDataset;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.
 const OWNERS_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// What a store is called.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreName {
+    pub(crate) node: String,
+    /// The name that no other store has.
+    pub(crate) instance: String,
+}
+
 /// Who this agent is for the others.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterMember {
     pub(crate) identity: Identity,
-    pub(crate) node: String,
-    pub(crate) instance: String,
+    pub(crate) own: StoreName,
     /// How samples between agents are protected. Equal on all of them.
     pub(crate) wire: WireProtection,
     /// The sockets of the machine, or a network of tests.
@@ -75,6 +85,17 @@ impl ClusterMember {
     fn cluster_name(&self) -> String {
         format!("cluster {}", Token::seal([&self.identity.token], b"name of the cluster"))
     }
+}
+
+/// The stores of a job, in the order of its plan.
+pub(crate) struct JobStores {
+    /// Each with the connections to it, `None` for this one.
+    pub(crate) stores: Vec<(StoreName, Option<StorePeer>)>,
+    /// The index of this one.
+    pub(crate) own: usize,
+    pub(crate) owners: Owners,
+    /// The identities of the plan's datasets.
+    pub(crate) datasets: Vec<String>,
 }
 
 /// This agent's part of the cluster's cache. Without a roster it does nothing.
@@ -168,8 +189,8 @@ impl ClusterCache {
 
     fn apply_to(&self, dataset: &Arc<SharedDataset>, view: &ClusterView) {
         if let Some(id) = dataset.id() {
-            let others = OwnedElsewhere::new(view, dataset);
-            self.store.set_other_owners(id, others.map(|others| Arc::new(others) as _));
+            let owners = DatasetOwners::new(view, dataset);
+            self.store.set_owners(id, owners.map(|owners| Arc::new(owners) as _));
         }
     }
 
@@ -192,17 +213,30 @@ impl ClusterCache {
         let Some(member) = self.member() else { return };
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.view();
-        if !roster.nodes.iter().any(|node| node.instance == member.instance) {
+        if !roster.nodes.iter().any(|node| node.instance == member.own.instance) {
             // It was made before this agent was connected.
             return;
         }
         let link = |node: &RosterNode| {
-            let settings = LinkSettings { member: member.clone(), node: node.clone() };
-            NodeLink::start(settings, Weak::clone(&self.own), &self.context)
+            let other = StoreName { node: node.node.clone(), instance: node.instance.clone() };
+            let seed = text_hash(&member.own.instance) ^ text_hash(&other.instance).rotate_left(1);
+            let context = OpenContext { seed, ..self.context.clone() };
+            let addresses: Vec<Address> = node.addresses.iter().filter_map(|it| it.parse().ok()).collect();
+            let (network, identity) = (Arc::clone(&member.network), member.identity.clone());
+            let (run, rank) = (run_of(&node.instance), identity.rank);
+            let peer = StorePeer::new(Arc::clone(&network), identity.clone(), rank, addresses.clone());
+            let clients = PeerClientFactory::new(identity, run, network, &context, Arc::default());
+            peer.set_client(clients.with_wire(member.wire).remote(rank, addresses));
+            let settings = LinkSettings { own: member.own.clone(), other, peer };
+            NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
         };
-        let view = Arc::new(ClusterView::new(roster, &member.instance, &before, link));
+        let view = ClusterView::hashed(roster, &member.own.instance, &before, link);
         tracing::info!(nodes = view.nodes.len(), "the agents of the cluster have changed");
-        let have_moved = view.differs(&before);
+        self.apply(view, &before);
+    }
+
+    fn apply(&self, view: ClusterView, before: &ClusterView) {
+        let (have_moved, view) = (view.differs(before), Arc::new(view));
         *self.view.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&view);
         if have_moved {
             let datasets = self.lock().datasets.clone();
@@ -210,6 +244,44 @@ impl ClusterCache {
         }
         // New links may have missed jobs that began or ended meanwhile.
         view.links().for_each(|link| link.send(LinkCommand::Again { have_moved }));
+    }
+
+    /// Links this store with those of other nodes for one job, by the owners of its plan. Visits
+    /// each sample of each dataset, so it is not for a runtime's thread.
+    pub(crate) fn link_job(&self, stores: JobStores) {
+        let JobStores { stores, own, owners, datasets } = stores;
+        let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_own = stores.get(own).map(|(name, _)| name.clone());
+        let viewed = |(other, peer): (StoreName, Option<StorePeer>)| {
+            let StoreName { node, instance } = other.clone();
+            let link = peer.zip(of_own.clone()).map(|(peer, own)| {
+                let settings = LinkSettings { own, other, peer };
+                NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
+            });
+            ViewedNode { node: RosterNode { node, instance, ..RosterNode::default() }, link }
+        };
+        let nodes = stores.into_iter().map(viewed).collect();
+        let identities = datasets.iter().map(|identity| text_hash(identity)).collect();
+        let view = ClusterView::planned(nodes, own, SampleOwners::Planned(owners, identities));
+        self.apply(view, &self.view());
+    }
+
+    /// Waits until the other stores know all jobs of this one. A store that does not answer is waited
+    /// for so long.
+    pub(crate) async fn known(&self, at_most: Duration) {
+        let sent = |job: Arc<SharedJob>| {
+            let view = self.view();
+            let begin = |link: &Arc<NodeLink>| {
+                let (done, is_known) = oneshot::channel();
+                link.send(LinkCommand::Begin(Arc::clone(&job), done));
+                is_known
+            };
+            view.links().map(begin).collect::<Vec<_>>()
+        };
+        let waiting: Vec<_> = self.jobs().into_iter().flat_map(sent).collect();
+        if timeout(at_most, join_all(waiting)).await.is_err() {
+            tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
+        }
     }
 
     /// Tells the owners of its samples about a job. Waits a moment until they know it.
@@ -252,10 +324,10 @@ impl ClusterCache {
     }
 
     /// A job reads the shards of one of its datasets in blocks at first.
-    pub(crate) fn read_in_blocks(&self, job: StoreJob, dataset: u32) {
+    pub(crate) fn read_in_blocks(&self, job: StoreJob, blocks: ReadInBlocks) {
         let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
-        job.read_in_blocks(dataset);
-        self.view().links().for_each(|link| link.send(LinkCommand::Blocks(job.number, dataset)));
+        job.read_in_blocks(blocks);
+        self.view().links().for_each(|link| link.send(LinkCommand::Blocks(job.number, blocks)));
     }
 
     /// A job will announce other orders.

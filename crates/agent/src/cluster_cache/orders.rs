@@ -1,10 +1,10 @@
 //! The jobs of this store, and the orders that other stores may still need.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_store::StoreJob;
-use foreread_store::attach::{Attach, EpochOrder};
+use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
 
 use super::shared_dataset::SharedDataset;
 
@@ -21,8 +21,8 @@ pub(super) struct SharedJob {
     /// `None` for a dataset that this store does not keep.
     pub(super) datasets: Vec<Option<Arc<SharedDataset>>>,
     orders: Mutex<VecDeque<Arc<EpochOrder>>>,
-    /// The datasets whose shards are read in blocks at first.
-    blocks: Mutex<BTreeSet<u32>>,
+    /// The datasets whose shards are read in blocks at first, by their numbers.
+    blocks: Mutex<BTreeMap<u32, ReadInBlocks>>,
 }
 
 impl SharedJob {
@@ -44,13 +44,13 @@ impl SharedJob {
         self.datasets.get(number as usize)?.as_ref()
     }
 
-    pub(super) fn read_in_blocks(&self, dataset: u32) {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(dataset);
+    pub(super) fn read_in_blocks(&self, blocks: ReadInBlocks) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(blocks.dataset, blocks);
     }
 
     /// The datasets whose shards are read in blocks at first.
-    pub(super) fn blocks(&self) -> Vec<u32> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    pub(super) fn blocks(&self) -> Vec<ReadInBlocks> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect()
     }
 
     /// Keeps an order for owners that come later.

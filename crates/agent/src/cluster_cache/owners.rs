@@ -1,4 +1,8 @@
-//! The owners of a dataset's samples at one roster, as the store of a node asks for them.
+//! The owners of samples: the store that reads a sample from storage and keeps it for all.
+//!
+//! Stores that come and go have owners by a hash, weighted by their memory ([`HashedOwners`]). The
+//! stores of one job have the owners of its plan, so their shares are exact, and no byte is read
+//! that the plan does not count.
 //!
 //! # Decision and price
 //!
@@ -9,12 +13,41 @@
 
 use std::sync::Arc;
 
-use foreread_planner::{HashedOwners, OtherOwners};
+use foreread_planner::{HashedOwners, NodeOwner, NodeOwners, Owners};
 use foreread_store::NodeStore;
-use foreread_types::SampleId;
+use foreread_types::{DatasetId, SampleId, SampleKey};
 
 use super::roster::ClusterView;
 use super::shared_dataset::SharedDataset;
+
+/// The owners among the stores of a roster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) enum SampleOwners {
+    /// By a hash.
+    Hashed(HashedOwners),
+    /// By a plan, whose datasets have these identities. The stores have the order of the roster.
+    Planned(Owners, Arc<[u64]>),
+}
+
+impl Default for SampleOwners {
+    fn default() -> Self {
+        Self::Hashed(HashedOwners::default())
+    }
+}
+
+impl SampleOwners {
+    /// The index of the store that owns a sample. `None`: no store keeps it.
+    pub(super) fn of(&self, dataset: &SharedDataset, sample: SampleId) -> Option<usize> {
+        match self {
+            Self::Hashed(owners) => owners.of(dataset.hash, dataset.unit(sample)),
+            Self::Planned(owners, datasets) => {
+                let number = datasets.iter().position(|identity| *identity == dataset.identity)?;
+                let owner = owners.of(SampleKey::new(DatasetId(number as u32), sample));
+                owner.map(|owner| owner.store)
+            }
+        }
+    }
+}
 
 /// The samples of each bucket of [`HashedOwners`], and the bytes that they take in a store.
 #[derive(Debug)]
@@ -33,50 +66,68 @@ impl BucketSizes {
     }
 }
 
-/// The samples of a dataset that other nodes own, and keep.
+/// The owners of a dataset's samples, as this store sees them.
 #[derive(Debug)]
-pub(super) struct OwnedElsewhere {
-    owners: HashedOwners,
+pub(super) struct DatasetOwners {
+    owners: SampleOwners,
     dataset: Arc<SharedDataset>,
-    /// By the index of a node, whether it is another one and keeps the dataset.
-    keep: Vec<bool>,
-    samples: u64,
-    bytes: u64,
+    /// By the index of a store. A store that refuses the dataset keeps nothing for this one.
+    stores: Vec<NodeOwner>,
+    /// The samples that this store owns, and their bytes.
+    own: (u64, u64),
 }
 
-impl OwnedElsewhere {
-    /// Those of a roster. `None` without other nodes.
+impl DatasetOwners {
+    /// Those of a roster. `None` if this store owns all samples.
     pub(super) fn new(view: &ClusterView, dataset: &Arc<SharedDataset>) -> Option<Self> {
-        let keep: Vec<bool> =
-            view.others().map(|name| name.is_some_and(|it| !dataset.is_refused(it))).collect();
-        keep.contains(&true).then(|| Self::of(view.owners.clone(), keep, dataset))
+        let owner = |other: Option<&str>| match other {
+            Some(other) if !dataset.is_refused(other) => NodeOwner::Other,
+            _ => NodeOwner::This,
+        };
+        let stores: Vec<NodeOwner> = view.others().map(owner).collect();
+        let is_needed = match view.owners {
+            SampleOwners::Hashed(_) => stores.contains(&NodeOwner::Other),
+            // A plan may leave samples without an owner.
+            SampleOwners::Planned(..) => true,
+        };
+        is_needed.then(|| Self::of(view.owners.clone(), stores, dataset))
     }
 
-    fn of(owners: HashedOwners, keep: Vec<bool>, dataset: &Arc<SharedDataset>) -> Self {
-        let mut there = Self { owners, dataset: Arc::clone(dataset), keep, samples: 0, bytes: 0 };
-        let BucketSizes(sums) = dataset.bucket_sizes();
-        let own = (0..).zip(sums).filter(|(bucket, _)| there.has(*bucket));
-        let sum = own.fold((0, 0), |sum, (_, (samples, bytes))| (sum.0 + u64::from(*samples), sum.1 + bytes));
-        (there.samples, there.bytes) = sum;
+    fn of(owners: SampleOwners, stores: Vec<NodeOwner>, dataset: &Arc<SharedDataset>) -> Self {
+        let mut there = Self { owners, dataset: Arc::clone(dataset), stores, own: (0, 0) };
+        let sum = |sum: (u64, u64), (samples, bytes): (u64, u64)| (sum.0 + samples, sum.1 + bytes);
+        there.own = match &there.owners {
+            SampleOwners::Hashed(owners) => {
+                let BucketSizes(sums) = dataset.bucket_sizes();
+                let is_own = |bucket| there.of_store(owners.of_bucket(bucket)) == NodeOwner::This;
+                let own = (0..).zip(sums).filter(|(bucket, _)| is_own(*bucket));
+                own.map(|(_, (samples, bytes))| (u64::from(*samples), *bytes)).fold((0, 0), sum)
+            }
+            SampleOwners::Planned(..) => {
+                let own = (0..dataset.sizes.len()).map(SampleId);
+                let own = own.filter(|sample| there.owner(*sample) == NodeOwner::This);
+                own.map(|id| (1, NodeStore::FOOTPRINT.of(dataset.sizes.bytes(id)))).fold((0, 0), sum)
+            }
+        };
         there
     }
 
-    fn has(&self, bucket: usize) -> bool {
-        self.owners.of_bucket(bucket).and_then(|node| self.keep.get(node)).is_some_and(|keeps| *keeps)
+    fn of_store(&self, store: Option<usize>) -> NodeOwner {
+        store.and_then(|store| self.stores.get(store)).copied().unwrap_or(NodeOwner::None)
     }
 }
 
-impl OtherOwners for OwnedElsewhere {
-    fn own(&self, sample: SampleId) -> bool {
-        self.has(HashedOwners::bucket(self.dataset.hash, self.dataset.unit(sample)))
+impl NodeOwners for DatasetOwners {
+    fn owner(&self, sample: SampleId) -> NodeOwner {
+        self.of_store(self.owners.of(&self.dataset, sample))
     }
 
-    fn samples(&self) -> u64 {
-        self.samples
+    fn own_samples(&self) -> u64 {
+        self.own.0
     }
 
-    fn bytes(&self) -> u64 {
-        self.bytes
+    fn own_bytes(&self) -> u64 {
+        self.own.1
     }
 }
 
@@ -100,16 +151,19 @@ mod tests {
     // semantics: CONTROL-11
     fn sums_of_buckets_are_those_of_the_samples() {
         let (dataset, names) = (dataset(), [3, 8, 5]);
-        let owners = HashedOwners::new(&names.map(|name| OwnerNode { name, bytes: 1000 * name }));
-        for keep in [vec![false, true, true], vec![true, false, false], vec![false; 3]] {
-            let there = OwnedElsewhere::of(owners.clone(), keep.clone(), &dataset);
-            let own = |id: &SampleId| keep[owners.of(dataset.hash, dataset.unit(*id)).unwrap()];
-            let ids: Vec<SampleId> = (0..3000).map(SampleId).filter(own).collect();
+        let hashed = HashedOwners::new(&names.map(|name| OwnerNode { name, bytes: 1000 * name }));
+        let owners = SampleOwners::Hashed(hashed.clone());
+        for own in [[true, false, false], [false, true, true], [true; 3]] {
+            let stores = own.map(|own| if own { NodeOwner::This } else { NodeOwner::Other });
+            let there = DatasetOwners::of(owners.clone(), stores.to_vec(), &dataset);
+            let is_own = |id: &SampleId| own[hashed.of(dataset.hash, dataset.unit(*id)).unwrap()];
+            let ids: Vec<SampleId> = (0..3000).map(SampleId).filter(is_own).collect();
             let bytes: u64 = ids.iter().map(|id| NodeStore::FOOTPRINT.of(dataset.sizes.bytes(*id))).sum();
-            assert_eq!((there.samples(), there.bytes()), (ids.len() as u64, bytes));
-            assert!((0..3000).map(SampleId).all(|id| there.own(id) == own(&id)));
+            assert_eq!((there.own_samples(), there.own_bytes()), (ids.len() as u64, bytes));
+            let owned = |id: SampleId| there.owner(id) == NodeOwner::This;
+            assert!((0..3000).map(SampleId).all(|id| owned(id) == is_own(&id)));
             // Samples of one block have one owner.
-            assert!((0..100).all(|id| there.own(SampleId(id)) == there.own(SampleId(id / 10 * 10))));
+            assert!((0..100).all(|id| owned(SampleId(id)) == owned(SampleId(id / 10 * 10))));
         }
     }
 }

@@ -7,6 +7,7 @@ use foreread_types::{SampleId, mix};
 use serde::{Deserialize, Serialize};
 
 use super::link::NodeLink;
+use super::owners::SampleOwners;
 use super::shared_dataset::SharedDataset;
 
 /// The agents of one token, as the control process knows them.
@@ -49,21 +50,22 @@ pub(crate) fn text_hash(text: &str) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct ClusterView {
     pub(super) nodes: Vec<ViewedNode>,
-    /// The index of this agent.
+    /// The index of this store.
     own: Option<usize>,
-    pub(super) owners: HashedOwners,
+    pub(super) owners: SampleOwners,
 }
 
 #[derive(Debug)]
 pub(super) struct ViewedNode {
     pub(super) node: RosterNode,
-    /// `None` for this agent, and for one that owns nothing.
+    /// `None` for this store, and for one that owns nothing.
     pub(super) link: Option<Arc<NodeLink>>,
 }
 
 impl ClusterView {
-    /// The view of the agent `instance`. Links of the view before stay, and others are made.
-    pub(super) fn new(
+    /// The view of the store `instance`, with owners by memory. Links of the view before stay, and
+    /// others are made.
+    pub(super) fn hashed(
         roster: &Roster,
         instance: &str,
         before: &Self,
@@ -81,14 +83,23 @@ impl ClusterView {
         let nodes: Vec<ViewedNode> = roster.nodes.iter().map(viewed).collect();
         let own = nodes.iter().position(|node| node.node.instance == instance);
         let owners: Vec<OwnerNode> = nodes.iter().map(|node| node.node.owner()).collect();
-        Self { nodes, own, owners: HashedOwners::new(&owners) }
+        Self { nodes, own, owners: SampleOwners::Hashed(HashedOwners::new(&owners)) }
+    }
+
+    /// The view of one of the stores of a job, with the owners of its plan.
+    pub(super) fn planned(nodes: Vec<ViewedNode>, own: usize, owners: SampleOwners) -> Self {
+        Self { nodes, own: Some(own), owners }
     }
 
     /// Whether samples have other owners than before.
     pub(super) fn differs(&self, before: &Self) -> bool {
         let names =
             |view: &Self| -> Vec<String> { view.nodes.iter().map(|node| node.node.node.clone()).collect() };
-        self.owners != before.owners || self.own != before.own || names(self) != names(before)
+        let are_same = match (&self.owners, &before.owners) {
+            (SampleOwners::Hashed(now), SampleOwners::Hashed(before)) => now == before,
+            _ => false,
+        };
+        !are_same || self.own != before.own || names(self) != names(before)
     }
 
     /// Whether there are others.
@@ -96,25 +107,23 @@ impl ClusterView {
         self.own.is_some() && self.nodes.len() > 1
     }
 
-    /// The bytes of memory and of disks of all together.
+    /// The bytes of memory and of disks of all together, if jobs see them as one.
     pub(super) fn capacity(&self) -> Option<(u64, u64)> {
+        let SampleOwners::Hashed(_) = self.owners else { return None };
         self.own?;
         let staying = || self.nodes.iter().map(|node| &node.node).filter(|node| !node.is_leaving);
         let memory = staying().fold(0, |sum: u64, node| sum.saturating_add(node.memory));
         Some((memory, staying().fold(0, |sum: u64, node| sum.saturating_add(node.disk))))
     }
 
-    /// The index of the node that owns a sample.
+    /// The index of the store that owns a sample.
     pub(super) fn owner(&self, dataset: &SharedDataset, sample: SampleId) -> Option<usize> {
-        self.owners.of(dataset.hash, dataset.unit(sample))
+        self.owners.of(dataset, sample)
     }
 
     /// The name of each node, `None` for this one.
     pub(super) fn others(&self) -> impl Iterator<Item = Option<&str>> {
-        self.nodes
-            .iter()
-            .enumerate()
-            .map(move |(at, node)| (Some(at) != self.own && self.own.is_some()).then_some(&*node.node.node))
+        self.nodes.iter().enumerate().map(|(at, node)| (Some(at) != self.own).then_some(&*node.node.node))
     }
 
     /// The index of another node.

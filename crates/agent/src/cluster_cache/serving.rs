@@ -19,7 +19,7 @@ use foreread_connection::{
     WireError,
 };
 use foreread_launcher::INTERFACE;
-use foreread_peer::{Nonce, PeerCounters, PeerServer, RunId, Settings};
+use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, Settings};
 use foreread_store::attach::{ATTACH, Attached};
 use foreread_store::{Answer, ConnectionId};
 use foreread_tier::{PeerReplies, PeerReply, PeerRequest, PeerService, TierError};
@@ -29,10 +29,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-use super::ClusterMember;
 use super::addresses::own_addresses;
 use super::link::BOUNDS;
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, OPEN, OPENED, Open, VERSIONS};
+use super::{ClusterMember, StoreName};
 use crate::AgentError;
 use crate::connections::MAX_DATASETS;
 use crate::control::{decoded, encoded};
@@ -88,9 +88,9 @@ pub(crate) struct ShareServer {
     _service: Arc<ShareService>,
 }
 
-/// What is served.
+/// Serves jobs of other stores, over connections that others accept.
 #[derive(Debug)]
-struct ShareService {
+pub(crate) struct ShareService {
     jobs: Arc<dyn LinkedJobs>,
     next_job: AtomicU32,
 }
@@ -117,24 +117,41 @@ impl ShareServer {
         let settings = Settings { wire: member.wire, ..Settings::default() };
         let counters = Arc::new(PeerCounters::default());
         let server = PeerServer::start(runtime, member.identity.clone(), vec![listener], settings, counters);
-        server.enter(run_of(&member.instance));
-        let service = Arc::new(ShareService { jobs, next_job: AtomicU32::new(0) });
+        server.enter(run_of(&member.own.instance));
+        let links = server.links();
+        let service = ShareService::start(runtime, jobs, member.own.clone(), links);
         let served = Arc::downgrade(&service);
         server.serve(served as Weak<dyn PeerService>);
-        let (meetings, service_of, member) = (server.meetings(), Arc::downgrade(&service), member.clone());
+        Ok(Self { addresses, _server: server, _service: service })
+    }
+}
+
+/// The connections of other stores for messages.
+pub(crate) type IncomingLinks = mpsc::Receiver<(PeerIdentity, ControlConnection)>;
+
+impl ShareService {
+    /// Serves the messages that come over `links`, until it is dropped.
+    pub(crate) fn start(
+        runtime: &Handle,
+        jobs: Arc<dyn LinkedJobs>,
+        own: StoreName,
+        links: Option<IncomingLinks>,
+    ) -> Arc<Self> {
+        let service = Arc::new(Self { jobs, next_job: AtomicU32::new(0) });
+        let weak = Arc::downgrade(&service);
         runtime.spawn(async move {
-            let Some(mut meetings) = meetings else { return };
-            while let Some((peer, connection)) = meetings.recv().await {
-                let Some(service) = service_of.upgrade() else { return };
-                let member = member.clone();
+            let Some(mut links) = links else { return };
+            while let Some((peer, connection)) = links.recv().await {
+                let Some(service) = weak.upgrade() else { return };
+                let own = own.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = service.serve_store(connection, &peer.from, &member).await {
+                    if let Err(error) = service.serve_store(connection, &peer.from, own).await {
                         tracing::debug!(%error, "the connection of another store ended");
                     }
                 });
             }
         });
-        Ok(Self { addresses, _server: server, _service: service })
+        service
     }
 }
 
@@ -292,7 +309,7 @@ impl ShareService {
         self: &Arc<Self>,
         connection: ControlConnection,
         from: &str,
-        own: &ClusterMember,
+        own: StoreName,
     ) -> Result<(), WireError> {
         let malformed = |why: String| WireError::malformed(format!("{from}: {why}"));
         let Session { sender, mut receiver, writer } = Session::start(connection, from, BOUNDS);
@@ -306,8 +323,7 @@ impl ShareService {
         if opened.versions.0 > VERSIONS.1 || opened.versions.1 < VERSIONS.0 {
             return Err(malformed("it speaks another version".into()));
         }
-        let (node, instance) = (own.node.clone(), own.instance.clone());
-        let answer = Open { versions: VERSIONS, node, instance };
+        let answer = Open { versions: VERSIONS, node: own.node, instance: own.instance };
         let mut jobs: HashMap<u32, LinkedJob> = HashMap::new();
         if !sender.send(OPENED, encoded(&answer)).await {
             return Err(malformed("it takes no messages".into()));

@@ -15,7 +15,8 @@ use super::roster::text_hash;
 pub(crate) struct SharedDataset {
     /// Set once the store knows it.
     id: OnceLock<DatasetId>,
-    /// Equal on all nodes.
+    /// A hash of its identity, and one of identity and location. Equal on all nodes.
+    pub(super) identity: u64,
     pub(super) hash: u64,
     /// Consecutive samples that are read together, and so have one owner.
     blocks: Vec<Range<u64>>,
@@ -31,9 +32,10 @@ impl SharedDataset {
     /// A dataset whose samples in each of these ascending `blocks` have one owner.
     pub(crate) fn new(identity: &str, url: &str, catalog: Catalog, blocks: Vec<Range<u64>>) -> Self {
         let sizes = catalog.sizes();
-        let hash = text_hash(identity) ^ text_hash(url).rotate_left(1);
+        let identity = text_hash(identity);
+        let hash = identity ^ text_hash(url).rotate_left(1);
         let (id, buckets, refused) = Default::default();
-        Self { id, hash, blocks, sizes, catalog, buckets, refused }
+        Self { id, identity, hash, blocks, sizes, catalog, buckets, refused }
     }
 
     pub(crate) fn set_id(&self, id: DatasetId) {

@@ -222,8 +222,7 @@ impl World {
         let instance = format!("{} {process}", name(node));
         let member = ClusterMember {
             identity: Identity { rank: Rank(0), job: 7, token },
-            node: name(node),
-            instance: instance.clone(),
+            own: StoreName { node: name(node), instance: instance.clone() },
             wire: WireProtection::Authenticated,
             network: self.network.host(name(node)),
         };

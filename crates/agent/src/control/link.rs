@@ -30,7 +30,7 @@ use super::warm_part::{OwnAgent, warm};
 use super::{ClusterToken, REPORT_INTERVAL, SILENT};
 use crate::AgentError;
 use crate::agent_state::AgentState;
-use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, text_hash};
+use crate::cluster_cache::{ClusterCache, ClusterMember, Roster, ShareServer, StoreName, text_hash};
 use crate::provider::AgentProvider;
 use crate::status::{AgentStatus, ControlLinkStatus};
 
@@ -124,8 +124,12 @@ impl ControlLink {
         let wire = wire.transpose()?.unwrap_or_default();
         let network = Arc::new(SystemTransport);
         let seed = text_hash(&instance);
-        let member =
-            ClusterMember { identity: identity.clone(), node: node.clone(), instance, wire, network };
+        let member = ClusterMember {
+            identity: identity.clone(),
+            own: StoreName { node: node.clone(), instance },
+            wire,
+            network,
+        };
         let serving = serve_samples(runtime, provider, &member, &target.share, &address)?;
         state.lock_control().status = Some(ControlLinkStatus {
             address: address.to_string(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foreread_agent_client::{AgentClient, AgentJob, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
-use foreread_loader::PeerGroup;
+use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_memory::MemoryTier;
 use foreread_oracle::Run;
 use foreread_planner::LocalPlan;
@@ -15,7 +15,7 @@ use foreread_store::attach::{Attach, DatasetAnswer, WarmRequest};
 use foreread_tier::{CacheTier, OpenContext};
 
 use super::host::described;
-use super::orders::RunOrders;
+use super::orders::{NoOrders, RunOrders};
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
 use crate::config::{Config, Memory};
 use crate::error::{Error, ErrorKind, Result};
@@ -91,9 +91,18 @@ impl AgentLink {
     }
 
     /// Announces the order of a run, in place of an earlier one. In a group, also what the `others`
-    /// read through this rank.
-    pub(crate) fn announce(&self, run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) {
-        self.client.announce(Arc::new(RunOrders::new(run, plan, others).with_blocks(self.blocks)));
+    /// read through this rank. Linked stores keep what the plan says, whatever the order.
+    pub(crate) fn announce(
+        &self,
+        run: &Run,
+        plan: &LocalPlan,
+        others: Option<&PeerGroup>,
+        locality: Option<Arc<LocalityDeal>>,
+    ) {
+        self.client.announce(match plan.is_linked() {
+            true => Arc::new(NoOrders { blocks: self.blocks }),
+            false => Arc::new(RunOrders::new(run, plan, others, locality).with_blocks(self.blocks)),
+        });
     }
 
     /// The same, which reads the shards of the training data in blocks of this length at first.
@@ -185,6 +194,7 @@ pub(crate) async fn attach(
         address: socket.display().to_string(),
         called: "the node's agent",
         comes_back: true,
+        is_ordered: true,
         may_use: if is_named { |_| true } else { |socket| is_own(socket.as_ref()) },
     };
     if !may_use {
@@ -241,15 +251,15 @@ fn look(
     Some(link)
 }
 
-/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share. Its
-/// datasets are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a
+/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share, and whether
+/// it will announce orders. Its datasets are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a
 /// warning.
 ///
 /// # Errors
 /// If the runtime was shut down.
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
-    (address, memory, ranks): (String, u64, u32),
+    (address, memory, ranks, is_ordered): (String, u64, u32, bool),
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
@@ -259,6 +269,7 @@ pub(crate) async fn attach_to(
         address,
         called: "the cache that the ranks of this node share",
         comes_back: false,
+        is_ordered,
         may_use: |_| true,
     };
     match attach_at(opened, config, storage, place, context).await? {
@@ -278,6 +289,8 @@ struct AgentPlace {
     /// What messages call the agent.
     called: &'static str,
     comes_back: bool,
+    /// Whether the job will announce orders.
+    is_ordered: bool,
     may_use: fn(&str) -> bool,
 }
 
@@ -293,7 +306,7 @@ fn agent_job(
         name: job_name(config),
         process: std::process::id(),
         look_ahead: config.look_ahead,
-        is_ordered: !config.is_by_id,
+        is_ordered: place.is_ordered && !config.is_by_id,
         datasets: datasets.collect(),
     };
     let catalogs = Catalogs::of(opened);
@@ -301,7 +314,7 @@ fn agent_job(
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
     let sent = Box::new(catalogs.clone());
-    let AgentPlace { address, called, comes_back, may_use } = place;
+    let AgentPlace { address, called, comes_back, may_use, .. } = place;
     (AgentJob { address, called, comes_back, may_use, alone, attach, catalogs: sent }, catalogs)
 }
 

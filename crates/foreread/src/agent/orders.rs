@@ -29,14 +29,18 @@ pub(super) struct RunOrders {
 }
 
 impl RunOrders {
-    pub(super) fn new(run: &Run, plan: &LocalPlan, others: Option<&PeerGroup>) -> Self {
+    pub(super) fn new(
+        run: &Run,
+        plan: &LocalPlan,
+        others: Option<&PeerGroup>,
+        locality: Option<Arc<LocalityDeal>>,
+    ) -> Self {
         let of_rank = |rank: &Rank| {
             let (schedule, start) = (Arc::clone(run.schedule()), run.start());
             // The other ranks have the same run.
             Run::resume(schedule, run.deal(), run.world_size(), *rank, &start).ok()
         };
         let served = others.map(|others| others.served.iter().filter_map(of_rank).collect());
-        let locality = others.and_then(|others| others.locality.clone());
         Self { run: run.separate(), plan: plan.clone(), served, locality, blocks: None }
     }
 
@@ -70,6 +74,26 @@ impl RunOrders {
             }));
         }
         Ok(samples)
+    }
+}
+
+/// The orders of a run whose stores keep what its plan says: none.
+pub(super) struct NoOrders {
+    /// The bytes of the blocks in which the training data are read at first.
+    pub(super) blocks: Option<u64>,
+}
+
+impl JobOrders for NoOrders {
+    fn blocks(&self) -> Vec<(u32, u64)> {
+        self.blocks.map(|bytes| (0, bytes)).into_iter().collect()
+    }
+
+    fn pass(&self, _: usize) -> Option<(Tick, u64)> {
+        None
+    }
+
+    fn order(&self, _: usize) -> Option<EpochOrder> {
+        None
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct CapacityOffer {
     pub(crate) node: String,
     /// The name of the node's agent, if the rank's samples are there. Ranks with equal names have
     /// one store.
-    agent: Option<String>,
+    pub(crate) agent: Option<String>,
     /// The rank's caches, in the order of the cluster's kinds of level.
     pub(crate) levels: Vec<OfferedLevel>,
     /// The ids on disk, per dataset.

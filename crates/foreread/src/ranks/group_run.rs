@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use foreread_loader::PeerGroup;
+use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_peer::meet::{RunEnd, RunGroup};
-use foreread_tier::Peers;
+use foreread_tier::{PeerService, Peers};
 use foreread_types::Rank;
 use futures::future::BoxFuture;
 use tokio::time::Instant;
@@ -42,7 +42,10 @@ const IDLE_POLL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct JoinedGroup {
     group: Arc<RunGroup>,
-    others: PeerGroup,
+    others: Option<PeerGroup>,
+    locality: Option<Arc<LocalityDeal>>,
+    /// Serves samples to the stores of other nodes.
+    _service: Option<Arc<dyn PeerService>>,
     steps: Mutex<StepTimes>,
 }
 
@@ -72,14 +75,23 @@ impl StepTimes {
 }
 
 impl JoinedGroup {
-    pub(super) fn new(group: Arc<RunGroup>, others: PeerGroup) -> Self {
-        Self { group, others, steps: Mutex::default() }
+    pub(super) fn new(
+        group: Arc<RunGroup>,
+        others: Option<PeerGroup>,
+        locality: Option<Arc<LocalityDeal>>,
+        service: Option<Arc<dyn PeerService>>,
+    ) -> Self {
+        Self { group, others, locality, _service: service, steps: Mutex::default() }
     }
 }
 
 impl GroupMember for JoinedGroup {
-    fn others(&self) -> PeerGroup {
+    fn others(&self) -> Option<PeerGroup> {
         self.others.clone()
+    }
+
+    fn locality(&self) -> Option<Arc<LocalityDeal>> {
+        self.locality.clone()
     }
 
     fn progress(&self, steps: u64) -> u64 {

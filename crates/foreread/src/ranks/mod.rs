@@ -41,7 +41,7 @@ use foreread_oracle::{Fingerprinter, Schedule};
 pub use foreread_peer::Token;
 pub use foreread_peer::meet::RendezvousProgress;
 use foreread_peer::meet::{RendezvousSteps, Settings};
-use foreread_peer::{Settings as Bounds, WireProtection};
+use foreread_peer::{Settings as Bounds, StorePeer, WireProtection};
 use foreread_planner::{CacheStore, Cluster, LocalPlan, PLANNER_VERSION};
 use foreread_tier::{OpenContext, Peers};
 use foreread_types::{Fingerprint, Rank, Sizes, StoreId};
@@ -62,11 +62,11 @@ use crate::config::Config;
 use crate::disk;
 use crate::error::Result;
 use crate::group_member::GroupPreparation;
-use crate::node_host::NodeHost;
+use crate::node_host::{NodeHost, StoreLinks};
 use crate::node_rank::NodeRank;
 use crate::origin::{OpenDataset, OriginPolicy, open, widen};
 use crate::planned::{Planned, RunEnvironment, memory_of, schedule};
-use crate::prepared::{Prepared, caches};
+use crate::prepared::{LinkedStore, Prepared, caches};
 use crate::registry::Registry;
 use crate::released;
 use crate::runtime::ended;
@@ -276,7 +276,7 @@ impl GroupRun<'_> {
         let offer = CapacityOffer::new(own.to_string(), levels.collect(), held);
         let name = agent.as_ref().and_then(|agent| agent.host().map(str::to_owned));
         let offer = offer.with_servers(server_print).with_agent(name).encode();
-        let whole = {
+        let (whole, names) = {
             // Dropped before planning: the offers of a thousand ranks take megabytes on each rank.
             let offers = joining.exchange(words, offer.into(), |offers| bundle(&offers).into()).await?;
             let offers = unbundle(&offers).map_err(|_| unreadable(&"the offers are invalid"))?;
@@ -289,7 +289,10 @@ impl GroupRun<'_> {
             }
             let kinds = [cluster::kinds(&figures), cluster::shared_kinds()].concat();
             let whole = capacity_offer::cluster(described, &kinds, &offers, cluster::outlives_runs);
-            Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }
+            // The first rank of a store hosts it.
+            let name = |store: &CacheStore| offers.get(store.id.0 as usize)?.agent.clone();
+            let names: Vec<Option<String>> = whole.stores.iter().map(name).collect();
+            (Cluster { servers: whole.servers.filter(|_| other.is_none()), ..whole }, names)
         };
         let mut words = inputs(&whole, &schedule(config, &sizes)?);
         let planning_config = config.clone();
@@ -316,6 +319,25 @@ impl GroupRun<'_> {
         if let LocalPlan::Cluster { plan, .. } = planned.plan() {
             words.push(("plan".to_owned(), plan.fingerprint().to_string()));
         }
+        let links = joining.links();
+        let store_links = match (planned.plan(), &node_host) {
+            (LocalPlan::Cluster { plan, store, is_linked: true }, Some(host)) => {
+                let peer = |(at, (of_plan, name)): (usize, (&CacheStore, Option<String>))| {
+                    let peer = (at != *store).then(|| joining.store_peer(Rank(of_plan.id.0)));
+                    (name.unwrap_or_default(), peer)
+                };
+                let stores = planned.cluster.stores.iter().zip(names).enumerate().map(peer);
+                let stores: Vec<(String, Option<StorePeer>)> = stores.collect();
+                let peers = stores.iter().filter_map(|(_, peer)| peer.clone()).collect();
+                let datasets = opened.iter().map(|dataset| dataset.identity).collect();
+                let (own, owners, incoming) = (*store, plan.owners().clone(), links);
+                let linking = host.link(StoreLinks { stores, own, owners, datasets, incoming });
+                let service = working(joining, "links its node's cache to those of other nodes", linking);
+                Some(LinkedStore { peers, service: service.await })
+            }
+            // Other nodes' links to this rank are refused.
+            _ => None,
+        };
         // An agent reads the blocks that its node owns.
         let blocks = if agent.is_some() { BlockTable::default() } else { blocks };
         let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
@@ -335,6 +357,7 @@ impl GroupRun<'_> {
             buffers,
             agent,
             node_host,
+            linked: store_links,
         };
         Ok((prepared, words))
     }
@@ -489,16 +512,24 @@ async fn start(
     let ranks = (0..prepared.planned.config.world_size).filter_map(|rank| whole.store_of(Rank(rank)));
     let of_ranks: Vec<StoreId> = ranks.map(|store| store.id).collect();
     let group = Arc::new(joining.start(words, &bound(&prepared), &of_ranks, context).await?);
+    let service = prepared.linked.as_ref().map(|linked| {
+        linked.peers.iter().for_each(|peer| peer.set_client(group.client(peer.rank())));
+        group.serve(Arc::downgrade(&linked.service));
+        Arc::clone(&linked.service)
+    });
     let locality = match prepared.planned.plan() {
         LocalPlan::Cluster { plan, .. } if prepared.planned.config.locality => {
             Some(Arc::new(LocalityDeal { cluster: whole.clone(), owners: plan.owners().clone() }))
         }
         _ => None,
     };
-    let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
-    let served = group.served().into();
-    let others = PeerGroup { peers, stores: stores.into(), locality, served, budget: SERVING };
-    Ok(Prepared { group: Some(Box::new(JoinedGroup::new(group, others))), ..prepared })
+    let others = (!prepared.planned.plan().is_linked()).then(|| {
+        let peers: Arc<dyn Peers> = Arc::new(PeersWithBreakers::new(Arc::clone(&group), context.seed));
+        let served = group.served().into();
+        PeerGroup { peers, stores: stores.into(), served, budget: SERVING }
+    });
+    let group = JoinedGroup::new(group, others, locality, service);
+    Ok(Prepared { group: Some(Box::new(group)), ..prepared })
 }
 
 #[cfg(test)]

@@ -8,9 +8,12 @@
 //! given. It has their disks, too, and samples on them are found by the next run. If the host dies,
 //! the others read storage without a cache.
 //!
+//! If the ranks of each node share a cache, the caches of all nodes read from each other, and ranks
+//! send each other nothing. The owner of a sample is that of the plan.
+//!
 //! Ranks keep caches of their own if one of them has an agent, or other disks than the first one.
 //! Also if their memory is limited apart, or one of them cannot attach, or if samples share
-//! compressed units and do not all fit. One rank on a node needs none of it.
+//! compressed units and do not all fit. Also if no node has several ranks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -108,8 +111,7 @@ impl NodeMember<'_> {
     /// Whether this rank would use the cache of its node, whatever is on its disks.
     fn would_share(&self) -> bool {
         let has_cache = self.memory > 0 || !self.config.disk.is_empty();
-        let shares = self.on_node.ranks > 1 && has_cache && !self.has_agent;
-        shares && self.host.is_some() && !self.config.agent.is_off()
+        has_cache && !self.has_agent && self.host.is_some() && !self.config.agent.is_off()
     }
 
     /// Agrees with the other ranks of the node, and attaches to its cache. All ranks of a node do,
@@ -136,9 +138,12 @@ impl NodeMember<'_> {
         let offers = exchange(joining, words, offer).await?;
         let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
         let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
-        let mates = self.mates(joining, &offers);
         let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
-        let agreed = agreed(&mates).filter(|(_, memory)| fits(*memory));
+        let of_node =
+            |rank: usize| agreed(&mates(joining, rank, &offers)).filter(|(_, memory)| fits(*memory));
+        // A rank that is alone on its node needs a cache that others can read from, and no other.
+        let are_all = (0..offers.len()).all(|rank| of_node(rank).is_some());
+        let agreed = of_node(self.config.rank as usize).filter(|_| are_all || self.on_node.ranks > 1);
         // Equal on all ranks.
         let have_disks = offers.iter().any(|offer| !offer.disks.is_empty());
         if have_disks {
@@ -154,13 +159,13 @@ impl NodeMember<'_> {
                 if let Some(host) = &host {
                     host.set_memory(memory);
                 }
-                let place = (address.to_owned(), memory, self.on_node.ranks);
+                let place = (address.to_owned(), memory, self.on_node.ranks, !are_all);
                 attach_to(place, opened, self.config, storage, context).await?
             }
             None => None,
         };
         let attached = exchange(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
-        if self.mates(joining, &attached).iter().all(|attached| ***attached == [1]) {
+        if mates(joining, self.config.rank as usize, &attached).iter().all(|attached| ***attached == [1]) {
             let of_host = |dataset: &OpenDataset| {
                 host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
             };
@@ -181,13 +186,6 @@ impl NodeMember<'_> {
         Ok(JoinedCaches::Own)
     }
 
-    /// What the ranks of this node say, of what all ranks say.
-    fn mates<'b, T>(&self, joining: &RendezvousSteps, all: &'b [T]) -> Vec<&'b T> {
-        let nodes = joining.nodes();
-        let node = nodes.get(self.config.rank as usize);
-        all.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node).map(|(part, _)| part).collect()
-    }
-
     /// The cache, if this rank hosts one.
     fn host(&self, shares: bool) -> Option<Box<dyn HostedStore>> {
         let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
@@ -199,6 +197,13 @@ impl NodeMember<'_> {
             }
         }
     }
+}
+
+/// What the ranks of a rank's node say, of what all ranks say.
+fn mates<'b, T>(joining: &RendezvousSteps, rank: usize, all: &'b [T]) -> Vec<&'b T> {
+    let nodes = joining.nodes();
+    let node = nodes.get(rank);
+    all.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node).map(|(part, _)| part).collect()
 }
 
 /// Disks in a form that ranks compare. A directory may not exist yet, but its parent does. `None`

@@ -217,7 +217,8 @@ impl Ready {
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading =
             ReadParts { retry: config.retry_policy(), units: units.clone(), buffers: Arc::clone(&buffers) };
-        let assembly = Assembly::new(opened, caches, None, look_ahead, OnError::Skip, Vec::new(), reading);
+        let assembly =
+            Assembly::new(opened, caches, (None, None), look_ahead, OnError::Skip, Vec::new(), reading);
         let inner = SourceInner {
             whole,
             catalog,
@@ -315,7 +316,7 @@ impl Source {
                 }
                 let plan = LocalPlan::Private(Arc::new(planned));
                 if let Some(agent) = &self.inner.agent {
-                    agent.announce(&self.run(all)?, &plan, None);
+                    agent.announce(&self.run(all)?, &plan, None, None);
                 }
                 Some((self.run(orders)?, plan, self.inner.workers.handle()))
             }

@@ -161,7 +161,7 @@ impl Scenario {
         let stores = (0..self.world_size).map(|id| CacheStore { id: StoreId(id), node: id, ..store.clone() });
         let cluster = Cluster { stores: stores.collect(), ranks: Ranks::PerStore(1), ..Cluster::default() };
         let plan = plan_cluster(run, &self.sizes(), &cluster).unwrap();
-        LocalPlan::Cluster { plan: Arc::new(plan), store: self.rank as usize }
+        LocalPlan::Cluster { plan: Arc::new(plan), store: self.rank as usize, is_linked: false }
     }
 
     /// Whether the origin never delivers the sample.

@@ -218,6 +218,7 @@ impl Rig {
             run: self.run.clone(),
             plan: LocalPlan::Private(Arc::clone(&self.plan)),
             others: None,
+            locality: None,
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(self.blocks())],
             caches: self.caches.clone(),

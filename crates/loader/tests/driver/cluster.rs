@@ -180,14 +180,14 @@ impl ClusterJob {
         let others = PeerGroup {
             peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
-            locality: self.locality.then(|| Arc::new(LocalityDeal { cluster, owners })),
             served: Arc::new([]),
             budget: self.budget,
         };
         let parts = LoaderParts {
             run,
-            plan: LocalPlan::Cluster { plan: Arc::new(plan), store: rank as usize },
+            plan: LocalPlan::Cluster { plan: Arc::new(plan), store: rank as usize, is_linked: false },
             others: Some(others),
+            locality: self.locality.then(|| Arc::new(LocalityDeal { cluster, owners })),
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],
             caches: vec![(source, memory)],

@@ -89,7 +89,6 @@ impl BlockJob {
         let others = PeerGroup {
             peers: Arc::new(FakePeers { network: Arc::clone(&self.network), rank: Rank(rank) }),
             stores: (0..self.world_size).map(StoreId).collect(),
-            locality: None,
             served: Arc::new([]),
             budget: self.budget,
         };
@@ -99,8 +98,9 @@ impl BlockJob {
         let owned = blocks.owned(DatasetId(0), &plan, rank as usize);
         let parts = LoaderParts {
             run: self.run(rank),
-            plan: LocalPlan::Cluster { plan: Arc::new(plan), store: rank as usize },
+            plan: LocalPlan::Cluster { plan: Arc::new(plan), store: rank as usize, is_linked: false },
             others: Some(others),
+            locality: None,
             warm: false,
             datasets: vec![Dataset::new(self.catalog.clone(), origin).with_blocks(owned)],
             caches: vec![(source, cache)],

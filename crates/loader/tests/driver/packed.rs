@@ -106,6 +106,7 @@ async fn start(indexed: &ShardOrigin, origin: ShardOrigin, on_error: OnError) ->
         run,
         plan: LocalPlan::Private(plan),
         others: None,
+        locality: None,
         warm: false,
         datasets: vec![Dataset::new(catalog.clone(), Arc::new(origin))],
         caches: vec![(foreread_loader::ReadSource::Memory, memory)],

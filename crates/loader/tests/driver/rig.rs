@@ -97,6 +97,7 @@ impl Rig {
             run,
             plan: LocalPlan::Private(plan),
             others: None,
+            locality: None,
             warm: false,
             datasets: vec![Dataset::new(catalog, origin)],
             caches: self.caches.iter().map(|(source, cache, _)| (*source, Arc::clone(cache))).collect(),

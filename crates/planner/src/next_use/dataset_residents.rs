@@ -7,7 +7,7 @@ use foreread_types::{SampleId, Sizes};
 
 use crate::demand::table;
 use crate::next_use::calendar::{Calendar, CalendarSlot, UNKNOWN};
-use crate::next_use::other_copies::OtherOwners;
+use crate::next_use::other_copies::{NodeOwner, NodeOwners};
 use crate::next_use::sample_set::SampleSet;
 
 /// What a hit of a dataset's samples is worth, and what they occupy.
@@ -99,10 +99,10 @@ pub(crate) struct DatasetResidents {
     pub(crate) latest: u64,
     /// The samples that a disk of the node has.
     on_disk: SampleSet,
-    /// The samples that are resident or on a disk, and that no other node owns.
+    /// The samples that are resident or on a disk, of those that this node owns.
     kept: u64,
-    /// The samples that other nodes own. `None`: none.
-    others: Option<Arc<dyn OtherOwners>>,
+    /// `None`: this node owns all samples.
+    owners: Option<Arc<dyn NodeOwners>>,
     pub(crate) classes: Vec<CostClass>,
     /// Indices of the jobs that use it.
     pub(crate) jobs: Vec<usize>,
@@ -113,9 +113,9 @@ impl DatasetResidents {
     /// memory.
     pub(crate) fn new(costs: DatasetCosts) -> Option<Self> {
         let slots = table(costs.sizes.len())?;
-        let (bounds, on_disk, others, classes, jobs) = Default::default();
+        let (bounds, on_disk, owners, classes, jobs) = Default::default();
         let (residents, held, latest, kept) = Default::default();
-        Some(Self { costs, slots, residents, held, bounds, latest, on_disk, kept, others, classes, jobs })
+        Some(Self { costs, slots, residents, held, bounds, latest, on_disk, kept, owners, classes, jobs })
     }
 
     /// Whether a disk has a sample, too.
@@ -123,29 +123,36 @@ impl DatasetResidents {
         self.on_disk.contains(sample)
     }
 
-    /// Whether another node owns a sample.
-    pub(crate) fn is_elsewhere(&self, sample: u32) -> bool {
-        self.others.as_ref().is_some_and(|others| others.own(SampleId(u64::from(sample))))
+    /// Who owns a sample.
+    pub(crate) fn owner(&self, sample: u32) -> NodeOwner {
+        let owners = self.owners.as_ref();
+        owners.map_or(NodeOwner::This, |owners| owners.owner(SampleId(u64::from(sample))))
     }
 
-    /// The bytes of the samples that other nodes own.
-    pub(crate) fn bytes_elsewhere(&self) -> u64 {
-        self.others.as_ref().map_or(0, |others| others.bytes())
+    /// Whether this node owns a sample.
+    fn is_own(&self, sample: u32) -> bool {
+        self.owner(sample) == NodeOwner::This
     }
 
-    /// Whether a hit on a sample saves no read of the origin.
+    /// Whether a sample is not to be kept in memory at the cost of others: a disk has it, or this
+    /// node does not own it.
     pub(crate) fn has_other_copy(&self, sample: u32) -> bool {
-        self.is_on_disk(sample) || self.is_elsewhere(sample)
+        self.is_on_disk(sample) || !self.is_own(sample)
     }
 
-    /// The samples that are resident or on a disk, of those that no other node owns.
+    /// The samples that are resident or on a disk, of those that this node owns.
     pub(crate) fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The samples that no other node owns.
+    /// The samples that this node owns.
     pub(crate) fn own_samples(&self) -> u64 {
-        self.samples().saturating_sub(self.others.as_ref().map_or(0, |others| others.samples()))
+        self.owners.as_ref().map_or(self.samples(), |owners| owners.own_samples())
+    }
+
+    /// The bytes of the samples that this node owns.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.owners.as_ref().map_or(self.costs.sizes.total(), |owners| owners.own_bytes())
     }
 
     /// Notes whether a disk has a sample, which is not resident.
@@ -155,22 +162,22 @@ impl DatasetResidents {
         self.kept = self.kept - before + u64::from(self.has_on_disk_alone(sample));
     }
 
-    /// Whether a disk has a sample that no other node owns.
     fn has_on_disk_alone(&self, sample: u32) -> bool {
-        self.is_on_disk(sample) && !self.is_elsewhere(sample)
+        self.is_on_disk(sample) && self.is_own(sample)
     }
 
-    /// The residents that another node owns under either the present owners or these, and not both.
-    pub(crate) fn moved_by(&self, others: Option<&dyn OtherOwners>) -> Vec<u32> {
-        let own = |id: u32| others.is_some_and(|others| others.own(SampleId(u64::from(id))));
+    /// The residents that this node owns under either the present owners or these, and not both.
+    pub(crate) fn moved_by(&self, owners: Option<&dyn NodeOwners>) -> Vec<u32> {
+        let is_own =
+            |id: u32| owners.is_none_or(|owners| owners.owner(SampleId(u64::from(id))) == NodeOwner::This);
         let residents = self.classes.iter().flat_map(|class| class.calendar.all());
-        residents.filter(|id| self.is_elsewhere(*id) != own(*id)).collect()
+        residents.filter(|id| self.is_own(*id) != is_own(*id)).collect()
     }
 
-    /// Sets which samples other nodes own. No resident may [move](Self::moved_by) by that.
-    pub(crate) fn set_other_owners(&mut self, others: Option<Arc<dyn OtherOwners>>) {
-        self.others = others;
-        let on_disk = self.on_disk.iter().filter(|sample| !self.is_elsewhere(*sample)).count();
+    /// Sets the owners. No resident may [move](Self::moved_by) by that.
+    pub(crate) fn set_owners(&mut self, owners: Option<Arc<dyn NodeOwners>>) {
+        self.owners = owners;
+        let on_disk = self.on_disk.iter().filter(|sample| self.is_own(*sample)).count();
         let residents = self.classes.iter().flat_map(|class| class.calendar.all());
         let resident = residents.filter(|sample| !self.has_other_copy(*sample)).count();
         self.kept = (on_disk + resident) as u64;

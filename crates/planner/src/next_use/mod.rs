@@ -53,7 +53,7 @@ pub use self::dataset_residents::{CacheBounds, DatasetCosts};
 pub use self::epoch_uses::EpochUses;
 use self::epoch_uses::OrderFault;
 use self::job_uses::JobUses;
-pub use self::other_copies::OtherOwners;
+pub use self::other_copies::{NodeOwner, NodeOwners};
 use self::pace::Pace;
 use self::room::RoomFor;
 use crate::error::{PlanError, PlanReason};

@@ -11,17 +11,28 @@ use foreread_types::{DatasetId, SampleId, SampleKey};
 use super::NextUseCache;
 use super::dataset_residents::DatasetResidents;
 
-/// The samples of a dataset that other nodes own. The answers of one value never change, so owners
-/// that change are another value.
-pub trait OtherOwners: Debug + Send + Sync {
-    /// Whether another node owns a sample. Asked at each use of a sample, under the cache's lock.
-    fn own(&self, sample: SampleId) -> bool;
+/// Who owns a sample, as one node sees it. The owner reads it from storage and keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeOwner {
+    /// This node.
+    This,
+    /// Another node.
+    Other,
+    /// No node: it is read where it is used, and stays in free room only.
+    None,
+}
 
-    /// The number of all such samples.
-    fn samples(&self) -> u64;
+/// The owners of a dataset's samples, as one node sees them. The answers of one value never change,
+/// so owners that change are another value.
+pub trait NodeOwners: Debug + Send + Sync {
+    /// Who owns a sample. Asked at each use of a sample, under the cache's lock.
+    fn owner(&self, sample: SampleId) -> NodeOwner;
 
-    /// The bytes that they would occupy in this cache.
-    fn bytes(&self) -> u64;
+    /// The number of samples that this node owns.
+    fn own_samples(&self) -> u64;
+
+    /// The bytes that they occupy in this cache.
+    fn own_bytes(&self) -> u64;
 }
 
 impl NextUseCache {
@@ -43,40 +54,38 @@ impl NextUseCache {
         }
     }
 
-    /// Sets which samples of a dataset other nodes own, `None` for none. Such a sample stays in
-    /// room that no other needs, and is the first victim. It visits the residents and the samples
-    /// on disks, and no others. An unknown dataset changes nothing.
-    pub fn set_other_owners(&mut self, dataset: DatasetId, others: Option<Arc<dyn OtherOwners>>) {
+    /// Sets the owners of a dataset's samples. `None`: this node owns all. A sample that it does not
+    /// own stays in room that no other needs, and is the first victim. It visits the residents and
+    /// the samples on disks, and no others. An unknown dataset changes nothing.
+    pub fn set_owners(&mut self, dataset: DatasetId, owners: Option<Arc<dyn NodeOwners>>) {
         let index = dataset.0 as usize;
         let Some(there) = self.datasets.get(index) else { return };
-        let moved = there.moved_by(others.as_deref());
+        let moved = there.moved_by(owners.as_deref());
         moved.iter().for_each(|id| self.remove(index, *id));
-        self.datasets[index].set_other_owners(others);
+        self.datasets[index].set_owners(owners);
         for id in moved {
             self.restore(SampleKey::new(dataset, SampleId(u64::from(id))));
         }
     }
 
-    /// Whether another node of the cluster owns a sample.
-    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
+    /// Who owns a sample.
+    pub fn owner(&self, key: SampleKey) -> NodeOwner {
         let dataset = self.datasets.get(key.dataset.0 as usize);
-        dataset.is_some_and(|dataset| dataset.is_elsewhere(key.id.0 as u32))
+        dataset.map_or(NodeOwner::This, |dataset| dataset.owner(key.id.0 as u32))
     }
 
-    /// The samples of a dataset that are resident, or that a disk of the node has, of those that no
-    /// other node owns.
+    /// The samples of a dataset that are resident, or that a disk of the node has, of those that
+    /// this node owns.
     pub fn kept(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::kept)
     }
 
-    /// The bytes of the samples of a dataset that no other node owns.
+    /// The bytes of the samples of a dataset that this node owns.
     pub fn own_bytes(&self, dataset: DatasetId) -> u64 {
-        let own =
-            |there: &DatasetResidents| there.costs().sizes.total().saturating_sub(there.bytes_elsewhere());
-        self.datasets.get(dataset.0 as usize).map_or(0, own)
+        self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::own_bytes)
     }
 
-    /// The samples of a dataset that no other node owns.
+    /// The samples of a dataset that this node owns.
     pub fn own_samples(&self, dataset: DatasetId) -> u64 {
         self.datasets.get(dataset.0 as usize).map_or(0, DatasetResidents::own_samples)
     }

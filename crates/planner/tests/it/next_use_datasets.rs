@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foreread_planner::{CacheBounds, DatasetCosts, JobStart, NextUseCache, OtherOwners};
+use foreread_planner::{CacheBounds, DatasetCosts, JobStart, NextUseCache, NodeOwner, NodeOwners};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 
 use crate::common::orders;
@@ -210,23 +210,23 @@ fn samples_on_a_disk_are_the_first_victims() {
     assert!(!cache.is_on_disk(key(3)) && cache.is_on_disk(key(5)) && cache.held_bytes() == 10);
 }
 
-/// The second half of ten million samples. Counts the questions.
+/// This node has the first half of ten million samples. Counts the questions.
 #[derive(Debug, Default)]
-struct SecondHalf(AtomicU64);
+struct FirstHalf(AtomicU64);
 
 const MANY: u64 = 10_000_000;
 
-impl OtherOwners for SecondHalf {
-    fn own(&self, sample: SampleId) -> bool {
+impl NodeOwners for FirstHalf {
+    fn owner(&self, sample: SampleId) -> NodeOwner {
         self.0.fetch_add(1, Ordering::Relaxed);
-        sample.0 >= MANY / 2
+        if sample.0 < MANY / 2 { NodeOwner::This } else { NodeOwner::Other }
     }
 
-    fn samples(&self) -> u64 {
+    fn own_samples(&self) -> u64 {
         MANY / 2
     }
 
-    fn bytes(&self) -> u64 {
+    fn own_bytes(&self) -> u64 {
         MANY / 2
     }
 }
@@ -242,13 +242,13 @@ fn owners_that_change_cost_a_look_at_the_residents() {
     }
     cache.set_on_disk(SampleKey::new(dataset, SampleId(7)), true);
     cache.set_on_disk(SampleKey::new(dataset, SampleId(MANY - 1)), true);
-    let others = Arc::new(SecondHalf::default());
-    cache.set_other_owners(dataset, Some(Arc::clone(&others) as _));
-    let asked = others.0.load(Ordering::Relaxed);
+    let owners = Arc::new(FirstHalf::default());
+    cache.set_owners(dataset, Some(Arc::clone(&owners) as _));
+    let asked = owners.0.load(Ordering::Relaxed);
     assert!((100..1000).contains(&asked), "{asked}");
     assert_eq!((cache.own_samples(dataset), cache.own_bytes(dataset)), (MANY / 2, MANY / 2));
     assert_eq!((cache.kept(dataset), cache.residents(dataset).0), (51, 100));
-    cache.set_other_owners(dataset, None);
+    cache.set_owners(dataset, None);
     assert_eq!((cache.kept(dataset), cache.own_samples(dataset)), (102, MANY));
-    assert!(others.0.load(Ordering::Relaxed) < 2000);
+    assert!(owners.0.load(Ordering::Relaxed) < 2000);
 }

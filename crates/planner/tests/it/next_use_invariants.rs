@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use foreread_planner::{CacheBounds, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache, OtherOwners};
+use foreread_planner::{
+    CacheBounds, CacheJob, CacheUse, DatasetCosts, JobStart, NextUseCache, NodeOwner, NodeOwners,
+};
 use foreread_types::{DatasetId, SampleId, SampleKey, Sizes};
 use proptest::prelude::*;
 
@@ -59,33 +61,38 @@ fn order(seed: u64) -> Vec<SampleId> {
     (0..SAMPLES).map(|at| SampleId((at * stride + seed) % SAMPLES)).collect()
 }
 
-/// The samples of a dataset that other nodes own.
+/// The samples of a dataset that this node does not own, and the sums of the others.
 #[derive(Debug)]
 struct Others {
     ids: BTreeSet<SampleId>,
-    bytes: u64,
+    own: (u64, u64),
 }
 
 impl Others {
     fn of(dataset: DatasetId, all: &BTreeSet<SampleKey>, sizes: &[Vec<u64>; 3]) -> Self {
         let ids: BTreeSet<SampleId> =
             all.iter().filter(|key| key.dataset == dataset).map(|key| key.id).collect();
-        let bytes = ids.iter().map(|id| sizes[dataset.0 as usize][id.0 as usize]).sum();
-        Self { ids, bytes }
+        let own = (0..SAMPLES).filter(|id| !ids.contains(&SampleId(*id)));
+        let bytes = own.clone().map(|id| sizes[dataset.0 as usize][id as usize]).sum();
+        Self { own: (own.count() as u64, bytes), ids }
     }
 }
 
-impl OtherOwners for Others {
-    fn own(&self, sample: SampleId) -> bool {
-        self.ids.contains(&sample)
+impl NodeOwners for Others {
+    fn owner(&self, sample: SampleId) -> NodeOwner {
+        match (self.ids.contains(&sample), sample.0 % 2) {
+            (false, _) => NodeOwner::This,
+            (true, 0) => NodeOwner::Other,
+            (true, _) => NodeOwner::None,
+        }
     }
 
-    fn samples(&self) -> u64 {
-        self.ids.len() as u64
+    fn own_samples(&self) -> u64 {
+        self.own.0
     }
 
-    fn bytes(&self) -> u64 {
-        self.bytes
+    fn own_bytes(&self) -> u64 {
+        self.own.1
     }
 }
 
@@ -177,7 +184,7 @@ impl Model {
                     self.elsewhere.remove(&key);
                 }
                 let others = Others::of(key.dataset, &self.elsewhere, &self.sizes);
-                self.cache.set_other_owners(key.dataset, Some(Arc::new(others)));
+                self.cache.set_owners(key.dataset, Some(Arc::new(others)));
             }
             Step::Capacity(capacity) => {
                 self.capacity = capacity;
@@ -236,7 +243,7 @@ impl Model {
                 let key = SampleKey::new(DatasetId(dataset), id);
                 assert_eq!(self.cache.contains(key), residents.contains(&key));
                 assert_eq!(self.cache.is_on_disk(key), self.on_disk.contains(&key));
-                assert_eq!(self.cache.is_elsewhere(key), self.elsewhere.contains(&key));
+                assert_eq!(self.cache.owner(key) != NodeOwner::This, self.elsewhere.contains(&key));
             }
             held += bytes;
         }

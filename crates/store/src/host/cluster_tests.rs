@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 
-use super::test_rig::{LENGTH, Others, TAKEN, content, order};
+use super::test_rig::{LENGTH, Owners, TAKEN, content, order};
 use super::*;
 
 const SAMPLES: u64 = 2000;
@@ -75,8 +75,8 @@ impl Cluster {
             let store = NodeStore::with_clock(kept * TAKEN, runtime.handle().clone(), clock);
             let reader = Arc::new(ClusterReader { node, cluster: Arc::clone(&cluster) });
             let dataset = store.add_dataset(&Sizes::uniform(SAMPLES, LENGTH), reader, "test").unwrap();
-            let others = Others::of(SAMPLES, move |id| owner(id, nodes) != node);
-            store.set_other_owners(dataset, others);
+            let others = Owners::of(SAMPLES, move |id| owner(id, nodes) != node);
+            store.set_owners(dataset, others);
             let job =
                 |job| if job % nodes == node { store.add_job(true) } else { store.add_remote_job(true) };
             let jobs = (0..JOBS).map(job).collect();

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use foreread_planner::NodeOwner;
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::SampleKey;
 use futures::StreamExt;
@@ -122,7 +123,7 @@ impl Flight {
             state.end_read(self.key, now, !has_ended, &mut actions);
         }
         let dataset = state.datasets.get(self.key.dataset.0 as usize);
-        let is_new = !is_on_disk && !state.cache.is_elsewhere(self.key);
+        let is_new = !is_on_disk && state.cache.owner(self.key) == NodeOwner::This;
         let dataset = dataset.filter(|dataset| is_for_disk && is_new && dataset.reader.has_disk());
         let keeper = dataset.map(|dataset| Arc::clone(&dataset.reader));
         let to_disk = keeper.zip(received.as_ref().ok().cloned());

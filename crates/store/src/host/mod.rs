@@ -36,7 +36,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_planner::{CacheBounds, DatasetCosts, EpochUses, NextUseCache, OtherOwners, PlanError};
+use foreread_planner::{
+    CacheBounds, DatasetCosts, EpochUses, NextUseCache, NodeOwner, NodeOwners, PlanError,
+};
 use foreread_tier::{ErrorKind, ReadFuture, TierError};
 use foreread_types::{DatasetId, Footprint, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use futures::future::BoxFuture;
@@ -429,10 +431,11 @@ impl NodeStore {
         }
     }
 
-    /// Sets which samples of a dataset other nodes of the cluster own. They are read from there,
-    /// and stay only in room that no other sample needs. It visits no sample that is elsewhere.
-    pub fn set_other_owners(&self, dataset: DatasetId, others: Option<Arc<dyn OtherOwners>>) {
-        self.0.lock().cache.set_other_owners(dataset, others);
+    /// Sets the owners of a dataset's samples. `None`: this node owns all. Samples of other owners
+    /// are read from there. Samples that this node does not own stay only in room that no other
+    /// sample needs. It visits the samples that are here, and no others.
+    pub fn set_owners(&self, dataset: DatasetId, owners: Option<Arc<dyn NodeOwners>>) {
+        self.0.lock().cache.set_owners(dataset, owners);
     }
 
     /// How long reads of stores take, with their wait for a turn. Zero if there were none lately.
@@ -442,9 +445,9 @@ impl NodeStore {
         if is_recent { Duration::from_nanos(wait) } else { Duration::ZERO }
     }
 
-    /// Whether another node of the cluster owns a sample.
-    pub fn is_elsewhere(&self, key: SampleKey) -> bool {
-        self.0.lock().cache.is_elsewhere(key)
+    /// Whether this node owns a sample.
+    pub fn owns(&self, key: SampleKey) -> bool {
+        self.0.lock().cache.owner(key) == NodeOwner::This
     }
 
     /// Whether a sample is in memory, or is being read to stay there.

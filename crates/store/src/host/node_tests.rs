@@ -1,6 +1,6 @@
 //! Samples that other nodes of a cluster keep.
 
-use super::test_rig::{Others, Rig, content, order};
+use super::test_rig::{Owners, Rig, content, order};
 use super::*;
 
 /// Even samples are kept here, and odd ones elsewhere.
@@ -11,7 +11,7 @@ fn shared(samples: u64, kept: u64, open: usize) -> Rig {
 }
 
 fn set_others(rig: &Rig, samples: u64, own: impl Fn(u64) -> bool + Send + Sync + 'static) {
-    rig.store.set_other_owners(rig.dataset, Others::of(samples, move |id: SampleId| own(id.0)));
+    rig.store.set_owners(rig.dataset, Owners::of(samples, move |id: SampleId| own(id.0)));
 }
 
 fn key(rig: &Rig, id: u64) -> SampleKey {
@@ -87,7 +87,7 @@ fn sample_with_a_new_owner_stays_where_it_is_needed() {
     (0..4).for_each(|epoch| rig.announce(job, epoch * 100, &order(100, 0, epoch)));
     rig.get(job, 0, &order(100, 0, 0));
     // All owners are here now.
-    rig.store.set_other_owners(rig.dataset, None);
+    rig.store.set_owners(rig.dataset, None);
     let before = rig.origin.reads();
     rig.get(job, 100, &order(100, 0, 1));
     // 60 were there, and stay.

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use foreread_planner::NextUseCache;
+use foreread_planner::{NextUseCache, NodeOwner};
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{DatasetId, KeyMap, SampleId, SampleKey, Sizes, Tick};
 use tokio::task::AbortHandle;
@@ -252,7 +252,7 @@ impl StoreState {
         if self.cache.is_on_disk(key) {
             return Some(ReadPlace::Disk);
         }
-        let is_of_node = !is_remote && self.cache.is_elsewhere(key);
+        let is_of_node = !is_remote && self.cache.owner(key) == NodeOwner::Other;
         is_of_node.then_some(ReadPlace::Node(job, due))
     }
 
@@ -363,7 +363,7 @@ impl StoreState {
             Some(flight) => !flight.has_begun,
             None => {
                 let is_known = self.cache.contains(*other) || self.cache.is_on_disk(*other);
-                let is_elsewhere = !is_unit && self.cache.is_elsewhere(*other);
+                let is_elsewhere = !is_unit && self.cache.owner(*other) != NodeOwner::This;
                 !is_known && !is_elsewhere && !self.written_behind.contains_key(other)
             }
         };

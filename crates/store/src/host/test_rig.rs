@@ -215,35 +215,35 @@ pub(super) fn order(samples: u64, job: u64, epoch: u64) -> Vec<u64> {
     ids
 }
 
-/// The samples of a dataset of `samples` equal ones that other nodes own, if `own` says so.
-pub(super) struct Others<F> {
-    own: F,
-    samples: u64,
+/// The owners of a dataset's equal samples: other nodes, if `others` says so.
+pub(super) struct Owners<F> {
+    others: F,
+    own_samples: u64,
 }
 
-impl<F: Fn(SampleId) -> bool + Send + Sync + 'static> Others<F> {
-    pub(super) fn of(samples: u64, own: F) -> Option<Arc<dyn OtherOwners>> {
-        let samples = (0..samples).filter(|id| own(SampleId(*id))).count() as u64;
-        Some(Arc::new(Self { own, samples }))
+impl<F: Fn(SampleId) -> bool + Send + Sync + 'static> Owners<F> {
+    pub(super) fn of(samples: u64, others: F) -> Option<Arc<dyn NodeOwners>> {
+        let own_samples = (0..samples).filter(|id| !others(SampleId(*id))).count() as u64;
+        Some(Arc::new(Self { others, own_samples }))
     }
 }
 
-impl<F> fmt::Debug for Others<F> {
+impl<F> fmt::Debug for Owners<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Others").field("samples", &self.samples).finish_non_exhaustive()
+        f.debug_struct("Owners").field("own_samples", &self.own_samples).finish_non_exhaustive()
     }
 }
 
-impl<F: Fn(SampleId) -> bool + Send + Sync> OtherOwners for Others<F> {
-    fn own(&self, sample: SampleId) -> bool {
-        (self.own)(sample)
+impl<F: Fn(SampleId) -> bool + Send + Sync> NodeOwners for Owners<F> {
+    fn owner(&self, sample: SampleId) -> NodeOwner {
+        if (self.others)(sample) { NodeOwner::Other } else { NodeOwner::This }
     }
 
-    fn samples(&self) -> u64 {
-        self.samples
+    fn own_samples(&self) -> u64 {
+        self.own_samples
     }
 
-    fn bytes(&self) -> u64 {
-        self.samples * TAKEN
+    fn own_bytes(&self) -> u64 {
+        self.own_samples * TAKEN
     }
 }

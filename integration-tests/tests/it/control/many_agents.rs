@@ -91,8 +91,8 @@ async fn report_on_a_connection(
             }
             message = receiver.receive(1 << 20) => {
                 let Some((kind, payload)) = message? else { return Ok(()) };
-                if kind == 7 || kind == 8 {
-                    // Notes, which are for a control process after this one, and who shares caches.
+                if [0, 7, 8].contains(&kind) {
+                    // Heartbeats, notes for a control process after this one, and rosters.
                     continue;
                 }
                 assert_eq!(kind, 5);

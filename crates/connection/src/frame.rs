@@ -27,7 +27,7 @@ use crate::{WireError, WireErrorKind};
 
 /// The protocol version of handshakes, frames and rendezvous messages. It is raised when one of
 /// these changes, so that incompatible programs report the cause.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// The length of a header in bytes.
 pub const HEADER: usize = 48;

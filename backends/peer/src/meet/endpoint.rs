@@ -59,6 +59,8 @@ pub(super) struct LocalEndpoint {
     pub board: Arc<LoaderDirectory>,
     /// The node's id.
     pub node: String,
+    /// The ranks of the node that this one shares a store with.
+    group: String,
     /// The user's listen addresses.
     given: Vec<Address>,
     /// The directory of rank 0's notice.
@@ -75,7 +77,8 @@ pub(super) struct LocalEndpoint {
 impl LocalEndpoint {
     /// Checks the settings and opens the rendezvous directory.
     pub(super) async fn new(settings: &Settings, process: u64) -> Result<Self, MeetError> {
-        let Settings { launched, loader, board, network, token, listen, node, interface, .. } = settings;
+        let Settings { launched, loader, board, network, token, listen, node, group, interface, .. } =
+            settings;
         let selected = interface.as_deref().map(interfaces::selected).transpose()?.unwrap_or_default();
         let (rendezvous, has_token) = (launched.meet()?.clone(), token.is_some());
         let directory = match &rendezvous {
@@ -97,6 +100,7 @@ impl LocalEndpoint {
             process,
             board: Arc::clone(board),
             node: node.clone(),
+            group: group.clone(),
             given: listen.clone(),
             directory,
             has_token,
@@ -110,6 +114,7 @@ impl LocalEndpoint {
         RankInfo {
             rank: self.launched.rank.0,
             node: self.node.clone(),
+            group: self.group.clone(),
             host: host_name(),
             pid: std::process::id(),
             addresses: addresses.iter().map(ToString::to_string).collect(),

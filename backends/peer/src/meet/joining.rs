@@ -53,6 +53,7 @@ pub struct RendezvousSteps {
     /// `None` after the start.
     server: Option<PeerServer>,
     nodes: Vec<u32>,
+    groups: Vec<u32>,
     /// Steps that this rank has made.
     steps: u32,
     /// The catalogs that rank 0 has shared: whether each node gets them without a request.
@@ -182,7 +183,8 @@ impl RendezvousSteps {
             (Role::Follower { driver, offers: Some(offers), _passing_on: passing_on }, identity, server)
         };
         let (nodes, pushed, server) = (Vec::new(), Vec::new(), Some(server));
-        let mut joining = Self { role, endpoint, identity, server, nodes, steps: 0, pushed, deadline };
+        let (groups, steps) = (Vec::new(), 0);
+        let mut joining = Self { role, endpoint, identity, server, nodes, groups, steps, pushed, deadline };
         joining.count_nodes().await?;
         if joining.nodes.iter().any(|node| *node > 0)
             && let Some(own) = joining.infos().get(rank.0 as usize)
@@ -197,15 +199,9 @@ impl RendezvousSteps {
         if let Role::Rank0 { driver, .. } = &mut self.role {
             driver.arrive().await?;
         }
-        let mut known: Vec<String> = Vec::new();
-        let number = |info: RankInfo| match known.iter().position(|node| *node == info.node) {
-            Some(at) => at as u32,
-            None => {
-                known.push(info.node);
-                known.len() as u32 - 1
-            }
-        };
-        self.nodes = self.infos().into_iter().map(number).collect();
+        let infos = self.infos();
+        self.nodes = numbered(infos.iter().map(|info| info.node.clone()));
+        self.groups = numbered(infos.into_iter().map(|info| (info.node, info.group)));
         Ok(())
     }
 
@@ -256,6 +252,11 @@ impl RendezvousSteps {
     /// its disks. They use Unix sockets if they share the network namespace.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
+    }
+
+    /// The number of each rank's group: ranks of one node that may share a store.
+    pub fn groups(&self) -> &[u32] {
+        &self.groups
     }
 
     /// Reports progress of a long task to all ranks. To be repeated while it progresses. Deadlines
@@ -506,6 +507,19 @@ impl RendezvousSteps {
         }
         self.endpoint.withdraw();
     }
+}
+
+/// The numbers of values, by their first occurrence.
+fn numbered<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<u32> {
+    let mut known: Vec<T> = Vec::new();
+    let number = |value: T| match known.iter().position(|other| *other == value) {
+        Some(at) => at as u32,
+        None => {
+            known.push(value);
+            known.len() as u32 - 1
+        }
+    };
+    values.map(number).collect()
 }
 
 impl Drop for RendezvousSteps {

@@ -274,7 +274,14 @@ mod tests {
     use super::*;
 
     fn info(rank: u32, pid: u32) -> RankInfo {
-        RankInfo { rank, node: "a".into(), host: "h".into(), pid, addresses: Vec::new() }
+        RankInfo {
+            rank,
+            node: "a".into(),
+            group: String::new(),
+            host: "h".into(),
+            pid,
+            addresses: Vec::new(),
+        }
     }
 
     fn hello(rank: u32, process: u64) -> Hello {

@@ -47,6 +47,8 @@ pub(super) struct RankInfo {
     pub rank: u32,
     /// The node's id, equal for ranks that can use each other's Unix sockets.
     pub node: String,
+    /// Ranks of one node with equal values share a store.
+    pub group: String,
     pub host: String,
     pub pid: u32,
     /// The addresses at which it serves samples. `0.0.0.0` and `::` stand for rank 0's host, as

@@ -37,6 +37,8 @@ pub struct Settings {
     pub counters: Arc<PeerCounters>,
     /// The node's id, equal for processes that can use each other's Unix sockets.
     pub node: String,
+    /// Ranks of a node with equal texts may share a store.
+    pub group: String,
     /// The network interfaces by which other nodes reach this one
     /// ([`INTERFACE`](super::INTERFACE)).
     pub interface: Option<String>,
@@ -59,6 +61,7 @@ impl Settings {
             serving: Bounds::default(),
             counters: Arc::default(),
             node: node_id(),
+            group: String::new(),
             interface: None,
         }
     }

@@ -41,7 +41,7 @@ const SILENT: Duration = Duration::from_secs(10);
 /// How often a store gives signs of life. One that has not done so for some time is requested no
 /// samples, or each burst of requests would wait for its end.
 const HEARTBEAT: Duration = Duration::from_millis(250);
-const PAUSED: Duration = Duration::from_secs(1);
+const PAUSED: Duration = Duration::from_millis(1300);
 
 /// The bounds of a session between stores.
 pub(super) const BOUNDS: SessionBounds =
@@ -107,8 +107,8 @@ struct OpenRequest {
 
 impl OpenRequest {
     /// It was answered: the other agent is not slow.
-    fn answered(self) {
-        self.link.pace().answered();
+    fn answered(self, bytes: u64) {
+        self.link.pace().answered(bytes);
     }
 }
 
@@ -163,8 +163,9 @@ impl NodeLink {
             return None;
         }
         let (_, number) = *self.lock().get(&(job, dataset.id()?))?;
-        let open = self.begin_request()?;
-        let object = Object { path: Arc::default(), size: dataset.sizes.bytes(sample), version: None };
+        let bytes = dataset.sizes.bytes(sample);
+        let open = self.begin_request(bytes)?;
+        let object = Object { path: Arc::default(), size: bytes, version: None };
         let key = SampleKey::new(DatasetId(number), sample);
         let request = Arc::new(ReadRequest::new(key, object, Span::Whole, due));
         let reading = match self.peer.client() {
@@ -177,7 +178,7 @@ impl NodeLink {
                 biased;
                 received = reading => {
                     if received.is_ok() {
-                        open.answered();
+                        open.answered(bytes);
                     }
                     received
                 }
@@ -200,8 +201,8 @@ impl NodeLink {
     }
 
     /// Counts a request. `None` if the other store rests, and this is not the one that tries.
-    fn begin_request(self: &Arc<Self>) -> Option<OpenRequest> {
-        let number = self.pace().begin(Instant::now())?;
+    fn begin_request(self: &Arc<Self>, bytes: u64) -> Option<OpenRequest> {
+        let number = self.pace().begin(bytes, Instant::now())?;
         Some(OpenRequest { link: Arc::clone(self), number })
     }
 
@@ -209,8 +210,8 @@ impl NodeLink {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all requests if one takes too long, where reads of the own stores take `wait`.
-    fn end_slow(&self, wait: Duration) {
+    /// Ends all requests if one takes too long, where reads of the own storage take `wait`.
+    fn end_slow(&self, wait: Option<Duration>) {
         let Some((oldest, rest)) = self.pace().rest(wait, Instant::now()) else { return };
         tracing::info!(
             node = self.node,

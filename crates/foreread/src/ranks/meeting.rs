@@ -53,6 +53,7 @@ pub struct Meeting {
     pub(super) progress: Box<dyn FnMut(&RendezvousProgress) + Send + Sync>,
     /// Starts the cache that the ranks of a node share.
     pub(super) node_host: Option<Arc<dyn NodeHost>>,
+    pub(super) node: Option<String>,
 }
 
 impl std::fmt::Debug for Meeting {
@@ -111,7 +112,16 @@ impl Meeting {
             deadline,
             progress,
             node_host: None,
+            node: None,
         }))
+    }
+
+    /// Sets what ranks on one node have in common, in place of the machine. For tests, which have
+    /// several nodes in one process.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn node(self, node: impl Into<String>) -> Self {
+        Self { node: Some(node.into()), ..self }
     }
 
     /// Whether the rendezvous cannot pass a secret to the job's user alone, and no secret was set.

@@ -52,7 +52,7 @@ use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::node_cache::{JoinedCaches, NodeMember, may_share};
+use self::node_cache::{JoinedCaches, NodeMember, group_of};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::agent::attach;
@@ -114,7 +114,9 @@ async fn prepare(
         deadline,
         progress: show,
         node_host,
+        node,
     } = meeting;
+    let usual = Settings::new(launched, env!("CARGO_PKG_VERSION"));
     let settings = Settings {
         loader: number,
         board,
@@ -124,7 +126,9 @@ async fn prepare(
         progress: show,
         serving: Bounds { budget: SERVING, wire, ..Bounds::default() },
         interface,
-        ..Settings::new(launched, env!("CARGO_PKG_VERSION"))
+        node: node.unwrap_or_else(|| usual.node.clone()),
+        group: group_of(&config),
+        ..usual
     };
     let mut joining = RendezvousSteps::join(settings).await?;
     let run = GroupRun { targets, config, registry, context, wire, node_host };
@@ -176,9 +180,12 @@ fn has_agent(store: &CacheStore) -> bool {
     store.levels.iter().any(cluster::is_agent)
 }
 
-/// The number of elements of `nodes` that equal `node`.
-fn count(nodes: &[u32], node: u32) -> u32 {
-    nodes.iter().map(|other| u32::from(*other == node)).sum()
+/// A rank's place among the ranks of its node, or of its group.
+fn rank_among(nodes: &[u32], rank: u32) -> NodeRank {
+    let own = nodes.get(rank as usize).copied().unwrap_or_default();
+    let count = |nodes: &[u32]| nodes.iter().map(|other| u32::from(*other == own)).sum();
+    let ranks: u32 = count(nodes);
+    NodeRank { rank: count(&nodes[..nodes.len().min(rank as usize)]), ranks: ranks.max(1) }
 }
 
 impl GroupRun<'_> {
@@ -210,10 +217,7 @@ impl GroupRun<'_> {
         let figures = description.figures(config);
         let nodes = joining.nodes().to_vec();
         let own = nodes.get(config.rank as usize).copied().unwrap_or_default();
-        let on_node = NodeRank {
-            rank: count(&nodes[..nodes.len().min(config.rank as usize)], own),
-            ranks: count(&nodes, own).max(1),
-        };
+        let on_node = rank_among(&nodes, config.rank);
         let (of_servers, own_catalogs) = (figures.clone(), catalogs.clone());
         let reading = context.runtime.spawn_blocking(move || {
             let print = server_speeds::fingerprint(&of_servers, &own_catalogs);
@@ -237,9 +241,10 @@ impl GroupRun<'_> {
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
         let mut joined = JoinedCaches::Own;
-        if may_share(&nodes) {
+        if config.world_size > 1 {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
             let units = place.units().map(|units| units.room(&sizes));
+            let on_node = rank_among(joining.groups(), config.rank);
             let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent, units };
             let words = std::mem::take(&mut words);
             joined = member.join(joining, words, &mut opened, storage, context).await?;

@@ -8,13 +8,15 @@
 //! given. It has their disks, too, and samples on them are found by the next run. If the host dies,
 //! the others read storage without a cache.
 //!
-//! If the ranks of each node share a cache, the caches of all nodes read from each other, and ranks
-//! send each other nothing. The owner of a sample is that of the plan.
+//! The caches of a run read from each other, and ranks send each other nothing. The owner of a
+//! sample is that of the plan. Ranks of a node with other disks, or whose memory is limited apart,
+//! have caches of their own, which are linked like those of other nodes.
 //!
-//! Ranks keep caches of their own if one of them has an agent, or other disks than the first one.
-//! Also if their memory is limited apart, or one of them cannot attach, or if samples share
-//! compressed units and do not all fit. Also if no node has several ranks.
+//! Ranks keep caches of their own, and read from each other, if one of them has an agent, or cannot
+//! attach. Also if samples share compressed units and do not all fit, or if two caches of a node
+//! would have one disk.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -45,8 +47,6 @@ struct NodeOffer {
     memory: u64,
     /// The directories of its disks, with their bytes, and whether all users share them.
     disks: Vec<(Vec<u8>, u64, bool)>,
-    /// The group of processes whose memory is limited together with this rank's.
-    memory_group: String,
     /// The address of the cache, if it hosts one.
     address: Option<String>,
 }
@@ -77,6 +77,7 @@ pub(super) enum JoinedCaches {
 pub(super) struct NodeMember<'a> {
     pub(super) config: &'a Config,
     pub(super) host: Option<&'a Arc<dyn NodeHost>>,
+    /// Its place in its group.
     pub(super) on_node: NodeRank,
     /// The memory that was granted to it, in bytes.
     pub(super) memory: u64,
@@ -90,11 +91,15 @@ pub(super) struct NodeMember<'a> {
 /// The most parts of directories, which earlier ranks have left, that one process opens.
 const MOST_PARTS: u32 = 32;
 
-/// Whether some ranks may share a cache. Equal on all ranks, which then all take part.
-pub(super) fn may_share(nodes: &[u32]) -> bool {
-    let mut sorted = nodes.to_vec();
-    sorted.sort_unstable();
-    sorted.windows(2).any(|pair| pair[0] == pair[1])
+/// What ranks of a node have in common that may share a cache: the group of processes whose memory
+/// is limited together, and the names of their disks.
+pub(super) fn group_of(config: &Config) -> String {
+    let name = |disk: &Disk| {
+        let path = std::path::absolute(&disk.directory).unwrap_or_else(|_| disk.directory.clone());
+        format!("{}={}", path.display(), disk.bytes)
+    };
+    let disks: Vec<String> = config.disk.iter().map(name).collect();
+    format!("{} {}", memory_group(), disks.join(" "))
 }
 
 impl NodeMember<'_> {
@@ -131,19 +136,23 @@ impl NodeMember<'_> {
         let shares = self.would_share() && disks.is_some();
         let host = self.host(shares);
         let address = host.as_ref().map(|host| host.address());
-        let (memory, memory_group, disks) = (self.memory, memory_group(), disks.unwrap_or_default());
-        let offer = NodeOffer { shares, memory, disks, memory_group, address };
+        let (memory, disks) = (self.memory, disks.unwrap_or_default());
+        let offer = NodeOffer { shares, memory, disks, address };
         // The value has only numbers and strings, so this cannot fail.
         let offer = serde_json::to_vec(&offer).unwrap_or_default();
         let offers = exchange(joining, words, offer).await?;
         let offers = offers.iter().map(|offer| serde_json::from_slice::<NodeOffer>(offer));
         let offers = offers.collect::<Result<Vec<_>, _>>().map_err(|_| invalid())?;
         let fits = |memory: u64| self.units.is_none_or(|needs| needs.is_some_and(|needs| needs <= memory));
-        let of_node =
-            |rank: usize| agreed(&mates(joining, rank, &offers)).filter(|(_, memory)| fits(*memory));
-        // A rank that is alone on its node needs a cache that others can read from, and no other.
-        let are_all = (0..offers.len()).all(|rank| of_node(rank).is_some());
-        let agreed = of_node(self.config.rank as usize).filter(|_| are_all || self.on_node.ranks > 1);
+        let groups = joining.groups().to_vec();
+        let of_group = |group: u32| agreed(&mates(&groups, group, &offers)).filter(|it| fits(it.1));
+        let own = groups.get(self.config.rank as usize).copied().unwrap_or_default();
+        let most = groups.iter().max().copied().unwrap_or_default();
+        let are_linked = (0..=most).all(|group| of_group(group).is_some());
+        // A rank that is alone needs a cache that others read from, and no other.
+        let is_needed = are_linked || self.on_node.ranks > 1;
+        let have_disks_apart = have_own_disks(joining.nodes(), &groups, &offers);
+        let agreed = of_group(own).filter(|_| is_needed && have_disks_apart);
         // Equal on all ranks.
         let have_disks = offers.iter().any(|offer| !offer.disks.is_empty());
         if have_disks {
@@ -159,13 +168,13 @@ impl NodeMember<'_> {
                 if let Some(host) = &host {
                     host.set_memory(memory);
                 }
-                let place = (address.to_owned(), memory, self.on_node.ranks, !are_all);
+                let place = (address.to_owned(), memory, self.on_node.ranks, !are_linked);
                 attach_to(place, opened, self.config, storage, context).await?
             }
             None => None,
         };
         let attached = exchange(joining, Vec::new(), vec![u8::from(link.is_some())]).await?;
-        if mates(joining, self.config.rank as usize, &attached).iter().all(|attached| ***attached == [1]) {
+        if mates(&groups, own, &attached).iter().all(|attached| ***attached == [1]) {
             let of_host = |dataset: &OpenDataset| {
                 host.as_ref().map_or_else(Vec::new, |host| host.on_disk(&dataset.identity.to_string()))
             };
@@ -199,11 +208,17 @@ impl NodeMember<'_> {
     }
 }
 
-/// What the ranks of a rank's node say, of what all ranks say.
-fn mates<'b, T>(joining: &RendezvousSteps, rank: usize, all: &'b [T]) -> Vec<&'b T> {
-    let nodes = joining.nodes();
-    let node = nodes.get(rank);
-    all.iter().zip(nodes).filter(|(_, of_rank)| Some(*of_rank) == node).map(|(part, _)| part).collect()
+/// What the ranks of a group say, of what all ranks say.
+fn mates<'b, T>(groups: &[u32], group: u32, all: &'b [T]) -> Vec<&'b T> {
+    all.iter().zip(groups).filter(|(_, of_rank)| **of_rank == group).map(|(part, _)| part).collect()
+}
+
+/// Whether no directory of a node is that of two groups.
+fn have_own_disks(nodes: &[u32], groups: &[u32], offers: &[NodeOffer]) -> bool {
+    let mut users: BTreeMap<(u32, &[u8]), u32> = BTreeMap::new();
+    nodes.iter().zip(groups).zip(offers).all(|((node, group), offer)| {
+        offer.disks.iter().all(|(path, ..)| *users.entry((*node, path)).or_insert(*group) == *group)
+    })
 }
 
 /// Disks in a form that ranks compare. A directory may not exist yet, but its parent does. `None`
@@ -244,9 +259,7 @@ fn invalid() -> Error {
 /// The address and the memory of the cache that these ranks share, if they do.
 fn agreed<'a>(mates: &[&'a NodeOffer]) -> Option<(&'a str, u64)> {
     let first = mates.first()?;
-    let share = |mate: &&NodeOffer| {
-        mate.shares && mate.disks == first.disks && mate.memory_group == first.memory_group
-    };
+    let share = |mate: &&NodeOffer| mate.shares && mate.disks == first.disks;
     let memory = mates.iter().fold(0, |sum: u64, mate| sum.saturating_add(mate.memory));
     first.address.as_deref().filter(|_| mates.iter().all(share)).map(|address| (address, memory))
 }
@@ -277,29 +290,51 @@ fn limited_together(groups: &str) -> String {
 mod tests {
     use super::*;
 
-    fn offer(memory: u64, memory_group: &str, address: Option<&str>) -> NodeOffer {
-        let (memory_group, address) = (memory_group.to_owned(), address.map(str::to_owned));
-        NodeOffer { shares: memory > 0, memory, disks: Vec::new(), memory_group, address }
+    fn offer(memory: u64, address: Option<&str>) -> NodeOffer {
+        NodeOffer { shares: memory > 0, memory, disks: Vec::new(), address: address.map(str::to_owned) }
+    }
+
+    fn with_disk(path: &str) -> NodeOffer {
+        NodeOffer { disks: vec![(path.into(), 7, false)], ..offer(5, None) }
     }
 
     #[test]
     // semantics: RANK-39
-    fn ranks_share_memory_only_if_all_of_a_node_can() {
-        let host = offer(7, "a", Some("x"));
+    fn ranks_share_memory_only_if_all_of_a_group_can() {
+        let host = offer(7, Some("x"));
         let both = |other| agreed(&[&host, &other]).map(|(address, memory)| (address.to_owned(), memory));
-        assert_eq!(both(offer(5, "a", None)), Some(("x".to_owned(), 12)));
-        // One has a cache of its own, or memory that is limited apart.
-        assert_eq!(both(offer(0, "a", None)), None);
-        assert_eq!(both(offer(5, "b", None)), None);
+        assert_eq!(both(offer(5, None)), Some(("x".to_owned(), 12)));
+        // One has a cache of its own.
+        assert_eq!(both(offer(0, None)), None);
         // Its directory is another one.
-        assert_eq!(both(NodeOffer { disks: vec![(b"x".into(), 7, false)], ..offer(5, "a", None) }), None);
-        let without = NodeOffer { memory: 0, ..offer(1, "a", None) };
+        assert_eq!(both(with_disk("x")), None);
+        let without = NodeOffer { memory: 0, ..offer(1, None) };
         assert_eq!(both(without), Some(("x".to_owned(), 7)));
-        assert_eq!(agreed(&[&offer(7, "a", None), &offer(5, "a", Some("x"))]), None);
+        assert_eq!(agreed(&[&offer(7, None), &offer(5, Some("x"))]), None);
         assert_eq!(agreed(&[]), None);
+    }
+
+    #[test]
+    // semantics: RANK-39
+    fn groups_of_a_node_have_disks_of_their_own() {
+        let offers = ["a", "a", "b", "a"].map(with_disk);
+        assert!(have_own_disks(&[0, 0, 0, 1], &[0, 0, 1, 2], &offers));
+        // The first two ranks are limited apart.
+        assert!(!have_own_disks(&[0, 0, 0, 1], &[0, 1, 2, 3], &offers));
+    }
+
+    #[test]
+    // semantics: RANK-39
+    fn ranks_whose_memory_is_limited_apart_are_of_two_groups() {
         assert!(!memory_group().trim().is_empty());
         let slurm = "5:cpu,memory:/slurm/uid_7/job_9/step_0/task_3\n4:pids:/x\n0::/step_0/user/task_3\n";
         assert_eq!(limited_together(slurm), "5:cpu,memory:/slurm/uid_7/job_9/step_0 0::/step_0/user");
         assert_eq!(limited_together("0::/pod/task_a\n"), "0::/pod/task_a");
+        let disk = |path: &str| Config {
+            disk: vec![Disk { directory: path.into(), bytes: 7, shared: false }],
+            ..Config::default()
+        };
+        assert_ne!(group_of(&disk("/a")), group_of(&disk("/b")));
+        assert_eq!(group_of(&disk("/a")), group_of(&disk("/a")));
     }
 }

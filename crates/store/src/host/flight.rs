@@ -105,7 +105,8 @@ impl Flight {
         if length.is_some() && !is_on_disk && !is_of_node && !is_in_block {
             let waited = now.saturating_sub(requested);
             // An average over about eight reads.
-            state.wait = ((state.wait.0 * 7 + waited) / 8, now);
+            let before = state.wait.map_or(waited, |(wait, _)| wait);
+            state.wait = Some(((before * 7 + waited) / 8, now));
         }
         // Reads from disks and nodes have no turns.
         let reader = reader.or_else(|| waiting.first().map(|request| request.job));

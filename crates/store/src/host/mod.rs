@@ -197,7 +197,7 @@ impl NodeStore {
             written_behind: KeyMap::default(),
             jobs: HashMap::new(),
             convoys: HashMap::new(),
-            wait: (0, 0),
+            wait: None,
             counts: StoreCounts::default(),
             evicted: Vec::new(),
             failed_blocks: HashSet::new(),
@@ -438,11 +438,17 @@ impl NodeStore {
         self.0.lock().cache.set_owners(dataset, owners);
     }
 
-    /// How long reads of stores take, with their wait for a turn. Zero if there were none lately.
-    pub fn origin_wait(&self) -> Duration {
-        let (now, (wait, noted)) = ((self.0.clock)(), self.0.lock().wait);
-        let is_recent = now.saturating_sub(noted) < RECENT.as_nanos() as u64 + 4 * wait;
-        if is_recent { Duration::from_nanos(wait) } else { Duration::ZERO }
+    /// How long reads of storage take, with their wait for a turn: lately, or those under way so far
+    /// if that is longer. `None` if there are none. Looks at all samples that are being read.
+    pub fn origin_wait(&self) -> Option<Duration> {
+        let now = (self.0.clock)();
+        let state = self.0.lock();
+        let is_recent =
+            |(wait, noted): &(u64, u64)| now.saturating_sub(*noted) < RECENT.as_nanos() as u64 + 4 * wait;
+        let lately = state.wait.filter(is_recent).map(|(wait, _)| wait);
+        let of_origin = state.flights.values().filter(|flight| !flight.is_on_disk && !flight.is_of_node);
+        let under_way = of_origin.map(|flight| now.saturating_sub(flight.requested)).max();
+        lately.max(under_way).map(Duration::from_nanos)
     }
 
     /// Whether this node owns a sample.

@@ -33,7 +33,7 @@ pub(super) struct StoreState {
     pub(super) convoys: HashMap<OrderKey, u64>,
     pub(super) counts: StoreCounts,
     /// How long samples of stores took from their requests on, lately, and when that was noted.
-    pub(super) wait: (u64, u64),
+    pub(super) wait: Option<(u64, u64)>,
     /// Space for residents that leave.
     pub(super) evicted: Vec<SampleKey>,
     /// The first samples of blocks that could not be read.

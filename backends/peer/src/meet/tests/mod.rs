@@ -266,7 +266,7 @@ impl World {
         self.processes += 1;
         let addresses = vec![format!("h{rank}:{}", 7000 + self.processes)];
         let (node, host) = (format!("n{}", rank / 2), format!("h{rank}"));
-        RankInfo { rank, node, host, pid: self.processes as u32, addresses }
+        RankInfo { rank, node, group: String::new(), host, pid: self.processes as u32, addresses }
     }
 
     fn start_leader(&mut self) {

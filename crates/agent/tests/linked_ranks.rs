@@ -1,0 +1,171 @@
+//! Ranks of several nodes, in one process, whose nodes' caches read from each other.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread::ranks::Meeting;
+use foreread::report::Report;
+use foreread::{Config, Disk, Loader, Memory};
+use foreread_agent::JobHost;
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+
+const SAMPLES: u64 = 240;
+const LENGTH: u64 = 2000;
+
+/// The bytes of a sample in memory.
+const TAKEN: u64 = LENGTH.next_multiple_of(64) + 192;
+
+/// A run of several ranks, whose nodes are numbers.
+struct Job<'a> {
+    store: &'a HttpStore,
+    meet: &'a Path,
+    nodes: &'a [u32],
+    contents: Vec<Bytes>,
+    epochs: u64,
+    /// Of a rank, in samples.
+    memory: u64,
+    /// In samples.
+    look_ahead: u64,
+    /// Where even ranks have one disk, and odd ones another.
+    disks: Option<PathBuf>,
+    compute: Duration,
+}
+
+impl<'a> Job<'a> {
+    fn new(store: &'a HttpStore, meet: &'a Path, nodes: &'a [u32]) -> Self {
+        let (disks, compute) = (None, Duration::ZERO);
+        let objects = NumberedObjects::new(SAMPLES, LENGTH);
+        let contents = (0..SAMPLES).map(|id| objects.bytes(id)).collect();
+        Self { store, meet, nodes, contents, epochs: 2, memory: SAMPLES / 4, look_ahead: 5, disks, compute }
+    }
+}
+
+impl Job<'_> {
+    fn rank(&self, rank: u32) -> (Report, Vec<Vec<u64>>) {
+        let values = [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", self.nodes.len().to_string()),
+            ("FOREREAD_MEET", self.meet.display().to_string()),
+        ];
+        let values = HashMap::from(values);
+        let mut config = Config::default();
+        (config.rank, config.world_size, config.epochs) = (rank, self.nodes.len() as u32, self.epochs);
+        (config.memory, config.look_ahead) = (Memory::Bytes(self.memory * TAKEN), self.look_ahead * LENGTH);
+        (config.batch_size, config.seed) = (4, 7);
+        // All reads are under way at once.
+        config.origin_parallelism = Some(64);
+        let disk = |directory| Disk { directory, bytes: 50_000_000, shared: false };
+        let disks = self.disks.iter().map(|path| disk(path.join(format!("disk-{}", rank % 2))));
+        config.disk = disks.collect();
+        let storage = [
+            ("endpoint", &*self.store.endpoint()),
+            ("access_key_id", "a"),
+            ("secret_access_key", "b"),
+            ("allow_http", "true"),
+        ];
+        config.storage_options = storage.into_iter().collect();
+        let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
+        let node = self.nodes[rank as usize].to_string();
+        let meeting = meeting.node_host(Arc::new(JobHost)).node(node);
+        let loader = Loader::builder_with("s3://train", config).peers(meeting).start().unwrap();
+        let mut delivered = vec![Vec::new(); self.epochs as usize];
+        for batch in loader.batches() {
+            let batch = batch.unwrap();
+            for sample in batch.samples() {
+                let id = sample.id().0;
+                assert_eq!(sample.bytes(), self.contents[id as usize]);
+                delivered[batch.epoch() as usize].push(id);
+            }
+            std::thread::sleep(self.compute);
+        }
+        (loader.close().unwrap(), delivered)
+    }
+
+    /// Runs all ranks. Returns their reports, after each epoch has delivered each sample once.
+    fn run(&self) -> Vec<Report> {
+        let ranks: Vec<(Report, Vec<Vec<u64>>)> = std::thread::scope(|scope| {
+            let ranks = (0..self.nodes.len() as u32).map(|rank| scope.spawn(move || self.rank(rank)));
+            ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        for epoch in 0..self.epochs as usize {
+            let mut all: Vec<u64> = ranks.iter().flat_map(|(_, ids)| ids[epoch].clone()).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..SAMPLES).collect::<Vec<_>>(), "epoch {epoch}");
+        }
+        ranks.into_iter().map(|(report, _)| report).collect()
+    }
+}
+
+fn store() -> HttpStore {
+    let store = HttpStore::start();
+    store.numbered("train", NumberedObjects::new(SAMPLES, LENGTH));
+    store
+}
+
+fn read(reports: &[Report]) -> u64 {
+    reports.iter().map(|report| report.origin_requests).sum()
+}
+
+#[test]
+// semantics: RANK-1, RANK-2, RANK-39
+fn linked_caches_read_what_one_cache_would() {
+    let (store, meet) = (store(), tempfile::tempdir().unwrap());
+    let epochs = 4;
+    for nodes in [&[0, 0, 1, 1][..], &[0, 1], &[0, 0, 0, 1], &[0, 0, 0, 0]] {
+        for kept in [SAMPLES, SAMPLES / 2] {
+            let memory = kept / nodes.len() as u64 + u64::from(kept == SAMPLES) * 20;
+            let before = store.requests().get;
+            let job = Job { epochs, memory, ..Job::new(&store, meet.path(), nodes) };
+            let reports = job.run();
+            let from_store = store.requests().get - before;
+            assert_eq!(read(&reports), from_store, "{nodes:?}: reads that no rank reports");
+            let bound = SAMPLES + (epochs - 1) * (SAMPLES - kept);
+            println!("{nodes:?}, {kept} samples in memory: {from_store} reads, at best {bound}");
+            // The plan of small memories leaves a few samples' room. A sample that is read for one rank
+            // may be there for the next.
+            let bounds = bound - bound / 50..=bound + bound / 50;
+            assert!(bounds.contains(&from_store), "{nodes:?}: {from_store}, {bound}");
+            let direct: u64 =
+                reports.iter().map(|report| report.agent.as_ref().unwrap().direct_samples).sum();
+            assert_eq!(direct, 0, "{nodes:?}");
+        }
+    }
+}
+
+/// Guards against this fault: a store that waited for the same storage counted as slow, and its
+/// samples were read twice.
+#[test]
+// semantics: RANK-17, RANK-18, AGENT-7
+fn silent_storage_is_not_read_twice() {
+    let (store, meet) = (store(), tempfile::tempdir().unwrap());
+    let is_soak = std::env::var_os("FOREREAD_SOAK").is_some();
+    let silence = Duration::from_secs(if is_soak { 30 } else { 4 });
+    store.set_latency(silence);
+    let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
+    let job = Job { look_ahead: 30, ..Job::new(&store, meet.path(), &nodes) };
+    let reports = job.run();
+    let direct: u64 = reports.iter().map(|report| report.agent.as_ref().unwrap().direct_samples).sum();
+    println!("{} requests, {} reads, {direct} without the caches", store.requests().get, read(&reports));
+    assert_eq!(read(&reports), SAMPLES);
+}
+
+#[test]
+// semantics: RANK-37, RANK-39
+fn ranks_with_other_disks_have_caches_that_are_linked() {
+    let (store, directory) = (store(), tempfile::tempdir().unwrap());
+    let path = directory.path().to_owned();
+    std::fs::create_dir(path.join("meet")).unwrap();
+    let meet = path.join("meet");
+    let (disks, compute) = (Some(path.clone()), Duration::from_millis(2));
+    let job = Job { memory: 20, disks, compute, ..Job::new(&store, &meet, &[0, 0]) };
+    let first = read(&job.run());
+    assert!((SAMPLES..SAMPLES + SAMPLES / 10).contains(&first), "{first}");
+    // The disks have nearly all samples, and the next run finds them.
+    let second = read(&job.run());
+    assert!(second <= SAMPLES / 4, "{second}");
+}

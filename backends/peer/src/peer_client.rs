@@ -177,6 +177,11 @@ impl PeerClient {
         self.0.rank
     }
 
+    /// The rank's addresses, the preferred one first.
+    pub fn addresses(&self) -> Vec<Address> {
+        lock(&self.0.state).addresses.clone()
+    }
+
     /// Replaces the rank's addresses after its restart. An open connection stays until it breaks.
     pub fn moved(&self, mut addresses: Vec<Address>) {
         addresses.sort();

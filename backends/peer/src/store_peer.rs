@@ -61,7 +61,9 @@ impl StorePeer {
     /// Dropping the future closes the connection.
     pub async fn open(&self, timeout: Duration) -> Result<ControlConnection, WireError> {
         let mut last = WireError::new(WireErrorKind::Disconnected, "it has no address");
-        for address in &self.addresses {
+        // A rank that was started again has other addresses.
+        let addresses = self.client().map_or_else(|| self.addresses.clone(), |client| client.addresses());
+        for address in &addresses {
             let (network, to) = (&*self.network, Some(self.rank));
             let purpose = Purpose::Link;
             let opening = ControlConnection::open_for(purpose, network, address, &self.identity, to, timeout);

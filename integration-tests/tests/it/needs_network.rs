@@ -5,12 +5,13 @@
 //! to be put before a command.
 
 mod cluster;
+mod linked;
 
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::ranks::assert_digests;
+use crate::ranks::{assert_digests, assert_digests_of};
 use crate::support::{DEADLINE, Finished, Samples, binary, clean, content, needed, number, watch};
 
 /// `$MACHINES` machines `n0`, `n1`, ... at 10.7.0.1 and up on one bridge, by default three. `on N
@@ -82,6 +83,14 @@ impl Network {
         let report = read("report");
         serde_json::from_str(&report)
             .unwrap_or_else(|_| panic!("rank {rank} printed {report}{}", read("printed")))
+    }
+
+    /// Asserts that these ranks of four delivered their orders.
+    #[track_caller]
+    fn assert_delivered(&self, ranks: &[u32]) {
+        for rank in ranks {
+            assert_digests_of(&self.samples, 4, *rank, &self.report(*rank));
+        }
     }
 
     /// Asserts that each rank delivered its order, and that only the ranks `but` waited for a lost

@@ -21,12 +21,12 @@ use foreread_store::attach::{
 use foreread_tier::{Object, ReadFuture, ReadRequest, Span, Tier};
 use foreread_types::{DatasetId, SampleId, SampleKey, Tick};
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
 use super::orders::SharedJob;
-use super::pace::LinkPace;
+use super::pace::{LinkPace, StoragePace};
 use super::roster::text_hash;
 use super::shared_dataset::SharedDataset;
 use super::{ClusterCache, StoreName, absent, over_samples};
@@ -59,6 +59,8 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct LinkSettings {
     pub(super) own: StoreName,
     pub(super) other: StoreName,
+    /// Whether another store may take the place of that one: the host was started again.
+    pub(super) may_be_replaced: bool,
     pub(super) peer: StorePeer,
 }
 
@@ -92,8 +94,6 @@ pub(super) struct NodeLink {
     is_open: AtomicBool,
     is_alive: AtomicBool,
     pace: Mutex<LinkPace>,
-    /// Counts how often all requests were ended.
-    ended: watch::Sender<u64>,
 }
 
 /// By a job and its dataset: the job's number on the connection, and that of requests.
@@ -108,7 +108,7 @@ struct OpenRequest {
 impl OpenRequest {
     /// It was answered: the other agent is not slow.
     fn answered(self, bytes: u64) {
-        self.link.pace().answered(bytes);
+        self.link.pace().answered(bytes, Instant::now());
     }
 }
 
@@ -126,11 +126,11 @@ impl std::fmt::Debug for NodeLink {
 
 impl NodeLink {
     pub(super) fn start(settings: LinkSettings, cluster: Weak<ClusterCache>, runtime: &Handle) -> Arc<Self> {
-        let LinkSettings { own, other, peer } = settings;
+        let LinkSettings { own, other, may_be_replaced, peer } = settings;
         let (commands, received) = mpsc::unbounded_channel();
         let (numbers, is_open, is_alive, pace) = Default::default();
-        let (node, ended) = (other.node.clone(), watch::Sender::new(0));
-        let link = Self { node, peer: peer.clone(), commands, numbers, is_open, is_alive, pace, ended };
+        let node = other.node.clone();
+        let link = Self { node, peer: peer.clone(), commands, numbers, is_open, is_alive, pace };
         let link = Arc::new(link);
         let seed = text_hash(&own.instance) ^ text_hash(&other.instance).rotate_left(1);
         let task = LinkTask {
@@ -138,6 +138,7 @@ impl NodeLink {
             cluster,
             own,
             instance: other.instance,
+            may_be_replaced,
             peer,
             jobs: BTreeMap::new(),
             pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
@@ -164,7 +165,7 @@ impl NodeLink {
         }
         let (_, number) = *self.lock().get(&(job, dataset.id()?))?;
         let bytes = dataset.sizes.bytes(sample);
-        let open = self.begin_request(bytes)?;
+        let (open, ended) = self.begin_request(bytes)?;
         let object = Object { path: Arc::default(), size: bytes, version: None };
         let key = SampleKey::new(DatasetId(number), sample);
         let request = Arc::new(ReadRequest::new(key, object, Span::Whole, due));
@@ -172,7 +173,6 @@ impl NodeLink {
             Some(client) => client.read(request),
             None => self.read_later(request),
         };
-        let mut ended = self.ended.subscribe();
         Some(Box::pin(async move {
             tokio::select! {
                 biased;
@@ -182,7 +182,7 @@ impl NodeLink {
                     }
                     received
                 }
-                _ = ended.changed() => Err(absent()),
+                _ = ended => Err(absent()),
             }
         }))
     }
@@ -201,25 +201,32 @@ impl NodeLink {
     }
 
     /// Counts a request. `None` if the other store rests, and this is not the one that tries.
-    fn begin_request(self: &Arc<Self>, bytes: u64) -> Option<OpenRequest> {
-        let number = self.pace().begin(bytes, Instant::now())?;
-        Some(OpenRequest { link: Arc::clone(self), number })
+    fn begin_request(self: &Arc<Self>, bytes: u64) -> Option<(OpenRequest, oneshot::Receiver<()>)> {
+        let (number, ended) = self.pace().begin(bytes, Instant::now())?;
+        Some((OpenRequest { link: Arc::clone(self), number }, ended))
     }
 
     fn pace(&self) -> MutexGuard<'_, LinkPace> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all requests if one takes too long, where reads of the own storage take `wait`.
-    fn end_slow(&self, wait: Option<Duration>) {
-        let Some((oldest, rest)) = self.pace().rest(wait, Instant::now()) else { return };
-        tracing::info!(
-            node = self.node,
-            ?oldest,
-            ?rest,
-            "another node is slow, and its samples are read here"
-        );
-        self.ended.send_modify(|ended| *ended += 1);
+    /// Ends late requests, or all of them if the other store is slow.
+    fn end_late(&self, storage: StoragePace) {
+        let now = Instant::now();
+        let mut pace = self.pace();
+        let (late, slow) = (pace.end_late(storage, now), pace.rest(storage, now));
+        drop(pace);
+        if late > 0 {
+            tracing::debug!(node = self.node, late, "another node is late, and samples are read here");
+        }
+        if let Some((oldest, rest)) = slow {
+            tracing::info!(
+                node = self.node,
+                ?oldest,
+                ?rest,
+                "another node is slow, and its samples are read here"
+            );
+        }
     }
 
     /// Whether the other agent is connected.
@@ -264,6 +271,7 @@ struct LinkTask {
     own: StoreName,
     /// That of the other store.
     instance: String,
+    may_be_replaced: bool,
     peer: StorePeer,
     jobs: BTreeMap<u32, SentJob>,
     pauses: Backoff,
@@ -334,7 +342,7 @@ impl LinkTask {
                     let Some(link) = self.link.upgrade() else { return Ok(()) };
                     link.set_alive(receiver.silence() < PAUSED);
                     if let Some(cluster) = self.cluster.upgrade() {
-                        link.end_slow(cluster.store.origin_wait());
+                        link.end_late(cluster.storage_pace());
                     }
                 }
             }
@@ -354,7 +362,7 @@ impl LinkTask {
         };
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
         // Another store may have got the address of one that has ended.
-        if opened.instance != self.instance {
+        if opened.instance != self.instance && !self.may_be_replaced {
             return Err(WireError::new(WireErrorKind::OtherRun, format!("{node}: another store is there")));
         }
         Ok((sender, receiver))

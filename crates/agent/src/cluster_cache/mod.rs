@@ -51,6 +51,7 @@ use tokio::time::timeout;
 use self::link::{LinkCommand, LinkSettings, NodeLink};
 use self::orders::SharedJob;
 use self::owners::{DatasetOwners, SampleOwners};
+use self::pace::StoragePace;
 pub(crate) use self::reader::ClusterReader;
 use self::roster::{ClusterView, ViewedNode};
 pub(crate) use self::roster::{Roster, RosterNode, text_hash};
@@ -227,7 +228,8 @@ impl ClusterCache {
             let peer = StorePeer::new(Arc::clone(&network), identity.clone(), rank, addresses.clone());
             let clients = PeerClientFactory::new(identity, run, network, &context, Arc::default());
             peer.set_client(clients.with_wire(member.wire).remote(rank, addresses));
-            let settings = LinkSettings { own: member.own.clone(), other, peer };
+            let own = member.own.clone();
+            let settings = LinkSettings { own, other, may_be_replaced: false, peer };
             NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
         };
         let view = ClusterView::hashed(roster, &member.own.instance, &before, link);
@@ -255,7 +257,7 @@ impl ClusterCache {
         let viewed = |(other, peer): (StoreName, Option<StorePeer>)| {
             let StoreName { node, instance } = other.clone();
             let link = peer.zip(of_own.clone()).map(|(peer, own)| {
-                let settings = LinkSettings { own, other, peer };
+                let settings = LinkSettings { own, other, may_be_replaced: true, peer };
                 NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
             });
             ViewedNode { node: RosterNode { node, instance, ..RosterNode::default() }, link }
@@ -344,6 +346,13 @@ impl ClusterCache {
         if let Some(ended) = ended {
             self.view().links().for_each(|link| link.send(LinkCommand::End(ended.number)));
         }
+    }
+
+    /// How fast storage is here, next to one of the other stores.
+    fn storage_pace(&self) -> StoragePace {
+        let stores = self.view().links().count().max(1) as u64;
+        let rate = self.store.origin_rate().map(|rate| rate / stores);
+        StoragePace { wait: self.store.origin_wait(), rate }
     }
 
     fn jobs(&self) -> Vec<Arc<SharedJob>> {

@@ -52,7 +52,7 @@ use self::capacity_offer::{CapacityOffer, OfferedLevel, bundle, unbundle};
 use self::datasets::{names, open_known, seek};
 use self::group_run::JoinedGroup;
 pub use self::meeting::{Meeting, Meetings};
-use self::node_cache::{JoinedCaches, NodeMember, group_of};
+use self::node_cache::{JoinedCaches, NodeMember, group_of, may_share};
 use self::peer_breakers::PeersWithBreakers;
 use self::run_description::{RunDescription, on_request, unreadable};
 use crate::agent::attach;
@@ -241,7 +241,7 @@ impl GroupRun<'_> {
         let memory = memory_of(config, &sizes, &place, sharing);
         let described = cluster::describe(&figures, memory.tier(), &place, sizes.first());
         let mut joined = JoinedCaches::Own;
-        if config.world_size > 1 {
+        if may_share(joining.groups()) {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
             let units = place.units().map(|units| units.room(&sizes));
             let on_node = rank_among(joining.groups(), config.rank);

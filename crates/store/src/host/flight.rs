@@ -102,11 +102,8 @@ impl Flight {
             }
         }
         let length = received.as_ref().ok().map(Bytes::len);
-        if length.is_some() && !is_on_disk && !is_of_node && !is_in_block {
-            let waited = now.saturating_sub(requested);
-            // An average over about eight reads.
-            let before = state.wait.map_or(waited, |(wait, _)| wait);
-            state.wait = Some(((before * 7 + waited) / 8, now));
+        if let Some(length) = length.filter(|_| !is_on_disk && !is_of_node && !is_in_block) {
+            state.pace.ended(length as u64, now.saturating_sub(requested), now);
         }
         // Reads from disks and nodes have no turns.
         let reader = reader.or_else(|| waiting.first().map(|request| request.job));

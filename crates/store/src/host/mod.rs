@@ -23,6 +23,7 @@ mod counts;
 mod fair_queue;
 mod flight;
 mod job_orders;
+mod origin_pace;
 mod origin_queue;
 mod removal;
 mod state;
@@ -48,6 +49,7 @@ use tokio::task::AbortHandle;
 pub use self::counts::{DatasetState, JobState, OriginState, OriginUse, StoreCounts, StoreStatus};
 use self::flight::Flight;
 use self::job_orders::JobOrders;
+use self::origin_pace::OriginPace;
 use self::state::{
     Actions, BegunRead, MAX_ORDER_KEYS, OrderKey, ReadPlace, StoreDataset, StoreMember, StoreState,
     order_convoy, own_convoy,
@@ -55,9 +57,6 @@ use self::state::{
 
 /// How long requests of a job wait for its first order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Reads of stores that ended so long ago say nothing of the present.
-const RECENT: Duration = Duration::from_secs(30);
 
 /// Where a store reads the samples of a dataset.
 pub trait SampleReader: fmt::Debug + Send + Sync + 'static {
@@ -197,7 +196,7 @@ impl NodeStore {
             written_behind: KeyMap::default(),
             jobs: HashMap::new(),
             convoys: HashMap::new(),
-            wait: None,
+            pace: OriginPace::default(),
             counts: StoreCounts::default(),
             evicted: Vec::new(),
             failed_blocks: HashSet::new(),
@@ -443,12 +442,14 @@ impl NodeStore {
     pub fn origin_wait(&self) -> Option<Duration> {
         let now = (self.0.clock)();
         let state = self.0.lock();
-        let is_recent =
-            |(wait, noted): &(u64, u64)| now.saturating_sub(*noted) < RECENT.as_nanos() as u64 + 4 * wait;
-        let lately = state.wait.filter(is_recent).map(|(wait, _)| wait);
         let of_origin = state.flights.values().filter(|flight| !flight.is_on_disk && !flight.is_of_node);
         let under_way = of_origin.map(|flight| now.saturating_sub(flight.requested)).max();
-        lately.max(under_way).map(Duration::from_nanos)
+        state.pace.wait(now).max(under_way).map(Duration::from_nanos)
+    }
+
+    /// The bytes per second that reads of storage have brought lately. `None` if there were none.
+    pub fn origin_rate(&self) -> Option<u64> {
+        self.0.lock().pace.rate((self.0.clock)())
     }
 
     /// Whether this node owns a sample.

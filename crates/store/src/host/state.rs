@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 
 use super::counts::StoreCounts;
 use super::job_orders::JobOrders;
+use super::origin_pace::OriginPace;
 use super::origin_queue::{BlockTurn, OriginQueue, QueueMember};
 use super::{Answer, SampleBlock, SampleReader, StoreJob, StoreRequest};
 
@@ -32,8 +33,7 @@ pub(super) struct StoreState {
     /// Jobs that have announced the same order, by it.
     pub(super) convoys: HashMap<OrderKey, u64>,
     pub(super) counts: StoreCounts,
-    /// How long samples of stores took from their requests on, lately, and when that was noted.
-    pub(super) wait: Option<(u64, u64)>,
+    pub(super) pace: OriginPace,
     /// Space for residents that leave.
     pub(super) evicted: Vec<SampleKey>,
     /// The first samples of blocks that could not be read.

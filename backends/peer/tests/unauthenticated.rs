@@ -95,7 +95,7 @@ async fn unauthenticated_connection_gets_nothing() {
     let rig = Rig::new().await;
     let hello = {
         let mut hello = [0; handshake::MOST_BYTES];
-        hello[..6].copy_from_slice(b"FRDH\x04\x01");
+        hello[..6].copy_from_slice(b"FRDH\x05\x01");
         hello
     };
     let mut huge = hello;
@@ -117,7 +117,7 @@ async fn unauthenticated_connection_gets_nothing() {
         stream.write_all(bytes).unwrap();
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard); // it may be reset
-        let version = b"FRDH\x04\0\0\0";
+        let version = b"FRDH\x05\0\0\0";
         assert!(
             heard.is_empty() || bytes == other_version && heard == version,
             "{heard:?} without authentication"
@@ -143,8 +143,8 @@ async fn unauthenticated_flood_holds_nothing_and_blocks_no_rank() {
             let _ = match number % 4 {
                 0 => Ok(()),
                 1 => stream.write_all(&[round; 300]),
-                2 => stream.write_all(b"FRDH\x04\x01"),
-                _ => stream.write_all(&[&b"FRDH\x04\x01"[..], &[0; 46]].concat()),
+                2 => stream.write_all(b"FRDH\x05\x01"),
+                _ => stream.write_all(&[&b"FRDH\x05\x01"[..], &[0; 46]].concat()),
             };
             held.push(stream);
             if number % 500 == 250 {

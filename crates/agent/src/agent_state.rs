@@ -35,6 +35,9 @@ use crate::warming::Warmings;
 /// reads can have less than any job.
 const WEIGHT_SCALE: u32 = 1000;
 
+/// The most bytes of a job's name. A longer one is left out.
+const MAX_NAME: usize = 255;
+
 /// The state of an agent.
 #[derive(Debug)]
 pub(crate) struct AgentState {
@@ -319,10 +322,13 @@ impl AgentState {
     pub(crate) async fn attach(
         &self,
         connection: ConnectionId,
-        attach: Attach,
+        mut attach: Attach,
     ) -> Result<Attached, TierError> {
         if attach.datasets.len() > MAX_DATASETS {
             return Err(invalid(&format!("a job has at most {MAX_DATASETS} datasets")));
+        }
+        if attach.name.len() > MAX_NAME {
+            attach.name.clear();
         }
         let is_remote = self.lock().get(&connection).is_some_and(|there| there.node.is_some());
         let is_new = self.job(connection).is_none() && !is_remote;
@@ -333,14 +339,19 @@ impl AgentState {
         let mut catalogs = catalogs.ok_or_else(|| invalid("the job has left"))?;
         let (mut datasets, mut answers, mut shared, mut numbers) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        if let Some(disk) = self.disk() {
+        // Other nodes get the samples of this node's datasets, and no others.
+        let is_of_plan = is_remote && self.cluster.is_planned();
+        if let Some(disk) = self.disk().filter(|_| !is_of_plan) {
             disk.expect(attach.datasets.iter().map(|dataset| &*dataset.identity));
         }
         let attaching = self.attaching.read().await;
         let deadline = tokio::time::Instant::now() + OPEN_PATIENCE;
         for (number, wanted) in (0..).zip(&attach.datasets) {
             let catalog = catalogs.remove(&number);
-            let (mut id, mut answer) = self.datasets.find(wanted, catalog, &self.opener, deadline).await;
+            let (mut id, mut answer) = match is_of_plan {
+                true => self.datasets.find_used(&wanted.identity),
+                false => self.datasets.find(wanted, catalog, &self.opener, deadline).await,
+            };
             let known = id.and_then(|id| self.datasets.get(id));
             shared.push(known.as_ref().and_then(|known| known.hosted.shared_catalog()));
             if let Some(why) = known.as_ref().and_then(|known| self.lacks_memory(known, &datasets)) {

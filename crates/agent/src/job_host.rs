@@ -26,7 +26,7 @@ const DESCRIPTORS: u64 = 1 << 16;
 
 /// How long a run waits, before its start, for the stores of all nodes to know its ranks. Stores
 /// plan before they answer.
-const LINK_TIMEOUT: Duration = Duration::from_secs(60);
+const LINK_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct JobHost;
 struct JobStore {
     provider: Arc<AgentProvider>,
     /// Serves the stores of other nodes.
-    service: OnceLock<Arc<ShareService>>,
+    service: Arc<OnceLock<Arc<ShareService>>>,
     /// Dropped in this order, after the disks are closed: no rank is served when the runtime ends.
     server: Server,
     runtime: JobRuntime,
@@ -56,7 +56,7 @@ impl JobStore {
         let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
         let buffers = Arc::new(arena);
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
-        let service = OnceLock::new();
+        let service = Arc::default();
         Ok(Self { provider, service, server, runtime })
     }
 }
@@ -92,10 +92,8 @@ impl HostedStore for JobStore {
         // A store is called by its name alone.
         let name = |instance: String| StoreName { node: instance.clone(), instance };
         let (state, jobs) = (Arc::clone(&self.provider.state), Arc::clone(&self.provider) as _);
-        let own_name = name(state.name().to_owned());
-        let service = ShareService::start(self.runtime.handle(), jobs, own_name, incoming);
-        // A store is linked once.
-        let _ = self.service.set(Arc::clone(&service));
+        let (own_name, runtime) = (name(state.name().to_owned()), self.runtime.handle().clone());
+        let keep = Arc::clone(&self.service);
         let stores = stores.into_iter().map(|(instance, peer)| (name(instance), peer)).collect();
         let datasets = datasets.iter().map(ToString::to_string).collect();
         let stores = JobStores { stores, own, owners, datasets };
@@ -103,6 +101,10 @@ impl HostedStore for JobStore {
             let cluster = Arc::clone(&state.cluster);
             // A panic was reported when it happened.
             let _ = tokio::task::spawn_blocking(move || cluster.link_job(stores)).await;
+            // It serves only what the plan has.
+            let service = ShareService::start(&runtime, jobs, own_name, incoming);
+            // A store is linked once.
+            let _ = keep.set(Arc::clone(&service));
             state.cluster.known(LINK_TIMEOUT).await;
             service as Arc<dyn PeerService>
         })

@@ -71,6 +71,11 @@ impl SampleProvider for AgentProvider {
 }
 
 impl LinkedJobs for AgentProvider {
+    fn accepts(&self, name: &str) -> bool {
+        // The plan of a job has its orders, and its ranks have opened its datasets.
+        !self.state.cluster.is_planned() || ![CATALOG, ORDER].contains(&name)
+    }
+
     fn begin(&self, connection: ConnectionId, node: &str) {
         self.state.lock().entry(connection).or_default().node = Some(node.to_owned());
     }
@@ -203,7 +208,7 @@ impl AgentProvider {
             None => MAX_USES,
             Some(_) => {
                 let samples = piece.piece.total / OrderPiece::SAMPLE_BYTES;
-                samples.saturating_mul(MAX_PLACES).saturating_mul(nodes).max(MIN_PLACES)
+                samples.saturating_mul(MAX_PLACES).saturating_mul(nodes).clamp(MIN_PLACES, MAX_USES)
             }
         };
         there.add_order(piece, most)

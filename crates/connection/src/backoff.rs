@@ -24,7 +24,7 @@ impl Backoff {
     }
 
     /// The next pause.
-    pub fn next(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let pause = self.first.saturating_mul(1 << self.attempts.min(16)).min(self.longest);
         self.attempts = self.attempts.saturating_add(1);
         let part = mix(self.seed ^ mix(u64::from(self.attempts))) % 512;
@@ -45,13 +45,13 @@ mod tests {
     fn pauses_double_and_differ_between_seeds() {
         let (first, longest) = (Duration::from_millis(100), Duration::from_secs(5));
         let mut pauses = Backoff::new(first, longest, 7);
-        let all: Vec<Duration> = (0..100).map(|_| pauses.next()).collect();
+        let all: Vec<Duration> = (0..100).map(|_| pauses.pause()).collect();
         for (at, pause) in (0..).zip(&all) {
             let least = first.saturating_mul(1 << at.min(16)).min(longest);
             assert!((least..=least * 3 / 2).contains(pause), "{at}: {pause:?}");
         }
         pauses.reset();
-        assert_eq!(pauses.next(), all[0]);
-        assert_ne!(Backoff::new(first, longest, 8).next(), all[0]);
+        assert_eq!(pauses.pause(), all[0]);
+        assert_ne!(Backoff::new(first, longest, 8).pause(), all[0]);
     }
 }

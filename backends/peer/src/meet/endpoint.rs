@@ -471,6 +471,7 @@ mod tests {
             process,
             board,
             node,
+            group: String::new(),
             given,
             directory,
             has_token,

@@ -261,10 +261,10 @@ mod tests {
     #[test]
     // semantics: RANK-15
     fn messages_are_those_of_the_version() {
-        assert_eq!(VERSION, 4);
+        assert_eq!(VERSION, 5);
         for text in [
             concat!(
-                r#"{"is":"hello","person":{"rank":1,"node":"n","host":"h","pid":7,"addresses":["h:1"]},"#,
+                r#"{"is":"hello","person":{"rank":1,"node":"n","group":"n","host":"h","pid":7,"addresses":["h:1"]},"#,
                 r#""world_size":2,"version":"1","loader":0,"process":5,"met":null,"steps":0,"moves":0,"#,
                 r#""started":false}"#
             ),

@@ -294,7 +294,7 @@ async fn other_token_opens_no_connection_in_either_direction() {
 async fn interrupted_handshake_of_the_job_is_not_counted() {
     let (world, owner, _asker) = two(&samples(1, 1000), |_| AnswerRule::Now).await;
     let address = &owner.server.addresses()[0];
-    let hello = |job: u64| [b"FRDH\x04\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
+    let hello = |job: u64| [b"FRDH\x05\x01\0\0\x03\0\0\0", &job.to_le_bytes()[..], &[7; 32]].concat();
     for (job, waits) in [(JOB, false), (JOB, true), (JOB + 1, false), (JOB + 1, true)] {
         let mut stream = world.host("three").connect(address).await.unwrap();
         stream.write_all(&hello(job)).await.unwrap();

@@ -208,7 +208,7 @@ async fn unauthenticated_peer(mut stream: foreread_peer::BoxedStream, reply: &st
     let mut hello = [0; 100];
     let Ok(1..) = stream.read(&mut hello).await else { return };
     let mut challenge = [0; 40];
-    challenge[..5].copy_from_slice(b"FRDH\x04");
+    challenge[..5].copy_from_slice(b"FRDH\x05");
     match reply {
         "another version" => challenge[4] = 9,
         "another token" => challenge[5] = 3,
@@ -266,7 +266,7 @@ async fn other_version_in_rank_0s_place_is_named_at_the_deadline() {
     let began = Instant::now();
     let error = RendezvousSteps::join(job.settings(1)).await.unwrap_err();
     assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
-    let expected = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 4: run one \
+    let expected = "the last attempt: r0:7000: it speaks version 9 between ranks, this program 5: run one \
          version on all ranks";
     assert!(error.to_string().contains(expected), "{error}");
     sits.abort();
@@ -281,10 +281,10 @@ async fn rank_of_another_version_is_named_by_rank_0() {
     let at = foreread_peer::Address::tcp("r0", 7000);
     let mut stream = job.network.host("r1").connect(&at).await.unwrap();
     let of_job = job.launched(1).job_hash().to_le_bytes();
-    let hello = [b"FRDH\x03\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
+    let hello = [b"FRDH\x04\x02\0\0\x01\0\0\0", &of_job[..], &[7; 72]].concat();
     stream.write_all(&hello).await.unwrap();
     let error = first.await.unwrap();
-    let expected = "it speaks version 3 between ranks, this program 4: run one version on all ranks";
+    let expected = "it speaks version 4 between ranks, this program 5: run one version on all ranks";
     assert!(error.contains("rank 1 of 2 did not come") && error.contains(expected), "{error}");
 }
 

@@ -59,8 +59,9 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct LinkSettings {
     pub(super) own: StoreName,
     pub(super) other: StoreName,
-    /// Whether another store may take the place of that one: the host was started again.
-    pub(super) may_be_replaced: bool,
+    /// Whether both stores are those of one run. Another store may then take the place of that one:
+    /// its host was started again.
+    pub(super) is_of_plan: bool,
     pub(super) peer: StorePeer,
 }
 
@@ -126,7 +127,7 @@ impl std::fmt::Debug for NodeLink {
 
 impl NodeLink {
     pub(super) fn start(settings: LinkSettings, cluster: Weak<ClusterCache>, runtime: &Handle) -> Arc<Self> {
-        let LinkSettings { own, other, may_be_replaced, peer } = settings;
+        let LinkSettings { own, other, is_of_plan, peer } = settings;
         let (commands, received) = mpsc::unbounded_channel();
         let (numbers, is_open, is_alive, pace) = Default::default();
         let node = other.node.clone();
@@ -138,9 +139,10 @@ impl NodeLink {
             cluster,
             own,
             instance: other.instance,
-            may_be_replaced,
+            is_of_plan,
             peer,
             jobs: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             pauses: Backoff::new(DIAL_AGAIN.0, DIAL_AGAIN.1, seed),
         };
         runtime.spawn(task.run(received));
@@ -211,8 +213,13 @@ impl NodeLink {
     }
 
     /// Ends late requests, or all of them if the other store is slow.
-    fn end_late(&self, storage: StoragePace) {
+    fn end_late(&self, storage: impl FnOnce() -> StoragePace) {
         let now = Instant::now();
+        if !self.pace().look(now) {
+            return;
+        }
+        // It looks at all reads of the store.
+        let storage = storage();
         let mut pace = self.pace();
         let (late, slow) = (pace.end_late(storage, now), pace.rest(storage, now));
         drop(pace);
@@ -271,9 +278,11 @@ struct LinkTask {
     own: StoreName,
     /// That of the other store.
     instance: String,
-    may_be_replaced: bool,
+    is_of_plan: bool,
     peer: StorePeer,
     jobs: BTreeMap<u32, SentJob>,
+    /// What waits for a job to be known, while there is no session.
+    waiting: BTreeMap<u32, oneshot::Sender<()>>,
     pauses: Backoff,
 }
 
@@ -283,7 +292,9 @@ impl LinkTask {
             let opened = Instant::now();
             let Err(error) = self.connect(&mut commands).await else { return };
             tracing::debug!(instance = self.instance, %error, "another store is not reached");
-            self.jobs.clear();
+            for (number, sent) in std::mem::take(&mut self.jobs) {
+                self.waiting.extend(sent.waiting.map(|waiting| (number, waiting)));
+            }
             let Some(link) = self.link.upgrade() else { return };
             link.change(HashMap::clear);
             link.is_open.store(false, Ordering::Relaxed);
@@ -291,15 +302,20 @@ impl LinkTask {
             if opened.elapsed() > SILENT {
                 self.pauses.reset();
             }
-            let again = sleep(self.pauses.next());
+            let again = sleep(self.pauses.pause());
             tokio::pin!(again);
             loop {
                 tokio::select! {
                     biased;
                     () = &mut again => break,
-                    // It hears of all jobs when it is reached. A job that waits for it waits no
-                    // longer.
-                    command = commands.recv() => if command.is_none() { return },
+                    // It hears of all jobs when it is reached.
+                    command = commands.recv() => match command {
+                        Some(LinkCommand::Begin(job, waiting)) => {
+                            self.waiting.insert(job.number, waiting);
+                        }
+                        Some(_) => {}
+                        None => return,
+                    },
                 }
             }
         }
@@ -342,7 +358,7 @@ impl LinkTask {
                     let Some(link) = self.link.upgrade() else { return Ok(()) };
                     link.set_alive(receiver.silence() < PAUSED);
                     if let Some(cluster) = self.cluster.upgrade() {
-                        link.end_late(cluster.storage_pace());
+                        link.end_late(|| cluster.storage_pace());
                     }
                 }
             }
@@ -362,7 +378,7 @@ impl LinkTask {
         };
         let opened: Open = decoded(&payload).map_err(WireError::malformed)?;
         // Another store may have got the address of one that has ended.
-        if opened.instance != self.instance && !self.may_be_replaced {
+        if opened.instance != self.instance && !self.is_of_plan {
             return Err(WireError::new(WireErrorKind::OtherRun, format!("{node}: another store is there")));
         }
         Ok((sender, receiver))
@@ -418,6 +434,14 @@ impl LinkTask {
         Ok(())
     }
 
+    async fn attach(&self, to: &OtherStore, job: &SharedJob) -> Result<(), WireError> {
+        let attach = match self.is_of_plan {
+            true => encoded(&job.attach_of_plan()),
+            false => encoded(&job.attach),
+        };
+        to.call(job.number, ATTACH, attach).await
+    }
+
     async fn begin(
         &mut self,
         to: &OtherStore,
@@ -429,8 +453,9 @@ impl LinkTask {
             sent.waiting = waiting.filter(|_| !sent.is_known);
             return Ok(());
         }
-        to.call(job.number, ATTACH, encoded(&job.attach)).await?;
+        self.attach(to, &job).await?;
         let number = job.number;
+        let waiting = waiting.or_else(|| self.waiting.remove(&number));
         self.jobs.insert(number, SentJob { job, waiting, is_known: false, has_catalogs: false });
         Ok(())
     }
@@ -459,7 +484,7 @@ impl LinkTask {
             for at in needed {
                 self.send_catalog(to, &job, at).await?;
             }
-            return to.call(number, ATTACH, encoded(&job.attach)).await;
+            return self.attach(to, &job).await;
         }
         sent.is_known = true;
         let (Some(link), Some(cluster)) = (self.link.upgrade(), self.cluster.upgrade()) else {

@@ -156,6 +156,11 @@ impl ClusterCache {
         *self.member.lock().unwrap_or_else(PoisonError::into_inner) = Some(member);
     }
 
+    /// Whether its stores are those of one job, with the owners of its plan.
+    pub(crate) fn is_planned(&self) -> bool {
+        matches!(self.view().owners, SampleOwners::Planned(..))
+    }
+
     /// Whether it takes part in a cluster's cache.
     pub(crate) fn has_joined(&self) -> bool {
         self.member().is_some()
@@ -229,7 +234,7 @@ impl ClusterCache {
             let clients = PeerClientFactory::new(identity, run, network, &context, Arc::default());
             peer.set_client(clients.with_wire(member.wire).remote(rank, addresses));
             let own = member.own.clone();
-            let settings = LinkSettings { own, other, may_be_replaced: false, peer };
+            let settings = LinkSettings { own, other, is_of_plan: false, peer };
             NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
         };
         let view = ClusterView::hashed(roster, &member.own.instance, &before, link);
@@ -257,7 +262,7 @@ impl ClusterCache {
         let viewed = |(other, peer): (StoreName, Option<StorePeer>)| {
             let StoreName { node, instance } = other.clone();
             let link = peer.zip(of_own.clone()).map(|(peer, own)| {
-                let settings = LinkSettings { own, other, may_be_replaced: true, peer };
+                let settings = LinkSettings { own, other, is_of_plan: true, peer };
                 NodeLink::start(settings, Weak::clone(&self.own), &self.context.runtime)
             });
             ViewedNode { node: RosterNode { node, instance, ..RosterNode::default() }, link }

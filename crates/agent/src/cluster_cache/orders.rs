@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foreread_store::StoreJob;
-use foreread_store::attach::{Attach, EpochOrder, ReadInBlocks};
+use foreread_store::attach::{Attach, AttachDataset, EpochOrder, ReadInBlocks};
 
 use super::shared_dataset::SharedDataset;
 
@@ -34,6 +34,18 @@ impl SharedJob {
     ) -> Self {
         let (orders, blocks) = Default::default();
         Self { number, job, attach, datasets, orders, blocks }
+    }
+
+    /// The job for a store whose node has ranks of the same run: the identities of its datasets alone,
+    /// without settings, which may be secrets.
+    pub(super) fn attach_of_plan(&self) -> Attach {
+        let dataset = |of: &AttachDataset| AttachDataset {
+            identity: of.identity.clone(),
+            samples: of.samples,
+            ..AttachDataset::default()
+        };
+        let datasets = self.attach.datasets.iter().map(dataset).collect();
+        Attach { datasets, ..self.attach.clone() }
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<EpochOrder>>> {

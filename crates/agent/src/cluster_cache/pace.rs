@@ -111,7 +111,21 @@ impl LinkPace {
         (self.answered - before) as f64 / now.duration_since(*then).as_secs_f64().max(0.001)
     }
 
-    /// Looks at the open requests: ends the late ones, and returns how many. Call it regularly.
+    /// Notes how much was answered so far. Returns whether a request may be late. Call it regularly.
+    pub(super) fn look(&mut self, now: Instant) -> bool {
+        self.looks.push_back((now, self.answered));
+        let first = self.open.values().next().map(|request| request.sent);
+        let is_old = first.is_some_and(|sent| now.duration_since(sent) >= LATE);
+        if !is_old && self.late_since.is_none() {
+            // Only the last second counts when one is.
+            while self.looks.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= LATE) {
+                self.looks.pop_front();
+            }
+        }
+        is_old || self.late_since.is_some()
+    }
+
+    /// Ends the late requests, and returns how many. After each [`look`](Self::look) that says so.
     pub(super) fn end_late(&mut self, storage: StoragePace, now: Instant) -> usize {
         let StoragePace { wait: Some(wait), rate: Some(rate) } = storage else { return 0 };
         if self.rate(LATE, now) * LATE_PART >= rate as f64 {
@@ -133,10 +147,9 @@ impl LinkPace {
     }
 
     /// Begins a rest and ends all requests if the store is slow. Returns the age of the oldest
-    /// request, and the time of the rest. Call it regularly.
+    /// request, and the time of the rest. After each [`look`](Self::look) that says so.
     pub(super) fn rest(&mut self, storage: StoragePace, now: Instant) -> Option<(Duration, Duration)> {
         let most = SLOW + storage.wait.unwrap_or(UNKNOWN) * SLOWER;
-        self.looks.push_back((now, self.answered));
         while self.looks.get(1).is_some_and(|(then, _)| now.duration_since(*then) >= most) {
             self.looks.pop_front();
         }
@@ -162,6 +175,20 @@ impl LinkPace {
 mod tests {
     use super::*;
 
+    impl LinkPace {
+        /// A look, and what follows if it says so.
+        fn rests(&mut self, storage: StoragePace, now: Instant) -> Option<(Duration, Duration)> {
+            self.looked(storage, now).1
+        }
+
+        fn looked(&mut self, storage: StoragePace, now: Instant) -> (usize, Option<(Duration, Duration)>) {
+            match self.look(now) {
+                true => (self.end_late(storage, now), self.rest(storage, now)),
+                false => (0, None),
+            }
+        }
+    }
+
     const SECOND: Duration = Duration::from_secs(1);
     const FAST: StoragePace = StoragePace { wait: Some(Duration::ZERO), rate: None };
 
@@ -171,14 +198,14 @@ mod tests {
         let (mut pace, begun) = (LinkPace::default(), Instant::now());
         let at = |seconds: u32| begun + seconds * SECOND;
         assert!(pace.begin(5, at(0)).is_some() && pace.begin(5, at(2)).is_some());
-        assert_eq!(pace.rest(FAST, at(3) - SECOND / 1000), None);
-        assert_eq!(pace.rest(FAST, at(3)), Some((3 * SECOND, 5 * SECOND)));
+        assert_eq!(pace.rests(FAST, at(3) - SECOND / 1000), None);
+        assert_eq!(pace.rests(FAST, at(3)), Some((3 * SECOND, 5 * SECOND)));
         // All requests have ended, so no other look makes the rest longer.
-        assert_eq!(pace.rest(FAST, at(3)), None);
+        assert_eq!(pace.rests(FAST, at(3)), None);
         assert!(pace.begin(5, at(8) - SECOND / 1000).is_none());
         // One request tries, and the node is still slow.
         assert!(pace.begin(5, at(8)).is_some() && pace.begin(5, at(8)).is_none());
-        assert_eq!(pace.rest(FAST, at(11)), Some((3 * SECOND, 10 * SECOND)));
+        assert_eq!(pace.rests(FAST, at(11)), Some((3 * SECOND, 10 * SECOND)));
         let (number, _) = pace.begin(5, at(21)).unwrap();
         pace.answered(5, at(21));
         pace.end(number);
@@ -187,7 +214,7 @@ mod tests {
         let mut rests = Vec::new();
         let mut now = at(60);
         while rests.len() < 7 {
-            let (_, rest) = pace.rest(FAST, now).unwrap();
+            let (_, rest) = pace.rests(FAST, now).unwrap();
             rests.push(rest.as_secs());
             assert!(pace.begin(5, now + rest).is_some());
             now += rest + SLOW;
@@ -200,16 +227,16 @@ mod tests {
     fn node_may_be_slow_where_the_own_stores_are() {
         let (mut pace, begun) = (LinkPace::default(), Instant::now());
         pace.begin(5, begun).unwrap();
-        assert_eq!(pace.rest(StoragePace { wait: Some(2 * SECOND), rate: None }, begun + 10 * SECOND), None);
+        assert_eq!(pace.rests(StoragePace { wait: Some(2 * SECOND), rate: None }, begun + 10 * SECOND), None);
         assert_eq!(
-            pace.rest(StoragePace { wait: Some(2 * SECOND), rate: None }, begun + 11 * SECOND),
+            pace.rests(StoragePace { wait: Some(2 * SECOND), rate: None }, begun + 11 * SECOND),
             Some((11 * SECOND, 5 * SECOND))
         );
         // Without reads of its own, this store does not know.
         let mut pace = LinkPace::default();
         pace.begin(5, begun).unwrap();
-        assert_eq!(pace.rest(StoragePace::default(), begun + 30 * SECOND), None);
-        assert_eq!(pace.rest(StoragePace::default(), begun + 31 * SECOND), Some((31 * SECOND, 5 * SECOND)));
+        assert_eq!(pace.rests(StoragePace::default(), begun + 30 * SECOND), None);
+        assert_eq!(pace.rests(StoragePace::default(), begun + 31 * SECOND), Some((31 * SECOND, 5 * SECOND)));
     }
 
     /// A gigabyte at once, which the network brings within ten seconds. Or a hundredth as fast.
@@ -226,7 +253,7 @@ mod tests {
                     pace.end(*number);
                 }
                 sent = look * rate / 4;
-                rests = rests.or(pace.rest(FAST, begun + look as u32 * SECOND / 4));
+                rests = rests.or(pace.rests(FAST, begun + look as u32 * SECOND / 4));
             }
             assert_eq!(rests.is_some(), is_slow, "{rate} MB/s");
         }
@@ -248,8 +275,8 @@ mod tests {
                     pace.answered(1_000_000, now);
                     pace.end(open.pop_front().unwrap().0);
                 }
-                let late = pace.end_late(storage, now);
-                assert_eq!(pace.rest(storage, now), None);
+                let (late, rest) = pace.looked(storage, now);
+                assert_eq!(rest, None);
                 if late > 0 && first.is_none() {
                     // Half a second of storage, the first ones.
                     assert_eq!((late, look), (50, 4), "{rate} MB/s");
@@ -273,8 +300,7 @@ mod tests {
                     pace.end(number);
                 }
             }
-            pace.end_late(storage, now);
-            rests.extend(pace.rest(storage, now).map(|(_, rest)| rest.as_secs()));
+            rests.extend(pace.rests(storage, now).map(|(_, rest)| rest.as_secs()));
             looks += 1;
         }
         assert_eq!(rests, [5, 10, 20, 40]);

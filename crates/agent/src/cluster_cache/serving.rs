@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Debug;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
@@ -43,8 +43,9 @@ const MAX_JOBS: usize = 4096;
 /// The number of a connection for the first job of another store: far above those of own jobs.
 const FIRST_CONNECTION: u64 = 1 << 62;
 
-/// The calls of a job that wait. A store that sends more waits itself.
-const MAX_CALLS: usize = 64;
+/// The bytes of all calls of a store that wait. Orders take long, and signs of life must not wait
+/// for them.
+const MAX_WAITING: usize = 512 << 20;
 
 /// The most bytes of a name.
 const MAX_NAME: usize = 255;
@@ -58,6 +59,9 @@ pub(crate) struct LinkedCall {
 
 /// Serves jobs of other stores, by the connections that these have here.
 pub(crate) trait LinkedJobs: Debug + Send + Sync + 'static {
+    /// Whether it carries out calls of this name.
+    fn accepts(&self, name: &str) -> bool;
+
     /// A job of another node begins.
     fn begin(&self, connection: ConnectionId, node: &str);
 
@@ -243,17 +247,23 @@ impl PeerService for ShareService {
 struct LinkedJob {
     jobs: Arc<dyn LinkedJobs>,
     connection: ConnectionId,
-    calls: mpsc::Sender<JobCall>,
+    calls: mpsc::UnboundedSender<JobCall>,
     task: JoinHandle<()>,
 }
 
 impl LinkedJob {
     /// Begins a job, whose requests have the number `first` for its first dataset.
-    fn begin(jobs: &Arc<dyn LinkedJobs>, node: &str, number: u32, to: SessionSender) -> Self {
+    fn begin(
+        jobs: &Arc<dyn LinkedJobs>,
+        node: &str,
+        number: u32,
+        (to, waiting): (SessionSender, Arc<AtomicUsize>),
+    ) -> Self {
         let (connection, first) = (connection_of(number), number * MAX_DATASETS as u32);
         jobs.begin(connection, node);
-        let (calls, waiting) = mpsc::channel(MAX_CALLS);
-        let task = tokio::spawn(carry_out(Arc::clone(jobs), connection, first, waiting, to));
+        let (calls, received) = mpsc::unbounded_channel();
+        let job = (connection, first, waiting);
+        let task = tokio::spawn(carry_out(Arc::clone(jobs), job, received, to));
         Self { jobs: Arc::clone(jobs), connection, calls, task }
     }
 }
@@ -268,12 +278,12 @@ impl Drop for LinkedJob {
 /// Carries out the calls of a job. Answers the ones that attach it, and failures.
 async fn carry_out(
     jobs: Arc<dyn LinkedJobs>,
-    connection: ConnectionId,
-    first: u32,
-    mut calls: mpsc::Receiver<JobCall>,
+    (connection, first, waiting): (ConnectionId, u32, Arc<AtomicUsize>),
+    mut calls: mpsc::UnboundedReceiver<JobCall>,
     to: SessionSender,
 ) {
     while let Some(JobCall { job, name, payload }) = calls.recv().await {
+        waiting.fetch_sub(payload.len(), Ordering::Relaxed);
         let (done, answer) = oneshot::channel();
         // The task may have ended.
         let answered = Box::new(move |result| drop(done.send(result)));
@@ -324,7 +334,7 @@ impl ShareService {
             return Err(malformed("it speaks another version".into()));
         }
         let answer = Open { versions: VERSIONS, node: own.node, instance: own.instance };
-        let mut jobs: HashMap<u32, LinkedJob> = HashMap::new();
+        let (mut jobs, waiting) = (HashMap::<u32, LinkedJob>::new(), Arc::new(AtomicUsize::new(0)));
         if !sender.send(OPENED, encoded(&answer)).await {
             return Err(malformed("it takes no messages".into()));
         }
@@ -337,7 +347,7 @@ impl ShareService {
                 CALL => {
                     let call = JobCall::decode(&payload).ok_or_else(|| malformed("no call".into()))?;
                     // Otherwise it is of a later version.
-                    let Some(call) = call else { continue };
+                    let Some(call) = call.filter(|call| self.jobs.accepts(call.name)) else { continue };
                     if jobs.len() >= MAX_JOBS && !jobs.contains_key(&call.job) {
                         return Err(malformed("it has too many jobs".into()));
                     }
@@ -347,11 +357,15 @@ impl ShareService {
                             let number = self.new_number();
                             let number =
                                 number.ok_or_else(|| malformed("there were too many jobs".into()))?;
-                            let to = sender.clone();
+                            let to = (sender.clone(), Arc::clone(&waiting));
                             entry.insert(LinkedJob::begin(&self.jobs, &opened.node, number, to))
                         }
                     };
-                    if job.calls.send(call).await.is_err() {
+                    let bytes = call.payload.len();
+                    if waiting.fetch_add(bytes, Ordering::Relaxed) + bytes > MAX_WAITING {
+                        return Err(malformed("it calls faster than calls are carried out".into()));
+                    }
+                    if job.calls.send(call).is_err() {
                         return Err(malformed("the calls of a job have ended".into()));
                     }
                 }

@@ -136,6 +136,10 @@ struct Jobs {
 }
 
 impl LinkedJobs for Jobs {
+    fn accepts(&self, _: &str) -> bool {
+        true
+    }
+
     fn begin(&self, connection: ConnectionId, _: &str) {
         self.connections.lock().unwrap().entry(connection).or_default();
     }

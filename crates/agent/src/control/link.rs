@@ -280,7 +280,7 @@ impl DialingAgent {
             let is_unnamed = error.kind() == WireErrorKind::OtherJob;
             let unnamed = || format!("{}: it has no token of this name", self.address);
             self.note_problem(Some(if is_unnamed { unnamed() } else { error.to_string() }));
-            let wait = if is_refused { REFUSED_AGAIN } else { self.pauses.next() };
+            let wait = if is_refused { REFUSED_AGAIN } else { self.pauses.pause() };
             tokio::select! {
                 () = sleep(wait) => {}
                 _ = &mut end => return,

@@ -201,8 +201,8 @@ impl Datasets {
         }
     }
 
-    /// The dataset of this identity that a job of this node uses, and the answer to a job of the same
-    /// run on another node. Nothing is opened for that: not even its settings are known.
+    /// The dataset of this identity that a job of this node uses, and the answer to a job of the
+    /// same run on another node. Nothing is opened for that: not even its settings are known.
     pub(crate) fn find_used(&self, identity: &str) -> (Option<DatasetId>, DatasetAnswer) {
         let known = self.lock();
         let mut used = known.values().filter(|it| it.key.identity == identity && it.hosted.is_open());

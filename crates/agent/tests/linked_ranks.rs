@@ -140,8 +140,8 @@ fn linked_caches_read_what_one_cache_would() {
             assert_eq!(read(&reports), from_store, "{nodes:?}: reads that no rank reports");
             let bound = SAMPLES + (epochs - 1) * (SAMPLES - kept);
             println!("{nodes:?}, {kept} samples in memory: {from_store} reads, at best {bound}");
-            // The plan of small memories leaves a few samples' room. A sample that is read for one rank
-            // may be there for the next.
+            // The plan of small memories leaves a few samples' room. A sample that is read for one
+            // rank may be there for the next.
             let bounds = bound - bound / 50..=bound + bound / 50;
             assert!(bounds.contains(&from_store), "{nodes:?}: {from_store}, {bound}");
             let direct: u64 =

@@ -18,10 +18,11 @@
 //! unauthenticated peer never makes the responder read or keep more than [`MOST_BYTES`].
 //!
 //! The keys protect the rest of the connection. A rendezvous and messages between stores use Noise
-//! records (`noise_stream.rs`). Samples use the run's [`WireProtection`], which must be equal at both ends
-//! ([`WireErrorKind::OtherWire`]). So a relay between two ranks can only delay and cut. Recorded
-//! connections stay secret when the token becomes known later (forward secrecy). A token that can
-//! be guessed can be tested against one recorded handshake, so tokens are random (see [`Token`]).
+//! records (`noise_stream.rs`). Samples use the run's [`WireProtection`], which must be equal at
+//! both ends ([`WireErrorKind::OtherWire`]). So a relay between two ranks can only delay and cut.
+//! Recorded connections stay secret when the token becomes known later (forward secrecy). A token
+//! that can be guessed can be tested against one recorded handshake, so tokens are random (see
+//! [`Token`]).
 //!
 //! A peer with this job's name, for a rendezvous, with another token is most likely a misconfigured
 //! rank. The reply reports that without a proof, because a proof would let an unauthenticated peer

@@ -162,7 +162,8 @@ impl fmt::Debug for SessionReceiver {
 }
 
 impl SessionWriter {
-    /// Waits until the queue was sent, or the other end is gone. All senders must have been dropped.
+    /// Waits until the queue was sent, or the other end is gone. All senders must have been
+    /// dropped.
     pub async fn ended(self) {
         // A panic of the task changes nothing.
         drop(self.0.await);

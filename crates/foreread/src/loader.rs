@@ -138,15 +138,8 @@ impl Ready {
         let Config { look_ahead, on_error, .. } = config;
         let units = units.as_ref().map(|_| shared.units().clone());
         let reading = ReadParts { retry: config.retry_policy(), units: units.clone(), buffers };
-        let mut assembly = Assembly::new(
-            opened,
-            caches,
-            (others.clone(), locality.clone()),
-            look_ahead,
-            on_error,
-            blocks,
-            reading,
-        );
+        let peers = (others.clone(), locality.clone());
+        let mut assembly = Assembly::new(opened, caches, peers, look_ahead, on_error, blocks, reading);
         let mut recalls = JoinSet::new();
         for files in released {
             recalls.spawn_on(files.recall(run.clone()), workers.handle());

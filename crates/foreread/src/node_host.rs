@@ -79,8 +79,8 @@ pub trait HostedStore: Debug + Send + Sync {
     /// The ascending ids of a dataset's samples on its disks. Empty for an unknown identity.
     fn on_disk(&self, identity: &str) -> Vec<SampleId>;
 
-    /// Links it with the stores of the other nodes. Returns what serves its samples to them, once they
-    /// know the ranks that are attached here, or do not answer.
+    /// Links it with the stores of the other nodes. Returns what serves its samples to them, once
+    /// they know the ranks that are attached here, or do not answer.
     #[cfg(feature = "peer")]
     fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>>;
 

@@ -1,5 +1,5 @@
-//! The owners of samples in a cluster whose nodes come and go: the owner reads a sample from storage
-//! and keeps it for all nodes.
+//! The owners of samples in a cluster whose nodes come and go: the owner reads a sample from
+//! storage and keeps it for all nodes.
 //!
 //! Rendezvous hashing with weights: each node draws a number for a sample, and the best one wins.
 //! So every node computes the same owners from the same list. When a node joins or leaves, only its

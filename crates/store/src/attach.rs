@@ -1,5 +1,5 @@
-//! The calls of a job to the host of a store: who attaches, with which datasets, and the orders of a
-//! job. A store makes the same calls for its jobs to the stores of other nodes.
+//! The calls of a job to the host of a store: who attaches, with which datasets, and the orders of
+//! a job. A store makes the same calls for its jobs to the stores of other nodes.
 //!
 //! A job *attaches* once per connection. The host knows a dataset by the identity of its bytes, its
 //! location and the settings that it is read with. So bytes that were read with other credentials

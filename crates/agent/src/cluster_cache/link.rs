@@ -411,8 +411,8 @@ impl LinkTask {
         to.send(END, number.to_le_bytes().to_vec().into()).await
     }
 
-    /// Begins and ends what the other store does not know, and sends all orders again if owners have
-    /// changed.
+    /// Begins and ends what the other store does not know, and sends all orders again if owners
+    /// have changed.
     async fn compare(&mut self, to: &OtherStore, have_moved: bool) -> Result<(), WireError> {
         let Some(cluster) = self.cluster.upgrade() else { return Ok(()) };
         let jobs = cluster.jobs();

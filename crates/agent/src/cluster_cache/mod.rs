@@ -1,21 +1,23 @@
-//! The caches of a cluster's agents as one: each sample has one owner.
+//! The caches of several nodes as one: each sample has one owner.
 //!
 //! The control process gives all agents of one token the same [`Roster`]. From it, each agent
-//! computes the owner of each sample ([`HashedOwners`]): the node that reads it from storage and keeps it.
-//! An agent that needs a sample of another owner requests it there, over the connections that ranks
-//! use between them. It announces the orders of its jobs to the owners, each its part. So a owner
-//! keeps what any job of any node needs soonest.
+//! computes the owner of each sample ([`HashedOwners`]): the node that reads it from storage and
+//! keeps it. The nodes of one job have the owners of its plan instead. A store that needs a sample
+//! of another owner requests it there, over the connections that ranks use between them. It
+//! announces the orders of its jobs to the owners, each its part. So an owner keeps what any job of
+//! any node needs soonest. The nodes of one job know its orders from its plan.
 //!
 //! # Decisions and price
 //!
-//! * *One copy first.* Samples of other owners stay only in room that no own sample needs. The price
-//!   is a transfer between nodes for almost every use.
-//! * *No sample depends on its owner.* An agent that does not reach a owner, or gets an error, reads
-//!   from storage by itself. A node that leaves costs reads, and no sample.
+//! * *One copy first.* Samples of other owners stay only in room that no own sample needs. The
+//!   price is a transfer between nodes for almost every use.
+//! * *No sample depends on its owner.* A store that does not reach an owner, gets an error, or waits
+//!   for long, reads from storage by itself. A node that leaves costs reads, and no sample.
 //! * *No chains.* An owner that is requested a sample reads it from storage, and never from a third
 //!   node. While agents have different rosters, a sample may be read twice.
 //! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each
-//!   agent opens a dataset by itself, and compares its identity.
+//!   agent opens a dataset by itself, and compares its identity. The nodes of one job have its
+//!   token, and get the samples of datasets that a rank of the node reads, and no others.
 //! * *The orders of jobs are kept for owners that come later*, 4 bytes per sample and epoch.
 
 mod addresses;
@@ -213,8 +215,8 @@ impl ClusterCache {
         self.apply_to(dataset, &self.view());
     }
 
-    /// Applies a roster. The first one with other nodes visits each sample of each dataset, so it is
-    /// not for a runtime's thread.
+    /// Applies a roster. The first one with other nodes visits each sample of each dataset, so it
+    /// is not for a runtime's thread.
     pub(crate) fn set_roster(&self, roster: &Roster) {
         let Some(member) = self.member() else { return };
         let _applying = self.applying.lock().unwrap_or_else(PoisonError::into_inner);
@@ -273,8 +275,8 @@ impl ClusterCache {
         self.apply(view, &self.view());
     }
 
-    /// Waits until the other stores know all jobs of this one. A store that does not answer is waited
-    /// for so long.
+    /// Waits until the other stores know all jobs of this one. A store that does not answer is
+    /// waited for so long.
     pub(crate) async fn known(&self, at_most: Duration) {
         let sent = |job: Arc<SharedJob>| {
             let view = self.view();
@@ -312,8 +314,8 @@ impl ClusterCache {
         }
     }
 
-    /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is not
-    /// for a runtime's thread.
+    /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is
+    /// not for a runtime's thread.
     pub(crate) fn announce(&self, job: StoreJob, order: EpochOrder) {
         let Some(job) = self.lock().jobs.get(&job).cloned() else { return };
         let view = self.view();

@@ -36,8 +36,8 @@ impl SharedJob {
         Self { number, job, attach, datasets, orders, blocks }
     }
 
-    /// The job for a store whose node has ranks of the same run: the identities of its datasets alone,
-    /// without settings, which may be secrets.
+    /// The job for a store whose node has ranks of the same run: the identities of its datasets
+    /// alone, without settings, which may be secrets.
     pub(super) fn attach_of_plan(&self) -> Attach {
         let dataset = |of: &AttachDataset| AttachDataset {
             identity: of.identity.clone(),

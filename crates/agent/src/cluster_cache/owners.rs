@@ -1,12 +1,12 @@
 //! The owners of samples: the store that reads a sample from storage and keeps it for all.
 //!
 //! Stores that come and go have owners by a hash, weighted by their memory ([`HashedOwners`]). The
-//! stores of one job have the owners of its plan, so their shares are exact, and no byte is read
-//! that the plan does not count.
+//! stores of one job have the owners of its plan. So their shares are exact, and every byte that is
+//! read is one of the plan.
 //!
 //! # Decision and price
 //!
-//! Owners are computed for each sample that is asked for, and never stored per sample. So a roster
+//! Owners are computed at each use of a sample, and never stored per sample. So a roster
 //! that changes costs a look at the buckets of [`HashedOwners`] and at the samples in memory,
 //! whatever the length of the dataset. The price is a hash under the store's lock for each use, 10
 //! ns. The sums of a dataset's buckets take 768 KiB, and one visit of all samples, once.

@@ -111,7 +111,8 @@ impl LinkPace {
         (self.answered - before) as f64 / now.duration_since(*then).as_secs_f64().max(0.001)
     }
 
-    /// Notes how much was answered so far. Returns whether a request may be late. Call it regularly.
+    /// Notes how much was answered so far. Returns whether a request may be late. Call it
+    /// regularly.
     pub(super) fn look(&mut self, now: Instant) -> bool {
         self.looks.push_back((now, self.answered));
         let first = self.open.values().next().map(|request| request.sent);

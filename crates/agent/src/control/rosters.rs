@@ -1,7 +1,8 @@
 //! Which agents share their caches: those of one token that are heard.
 //!
-//! All of them get the same list, as one message. A new list moves samples to other owners, so it is
-//! made once per second at most. An agent that is cut off stays in it as long as its leases hold.
+//! All of them get the same list, as one message. A new list moves samples to other owners, so it
+//! is made once per second at most. An agent that is cut off stays in it as long as its leases
+//! hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

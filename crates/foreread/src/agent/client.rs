@@ -252,8 +252,8 @@ fn look(
 }
 
 /// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share, and whether
-/// it will announce orders. Its datasets are read from there after [`AgentLink::replace_origins`]. A cache that refuses it is a
-/// warning.
+/// it will announce orders. Its datasets are read from there after [`AgentLink::replace_origins`].
+/// A cache that refuses it is a warning.
 ///
 /// # Errors
 /// If the runtime was shut down.

@@ -25,7 +25,7 @@ pub enum NodeOwner {
 /// The owners of a dataset's samples, as one node sees them. The answers of one value never change,
 /// so owners that change are another value.
 pub trait NodeOwners: Debug + Send + Sync {
-    /// Who owns a sample. Asked at each use of a sample, under the cache's lock.
+    /// Who owns a sample. Called at each use of a sample, under the cache's lock.
     fn owner(&self, sample: SampleId) -> NodeOwner;
 
     /// The number of samples that this node owns.
@@ -54,9 +54,9 @@ impl NextUseCache {
         }
     }
 
-    /// Sets the owners of a dataset's samples. `None`: this node owns all. A sample that it does not
-    /// own stays in room that no other needs, and is the first victim. It visits the residents and
-    /// the samples on disks, and no others. An unknown dataset changes nothing.
+    /// Sets the owners of a dataset's samples. `None`: this node owns all. A sample that it does
+    /// not own stays in room that no other needs, and is the first victim. It visits the residents
+    /// and the samples on disks, and no others. An unknown dataset changes nothing.
     pub fn set_owners(&mut self, dataset: DatasetId, owners: Option<Arc<dyn NodeOwners>>) {
         let index = dataset.0 as usize;
         let Some(there) = self.datasets.get(index) else { return };

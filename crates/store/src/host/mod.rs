@@ -437,8 +437,8 @@ impl NodeStore {
         self.0.lock().cache.set_owners(dataset, owners);
     }
 
-    /// How long reads of storage take, with their wait for a turn: lately, or those under way so far
-    /// if that is longer. `None` if there are none. Looks at all samples that are being read.
+    /// How long reads of storage take, with their wait for a turn: lately, or those under way so
+    /// far if that is longer. `None` if there are none. Looks at all samples that are being read.
     pub fn origin_wait(&self) -> Option<Duration> {
         let now = (self.0.clock)();
         let state = self.0.lock();

@@ -121,8 +121,8 @@ fn killed_node_costs_reads_and_no_sample() {
     });
 }
 
-/// An owner whose storage is slow answers at once that it reads. One epoch from there would take four
-/// minutes, and a job that hangs for two fails this test.
+/// An owner whose storage is slow answers at once that it reads. One epoch from there would take
+/// four minutes, and a job that hangs for two fails this test.
 #[test]
 // semantics: CONTROL-11
 fn owner_with_slow_storage_is_not_waited_for() {

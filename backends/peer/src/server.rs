@@ -140,7 +140,7 @@ impl PeerServer {
             links: of_stores,
             unauthenticated: RefusalLog::new("unauthenticated peers"),
             other_runs: RefusalLog::new("ranks of other runs"),
-            misconfigured: RefusalLog::new("ranks with other settings"),
+            misconfigured: RefusalLog::new("ranks that are not served"),
         });
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let between_nodes = listeners.iter().any(|listener| matches!(listener.address(), Address::Tcp(..)));

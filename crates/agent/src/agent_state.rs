@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use foreread::OtherReads;
 use foreread::agent::disk::{HostDisk, WRITES_PER_DAY};
 use foreread::agent::host::DatasetHost;
 use foreread_store::attach::PolicyChanges;
@@ -154,6 +155,11 @@ impl AgentState {
     /// The disks, if there are any.
     pub(crate) fn disk(&self) -> Option<&Arc<HostDisk>> {
         self.opener.host.disk()
+    }
+
+    /// The requests to storage that were made again.
+    pub(crate) fn repeated_reads(&self) -> OtherReads {
+        self.opener.host.repeated_reads()
     }
 
     /// Tells the disks which datasets have jobs, and which keep their room without them.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foreread::report::DiskReport;
-use foreread::{Config, HostedStore, NodeDataset, NodeHost, StoreLinks};
+use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
 use foreread_store::Server;
 use foreread_tier::PeerService;
 use foreread_types::SampleId;
@@ -110,9 +110,10 @@ impl HostedStore for JobStore {
         })
     }
 
-    fn reads_for_others(&self) -> (u64, u64) {
-        let reads = self.provider.state.reads_for_others();
-        (reads.requests, reads.read_bytes)
+    fn other_reads(&self) -> OtherReads {
+        let state = &self.provider.state;
+        let reads = state.reads_for_others();
+        OtherReads { requests: reads.requests, bytes: reads.read_bytes, ..state.repeated_reads() }
     }
 
     fn disk_report(&self) -> Option<DiskReport> {

@@ -312,13 +312,13 @@ impl Loader {
         let units = self.units.as_ref().map(UnitsReport::of);
         let mut origin = self.origin.read();
         if let Some(agent) = self.agent.as_ref().filter(|agent| agent.shared_by().is_some()) {
-            // The cache of the node reads for its ranks, and for those of other nodes.
-            let host = self.node_host.as_ref();
-            let for_others = host.map_or((0, 0), |host| host.reads_for_others());
+            // The cache of the node reads for its ranks, and for other nodes.
+            let other = self.node_host.as_ref().map(|host| host.other_reads()).unwrap_or_default();
             let (requests, bytes) = agent.reads();
-            let (requests, bytes) = (requests + for_others.0, bytes + for_others.1);
-            let bytes = self.factors.map_or(bytes, |factors| factors.typical(bytes));
-            (origin.requests, origin.bytes) = (origin.requests + requests, origin.bytes + bytes);
+            let bytes = bytes + other.bytes;
+            origin.bytes += self.factors.map_or(bytes, |factors| factors.typical(bytes));
+            origin.requests += requests + other.requests + other.retried + other.hedged;
+            (origin.retried, origin.hedged) = (origin.retried + other.retried, origin.hedged + other.hedged);
         }
         Report { disk, units, peers, ..Report::new(&whole, &origin, adapted, &run) }
             .with_agent(self.agent.as_ref().and_then(AgentLink::report))

@@ -62,6 +62,19 @@ pub struct StoreLinks {
     pub incoming: Option<mpsc::Receiver<(PeerIdentity, ControlConnection)>>,
 }
 
+/// The reads of storage that the cache of a node has made, and no rank of the node counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OtherReads {
+    /// The requests for ranks of other nodes.
+    pub requests: u64,
+    /// The bytes of their samples.
+    pub bytes: u64,
+    /// Requests that were made again after an error, for any rank.
+    pub retried: u64,
+    /// Requests that were made again because the answer was late, for any rank.
+    pub hedged: u64,
+}
+
 /// A running cache. Dropping it ends it.
 pub trait HostedStore: Debug + Send + Sync {
     /// The address for the ranks of the node, with a secret.
@@ -84,9 +97,8 @@ pub trait HostedStore: Debug + Send + Sync {
     #[cfg(feature = "peer")]
     fn link(&self, links: StoreLinks) -> BoxFuture<'static, Arc<dyn PeerService>>;
 
-    /// The requests to storage that it has made for ranks of other nodes, and the bytes of their
-    /// samples.
-    fn reads_for_others(&self) -> (u64, u64);
+    /// The reads of storage that no rank of the node counts.
+    fn other_reads(&self) -> OtherReads;
 
     /// The counters of its disks. `None` without any.
     fn disk_report(&self) -> Option<DiskReport>;

@@ -64,6 +64,12 @@ impl OriginPolicy {
         Self { meter, stack, parallelism: config.origin_parallelism, fixed, patience: config.patience }
     }
 
+    /// The same with another meter.
+    #[cfg(feature = "agent")]
+    pub(crate) fn with_meter(self, meter: Meter) -> Self {
+        Self { stack: self.stack.with_meter(meter.clone()), meter, ..self }
+    }
+
     /// The same with another limit in bytes per second.
     #[cfg(feature = "agent")]
     pub(crate) fn with_bandwidth(self, bandwidth: Bandwidth) -> Self {

@@ -384,7 +384,7 @@ fn agents_are_started_shown_and_stopped() {
     assert!(!node.socket().exists());
     let mut job = node.job(&["--epochs", "1"]);
     let finished = run(&mut job);
-    assert!(finished.stderr.contains("no agent serves there"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("the node's agent is not there"), "{}", finished.stderr);
     assert_requests(number(&finished.json(), "/origin_requests"), 200);
     fs::set_permissions(node.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let open = run(&mut node.agent(&["start", "--memory", "5MB"])).fails(1);

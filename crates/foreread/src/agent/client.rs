@@ -100,7 +100,7 @@ impl AgentLink {
         locality: Option<Arc<LocalityDeal>>,
     ) {
         self.client.announce(match plan.is_linked() {
-            true => Arc::new(NoOrders { blocks: self.blocks }),
+            true => Arc::new(NoOrders),
             false => Arc::new(RunOrders::new(run, plan, others, locality).with_blocks(self.blocks)),
         });
     }
@@ -108,6 +108,17 @@ impl AgentLink {
     /// The same, which reads the shards of the training data in blocks of this length at first.
     pub(crate) fn with_blocks(self, blocks: Option<u64>) -> Self {
         Self { blocks, ..self }
+    }
+
+    /// Has it read in these blocks from now on, when called. Blocks until it has answered.
+    #[cfg(feature = "peer")]
+    pub(crate) fn read_in_blocks(&self) -> impl FnOnce() + Send + use<> {
+        let (client, blocks) = (Arc::clone(&self.client), self.blocks);
+        move || {
+            if let Some(bytes) = blocks {
+                client.read_in_blocks(0, bytes);
+            }
+        }
     }
 
     /// Tells the agent from now on how long the trainer has waited.
@@ -334,7 +345,9 @@ async fn attach_at(
         Ok(client) => client,
         Err(error) => {
             return Ok(Err(match error.kind() {
-                StoreErrorKind::Gone => "no agent serves there".to_owned(),
+                StoreErrorKind::Gone => {
+                    format!("{called} is not there: its process has ended, or was never started")
+                }
                 // The wait ends at a silent agent, or at one that takes too long.
                 StoreErrorKind::Interrupted => {
                     let seconds = begun.elapsed().as_secs_f64();

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use bytes::Bytes;
 use foreread_dataset::Catalog;
-use foreread_layers::{Bandwidth, Limit};
+use foreread_layers::{Bandwidth, Limit, Meter, MeterReading};
 use foreread_loader::{BlockTable, Dataset, DirectReader};
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::attach::AttachDataset;
@@ -23,6 +23,7 @@ use tokio::runtime::Handle;
 use super::disk::{DiskDataset, DiskListener, HostDisk};
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
+use crate::node_host::OtherReads;
 use crate::origin::{OpenDataset, OriginPolicy};
 use crate::registry::Registry;
 use crate::runtime::ended;
@@ -86,6 +87,8 @@ pub struct DatasetHost {
     /// The limits of stores, by their names. Datasets of one store share them.
     bandwidths: Mutex<BTreeMap<String, Bandwidth>>,
     disk: Option<Arc<HostDisk>>,
+    /// Counts the reads of all datasets.
+    meter: Meter,
 }
 
 /// A dataset that jobs share.
@@ -110,12 +113,19 @@ impl DatasetHost {
             let (disks, buffers) = (config.disk.clone(), Arc::clone(&buffers));
             Arc::new(HostDisk::new(disks, is_agent, buffers, runtime.clone()))
         });
-        Self { config, registry, context: OpenContext { buffers, runtime, seed }, bandwidths, disk }
+        let context = OpenContext { buffers, runtime, seed };
+        Self { config, registry, context, bandwidths, disk, meter: Meter::new() }
     }
 
     /// The disks, if there are any.
     pub fn disk(&self) -> Option<&Arc<HostDisk>> {
         self.disk.as_ref()
+    }
+
+    /// The requests to storage that were made again so far, for all datasets.
+    pub fn repeated_reads(&self) -> OtherReads {
+        let MeterReading { retried, hedged, .. } = self.meter.read();
+        OtherReads { retried, hedged, ..OtherReads::default() }
     }
 
     /// Limits the bytes per second of a store, for all its datasets together, from now on.
@@ -148,7 +158,9 @@ impl DatasetHost {
         let storage: StorageOptions = settings.iter().map(|(name, value)| (&**name, &**value)).collect();
         let url = catalog.base_url().to_owned();
         let targets = TargetSpec { catalog: Some(catalog), storage, ..TargetSpec::by(url) };
-        let policy = OriginPolicy::new(&self.config, &self.context).with_bandwidth(self.bandwidth(store));
+        let policy = OriginPolicy::new(&self.config, &self.context)
+            .with_bandwidth(self.bandwidth(store))
+            .with_meter(self.meter.clone());
         let opened =
             crate::origin::open(&targets, None, &self.registry, &self.context, &policy, |_| ()).await?;
         let OpenDataset { catalog, identity, origin, limit, .. } = opened;

@@ -78,14 +78,11 @@ impl RunOrders {
 }
 
 /// The orders of a run whose stores keep what its plan says: none.
-pub(super) struct NoOrders {
-    /// The bytes of the blocks in which the training data are read at first.
-    pub(super) blocks: Option<u64>,
-}
+pub(super) struct NoOrders;
 
 impl JobOrders for NoOrders {
     fn blocks(&self) -> Vec<(u32, u64)> {
-        self.blocks.map(|bytes| (0, bytes)).into_iter().collect()
+        Vec::new()
     }
 
     fn pass(&self, _: usize) -> Option<(Tick, u64)> {

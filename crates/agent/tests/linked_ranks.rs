@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use foreread::calibration::{Calibration, OriginSpeed, Point};
 use foreread::ranks::Meeting;
 use foreread::report::Report;
 use foreread::{Config, Disk, Loader, Memory};
 use foreread_agent::JobHost;
-use foreread_tier_testing::store::{Fault, HttpStore, Kind, NumberedObjects, When};
+use foreread_tier_testing::store::{Archive, Fault, HttpStore, Kind, NumberedObjects, When};
 
 const SAMPLES: u64 = 240;
 const LENGTH: u64 = 2000;
@@ -35,11 +36,13 @@ struct Job<'a> {
     /// Where even ranks have one disk, and odd ones another.
     disks: Option<PathBuf>,
     compute: Duration,
+    /// Of storage.
+    calibration: Option<Arc<Calibration>>,
 }
 
 impl<'a> Job<'a> {
     fn new(store: &'a HttpStore, meet: &'a Path, nodes: &'a [u32]) -> Self {
-        let (disks, compute) = (None, Duration::ZERO);
+        let (disks, compute, calibration) = (None, Duration::ZERO, None);
         let objects = NumberedObjects::new(SAMPLES, LENGTH);
         let contents = (0..SAMPLES).map(|id| objects.bytes(id)).collect();
         let bucket = "train";
@@ -54,6 +57,7 @@ impl<'a> Job<'a> {
             look_ahead: 5,
             disks,
             compute,
+            calibration,
         }
     }
 }
@@ -75,6 +79,7 @@ impl Job<'_> {
         let disk = |directory| Disk { directory, bytes: 50_000_000, shared: false };
         let disks = self.disks.iter().map(|path| disk(path.join(format!("disk-{}", rank % 2))));
         config.disk = disks.collect();
+        config.calibration.clone_from(&self.calibration);
         let storage = [
             ("endpoint", &*self.store.endpoint()),
             ("access_key_id", "a"),
@@ -148,6 +153,50 @@ fn linked_caches_read_what_one_cache_would() {
                 reports.iter().map(|report| report.agent.as_ref().unwrap().direct_samples).sum();
             assert_eq!(direct, 0, "{nodes:?}");
         }
+    }
+}
+
+/// A store with 50 ms latency, limited by requests and not by bytes.
+fn late() -> Calibration {
+    let point = Point { parallelism: 8, bytes_per_second: 500_000_000, spread: 0.0, samples: 100 };
+    let origin = OriginSpeed {
+        url: "s3://shards".to_owned(),
+        sample_bytes: LENGTH,
+        latency_seconds: 0.05,
+        stream_bytes_per_second: 80_000_000,
+        read: vec![point],
+        large: None,
+        servers: None,
+    };
+    Calibration {
+        version: Calibration::VERSION,
+        made: 0,
+        origin: Some(origin),
+        memory: None,
+        disk: Vec::new(),
+    }
+}
+
+/// Guards against this fault: a rank requested samples before its cache knew that it reads blocks.
+#[test]
+// semantics: AGENT-27, RANK-39
+fn linked_caches_read_blocks_of_shards_once() {
+    let (store, meet) = (HttpStore::start(), tempfile::tempdir().unwrap());
+    store.bucket("shards");
+    let (shards, members) = (8, SAMPLES / 8);
+    let mut contents = Vec::new();
+    for shard in 0..shards {
+        // Of different lengths, so that no sample has the bytes of one in another shard.
+        let members = NumberedObjects::named(members, LENGTH - shard, |id| format!("{id:04}.bin"));
+        contents.extend((0..members.count()).map(|id| members.bytes(id)));
+        store.put_content("shards", &format!("{shard}.tar"), Arc::new(Archive::new(members)));
+    }
+    for nodes in [&[0, 0][..], &[0, 0, 0, 0], &[0, 0, 1, 1]] {
+        let (contents, calibration) = (contents.clone(), Some(Arc::new(late())));
+        let (bucket, memory) = ("shards", SAMPLES);
+        let job = Job { bucket, contents, memory, calibration, ..Job::new(&store, meet.path(), nodes) };
+        // Four in each.
+        assert_eq!(read(&job.run()), 4 * shards, "{nodes:?}");
     }
 }
 

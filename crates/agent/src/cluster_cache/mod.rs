@@ -11,9 +11,9 @@
 //!
 //! * *One copy first.* Samples of other owners stay only in room that no own sample needs. The
 //!   price is a transfer between nodes for almost every use.
-//! * *No sample depends on its owner.* A store that does not reach an owner, or waits for long, reads
-//!   from storage by itself. So does one that gets an error. A node that leaves costs reads, and no
-//!   sample.
+//! * *No sample depends on its owner.* A store that does not reach an owner, or waits for long,
+//!   reads from storage by itself. So does a store that gets an error. A node that leaves costs
+//!   reads, and no sample.
 //! * *No chains.* An owner that is requested a sample reads it from storage, and never from a third
 //!   node. While agents have different rosters, a sample may be read twice.
 //! * *Agents of one token share, and no others.* The name of a token says whose an agent is. Each

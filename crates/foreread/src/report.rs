@@ -64,10 +64,11 @@ pub struct Report {
     /// The stored units that samples share, if some do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub units: Option<UnitsReport>,
-    /// The samples exchanged with other ranks, if in a group.
+    /// The samples exchanged with other ranks, if in a group. Those of a node's cache are counted
+    /// by its first rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peers: Option<PeersReport>,
-    /// The node's agent, if the run uses one.
+    /// The node's agent, or the cache of its ranks, if the run uses one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<AgentReport>,
     /// Samples that were read by id outside of any announced order, if samples are requested by id.
@@ -85,7 +86,8 @@ pub struct Report {
     pub all_ranks: Option<Merged>,
 }
 
-/// The samples of a run by the way they came, if it uses the node's agent.
+/// The samples of a run by the way they came, if it uses the node's agent, or the cache that the
+/// ranks of a node share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AgentReport {
     /// The bytes of memory that the agent has for samples, of all jobs together.

@@ -86,8 +86,8 @@ pub struct Report {
     pub all_ranks: Option<Merged>,
 }
 
-/// The samples of a run by the way they came, if it uses the node's agent, or the cache that the
-/// ranks of a node share.
+/// The samples of a run by the way they came. It uses the node's agent, or the cache that the ranks
+/// of a node share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct AgentReport {
     /// The bytes of memory that the agent has for samples, of all jobs together.

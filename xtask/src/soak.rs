@@ -143,7 +143,7 @@ mod tests {
             if !path.contains("/tests/") || path.ends_with("/support.rs") || path.contains("/formats/") {
                 continue;
             }
-            if [VARIABLE, "is_soak()", " times("].iter().any(|word| text.contains(word)) {
+            if [VARIABLE, "is_soak()", " times(", ".seeds("].iter().any(|word| text.contains(word)) {
                 let is_listed = table().any(|long| text.contains(&format!("fn {}()", long.test)));
                 assert!(is_listed, "{path} has no test in soaks.txt");
                 found += 1;

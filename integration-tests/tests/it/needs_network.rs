@@ -258,6 +258,10 @@ const TWO_NODES: &str = r#"
     }
 "#;
 
+/// The bytes that no cache of 900 of these samples can save in five epochs: all once, and then in
+/// each epoch what the caches have no room for.
+const BOUND: u64 = 40_000 * (1500 + 4 * 600);
+
 /// 1,500 samples of 40,000 bytes.
 fn equal_samples() -> Samples {
     let samples = Samples::new();
@@ -275,10 +279,8 @@ fn ranks_of_two_nodes_share_their_agents_caches() {
     assert_eq!(read_directly, 0);
     let agents = [network.report(10), network.report(11)];
     let read: u64 = agents.iter().map(|agent| number(agent, "/read_bytes")).sum();
-    // Once all, and then in each epoch what the agents have no room for.
-    let bound = 40_000 * (1500 + 4 * 600);
-    println!("{:.4} of the lower bound", read as f64 / bound as f64);
-    assert!(read <= bound + bound / 100, "{read} of {bound}");
+    println!("{:.4} of the lower bound", read as f64 / BOUND as f64);
+    assert!(read <= BOUND + BOUND / 100, "{read} of {BOUND}");
     for rank in 0..4 {
         let report = network.report(rank);
         assert_eq!(number(&report, "/agent/direct_samples"), 0, "{report}");

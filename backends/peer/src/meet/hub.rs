@@ -66,15 +66,7 @@ mod tests {
 
     #[test]
     fn lowest_position_follows_ranks_that_step_at_once() {
-        let info = RankInfo {
-            rank: 0,
-            node: "a".into(),
-            group: String::new(),
-            host: "h".into(),
-            pid: 1,
-            addresses: Vec::new(),
-        };
-        let leader = Leader::new(info, 2, "1".into(), 7, Nonce::default());
+        let leader = Leader::new(RankInfo::example(0), 2, "1".into(), 7, Nonce::default());
         let hub = Hub::new(leader, LinkTraffic::new(0, Arc::default()));
         let (lowest, step) = (hub.lowest(), std::sync::Barrier::new(2));
         std::thread::scope(|scope| {

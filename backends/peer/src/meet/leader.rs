@@ -512,15 +512,7 @@ mod tests {
     use super::*;
 
     pub(super) fn leader(world: usize) -> Leader {
-        let info = RankInfo {
-            rank: 0,
-            node: "a".into(),
-            group: String::new(),
-            host: "h".into(),
-            pid: 1,
-            addresses: Vec::new(),
-        };
-        Leader::new(info, world, "1".into(), 7, Nonce::default())
+        Leader::new(RankInfo::example(0), world, "1".into(), 7, Nonce::default())
     }
 
     #[test]
@@ -539,14 +531,7 @@ mod tests {
     fn followers(leader: &mut Leader, steps: u32) -> Vec<FollowerSession> {
         let (world_size, version) = (leader.world as u32, "1".to_owned());
         let hello = |rank: u32| {
-            let info = RankInfo {
-                rank,
-                node: rank.to_string(),
-                group: String::new(),
-                host: "h".into(),
-                pid: 1,
-                addresses: Vec::new(),
-            };
+            let info = RankInfo { node: rank.to_string(), ..RankInfo::example(rank) };
             Hello { steps, ..Hello::new(info, world_size, version.clone(), 0, u64::from(rank)) }
         };
         let now = Instant::now();

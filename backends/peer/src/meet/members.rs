@@ -274,14 +274,7 @@ mod tests {
     use super::*;
 
     fn info(rank: u32, pid: u32) -> RankInfo {
-        RankInfo {
-            rank,
-            node: "a".into(),
-            group: String::new(),
-            host: "h".into(),
-            pid,
-            addresses: Vec::new(),
-        }
+        RankInfo { pid, ..RankInfo::example(rank) }
     }
 
     fn hello(rank: u32, process: u64) -> Hello {

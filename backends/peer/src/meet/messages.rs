@@ -61,6 +61,13 @@ impl RankInfo {
     pub(super) fn location(&self) -> String {
         format!("process {} on {}", self.pid, self.host)
     }
+
+    /// A rank of a test.
+    #[cfg(test)]
+    pub(super) fn example(rank: u32) -> Self {
+        let (node, group, addresses) = ("a".to_owned(), String::new(), Vec::new());
+        Self { rank, node, group, host: "h".to_owned(), pid: 1, addresses }
+    }
 }
 
 /// The first message of a rank.

@@ -86,14 +86,7 @@ mod tests {
 
     fn info(rank: u32, node: &str, addresses: &[&str]) -> RankInfo {
         let addresses = addresses.iter().map(|a| (*a).to_owned()).collect();
-        RankInfo {
-            rank,
-            node: node.to_owned(),
-            group: String::new(),
-            host: "host".to_owned(),
-            pid: 1,
-            addresses,
-        }
+        RankInfo { node: node.to_owned(), host: "host".to_owned(), addresses, ..RankInfo::example(rank) }
     }
 
     #[test]

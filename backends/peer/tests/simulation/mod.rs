@@ -32,13 +32,8 @@ fn run(seed: u64) -> Outcome {
 #[test]
 // semantics: RANK-20
 fn simulated_ranks_get_every_sample_within_bounds() {
-    let mut draw = TestRandom::new();
-    let runs = if std::env::var_os("FOREREAD_SOAK").is_some() { RUNS.1 } else { RUNS.0 };
     let mut sum = Outcome::default();
-    for number in 0..runs {
-        // The first is the seed itself, so that a failure can be repeated.
-        let seed = if number == 0 { draw.seed } else { draw.below(u64::MAX) };
-        println!("FOREREAD_TEST_SEED={seed}");
+    for seed in TestRandom::new().seeds(RUNS.0, RUNS.1) {
         let outcome = run(seed);
         assert!(outcome.stall <= STALL, "seed {seed}: a trainer waited for {:?}", outcome.stall);
         assert_eq!(outcome.off_plan, 0, "seed {seed}: reads of others' samples long after the last fault");

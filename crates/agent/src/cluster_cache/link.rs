@@ -27,7 +27,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use super::messages::{ANSWER, CALL, END, JobAnswer, JobCall, MAX_MESSAGE, OPEN, OPENED, Open, VERSIONS};
 use super::orders::SharedJob;
 use super::pace::{LinkPace, StoragePace};
-use super::roster::text_hash;
 use super::shared_dataset::SharedDataset;
 use super::{ClusterCache, StoreName, absent, over_samples};
 use crate::control::{decoded, encoded};
@@ -133,7 +132,7 @@ impl NodeLink {
         let node = other.node.clone();
         let link = Self { node, peer: peer.clone(), commands, numbers, is_open, is_alive, pace };
         let link = Arc::new(link);
-        let seed = text_hash(&own.instance) ^ text_hash(&other.instance).rotate_left(1);
+        let seed = own.seed_to(&other);
         let task = LinkTask {
             link: Arc::downgrade(&link),
             cluster,
@@ -152,6 +151,13 @@ impl NodeLink {
     pub(super) fn send(&self, command: LinkCommand) {
         // The task has ended with the runtime.
         let _ = self.commands.send(command);
+    }
+
+    /// Has the other store know a job. The receiver ends once it does, or cannot be reached.
+    pub(super) fn begin(&self, job: &Arc<SharedJob>) -> oneshot::Receiver<()> {
+        let (done, is_known) = oneshot::channel();
+        self.send(LinkCommand::Begin(Arc::clone(job), done));
+        is_known
     }
 
     /// Requests a sample for the use of a job. `None` if the other agent does not know the job.
@@ -264,8 +270,6 @@ impl NodeLink {
 /// A job that the other agent knows, or will know.
 struct SentJob {
     job: Arc<SharedJob>,
-    /// Who waits for the answer.
-    waiting: Option<oneshot::Sender<()>>,
     is_known: bool,
     /// Whether it has got the catalogs that it did not know.
     has_catalogs: bool,
@@ -281,7 +285,7 @@ struct LinkTask {
     is_of_plan: bool,
     peer: StorePeer,
     jobs: BTreeMap<u32, SentJob>,
-    /// What waits for a job to be known, while there is no session.
+    /// What waits for a job to be known, by its number. It outlives a session.
     waiting: BTreeMap<u32, oneshot::Sender<()>>,
     pauses: Backoff,
 }
@@ -292,9 +296,7 @@ impl LinkTask {
             let opened = Instant::now();
             let Err(error) = self.connect(&mut commands).await else { return };
             tracing::debug!(instance = self.instance, %error, "another store is not reached");
-            for (number, sent) in std::mem::take(&mut self.jobs) {
-                self.waiting.extend(sent.waiting.map(|waiting| (number, waiting)));
-            }
+            self.jobs.clear();
             let Some(link) = self.link.upgrade() else { return };
             link.change(HashMap::clear);
             link.is_open.store(false, Ordering::Relaxed);
@@ -313,6 +315,7 @@ impl LinkTask {
                         Some(LinkCommand::Begin(job, waiting)) => {
                             self.waiting.insert(job.number, waiting);
                         }
+                        Some(LinkCommand::End(number)) => drop(self.waiting.remove(&number)),
                         Some(_) => {}
                         None => return,
                     },
@@ -333,7 +336,7 @@ impl LinkTask {
             link.set_alive(true);
         }
         for job in self.cluster.upgrade().map(|cluster| cluster.jobs()).unwrap_or_default() {
-            self.begin(&to, job, None).await?;
+            self.begin(&to, job).await?;
         }
         let mut looks = interval(HEARTBEAT);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -386,7 +389,12 @@ impl LinkTask {
 
     async fn command(&mut self, to: &OtherStore, command: LinkCommand) -> Result<(), WireError> {
         match command {
-            LinkCommand::Begin(job, waiting) => self.begin(to, job, Some(waiting)).await,
+            LinkCommand::Begin(job, waiting) => {
+                if !self.is_known(job.number) {
+                    self.waiting.insert(job.number, waiting);
+                }
+                self.begin(to, job).await
+            }
             // Other jobs get all of their orders when the other store knows them.
             LinkCommand::Order(number, order, part) if self.is_known(number) => {
                 to.order(number, &order, &part).await
@@ -405,6 +413,7 @@ impl LinkTask {
 
     async fn end(&mut self, to: &OtherStore, number: u32) -> Result<(), WireError> {
         self.jobs.remove(&number);
+        self.waiting.remove(&number);
         if let Some(link) = self.link.upgrade() {
             link.change(|numbers| numbers.retain(|_, (job, _)| *job != number));
         }
@@ -423,7 +432,7 @@ impl LinkTask {
         }
         for job in &jobs {
             match self.jobs.get(&job.number) {
-                None => self.begin(to, Arc::clone(job), None).await?,
+                None => self.begin(to, Arc::clone(job)).await?,
                 Some(sent) if sent.is_known && have_moved => {
                     to.call(job.number, RESTART, Bytes::new()).await?;
                     self.send_orders(to, job).await?;
@@ -442,21 +451,12 @@ impl LinkTask {
         to.call(job.number, ATTACH, attach).await
     }
 
-    async fn begin(
-        &mut self,
-        to: &OtherStore,
-        job: Arc<SharedJob>,
-        waiting: Option<oneshot::Sender<()>>,
-    ) -> Result<(), WireError> {
-        if let Some(sent) = self.jobs.get_mut(&job.number) {
-            // It was sent when the session was opened.
-            sent.waiting = waiting.filter(|_| !sent.is_known);
-            return Ok(());
+    async fn begin(&mut self, to: &OtherStore, job: Arc<SharedJob>) -> Result<(), WireError> {
+        // Else it was sent when the session was opened.
+        if !self.jobs.contains_key(&job.number) {
+            self.attach(to, &job).await?;
+            self.jobs.insert(job.number, SentJob { job, is_known: false, has_catalogs: false });
         }
-        self.attach(to, &job).await?;
-        let number = job.number;
-        let waiting = waiting.or_else(|| self.waiting.remove(&number));
-        self.jobs.insert(number, SentJob { job, waiting, is_known: false, has_catalogs: false });
         Ok(())
     }
 
@@ -466,7 +466,9 @@ impl LinkTask {
         let Some(sent) = self.jobs.get_mut(&number) else { return Ok(()) };
         if let Some(why) = error {
             tracing::info!(why, call, "another store does not do what a job needs");
-            sent.waiting = sent.waiting.take().filter(|_| call != ATTACH);
+            if call == ATTACH {
+                self.waiting.remove(&number);
+            }
             return Ok(());
         }
         if call != ATTACH {
@@ -509,10 +511,7 @@ impl LinkTask {
             let samples = dataset.sizes.len();
             over_samples(samples, move || cluster.answered(&node, &dataset, refused.as_deref())).await;
         }
-        if let Some(sent) = self.jobs.get_mut(&number) {
-            // The job waits no longer.
-            sent.waiting = None;
-        }
+        self.waiting.remove(&number);
         Ok(())
     }
 

@@ -73,6 +73,13 @@ pub(crate) struct StoreName {
     pub(crate) instance: String,
 }
 
+impl StoreName {
+    /// The seed of the pauses of this store's connections to another one.
+    fn seed_to(&self, other: &Self) -> u64 {
+        text_hash(&self.instance) ^ text_hash(&other.instance).rotate_left(1)
+    }
+}
+
 /// Who this agent is for the others.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterMember {
@@ -228,7 +235,7 @@ impl ClusterCache {
         }
         let link = |node: &RosterNode| {
             let other = StoreName { node: node.node.clone(), instance: node.instance.clone() };
-            let seed = text_hash(&member.own.instance) ^ text_hash(&other.instance).rotate_left(1);
+            let seed = member.own.seed_to(&other);
             let context = OpenContext { seed, ..self.context.clone() };
             let addresses: Vec<Address> = node.addresses.iter().filter_map(|it| it.parse().ok()).collect();
             let (network, identity) = (Arc::clone(&member.network), member.identity.clone());
@@ -281,17 +288,9 @@ impl ClusterCache {
     pub(crate) async fn known(&self, at_most: Duration) {
         let sent = |job: Arc<SharedJob>| {
             let view = self.view();
-            let begin = |link: &Arc<NodeLink>| {
-                let (done, is_known) = oneshot::channel();
-                link.send(LinkCommand::Begin(Arc::clone(&job), done));
-                is_known
-            };
-            view.links().map(begin).collect::<Vec<_>>()
+            view.links().map(|link| link.begin(&job)).collect::<Vec<_>>()
         };
-        let waiting: Vec<_> = self.jobs().into_iter().flat_map(sent).collect();
-        if timeout(at_most, join_all(waiting)).await.is_err() {
-            tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
-        }
+        wait_until_known(self.jobs().into_iter().flat_map(sent).collect(), at_most).await;
     }
 
     /// Tells the owners of its samples about a job. Waits a moment until they know it.
@@ -304,15 +303,11 @@ impl ClusterCache {
         let shared = Arc::new(SharedJob::new(number, job, attach.clone(), datasets));
         self.lock().jobs.insert(job, Arc::clone(&shared));
         let sent = |link: &Arc<NodeLink>| {
-            let (done, is_known) = oneshot::channel();
-            link.send(LinkCommand::Begin(Arc::clone(&shared), done));
+            let is_known = link.begin(&shared);
             // The others are not reached, and nothing is to be waited for.
             link.is_open().then_some(is_known)
         };
-        let waiting: Vec<_> = self.view().links().filter_map(sent).collect();
-        if timeout(OWNERS_TIMEOUT, join_all(waiting)).await.is_err() {
-            tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
-        }
+        wait_until_known(self.view().links().filter_map(sent).collect(), OWNERS_TIMEOUT).await;
     }
 
     /// Passes an order of a job on to the owners of its samples. Looks at each of them, so it is
@@ -383,6 +378,13 @@ impl ClusterCache {
     /// Ends a burst of reads.
     fn submit(&self) {
         self.view().links().for_each(|link| link.submit());
+    }
+}
+
+/// Waits until other stores know jobs, or are not reached.
+async fn wait_until_known(jobs: Vec<oneshot::Receiver<()>>, at_most: Duration) {
+    if timeout(at_most, join_all(jobs)).await.is_err() {
+        tracing::info!("some nodes do not know a job yet, and it reads by itself what they keep");
     }
 }
 

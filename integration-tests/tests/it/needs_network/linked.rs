@@ -1,7 +1,7 @@
 //! Ranks of two machines, whose caches read from each other: faults of a machine's first rank, and
 //! of the network.
 
-use super::{Network, equal_samples};
+use super::{BOUND, Network, equal_samples};
 use crate::support::number;
 
 /// Four ranks on two machines, with memory for 60 % of 1,500 samples together.
@@ -15,9 +15,6 @@ const MEMBERS: &str = r#"
     }
     for n in 0 1 2 3; do member $n & eval pid$n=$!; done
 "#;
-
-/// The bytes that no cache of 900 samples can save in five epochs.
-const BOUND: u64 = 40_000 * (1500 + 4 * 600);
 
 #[test]
 #[ignore = "needs network namespaces"]

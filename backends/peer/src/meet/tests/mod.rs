@@ -539,15 +539,9 @@ fn play(seed: u64, kinds: u64, faults: u64, longest: u64) -> u128 {
     world.scheduler.digest()
 }
 
-/// The seeds of a test. The first is the seed of the test run, so that a failure can be repeated.
+/// The seeds of a test.
 fn seeds() -> impl Iterator<Item = u64> {
-    let mut draw = TestRandom::new();
-    let cases = if std::env::var_os("FOREREAD_SOAK").is_some() { 20_000 } else { 200 };
-    (0..cases).map(move |case| {
-        let seed = if case == 0 { draw.seed } else { draw.below(u64::MAX) };
-        println!("FOREREAD_TEST_SEED={seed}");
-        seed
-    })
+    TestRandom::new().seeds(200, 20_000)
 }
 
 #[test]

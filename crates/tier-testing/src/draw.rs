@@ -34,8 +34,8 @@ impl TestRandom {
         Self { seed, generator: SplitMix64(seed) }
     }
 
-    /// The seeds of so many cases, or of `soak` with `FOREREAD_SOAK`, each printed. The first is the
-    /// seed itself, so that a failure can be repeated.
+    /// The seeds of so many cases, or of `soak` with `FOREREAD_SOAK`, each printed. The first is
+    /// the seed itself, so that a failure can be repeated.
     pub fn seeds(mut self, cases: u64, soak: u64) -> impl Iterator<Item = u64> {
         let cases = if std::env::var_os("FOREREAD_SOAK").is_some() { soak } else { cases };
         (0..cases).map(move |case| {

@@ -35,6 +35,11 @@ impl AgentLink {
     }
 
     #[cfg(feature = "peer")]
+    pub(crate) fn read_in_blocks(&self) {
+        match self.0 {}
+    }
+
+    #[cfg(feature = "peer")]
     pub(crate) fn host(&self) -> Option<&str> {
         match self.0 {}
     }

@@ -110,14 +110,11 @@ impl AgentLink {
         Self { blocks, ..self }
     }
 
-    /// Has it read in these blocks from now on, when called. Blocks until it has answered.
+    /// Has it read in these blocks from now on. Blocks until it has answered.
     #[cfg(feature = "peer")]
-    pub(crate) fn read_in_blocks(&self) -> impl FnOnce() + Send + use<> {
-        let (client, blocks) = (Arc::clone(&self.client), self.blocks);
-        move || {
-            if let Some(bytes) = blocks {
-                client.read_in_blocks(0, bytes);
-            }
+    pub(crate) fn read_in_blocks(&self) {
+        if let Some(bytes) = self.blocks {
+            self.client.read_in_blocks(0, bytes);
         }
     }
 

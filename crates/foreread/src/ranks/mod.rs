@@ -346,9 +346,9 @@ impl GroupRun<'_> {
         // An agent reads the blocks that its node owns.
         let blocks = if agent.is_some() { BlockTable::default() } else { blocks };
         let agent = agent.map(|agent| agent.with_blocks(planned.block_bytes));
-        if let Some(agent) = agent.as_ref().filter(|_| planned.plan().is_linked()) {
+        if let Some(agent) = agent.clone().filter(|_| planned.plan().is_linked()) {
             // Before any rank starts: no order holds back the first requests.
-            context.runtime.spawn_blocking(agent.read_in_blocks()).await.map_err(ended)?;
+            context.runtime.spawn_blocking(move || agent.read_in_blocks()).await.map_err(ended)?;
         }
         shared.set_unit_memory(&planned);
         let (caches, buffers) = (caches(&planned, disk.as_ref()), Arc::clone(&context.buffers));

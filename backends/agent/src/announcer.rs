@@ -3,7 +3,6 @@
 //! An order may take long to compute, and a table of it long to make. So the thread is two epochs
 //! ahead of the requests. It begins again with each connection.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,8 +11,8 @@ use foreread_store::attach::{BLOCKS, JobProgress, ORDER, PROGRESS, RESTART, Read
 use foreread_store::{StoreError, StoreErrorKind};
 
 use crate::JobOrders;
-use crate::client::is_silent;
-use crate::link::{Connection, Link, LinkState};
+use crate::connection::Connection;
+use crate::link::{Link, LinkState};
 
 /// Epochs that are announced before their first request.
 const AHEAD: usize = 2;
@@ -85,9 +84,7 @@ struct Progress {
 /// that does not understand it loses nothing but a column of its status.
 pub(crate) fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
     let Ok(payload) = serde_json::to_vec(&JobProgress { stalled_seconds }) else { return };
-    let is_over = || link.is_closed();
-    let mut is_silent = is_silent(&connection.client, &is_over);
-    match connection.client.call_with(PROGRESS, &payload, &mut is_silent) {
+    match connection.call(PROGRESS, &payload, &|| link.is_closed()) {
         // Agents of older versions answer nothing.
         Ok(answer) => link.set_reads(connection, serde_json::from_slice(&answer).unwrap_or_default()),
         Err(error) => tracing::trace!(%error, "the node's agent does not know how this job gets on"),
@@ -98,12 +95,12 @@ pub(crate) fn tell(link: &Link, connection: &Connection, stalled_seconds: f64) {
 /// sample by sample.
 pub(crate) fn read_in_blocks(
     connection: &Connection,
-    is_silent: &mut dyn FnMut() -> bool,
+    is_over: &dyn Fn() -> bool,
     dataset: u32,
     bytes: u64,
 ) -> Result<(), StoreError> {
     let request = serde_json::to_vec(&ReadInBlocks { dataset, bytes }).unwrap_or_default();
-    match connection.client.call_with(BLOCKS, &request, is_silent) {
+    match connection.call(BLOCKS, &request, is_over) {
         Err(error) if error.kind() == StoreErrorKind::Sample => {
             tracing::debug!(%error, "no blocks");
             Ok(())
@@ -121,14 +118,11 @@ fn announce(
     progress: &mut Progress,
 ) -> Result<(), StoreError> {
     let is_over = || link.is_closed() || link.lock().generation != generation;
-    let call = |name, payload: &[u8]| {
-        connection.client.call_with(name, payload, &mut is_silent(&connection.client, &is_over))
-    };
-    call(RESTART, b"")?;
+    connection.call(RESTART, b"", &is_over)?;
     for (dataset, bytes) in orders.blocks() {
-        read_in_blocks(connection, &mut is_silent(&connection.client, &is_over), dataset, bytes)?;
+        read_in_blocks(connection, &is_over, dataset, bytes)?;
     }
-    let furthest = link.furthest.load(Ordering::Relaxed);
+    let furthest = link.furthest().0;
     let has_passed =
         |index: usize| orders.pass(index).is_some_and(|(first, uses)| first.0 + uses <= furthest);
     let begin = (0..).find(|index| !has_passed(*index)).unwrap_or_default();
@@ -140,7 +134,7 @@ fn announce(
             && let Some((first, _)) = orders.pass(near)
         {
             let mut state = link.lock();
-            while link.furthest.load(Ordering::Relaxed) < first.0 {
+            while !link.has_reached(first) {
                 if state.generation != generation || state.closed {
                     return Ok(());
                 }
@@ -153,7 +147,7 @@ fn announce(
         let Some(pass) = orders.order(index) else { return Ok(()) };
         let encoded = pass.encoded();
         for piece in pass.pieces(&encoded) {
-            call(ORDER, &piece.encode())?;
+            connection.call(ORDER, &piece.encode(), &is_over)?;
         }
     }
     Ok(())

@@ -9,12 +9,13 @@ use bytes::Bytes;
 use foreread_store::attach::{
     ATTACH, Attach, Attached, CATALOG, DatasetAnswer, JobReads, Piece, WARM, WarmAnswer, WarmRequest,
 };
-use foreread_store::{Client, StoreError};
+use foreread_store::{Client, LocalClient, StoreError};
 use foreread_tier::{CacheTier, OriginTier};
 
-use crate::link::{AgentCounts, Connection, Link};
+use crate::connection::Connection;
+use crate::link::{AgentCounts, Link};
 use crate::origin::AgentOrigin;
-use crate::watch::{attach_silence, is_late};
+use crate::watch::attach_silence;
 use crate::{JobOrders, announcer, receiver};
 
 /// The catalogs of a job's datasets, in the order of the datasets.
@@ -29,10 +30,19 @@ pub type StallTime = Arc<dyn Fn() -> Duration + Send + Sync>;
 /// Makes an empty cache.
 pub type CacheMaker = Box<dyn Fn() -> Arc<dyn CacheTier> + Send + Sync>;
 
+/// Where a job reaches the agent.
+#[derive(Clone, Debug)]
+pub enum AgentPlace {
+    /// The path of its socket, or the address of a server without one.
+    At(String),
+    /// In this process, where one job uses it.
+    Here(Arc<LocalClient>),
+}
+
 /// What a job needs to attach, at its start and after the agent has ended.
 pub struct AgentJob {
-    /// The address of the agent: the path of its socket, or that of a server without one.
-    pub address: String,
+    /// Where the agent is.
+    pub place: AgentPlace,
     /// What messages call it, such as "the node's agent".
     pub called: &'static str,
     /// Whether another agent may serve there after this one. Otherwise the job does not connect
@@ -79,39 +89,42 @@ impl AgentJob {
     /// Connects and attaches. Blocks, as long as the agent gives signs of life and `closed` is
     /// false.
     pub(crate) fn connect(&self, closed: &dyn Fn() -> bool) -> Result<Connected, StoreError> {
-        if !(self.may_use)(&self.address) {
-            return Err(StoreError::gone());
-        }
-        let begun = Instant::now();
-        let client =
-            Client::connect_with(&self.address, &mut || closed() || begun.elapsed() > attach_silence())?;
-        let mut attached = self.attach(&client, closed)?;
+        let connection = self.open(closed)?;
+        let mut attached = self.attach(&connection, closed)?;
         let needed = |answer: &DatasetAnswer| *answer == DatasetAnswer::CatalogNeeded;
         if attached.datasets.iter().any(needed) {
             for (number, _) in attached.datasets.iter().enumerate().filter(|(_, answer)| needed(answer)) {
                 let Some(catalog) = self.catalogs.catalog(number) else { continue };
                 for piece in Piece::all(number as u32, &catalog) {
-                    client.call_with(CATALOG, &piece.encode(), &mut is_silent(&client, closed))?;
+                    connection.call(CATALOG, &piece.encode(), closed)?;
                 }
             }
-            attached = self.attach(&client, closed)?;
+            attached = self.attach(&connection, closed)?;
         }
-        let stream = client.stream();
-        Ok(Connected { connection: Arc::new(Connection { client, stream }), attached })
+        Ok(Connected { connection: Arc::new(connection), attached })
     }
 
-    fn attach(&self, client: &Client, closed: &dyn Fn() -> bool) -> Result<Attached, StoreError> {
+    fn open(&self, closed: &dyn Fn() -> bool) -> Result<Connection, StoreError> {
+        let address = match &self.place {
+            AgentPlace::At(address) => address,
+            AgentPlace::Here(store) => return Ok(Connection::Here(Arc::clone(store))),
+        };
+        if !(self.may_use)(address) {
+            return Err(StoreError::gone());
+        }
+        let begun = Instant::now();
+        let is_late = &mut || closed() || begun.elapsed() > attach_silence();
+        let client = Client::connect_with(address, is_late)?;
+        let stream = client.stream();
+        Ok(Connection::Served(client, stream))
+    }
+
+    fn attach(&self, connection: &Connection, closed: &dyn Fn() -> bool) -> Result<Attached, StoreError> {
         let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
         let payload = serde_json::to_vec(&self.attach).map_err(malformed)?;
-        let answer = client.call_with(ATTACH, &payload, &mut is_silent(client, closed))?;
+        let answer = connection.call(ATTACH, &payload, closed)?;
         serde_json::from_slice(&answer).map_err(malformed)
     }
-}
-
-/// Ends a wait for an agent without signs of life. Pings it meanwhile.
-pub(crate) fn is_silent<'a>(client: &Client, closed: &'a dyn Fn() -> bool) -> impl FnMut() -> bool + 'a {
-    let (stream, begun) = (client.stream(), Instant::now());
-    move || is_late(stream.heard(), begun, Instant::now()) || closed() || stream.ping(0).is_err()
 }
 
 /// A job that is attached to the agent of its node. Dropping it ends its threads. Origins made of
@@ -131,11 +144,17 @@ impl AgentClient {
     /// left.
     pub fn attach(job: AgentJob) -> Result<Self, StoreError> {
         let Connected { connection, attached } = job.connect(&|| false)?;
+        let is_here = matches!(*connection, Connection::Here(_));
         let link = Arc::new(Link::default());
         link.connect(connection, attached.capacity);
         let mut client = Self { link, attached, threads: Vec::new() };
         let receiving = Arc::clone(&client.link);
         let announcing = announcer::spawn(&client.link)?;
+        if is_here {
+            // It gives answers on its own threads.
+            client.threads.push(announcing);
+            return Ok(client);
+        }
         client.spawn("foreread-agent", move || receiver::run(&receiving, &job, Some(announcing)))?;
         Ok(client)
     }
@@ -220,8 +239,7 @@ impl AgentClient {
         let connection = self.link.lock().connection().ok_or_else(StoreError::gone)?;
         let malformed = |error: serde_json::Error| StoreError::malformed(error.to_string());
         let request = serde_json::to_vec(&request).map_err(malformed)?;
-        let answer =
-            connection.client.call_with(WARM, &request, &mut is_silent(&connection.client, &|| false))?;
+        let answer = connection.call(WARM, &request, &|| false)?;
         serde_json::from_slice(&answer).map_err(malformed)
     }
 
@@ -230,8 +248,7 @@ impl AgentClient {
     /// by sample.
     pub fn read_in_blocks(&self, dataset: u32, bytes: u64) {
         let Some(connection) = self.link.lock().connection() else { return };
-        let silent = &mut is_silent(&connection.client, &|| false);
-        if let Err(error) = announcer::read_in_blocks(&connection, silent, dataset, bytes) {
+        if let Err(error) = announcer::read_in_blocks(&connection, &|| false, dataset, bytes) {
             tracing::debug!(%error, "no blocks");
         }
     }

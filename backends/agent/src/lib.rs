@@ -20,6 +20,7 @@
 
 mod announcer;
 mod client;
+mod connection;
 mod link;
 mod origin;
 mod receiver;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use foreread_store::attach::EpochOrder;
 use foreread_types::Tick;
 
-pub use client::{AgentClient, AgentJob, CacheMaker, Connected, JobCatalogs, StallTime};
+pub use client::{AgentClient, AgentJob, AgentPlace, CacheMaker, Connected, JobCatalogs, StallTime};
 pub use link::AgentCounts;
 pub use origin::AgentOrigin;
 

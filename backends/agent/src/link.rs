@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use bytes::Bytes;
 use foreread_store::attach::JobReads;
-use foreread_store::{Client, Received, RequestStream, SharedBytes};
-use foreread_tier::CacheTier;
+use foreread_store::{Answer, Received, RequestStream};
+use foreread_tier::{CacheTier, TierError};
 use foreread_types::{SampleKey, Tick};
 use tokio::sync::oneshot;
 
 use crate::JobOrders;
 use crate::client::StallTime;
+use crate::connection::Connection;
 
 /// Samples of a job by the way they came, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,8 +35,10 @@ pub(crate) struct Link {
     state: Mutex<LinkState>,
     /// Signals changes that the announcer waits for.
     pub(crate) changed: Condvar,
-    /// The furthest position that was requested.
-    pub(crate) furthest: AtomicU64,
+    /// The furthest position that was requested, and the one that the announcer waits for. A wake-up
+    /// for each request would be most of its cost.
+    furthest: AtomicU64,
+    awaited: AtomicU64,
     samples: AtomicU64,
     bytes: AtomicU64,
     direct_samples: AtomicU64,
@@ -45,7 +49,7 @@ pub(crate) struct Link {
 struct Unsent {
     key: SampleKey,
     due: Tick,
-    answer: oneshot::Sender<SharedBytes>,
+    answer: oneshot::Sender<Bytes>,
 }
 
 #[derive(Default)]
@@ -57,7 +61,7 @@ pub(crate) struct LinkState {
     silent: bool,
     unsent: VecDeque<Unsent>,
     /// By request. A dropped sender has its sample read directly.
-    pending: HashMap<u32, oneshot::Sender<SharedBytes>>,
+    pending: HashMap<u32, oneshot::Sender<Bytes>>,
     /// Since when requests are open without a pause.
     open_since: Option<Instant>,
     /// What the agent has read for this job: on earlier connections, and on this one.
@@ -72,10 +76,22 @@ pub(crate) struct LinkState {
     pub(crate) closed: bool,
 }
 
-/// A connection to the agent.
-pub(crate) struct Connection {
-    pub(crate) client: Client,
-    pub(crate) stream: RequestStream,
+impl Unsent {
+    /// The request with what a store in this process calls.
+    fn answered(self) -> (SampleKey, Tick, Answer) {
+        let Self { key, due, answer } = self;
+        let answered = move |read: Result<Bytes, TierError>| match read {
+            // A receiver that was dropped needs no sample.
+            Ok(sample) => drop(answer.send(sample)),
+            Err(error) => cannot_read(&error),
+        };
+        (key, due, Box::new(answered))
+    }
+}
+
+/// Its sample is read directly.
+fn cannot_read(error: &dyn std::fmt::Display) {
+    tracing::debug!(%error, "the agent could not read a sample");
 }
 
 impl std::fmt::Debug for Link {
@@ -110,7 +126,7 @@ impl Link {
     }
 
     /// Queues a request. `None` if the agent is absent or silent.
-    pub(crate) fn request(&self, key: SampleKey, due: Tick) -> Option<oneshot::Receiver<SharedBytes>> {
+    pub(crate) fn request(&self, key: SampleKey, due: Tick) -> Option<oneshot::Receiver<Bytes>> {
         let mut state = self.lock();
         if state.silent || state.connection.is_none() {
             return None;
@@ -118,10 +134,26 @@ impl Link {
         let (answer, receiver) = oneshot::channel();
         state.unsent.push_back(Unsent { key, due, answer });
         drop(state);
-        if self.furthest.fetch_max(due.0, Ordering::Relaxed) < due.0 {
+        let before = self.furthest.fetch_max(due.0, Ordering::SeqCst);
+        let awaited = self.awaited.load(Ordering::SeqCst);
+        if before < awaited && awaited <= due.0 {
+            // With the lock, the announcer waits already, or has not looked.
+            drop(self.lock());
             self.changed.notify_all();
         }
         Some(receiver)
+    }
+
+    /// The furthest position that was requested.
+    pub(crate) fn furthest(&self) -> Tick {
+        Tick(self.furthest.load(Ordering::SeqCst))
+    }
+
+    /// Whether a position was requested. Otherwise a request of it will signal a change.
+    pub(crate) fn has_reached(&self, position: Tick) -> bool {
+        // Sequentially consistent with requests: one of both sees the other.
+        self.awaited.store(position.0, Ordering::SeqCst);
+        self.furthest() >= position
     }
 
     /// Sends the queued requests, as many as the agent takes.
@@ -131,10 +163,24 @@ impl Link {
             return;
         }
         let Some(connection) = state.connection.clone() else { return };
+        match &*connection {
+            Connection::Served(_, stream) => self.send_to(stream, state),
+            Connection::Here(store) => {
+                let unsent = std::mem::take(&mut state.unsent);
+                drop(state);
+                if store.request(unsent.into_iter().map(Unsent::answered).collect()).is_err() {
+                    self.give_up(true);
+                }
+            }
+        }
+    }
+
+    /// Sends them through a socket.
+    fn send_to(&self, stream: &RequestStream, mut state: MutexGuard<'_, LinkState>) {
         let mut abandoned = VecDeque::new();
         while !state.unsent.is_empty() {
             let samples: Vec<_> = state.unsent.iter().take(512).map(|one| (one.key, one.due)).collect();
-            let Ok(numbers) = connection.stream.send(&samples) else {
+            let Ok(numbers) = stream.send(&samples) else {
                 // The receiver notices the end, too.
                 abandoned = std::mem::take(&mut state.unsent);
                 break;
@@ -169,8 +215,8 @@ impl Link {
         for (answer, received) in answers {
             match (answer, received) {
                 // A receiver that was dropped needs no sample.
-                (Some(answer), Ok(sample)) => drop(answer.send(sample)),
-                (Some(_), Err(error)) => tracing::debug!(%error, "the agent could not read a sample"),
+                (Some(answer), Ok(sample)) => drop(answer.send(Bytes::from_owner(sample))),
+                (Some(_), Err(error)) => cannot_read(&error),
                 (None, _) => {}
             }
         }
@@ -252,7 +298,7 @@ impl Link {
         let mut state = self.lock();
         state.orders = Some(orders);
         state.generation += 1;
-        self.furthest.store(0, Ordering::Relaxed);
+        self.furthest.store(0, Ordering::SeqCst);
         drop(state);
         self.changed.notify_all();
     }

@@ -3,7 +3,6 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foreread_tier::{
     LayoutsFuture, Lookup, Object, OriginTier, ReadFuture, ReadRequest, Sample, Tier, TierError, TierProfile,
 };
@@ -11,6 +10,7 @@ use foreread_types::{DatasetId, SampleKey};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
+use crate::connection::Connection;
 use crate::link::Link;
 
 /// An origin whose samples come from the agent where that is possible.
@@ -19,11 +19,14 @@ pub struct AgentOrigin {
     link: Arc<Link>,
     dataset: DatasetId,
     direct: Arc<dyn OriginTier>,
+    profile: TierProfile,
 }
 
 impl AgentOrigin {
     pub(crate) fn new(link: Arc<Link>, dataset: u32, direct: Arc<dyn OriginTier>) -> Self {
-        Self { link, dataset: DatasetId(dataset), direct }
+        let is_here = link.connection().is_some_and(|connection| matches!(*connection, Connection::Here(_)));
+        let profile = direct.profile().clone().with_in_process(is_here);
+        Self { link, dataset: DatasetId(dataset), direct, profile }
     }
 
     /// Reads without the agent: from the cache of this time, or from storage.
@@ -55,7 +58,7 @@ impl Tier for AgentOrigin {
     }
 
     fn profile(&self) -> &TierProfile {
-        self.direct.profile()
+        &self.profile
     }
 
     fn read(&self, request: Arc<ReadRequest>) -> ReadFuture {
@@ -69,8 +72,8 @@ impl Tier for AgentOrigin {
             match answer.await {
                 // The engine checks the length, and the checksum where the catalog has one.
                 Ok(sample) => {
-                    origin.link.count(sample.as_ref().len() as u64, true);
-                    Ok(Bytes::from_owner(sample))
+                    origin.link.count(sample.len() as u64, true);
+                    Ok(sample)
                 }
                 Err(_) => origin.read_directly(request).await,
             }

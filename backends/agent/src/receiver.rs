@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use foreread_store::RequestStream;
+
 use crate::announcer;
 use crate::client::AgentJob;
-use crate::link::{Connection, Link};
+use crate::connection::Connection;
+use crate::link::Link;
 use crate::watch::{Look, Pauses, Watch};
 
 /// Receives until the job ends, and looks for an agent while there is none. The thread of the
@@ -30,7 +33,7 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob, mut announcing: Option<JoinH
             }
             Ok(connected) => {
                 let why = connected.refusal();
-                tracing::debug!(agent = %job.address, why, "{} does not read this job's data", job.called);
+                tracing::debug!(agent = ?job.place, why, "{} does not read this job's data", job.called);
                 pauses.refused();
             }
             Err(error) => tracing::debug!(%error, "{} cannot be reached", job.called),
@@ -47,7 +50,9 @@ pub(crate) fn run(link: &Arc<Link>, job: &AgentJob, mut announcing: Option<JoinH
 fn serve(link: &Arc<Link>, job: &AgentJob) -> Option<Option<Duration>> {
     let Some(connection) = link.connection() else { return Some(None) };
     let begun = Instant::now();
-    receive(link, &connection, job.called);
+    if let Connection::Served(_, stream) = &*connection {
+        receive(link, stream, job.called);
+    }
     if link.is_closed() {
         return None;
     }
@@ -62,8 +67,8 @@ fn serve(link: &Arc<Link>, job: &AgentJob) -> Option<Option<Duration>> {
 
 /// Receives until the connection or the job ends. Pings a quiet agent, and gives up a silent one
 /// until it answers.
-fn receive(link: &Link, connection: &Connection, called: &'static str) {
-    let (stream, mut watch) = (&connection.stream, Watch::default());
+fn receive(link: &Link, stream: &RequestStream, called: &'static str) {
+    let mut watch = Watch::default();
     while let Ok(received) = stream.receive() {
         if !received.is_empty() {
             link.distribute(received);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
 
 use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, JobCatalogs, JobOrders};
+use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, JobCatalogs, JobOrders};
 use foreread_store::attach::{ATTACH, Attach, AttachDataset, Attached, DatasetAnswer, EpochOrder, ORDER};
 use foreread_store::{SampleProvider, SampleRequest, Server, ServerSettings, WorkerCall};
 use foreread_tier::{ArenaBuffers, Buffers, Lifetime, Tier};
@@ -90,7 +90,7 @@ fn agent(unanswered: &'static str) -> (Server, AgentJob, mpsc::Receiver<String>)
     let server = Server::start(agent, buffers, ServerSettings::default()).unwrap();
     let attach = Attach { datasets: vec![AttachDataset::default()], ..Attach::default() };
     let job = AgentJob {
-        address: server.address(),
+        place: AgentPlace::At(server.address()),
         called: "the agent",
         comes_back: true,
         may_use: |_| true,
@@ -156,7 +156,8 @@ fn job_that_begins_without_an_agent_uses_one_that_comes() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("node.sock");
     let (_other, job, seen) = agent("");
-    let client = AgentClient::look(AgentJob { address: socket.display().to_string(), ..job }).unwrap();
+    let client =
+        AgentClient::look(AgentJob { place: AgentPlace::At(socket.display().to_string()), ..job }).unwrap();
     let direct = Arc::new(FakeOrigin::uniform(4, LENGTH as u64));
     let origin = client.origin(0, Arc::clone(&direct) as _);
     client.announce(Arc::new(Orders));

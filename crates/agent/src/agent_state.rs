@@ -306,7 +306,7 @@ impl AgentState {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn job(&self, connection: ConnectionId) -> Option<AttachedJob> {
+    pub(crate) fn job(&self, connection: ConnectionId) -> Option<Arc<AttachedJob>> {
         self.lock().get(&connection)?.attached.clone()
     }
 

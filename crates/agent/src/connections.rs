@@ -26,7 +26,7 @@ pub(crate) const MAX_USES: u64 = 1 << 31;
 #[derive(Debug, Default)]
 pub(crate) struct JobConnection {
     /// The job, once it is attached.
-    pub(crate) attached: Option<AttachedJob>,
+    pub(crate) attached: Option<Arc<AttachedJob>>,
     /// The node of a job of another agent.
     pub(crate) node: Option<String>,
     /// Catalogs, by dataset. The last piece makes one whole.
@@ -39,7 +39,7 @@ pub(crate) struct JobConnection {
 }
 
 /// A job.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct AttachedJob {
     pub(crate) job: StoreJob,
     pub(crate) attach: Attach,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use foreread::report::DiskReport;
 use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
-use foreread_store::Server;
+use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
 use foreread_tier::PeerService;
 use foreread_types::SampleId;
 use futures::future::BoxFuture;
@@ -27,6 +27,10 @@ const DESCRIPTORS: u64 = 1 << 16;
 /// How long a run waits, before its start, for the stores of all nodes to know its ranks. Stores
 /// plan before they answer.
 const LINK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The number of the connection of the host's own rank: above those of the server, and not one of
+/// other stores.
+const OWN_RANK: ConnectionId = ConnectionId::numbered(1 << 61);
 
 /// Starts the cache of a node in the process of its first rank.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,6 +68,12 @@ impl JobStore {
 impl HostedStore for JobStore {
     fn address(&self) -> String {
         self.server.address()
+    }
+
+    fn client(&self) -> Arc<LocalClient> {
+        self.provider.state.lock().entry(OWN_RANK).or_default();
+        let jobs: Arc<dyn StoreJobs> = Arc::clone(&self.provider) as _;
+        Arc::new(LocalClient::new(&jobs, OWN_RANK))
     }
 
     fn set_memory(&self, bytes: u64) {

@@ -9,7 +9,8 @@ use foreread_store::attach::{
     PolicyChanges, RESTART, ReadInBlocks, SET, STATUS, STOP, WARM,
 };
 use foreread_store::{
-    Answer, ConnectionId, SampleProvider, SampleRequest, StoreCounts, StoreRequest, WorkerCall,
+    Answer, ConnectionId, SampleProvider, SampleRequest, StoreCall, StoreCounts, StoreJobs, StoreRequest,
+    WorkerCall,
 };
 use foreread_tier::{ErrorKind, TierError};
 use foreread_types::{SampleKey, Tick};
@@ -17,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 
 use crate::agent_state::{AgentState, invalid};
-use crate::cluster_cache::{LinkedCall, LinkedJobs};
+use crate::cluster_cache::LinkedJobs;
 use crate::connections::MAX_USES;
 
 /// Answers requests and calls. Clones of the state are in its tasks.
@@ -58,11 +59,7 @@ impl SampleProvider for AgentProvider {
             self.state.lock().entry(connection).or_default();
         }
         let name = call.name().to_owned();
-        self.carry_out(
-            connection,
-            &name,
-            LinkedCall { payload, answer: Box::new(move |it| call.answer(it)) },
-        );
+        self.carry_out(connection, &name, StoreCall { payload, answer: Box::new(move |it| call.answer(it)) });
     }
 
     fn disconnected(&self, connection: ConnectionId) {
@@ -79,7 +76,9 @@ impl LinkedJobs for AgentProvider {
     fn begin(&self, connection: ConnectionId, node: &str) {
         self.state.lock().entry(connection).or_default().node = Some(node.to_owned());
     }
+}
 
+impl StoreJobs for AgentProvider {
     fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>) {
         let job = self.state.job(connection);
         let mut requests = Vec::with_capacity(samples.len());
@@ -97,8 +96,8 @@ impl LinkedJobs for AgentProvider {
         }
     }
 
-    fn carry_out(&self, connection: ConnectionId, name: &str, call: LinkedCall) {
-        let (state, LinkedCall { payload, answer }) = (Arc::clone(&self.state), call);
+    fn carry_out(&self, connection: ConnectionId, name: &str, call: StoreCall) {
+        let (state, StoreCall { payload, answer }) = (Arc::clone(&self.state), call);
         let done = |result: Result<(), TierError>| result.map(|()| Bytes::new());
         let result = match name {
             ATTACH => {
@@ -114,7 +113,7 @@ impl LinkedJobs for AgentProvider {
             ORDER => {
                 let added = OrderPiece::decode(&payload).ok_or("a piece is malformed");
                 let added = added.and_then(|piece| self.add_order(connection, piece));
-                return self.order(connection, added, LinkedCall { payload, answer });
+                return self.order(connection, added, StoreCall { payload, answer });
             }
             CATALOG => done(
                 Piece::decode(&payload)
@@ -220,7 +219,7 @@ impl AgentProvider {
         &self,
         connection: ConnectionId,
         added: Result<Option<EpochOrder>, &'static str>,
-        LinkedCall { answer, .. }: LinkedCall,
+        StoreCall { answer, .. }: StoreCall,
     ) {
         let state = Arc::clone(&self.state);
         let order = match added {

@@ -106,7 +106,7 @@ impl AgentState {
         let rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
         let connections = self.lock();
         let attached =
-            connections.values().filter_map(|there| there.attached.as_ref().map(|job| (there, job)));
+            connections.values().filter_map(|there| there.attached.as_deref().map(|job| (there, job)));
         let statuses = attached.map(|(there, job)| {
             let AttachedJob { job: number, attach, datasets, .. } = job;
             let find = |id: &DatasetId| known.iter().find(|dataset| dataset.id == *id);

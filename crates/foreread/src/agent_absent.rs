@@ -11,6 +11,8 @@ use foreread_tier::OpenContext;
 
 use crate::config::Config;
 use crate::error::Result;
+#[cfg(feature = "peer")]
+use crate::node_host::SharedCache;
 use crate::origin::OpenDataset;
 use crate::report::{AgentReport, WarmDataset};
 use crate::storage::StorageOptions;
@@ -88,7 +90,7 @@ impl AgentLink {
 
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
-    _: (String, u64, u32, bool),
+    _: SharedCache<'_>,
     _: &[OpenDataset],
     _: &Config,
     _: [&StorageOptions; 2],

@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-#[cfg(feature = "peer")]
+#[cfg(any(feature = "peer", all(feature = "agent", target_os = "linux")))]
 use std::sync::Arc;
 
 #[cfg(feature = "peer")]
@@ -30,6 +30,22 @@ pub trait NodeHost: Debug + Send + Sync {
     /// # Errors
     /// Why it cannot start. The ranks then have caches of their own.
     fn start(&self, config: &Config) -> Result<Box<dyn HostedStore>, String>;
+}
+
+/// A cache that ranks share, as one of them reaches it.
+#[cfg(feature = "peer")]
+#[derive(Debug)]
+pub(crate) struct SharedCache<'a> {
+    /// The address.
+    pub(crate) address: String,
+    /// The cache itself, on the rank that hosts it.
+    pub(crate) host: Option<&'a dyn HostedStore>,
+    /// Its memory in bytes.
+    pub(crate) memory: u64,
+    /// The ranks that share it.
+    pub(crate) ranks: u32,
+    /// Whether the rank will announce its orders.
+    pub(crate) is_ordered: bool,
 }
 
 /// A dataset of the ranks of a node.
@@ -79,6 +95,10 @@ pub struct OtherReads {
 pub trait HostedStore: Debug + Send + Sync {
     /// The address for the ranks of the node, with a secret.
     fn address(&self) -> String;
+
+    /// The host's own rank, as one of its ranks. It needs no address.
+    #[cfg(all(feature = "agent", target_os = "linux"))]
+    fn client(&self) -> Arc<foreread_store::LocalClient>;
 
     /// Sets the most bytes that samples take in memory.
     fn set_memory(&self, bytes: u64);

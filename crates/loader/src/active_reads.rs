@@ -55,7 +55,8 @@ pub(crate) enum Executor {
 
 impl Executor {
     pub(crate) fn of_origin(origin: &dyn Tier) -> Self {
-        if origin.profile().kernel_cached { Self::Driver } else { Self::Task }
+        let profile = origin.profile();
+        if profile.kernel_cached || profile.in_process { Self::Driver } else { Self::Task }
     }
 
     /// The place for these reads. The driver computes no checksums.

@@ -30,7 +30,9 @@ pub(crate) struct ReadQueue {
 
 impl ReadQueue {
     pub(crate) fn new(tier: Arc<dyn Tier>) -> Self {
-        let max_in_flight = tier.profile().parallelism.saturating_mul(READS_PER_SLOT);
+        let profile = tier.profile();
+        let most = profile.parallelism.saturating_mul(READS_PER_SLOT);
+        let max_in_flight = if profile.in_process { usize::MAX } else { most };
         Self { tier, waiting: VecDeque::new(), answers: ReadsInFlight::new(), max_in_flight }
     }
 

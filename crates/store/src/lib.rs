@@ -74,6 +74,7 @@ mod client;
 mod connection;
 mod error;
 mod host;
+mod jobs;
 mod leases;
 mod log_limit;
 mod mapping;
@@ -95,6 +96,7 @@ pub use host::{
     Answer, DatasetState, JobState, NodeStore, OriginLimits, OriginState, OriginUse, SampleBlock,
     SampleReader, StoreCounts, StoreJob, StoreRequest, StoreStatus,
 };
+pub use jobs::{LocalClient, StoreCall, StoreJobs};
 pub use requests::{ConnectionId, SampleProvider, SampleRequest, WorkerCall};
 pub use server::{Server, ServerSettings, ServerStatus};
 pub use shared_sample::SharedBytes;

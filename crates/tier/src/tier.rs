@@ -42,12 +42,15 @@ pub struct TierProfile {
     /// first. So reads of such a tier are never hedged, have no other deadline, and failures that
     /// may pass are retried for at least this long. `None` for other tiers.
     pub patience: Option<Duration>,
+    /// Whether samples come from memory of this process as a rule: they need no work that grows
+    /// with their bytes, and all requests may be under way at once.
+    pub in_process: bool,
 }
 
 impl TierProfile {
     /// A profile with the given parallelism and defaults otherwise.
     pub const fn new(parallelism: usize) -> Self {
-        Self { parallelism, kernel_cached: false, lists_in_order: false, patience: None }
+        Self { parallelism, kernel_cached: false, lists_in_order: false, patience: None, in_process: false }
     }
 
     /// The same, listing in the order of paths or not.
@@ -60,6 +63,12 @@ impl TierProfile {
     #[must_use]
     pub const fn with_kernel_cached(self, cached: bool) -> Self {
         Self { kernel_cached: cached, ..self }
+    }
+
+    /// The same, whose samples come from memory of this process or not.
+    #[must_use]
+    pub const fn with_in_process(self, in_process: bool) -> Self {
+        Self { in_process, ..self }
     }
 
     /// The same, with the time that the tier itself waits for a silent server.

@@ -107,7 +107,7 @@ impl AgentState {
         self.store.set_weight(job, weight);
         let attached = AttachedJob { job, attach: attach.clone(), datasets: datasets.to_vec(), numbers };
         self.datasets.note_use(attached.used_datasets());
-        there.attached = Some(attached);
+        there.attached = Some(Arc::new(attached));
         drop(connections);
         self.apply_to_datasets(&policy.policy);
         Some(job)

@@ -59,7 +59,7 @@ pub(crate) use self::reader::ClusterReader;
 use self::roster::{ClusterView, ViewedNode};
 pub(crate) use self::roster::{Roster, RosterNode, text_hash};
 use self::serving::run_of;
-pub(crate) use self::serving::{LinkedCall, LinkedJobs, ShareServer, ShareService};
+pub(crate) use self::serving::{LinkedJobs, ShareServer, ShareService};
 pub(crate) use self::shared_dataset::SharedDataset;
 
 /// How long a job waits, while it attaches, for the owners of its samples to know it.

@@ -13,7 +13,6 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use bytes::Bytes;
 use foreread_connection::{
     Address, ControlConnection, Session, SessionSender, SessionWriter, Transport, TransportListener,
     WireError,
@@ -21,8 +20,8 @@ use foreread_connection::{
 use foreread_launcher::INTERFACE;
 use foreread_peer::{Nonce, PeerCounters, PeerIdentity, PeerServer, RunId, Settings};
 use foreread_store::attach::{ATTACH, Attached};
-use foreread_store::{Answer, ConnectionId};
-use foreread_tier::{PeerReplies, PeerReply, PeerRequest, PeerService, TierError};
+use foreread_store::{Answer, ConnectionId, StoreCall, StoreJobs};
+use foreread_tier::{PeerReplies, PeerReply, PeerRequest, PeerService};
 use foreread_types::{DatasetId, Fingerprint, Rank, SampleKey, Tick};
 use futures::StreamExt;
 use tokio::runtime::Handle;
@@ -50,29 +49,13 @@ const MAX_WAITING: usize = 512 << 20;
 /// The most bytes of a name.
 const MAX_NAME: usize = 255;
 
-/// A call of a job, and what gets its answer.
-pub(crate) struct LinkedCall {
-    pub(crate) payload: Bytes,
-    /// Called once, on any thread.
-    pub(crate) answer: Box<dyn FnOnce(Result<Bytes, TierError>) + Send>,
-}
-
 /// Serves jobs of other stores, by the connections that these have here.
-pub(crate) trait LinkedJobs: Debug + Send + Sync + 'static {
+pub(crate) trait LinkedJobs: StoreJobs {
     /// Whether it carries out calls of this name.
     fn accepts(&self, name: &str) -> bool;
 
     /// A job of another node begins.
     fn begin(&self, connection: ConnectionId, node: &str);
-
-    /// Carries out a call of [`attach`](foreread_store::attach). It must not block.
-    fn carry_out(&self, connection: ConnectionId, name: &str, call: LinkedCall);
-
-    /// Requests samples for a job, with its own numbers of datasets. It must not block.
-    fn request(&self, connection: ConnectionId, samples: Vec<(SampleKey, Tick, Answer)>);
-
-    /// A job has ended.
-    fn end(&self, connection: ConnectionId);
 }
 
 /// The run of the samples of one instance of an agent.
@@ -287,7 +270,7 @@ async fn carry_out(
         let (done, answer) = oneshot::channel();
         // The task may have ended.
         let answered = Box::new(move |result| drop(done.send(result)));
-        jobs.carry_out(connection, name, LinkedCall { payload, answer: answered });
+        jobs.carry_out(connection, name, StoreCall { payload, answer: answered });
         let answer = match answer.await {
             Ok(Ok(answer)) if name == ATTACH => numbered(&answer, first),
             Ok(Ok(_)) => continue,

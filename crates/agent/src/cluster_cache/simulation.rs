@@ -21,7 +21,9 @@ use foreread_peer_testing::SimulatedNetwork;
 use foreread_store::attach::{
     ATTACH, Attach, AttachDataset, Attached, CATALOG, DatasetAnswer, EpochOrder, ORDER, OrderPiece, RESTART,
 };
-use foreread_store::{Answer, ConnectionId, NodeStore, SampleReader, StoreJob, StoreRequest};
+use foreread_store::{
+    Answer, ConnectionId, NodeStore, SampleReader, StoreCall, StoreJob, StoreJobs, StoreRequest,
+};
 use foreread_tier::{ArenaBuffers, Object, ReadFuture};
 use foreread_tier_testing::TestRandom;
 use foreread_types::{DatasetId, Rank, SampleId, SampleKey, Tick, mix};
@@ -143,8 +145,10 @@ impl LinkedJobs for Jobs {
     fn begin(&self, connection: ConnectionId, _: &str) {
         self.connections.lock().unwrap().entry(connection).or_default();
     }
+}
 
-    fn carry_out(&self, connection: ConnectionId, name: &str, LinkedCall { payload, answer }: LinkedCall) {
+impl StoreJobs for Jobs {
+    fn carry_out(&self, connection: ConnectionId, name: &str, StoreCall { payload, answer }: StoreCall) {
         let mut connections = self.connections.lock().unwrap();
         let Some((there, job)) = connections.get_mut(&connection) else { return };
         let mut result = Bytes::new();

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use foreread_agent_client::{AgentClient, AgentJob, CacheMaker, JobCatalogs};
+use foreread_agent_client::{AgentClient, AgentJob, AgentPlace, CacheMaker, JobCatalogs};
 use foreread_dataset::Catalog;
 use foreread_loader::{LocalityDeal, PeerGroup};
 use foreread_memory::MemoryTier;
@@ -19,6 +19,8 @@ use super::orders::{NoOrders, RunOrders};
 use crate::agent_choice::{AgentChoice, ExpectedSocket, is_own, why_not_own};
 use crate::config::{Config, Memory};
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "peer")]
+use crate::node_host::SharedCache;
 use crate::origin::OpenDataset;
 use crate::report::{AgentReport, WarmDataset};
 use crate::runtime::ended;
@@ -198,8 +200,8 @@ pub(crate) async fn attach(
     };
     let may_use = expected.may_use();
     let ExpectedSocket { path: socket, is_named } = expected;
-    let place = AgentPlace {
-        address: socket.display().to_string(),
+    let server = AgentServer {
+        place: AgentPlace::At(socket.display().to_string()),
         called: "the node's agent",
         comes_back: true,
         is_ordered: true,
@@ -209,9 +211,9 @@ pub(crate) async fn attach(
         if let Some(why) = why_not_own(&socket).filter(|_| socket.exists()) {
             tracing::warn!("no agent is used at {}: {why}", socket.display());
         }
-        return Ok(look(opened, config, storage, place, is_rank));
+        return Ok(look(opened, config, storage, server, is_rank));
     }
-    let link = match attach_at(opened, config, storage, place.clone(), context).await? {
+    let link = match attach_at(opened, config, storage, server.clone(), context).await? {
         Ok(link) if is_rank && link.client.host().is_none() => {
             Err("it is too old for ranks that share their caches".to_owned())
         }
@@ -231,7 +233,7 @@ pub(crate) async fn attach(
         Err(why) => {
             let until = if is_rank { "" } else { ", until it serves this run" };
             tracing::warn!(why, agent = %socket.display(), "runs without the node's agent{until}");
-            Ok(look(opened, config, storage, place, is_rank))
+            Ok(look(opened, config, storage, server, is_rank))
         }
     }
 }
@@ -243,13 +245,13 @@ fn look(
     opened: &mut [OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
-    place: AgentPlace,
+    server: AgentServer,
     is_rank: bool,
 ) -> Option<AgentLink> {
     if is_rank {
         return None;
     }
-    let (job, catalogs) = agent_job(opened, config, storage, place);
+    let (job, catalogs) = agent_job(opened, config, storage, server);
     let client = AgentClient::look(AgentJob { alone: None, ..job });
     let client =
         client.inspect_err(|error| tracing::warn!(%error, "does not look for the node's agent")).ok()?;
@@ -259,28 +261,29 @@ fn look(
     Some(link)
 }
 
-/// Attaches a rank to the cache of `memory` bytes that so many ranks of its node share, and whether
-/// it will announce orders. Its datasets are read from there after [`AgentLink::replace_origins`].
-/// A cache that refuses it is a warning.
+/// Attaches a rank to the cache that it shares with others. Its datasets are read from there after
+/// [`AgentLink::replace_origins`]. A cache that refuses it is a warning.
 ///
 /// # Errors
 /// If the runtime was shut down.
 #[cfg(feature = "peer")]
 pub(crate) async fn attach_to(
-    (address, memory, ranks, is_ordered): (String, u64, u32, bool),
+    cache: SharedCache<'_>,
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
     context: &OpenContext,
 ) -> Result<Option<AgentLink>> {
-    let place = AgentPlace {
-        address,
+    let SharedCache { address, host, memory, ranks, is_ordered } = cache;
+    let place = host.map_or(AgentPlace::At(address), |host| AgentPlace::Here(host.client()));
+    let server = AgentServer {
+        place,
         called: "the cache that the ranks of this node share",
         comes_back: false,
         is_ordered,
         may_use: |_| true,
     };
-    match attach_at(opened, config, storage, place, context).await? {
+    match attach_at(opened, config, storage, server, context).await? {
         // The host may have heard of its memory later than this rank of its address.
         Ok(link) => Ok(Some(AgentLink { memory, shared_by: Some(ranks), ..link })),
         Err(why) => {
@@ -290,10 +293,10 @@ pub(crate) async fn attach_to(
     }
 }
 
-/// Where a job looks for its agent.
+/// The agent that a job looks for.
 #[derive(Clone, Debug)]
-struct AgentPlace {
-    address: String,
+struct AgentServer {
+    place: AgentPlace,
     /// What messages call the agent.
     called: &'static str,
     comes_back: bool,
@@ -307,14 +310,14 @@ fn agent_job(
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
-    place: AgentPlace,
+    server: AgentServer,
 ) -> (AgentJob, Catalogs) {
     let datasets = opened.iter().zip(storage).map(|(dataset, storage)| described(dataset, storage));
     let attach = Attach {
         name: job_name(config),
         process: std::process::id(),
         look_ahead: config.look_ahead,
-        is_ordered: place.is_ordered && !config.is_by_id,
+        is_ordered: server.is_ordered && !config.is_by_id,
         datasets: datasets.collect(),
     };
     let catalogs = Catalogs::of(opened);
@@ -322,8 +325,8 @@ fn agent_job(
     let make = || Box::new(move || Arc::new(MemoryTier::new(bytes)) as Arc<dyn CacheTier>) as CacheMaker;
     let alone = (bytes > 0).then(make);
     let sent = Box::new(catalogs.clone());
-    let AgentPlace { address, called, comes_back, may_use, .. } = place;
-    (AgentJob { address, called, comes_back, may_use, alone, attach, catalogs: sent }, catalogs)
+    let AgentServer { place, called, comes_back, may_use, .. } = server;
+    (AgentJob { place, called, comes_back, may_use, alone, attach, catalogs: sent }, catalogs)
 }
 
 /// Attaches a run to the agent at an address. Also returns why it does not serve the run.
@@ -331,11 +334,11 @@ async fn attach_at(
     opened: &[OpenDataset],
     config: &Config,
     storage: [&StorageOptions; 2],
-    place: AgentPlace,
+    server: AgentServer,
     context: &OpenContext,
 ) -> Result<Result<AgentLink, String>> {
-    let called = place.called;
-    let (job, catalogs) = agent_job(opened, config, storage, place);
+    let called = server.called;
+    let (job, catalogs) = agent_job(opened, config, storage, server);
     let begun = Instant::now();
     let attaching = context.runtime.spawn_blocking(move || AgentClient::attach(job)).await.map_err(ended)?;
     let client = match attaching {

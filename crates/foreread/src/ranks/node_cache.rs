@@ -35,7 +35,7 @@ use super::working;
 use crate::agent::{AgentLink, attach_to};
 use crate::config::{Config, Disk};
 use crate::error::{Error, Result};
-use crate::node_host::{HostedStore, NodeDataset, NodeHost};
+use crate::node_host::{HostedStore, NodeDataset, NodeHost, SharedCache};
 use crate::node_rank::NodeRank;
 use crate::origin::OpenDataset;
 use crate::runtime::ended;
@@ -93,11 +93,9 @@ pub(super) struct NodeMember<'a> {
 /// The most parts of directories, which earlier ranks have left, that one process opens.
 const MOST_PARTS: u32 = 32;
 
-/// Whether some ranks may share a cache. Equal on all ranks, which then all take part.
+/// Whether ranks may share caches. Equal on all ranks, which then all take part.
 pub(super) fn may_share(groups: &[u32]) -> bool {
-    let mut sorted = groups.to_vec();
-    sorted.sort_unstable();
-    sorted.windows(2).any(|pair| pair[0] == pair[1])
+    groups.len() > 1
 }
 
 /// What ranks of a node have in common that may share a cache: the group of processes whose memory
@@ -180,8 +178,10 @@ impl NodeMember<'_> {
             }
             // A host that was started again finds the address of its predecessor.
             for address in std::iter::once(address.to_owned()).chain(own.filter(|own| own != address)) {
-                let place = (address, memory, self.on_node.ranks, !are_linked);
-                link = attach_to(place, opened, self.config, storage, context).await?;
+                let host = host.as_deref().filter(|host| host.address() == address);
+                let (ranks, is_ordered) = (self.on_node.ranks, !are_linked);
+                let cache = SharedCache { address, host, memory, ranks, is_ordered };
+                link = attach_to(cache, opened, self.config, storage, context).await?;
                 if link.is_some() {
                     break;
                 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 use foreread::report::DiskReport;
 use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
 use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
-use foreread_tier::PeerService;
+use foreread_tier::{OpenContext, PeerService};
 use foreread_types::SampleId;
 use futures::future::BoxFuture;
 
 use crate::cluster_cache::{JobStores, ShareService, StoreName};
 use crate::job_runtime::JobRuntime;
 use crate::provider::AgentProvider;
-use crate::{AgentCore, AgentError, FileLimit, arguments, server_settings};
+use crate::{AgentError, FileLimit, arguments, provider, server_settings};
 
 /// Open files of a process that hosts a cache: enough for a terabyte of memory. Programs that close
 /// all descriptors, as some trainers' helpers do, depend on a limit that is not too high.
@@ -48,17 +48,20 @@ struct JobStore {
 }
 
 impl NodeHost for JobHost {
-    fn start(&self, config: &Config) -> Result<Box<dyn HostedStore>, String> {
-        JobStore::start(config.clone()).map(|store| Box::new(store) as _).map_err(|error| error.to_string())
+    fn start(&self, config: &Config, context: &OpenContext) -> Result<Box<dyn HostedStore>, String> {
+        JobStore::start(config.clone(), context)
+            .map(|store| Box::new(store) as _)
+            .map_err(|error| error.to_string())
     }
 }
 
 impl JobStore {
-    fn start(config: Config) -> Result<Self, AgentError> {
+    fn start(config: Config, context: &OpenContext) -> Result<Self, AgentError> {
         FileLimit::current().raise(Some(DESCRIPTORS));
         let policy = arguments(None, &config);
-        let AgentCore { runtime, arena, provider } = AgentCore::new(0, config, policy, None)?;
-        let buffers = Arc::new(arena);
+        let buffers = Arc::clone(&context.buffers);
+        let runtime = JobRuntime::shared(&context.runtime)?;
+        let provider = provider(0, config, policy, None, (runtime.handle(), Arc::clone(&buffers)))?;
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
         let service = Arc::default();
         Ok(Self { provider, service, server, runtime })

@@ -1,41 +1,65 @@
-//! A runtime that may be dropped anywhere.
+//! Where a store works: on threads of its own, or on those of the rank that hosts it.
 
-use std::ops::Deref;
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 
-use tokio::runtime::Runtime;
+use crate::AgentError;
 
-/// A runtime that ends in the background when dropped: on threads of another runtime, too, and
-/// whatever its tasks do. A read that hangs must not hang the end.
+/// A runtime that may be dropped anywhere. One of its own ends in the background: on threads of
+/// another runtime, too, and whatever its tasks do. A read that hangs must not hang the end.
 #[derive(Debug)]
-pub(crate) struct JobRuntime(Option<Runtime>);
-
-impl JobRuntime {
-    pub(crate) fn new(runtime: Runtime) -> Self {
-        Self(Some(runtime))
-    }
+pub(crate) struct JobRuntime {
+    handle: Handle,
+    own: Option<Runtime>,
 }
 
-impl Deref for JobRuntime {
-    type Target = Runtime;
+impl JobRuntime {
+    /// One with so many threads of its own.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub(crate) fn new(threads: usize) -> Result<Self, AgentError> {
+        let own = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("foreread")
+            .enable_all()
+            .build()
+            .map_err(|error| AgentError::system("cannot start threads", error))?;
+        Ok(Self { handle: own.handle().clone(), own: Some(own) })
+    }
 
-    fn deref(&self) -> &Runtime {
-        // It is taken in `drop` only.
-        self.0.as_ref().unwrap_or_else(|| unreachable!("the runtime was dropped"))
+    /// That of a rank: what its store does for it then wakes no other thread. A runtime that works
+    /// on a thread of the trainer is not used, because other ranks would wait for that.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub(crate) fn shared(runtime: &Handle) -> Result<Self, AgentError> {
+        match runtime.runtime_flavor() {
+            RuntimeFlavor::CurrentThread => Self::new(io_threads()),
+            _ => Ok(Self { handle: runtime.clone(), own: None }),
+        }
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
     }
 }
 
 impl Drop for JobRuntime {
     fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            runtime.shutdown_background();
+        if let Some(own) = self.own.take() {
+            own.shutdown_background();
         }
     }
 }
 
+/// Threads for reads and their checksums: half of the cores, at most sixteen.
+pub(crate) fn io_threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    (cores / 2).clamp(2, 16)
+}
+
 #[cfg(test)]
 mod tests {
-    use tokio::runtime::Builder;
-
     use super::*;
 
     /// Guards against this fault: a cache that could not start ended the job, because its runtime
@@ -43,7 +67,7 @@ mod tests {
     #[test]
     // semantics: RANK-39
     fn runtime_may_end_in_a_task_of_another() {
-        let runtime = || Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        runtime().block_on(async { drop(JobRuntime::new(runtime())) });
+        let outer = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        outer.block_on(async { drop(JobRuntime::new(1).unwrap()) });
     }
 }

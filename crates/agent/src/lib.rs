@@ -53,7 +53,7 @@ use foreread::agent::host::DatasetHost;
 use foreread_dataset::LockFile;
 use foreread_store::{NodeStore, Server, ServerSettings};
 use foreread_tier::{ArenaBuffers, Buffers};
-use tokio::runtime::Builder;
+use tokio::runtime::Handle;
 
 use crate::agent_state::{AgentParts, AgentState};
 use crate::cluster_cache::ClusterCache;
@@ -68,7 +68,7 @@ pub use crate::file_limit::FileLimit;
 pub use crate::http::HttpFiles;
 use crate::http::{HttpListeners, HttpServer};
 pub use crate::job_host::JobHost;
-use crate::job_runtime::JobRuntime;
+use crate::job_runtime::{JobRuntime, io_threads};
 use crate::memory::{MemoryBound, MemoryUse};
 use crate::policy::{Policy, PolicySource};
 pub use crate::policy::{PolicyError, cluster_policy_keys, policy_keys};
@@ -151,14 +151,16 @@ impl Agent {
         let lock = socket::prepare(&socket)?;
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise(None);
-        let AgentCore { runtime, arena, provider } = AgentCore::new(memory, config, policy, Some(file))?;
+        let (runtime, arena) = (JobRuntime::new(io_threads())?, ArenaBuffers::default());
+        let place = (runtime.handle(), Arc::new(arena.clone()) as _);
+        let provider = provider(memory, config, policy, Some(file), place)?;
         let state = Arc::clone(&provider.state);
         if let Some(disk) = state.disk() {
             disk.reserve().map_err(AgentError::Disk)?;
         }
-        runtime.spawn(keep_within(Arc::clone(&state), arena.clone()));
-        runtime.spawn(look_regularly(Arc::clone(&state)));
-        runtime.spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
+        runtime.handle().spawn(keep_within(Arc::clone(&state), arena.clone()));
+        runtime.handle().spawn(look_regularly(Arc::clone(&state)));
+        runtime.handle().spawn(reload_regularly(Arc::clone(&state), AgentState::reload));
         // Before jobs can attach.
         let link = control.map(|target| ControlLink::start(runtime.handle(), &provider, target, own));
         let link = link.transpose()?;
@@ -199,38 +201,27 @@ impl Drop for Agent {
     }
 }
 
-/// What serves jobs: of an agent, or of the ranks of one job.
-struct AgentCore {
-    runtime: JobRuntime,
-    arena: ArenaBuffers,
-    provider: Arc<AgentProvider>,
-}
-
-impl AgentCore {
-    fn new(memory: u64, config: Config, policy: Policy, file: Option<PathBuf>) -> Result<Self, AgentError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(threads())
-            .thread_name("foreread")
-            .enable_all()
-            .build()
-            .map_err(|error| AgentError::system("cannot start threads", error))?;
-        let runtime = JobRuntime::new(runtime);
-        let arena = ArenaBuffers::default();
-        let buffers: Arc<dyn Buffers> = Arc::new(arena.clone());
-        // All samples are for other processes.
-        if !buffers.share() {
-            return Err(AgentError::Memory);
-        }
-        let host = DatasetHost::new(config, file.is_some(), Arc::clone(&buffers), runtime.handle().clone());
-        let store = NodeStore::new(memory, runtime.handle().clone());
-        let cluster = ClusterCache::new(store.clone(), buffers, runtime.handle().clone());
-        let file = PolicyFile::new(file.unwrap_or_default());
-        let handle = runtime.handle().clone();
-        let parts = AgentParts { store, runtime: handle, memory, host, cluster, policy, file };
-        let state = Arc::new(AgentState::new(parts)?);
-        let provider = Arc::new(AgentProvider { state, runtime: runtime.handle().clone() });
-        Ok(Self { runtime, arena, provider })
+/// What serves jobs: of an agent, or of the ranks of one job. It works on the runtime and in the
+/// memory of `place`.
+fn provider(
+    memory: u64,
+    config: Config,
+    policy: Policy,
+    file: Option<PathBuf>,
+    place: (&Handle, Arc<dyn Buffers>),
+) -> Result<Arc<AgentProvider>, AgentError> {
+    let (runtime, buffers) = (place.0.clone(), place.1);
+    // All samples are for other processes.
+    if !buffers.share() {
+        return Err(AgentError::Memory);
     }
+    let host = DatasetHost::new(config, file.is_some(), Arc::clone(&buffers), runtime.clone());
+    let store = NodeStore::new(memory, runtime.clone());
+    let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
+    let file = PolicyFile::new(file.unwrap_or_default());
+    let parts = AgentParts { store, runtime: runtime.clone(), memory, host, cluster, policy, file };
+    let state = Arc::new(AgentState::new(parts)?);
+    Ok(Arc::new(AgentProvider { state, runtime }))
 }
 
 fn server_settings() -> ServerSettings {
@@ -290,12 +281,6 @@ async fn reload_regularly<T: Send + Sync + 'static>(state: Arc<T>, reload: fn(&T
             return;
         }
     }
-}
-
-/// Threads for reads and their checksums: half of the cores, at most sixteen.
-fn threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    (cores / 2).clamp(2, 16)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use foreread_peer::{ControlConnection, PeerIdentity, StorePeer};
 #[cfg(feature = "peer")]
 use foreread_planner::Owners;
+use foreread_tier::OpenContext;
 #[cfg(feature = "peer")]
 use foreread_tier::PeerService;
 use foreread_types::{DatasetIdentity, SampleId};
@@ -25,11 +26,12 @@ use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
 pub trait NodeHost: Debug + Send + Sync {
-    /// Starts it in this process. It reads by `config`.
+    /// Starts it in this process. It reads by `config`, on the runtime and into the memory of
+    /// `context`.
     ///
     /// # Errors
     /// Why it cannot start. The ranks then have caches of their own.
-    fn start(&self, config: &Config) -> Result<Box<dyn HostedStore>, String>;
+    fn start(&self, config: &Config, context: &OpenContext) -> Result<Box<dyn HostedStore>, String>;
 }
 
 /// A cache that ranks share, as one of them reaches it.

@@ -37,7 +37,6 @@ use foreread_connection::{Address, SystemTransport, Transport, TransportListener
 use foreread_dataset::LockFile;
 use foreread_store::Server;
 use foreread_tier::{ArenaBuffers, Buffers};
-use tokio::runtime::Builder;
 
 pub use self::cluster::wrong_node_name;
 pub(crate) use self::held_leases::HeldLeases;
@@ -108,22 +107,19 @@ impl Control {
         let http = HttpListeners::bind(socket::private_directory(&socket)?, http)?;
         crate::FileLimit::current().raise(None);
         // One thread is enough for thousands of agents, and has one heap.
-        let runtime =
-            Builder::new_multi_thread().worker_threads(1).thread_name("foreread").enable_all().build();
-        let runtime = runtime.map_err(|error| AgentError::system("cannot start threads", error))?;
-        let runtime = JobRuntime::new(runtime);
-        let listener = runtime.block_on(bind(&listen))?;
+        let runtime = JobRuntime::new(1)?;
+        let listener = runtime.handle().block_on(bind(&listen))?;
         let address = listener.address().to_string();
-        runtime.spawn(serving::serve(listener, Arc::clone(&state)));
-        let granting = runtime.spawn(serving::grant_regularly(Arc::clone(&state)));
+        runtime.handle().spawn(serving::serve(listener, Arc::clone(&state)));
+        let granting = runtime.handle().spawn(serving::grant_regularly(Arc::clone(&state)));
         let stopping = Arc::clone(&state);
-        runtime.spawn(async move {
+        runtime.handle().spawn(async move {
             // It ends by a fault only. Then agents keep what they have, and a service manager
             // starts another process.
             let _ = granting.await;
             stopping.stop();
         });
-        runtime.spawn(reload_regularly(Arc::clone(&state), ControlState::reload));
+        runtime.handle().spawn(reload_regularly(Arc::clone(&state), ControlState::reload));
         let provider = Arc::new(ControlProvider { state: Arc::clone(&state), address: address.clone() });
         let buffers: Arc<dyn Buffers> = Arc::new(ArenaBuffers::default());
         let server = Server::start_at(&socket, provider, buffers, server_settings())?;

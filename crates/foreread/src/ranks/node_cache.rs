@@ -141,7 +141,7 @@ impl NodeMember<'_> {
         let comparing = context.runtime.spawn_blocking(move || compared(&disks));
         let disks = working(joining, "looks at its disks", comparing).await.map_err(ended)?;
         let shares = self.would_share() && disks.is_some();
-        let host = self.host(shares);
+        let host = self.host(shares, context);
         let address = host.as_ref().map(|host| host.address());
         let (memory, disks) = (self.memory, disks.unwrap_or_default());
         let offer = NodeOffer { shares, memory, disks, address };
@@ -210,9 +210,9 @@ impl NodeMember<'_> {
     }
 
     /// The cache, if this rank hosts one.
-    fn host(&self, shares: bool) -> Option<Box<dyn HostedStore>> {
+    fn host(&self, shares: bool, context: &OpenContext) -> Option<Box<dyn HostedStore>> {
         let host = self.host.filter(|_| shares && self.on_node.rank == 0)?;
-        match host.start(&self.config_of_node()) {
+        match host.start(&self.config_of_node(), context) {
             Ok(host) => Some(host),
             Err(why) => {
                 tracing::warn!(why, "the ranks of this node have caches of their own");

@@ -57,6 +57,16 @@ pub(super) fn spawn_block(
     IS_STARTING.set(before);
 }
 
+/// Starts reads of other nodes, in one task: there are many at once, and each takes little time.
+/// They are not aborted, because they use no turn of a store.
+pub(super) fn spawn_of_nodes(runtime: &Handle, reads: Vec<(Flight, ReadFuture)>) {
+    let before = IS_STARTING.replace(true);
+    let each = reads.into_iter().map(|(flight, read)| async move { flight.complete(read.await) });
+    let each = each.collect::<FuturesUnordered<_>>();
+    runtime.spawn(each.collect::<()>());
+    IS_STARTING.set(before);
+}
+
 impl Flight {
     fn complete(mut self, received: Result<Bytes, TierError>) {
         self.end(received);

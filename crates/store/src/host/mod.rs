@@ -564,14 +564,17 @@ impl StoreInner {
         }
         drop(dropped);
         let mut used: Vec<Arc<dyn SampleReader>> = Vec::new();
+        let mut of_nodes = Vec::new();
         for BegunRead { keys, place, reader } in reads {
             let flight = |key: &SampleKey| Flight { inner: Arc::clone(self), key: *key, is_open: true };
             match (&keys[..], place) {
+                ([key], ReadPlace::Node(job, due)) => {
+                    of_nodes.push((flight(key), reader.read_node(key.id, job, due)));
+                }
                 ([key], place) => {
                     let read = match place {
                         ReadPlace::Origin(order) => reader.read(key.id, order),
-                        ReadPlace::Disk => reader.read_disk(key.id),
-                        ReadPlace::Node(job, due) => reader.read_node(key.id, job, due),
+                        _ => reader.read_disk(key.id),
                     };
                     let reading = flight::spawn(&self.runtime, flight(key), read);
                     if let Some(flight) = self.lock().flights.get_mut(key) {
@@ -590,6 +593,9 @@ impl StoreInner {
             }
         }
         used.iter().for_each(|reader| reader.submit());
+        if !of_nodes.is_empty() {
+            flight::spawn_of_nodes(&self.runtime, of_nodes);
+        }
     }
 }
 

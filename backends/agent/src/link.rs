@@ -35,8 +35,8 @@ pub(crate) struct Link {
     state: Mutex<LinkState>,
     /// Signals changes that the announcer waits for.
     pub(crate) changed: Condvar,
-    /// The furthest position that was requested, and the one that the announcer waits for. A wake-up
-    /// for each request would be most of its cost.
+    /// The furthest position that was requested, and the one that the announcer waits for. A
+    /// wake-up for each request would be most of its cost.
     furthest: AtomicU64,
     awaited: AtomicU64,
     samples: AtomicU64,

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foreread::report::DiskReport;
-use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, StoreLinks};
+use foreread::{Config, HostedStore, NodeDataset, NodeHost, OtherReads, Registry, StoreLinks};
 use foreread_store::{ConnectionId, LocalClient, Server, StoreJobs};
 use foreread_tier::{OpenContext, PeerService};
 use foreread_types::SampleId;
@@ -48,20 +48,25 @@ struct JobStore {
 }
 
 impl NodeHost for JobHost {
-    fn start(&self, config: &Config, context: &OpenContext) -> Result<Box<dyn HostedStore>, String> {
-        JobStore::start(config.clone(), context)
-            .map(|store| Box::new(store) as _)
-            .map_err(|error| error.to_string())
+    fn start(
+        &self,
+        config: &Config,
+        registry: &Registry,
+        context: &OpenContext,
+    ) -> Result<Box<dyn HostedStore>, String> {
+        let store = JobStore::start(config.clone(), registry.clone(), context);
+        store.map(|store| Box::new(store) as _).map_err(|error| error.to_string())
     }
 }
 
 impl JobStore {
-    fn start(config: Config, context: &OpenContext) -> Result<Self, AgentError> {
+    fn start(config: Config, registry: Registry, context: &OpenContext) -> Result<Self, AgentError> {
         FileLimit::current().raise(Some(DESCRIPTORS));
         let policy = arguments(None, &config);
-        let buffers = Arc::clone(&context.buffers);
         let runtime = JobRuntime::shared(&context.runtime)?;
-        let provider = provider(0, config, policy, None, (runtime.handle(), Arc::clone(&buffers)))?;
+        let place = OpenContext { runtime: runtime.handle().clone(), ..context.clone() };
+        let provider = provider(0, (config, registry), policy, None, place)?;
+        let buffers = Arc::clone(&context.buffers);
         let server = Server::start(Arc::clone(&provider) as _, buffers, server_settings())?;
         let service = Arc::default();
         Ok(Self { provider, service, server, runtime })

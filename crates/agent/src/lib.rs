@@ -48,12 +48,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foreread::Config;
 use foreread::agent::host::DatasetHost;
+use foreread::{Config, Registry};
 use foreread_dataset::LockFile;
 use foreread_store::{NodeStore, Server, ServerSettings};
-use foreread_tier::{ArenaBuffers, Buffers};
-use tokio::runtime::Handle;
+use foreread_tier::{ArenaBuffers, OpenContext};
 
 use crate::agent_state::{AgentParts, AgentState};
 use crate::cluster_cache::ClusterCache;
@@ -152,8 +151,9 @@ impl Agent {
         let http = HttpListeners::bind(private_directory(&socket)?, http)?;
         FileLimit::current().raise(None);
         let (runtime, arena) = (JobRuntime::new(io_threads())?, ArenaBuffers::default());
-        let place = (runtime.handle(), Arc::new(arena.clone()) as _);
-        let provider = provider(memory, config, policy, Some(file), place)?;
+        let (buffers, handle) = (Arc::new(arena.clone()) as _, runtime.handle().clone());
+        let place = OpenContext { buffers, runtime: handle, seed: config.seed };
+        let provider = provider(memory, (config, Registry::with_defaults()), policy, Some(file), place)?;
         let state = Arc::clone(&provider.state);
         if let Some(disk) = state.disk() {
             disk.reserve().map_err(AgentError::Disk)?;
@@ -205,17 +205,17 @@ impl Drop for Agent {
 /// memory of `place`.
 fn provider(
     memory: u64,
-    config: Config,
+    (config, registry): (Config, Registry),
     policy: Policy,
     file: Option<PathBuf>,
-    place: (&Handle, Arc<dyn Buffers>),
+    place: OpenContext,
 ) -> Result<Arc<AgentProvider>, AgentError> {
-    let (runtime, buffers) = (place.0.clone(), place.1);
+    let OpenContext { runtime, buffers, .. } = place.clone();
     // All samples are for other processes.
     if !buffers.share() {
         return Err(AgentError::Memory);
     }
-    let host = DatasetHost::new(config, file.is_some(), Arc::clone(&buffers), runtime.clone());
+    let host = DatasetHost::new(config, registry, file.is_some(), place);
     let store = NodeStore::new(memory, runtime.clone());
     let cluster = ClusterCache::new(store.clone(), buffers, runtime.clone());
     let file = PolicyFile::new(file.unwrap_or_default());

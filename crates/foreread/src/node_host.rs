@@ -22,16 +22,22 @@ use tokio::sync::mpsc;
 
 use crate::config::Config;
 use crate::error::Result;
+use crate::registry::Registry;
 use crate::report::DiskReport;
 
 /// Starts the cache that the ranks of a node share.
 pub trait NodeHost: Debug + Send + Sync {
-    /// Starts it in this process. It reads by `config`, on the runtime and into the memory of
-    /// `context`.
+    /// Starts it in this process. It reads by `config`, with the backends of `registry`, on the
+    /// runtime and into the memory of `context`.
     ///
     /// # Errors
     /// Why it cannot start. The ranks then have caches of their own.
-    fn start(&self, config: &Config, context: &OpenContext) -> Result<Box<dyn HostedStore>, String>;
+    fn start(
+        &self,
+        config: &Config,
+        registry: &Registry,
+        context: &OpenContext,
+    ) -> Result<Box<dyn HostedStore>, String>;
 }
 
 /// A cache that ranks share, as one of them reaches it.

@@ -13,12 +13,9 @@ use foreread_loader::{BlockTable, Dataset, DirectReader};
 use foreread_planner::MAX_BLOCK_BYTES;
 use foreread_store::attach::AttachDataset;
 use foreread_store::{SampleBlock, SampleReader};
-use foreread_tier::{
-    Buffers, ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError,
-};
+use foreread_tier::{ErrorKind as TierErrorKind, Lifetime, OpenContext, ReadFuture, Tier, TierError};
 use foreread_types::{DatasetId, DatasetIdentity, Fingerprint, SampleId, SampleKey, Sizes, Tick};
 use futures::future::BoxFuture;
-use tokio::runtime::Handle;
 
 use super::disk::{DiskDataset, DiskListener, HostDisk};
 use crate::config::Config;
@@ -103,17 +100,15 @@ pub struct HostedDataset {
 }
 
 impl DatasetHost {
-    /// Reads by `config` on `runtime`, into memory of `buffers`: for an agent, or for the ranks of
-    /// one job.
-    pub fn new(config: Config, is_agent: bool, buffers: Arc<dyn Buffers>, runtime: Handle) -> Self {
-        buffers.return_unused_on(&runtime);
-        let seed = config.seed;
-        let (registry, bandwidths) = (Registry::with_defaults(), Mutex::default());
+    /// Reads by `config` with the backends of `registry`: for an agent, or for the ranks of one
+    /// job.
+    pub fn new(config: Config, registry: Registry, is_agent: bool, context: OpenContext) -> Self {
+        context.buffers.return_unused_on(&context.runtime);
+        let bandwidths = Mutex::default();
         let disk = (!config.disk.is_empty()).then(|| {
-            let (disks, buffers) = (config.disk.clone(), Arc::clone(&buffers));
-            Arc::new(HostDisk::new(disks, is_agent, buffers, runtime.clone()))
+            let (disks, OpenContext { buffers, runtime, .. }) = (config.disk.clone(), context.clone());
+            Arc::new(HostDisk::new(disks, is_agent, buffers, runtime))
         });
-        let context = OpenContext { buffers, runtime, seed };
         Self { config, registry, context, bandwidths, disk, meter: Meter::new() }
     }
 

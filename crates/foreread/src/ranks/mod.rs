@@ -245,7 +245,8 @@ impl GroupRun<'_> {
             let (host, has_agent) = (self.node_host.as_ref(), agent.is_some());
             let units = place.units().map(|units| units.room(&sizes));
             let on_node = rank_among(joining.groups(), config.rank);
-            let member = NodeMember { config, host, on_node, memory: memory.tier(), has_agent, units };
+            let (registry, memory) = (self.registry, memory.tier());
+            let member = NodeMember { config, registry, host, on_node, memory, has_agent, units };
             let words = std::mem::take(&mut words);
             joined = member.join(joining, words, &mut opened, storage, context).await?;
         }

@@ -2,140 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking, too")]
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+mod neighbours;
+mod rig;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use foreread::calibration::{Calibration, OriginSpeed, Point};
-use foreread::ranks::Meeting;
-use foreread::report::Report;
-use foreread::{Config, Disk, Loader, Memory};
-use foreread_agent::JobHost;
 use foreread_tier_testing::store::{Archive, Fault, HttpStore, Kind, NumberedObjects, When};
 
-const SAMPLES: u64 = 240;
-const LENGTH: u64 = 2000;
-
-/// The bytes of a sample in memory.
-const TAKEN: u64 = LENGTH.next_multiple_of(64) + 192;
-
-/// A run of several ranks, whose nodes are numbers.
-struct Job<'a> {
-    store: &'a HttpStore,
-    meet: &'a Path,
-    nodes: &'a [u32],
-    bucket: &'a str,
-    contents: Vec<Bytes>,
-    epochs: u64,
-    /// Of a rank, in samples.
-    memory: u64,
-    /// In samples.
-    look_ahead: u64,
-    /// Where even ranks have one disk, and odd ones another.
-    disks: Option<PathBuf>,
-    compute: Duration,
-    /// Of storage.
-    calibration: Option<Arc<Calibration>>,
-}
-
-impl<'a> Job<'a> {
-    fn new(store: &'a HttpStore, meet: &'a Path, nodes: &'a [u32]) -> Self {
-        let (disks, compute, calibration) = (None, Duration::ZERO, None);
-        let objects = NumberedObjects::new(SAMPLES, LENGTH);
-        let contents = (0..SAMPLES).map(|id| objects.bytes(id)).collect();
-        let bucket = "train";
-        Self {
-            store,
-            meet,
-            nodes,
-            bucket,
-            contents,
-            epochs: 2,
-            memory: SAMPLES / 4,
-            look_ahead: 5,
-            disks,
-            compute,
-            calibration,
-        }
-    }
-}
-
-impl Job<'_> {
-    fn rank(&self, rank: u32) -> (Report, Vec<Vec<u64>>) {
-        let values = [
-            ("RANK", rank.to_string()),
-            ("WORLD_SIZE", self.nodes.len().to_string()),
-            ("FOREREAD_MEET", self.meet.display().to_string()),
-        ];
-        let values = HashMap::from(values);
-        let mut config = Config::default();
-        (config.rank, config.world_size, config.epochs) = (rank, self.nodes.len() as u32, self.epochs);
-        (config.memory, config.look_ahead) = (Memory::Bytes(self.memory * TAKEN), self.look_ahead * LENGTH);
-        (config.batch_size, config.seed) = (4, 7);
-        // All reads are under way at once.
-        config.origin_parallelism = Some(64);
-        let disk = |directory| Disk { directory, bytes: 50_000_000, shared: false };
-        let disks = self.disks.iter().map(|path| disk(path.join(format!("disk-{}", rank % 2))));
-        config.disk = disks.collect();
-        config.calibration.clone_from(&self.calibration);
-        let storage = [
-            ("endpoint", &*self.store.endpoint()),
-            ("access_key_id", "a"),
-            ("secret_access_key", "b"),
-            ("allow_http", "true"),
-        ];
-        config.storage_options = storage.into_iter().collect();
-        let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
-        let node = self.nodes[rank as usize].to_string();
-        let meeting = meeting.node_host(Arc::new(JobHost)).node(node);
-        let loader =
-            Loader::builder_with(format!("s3://{}", self.bucket), config).peers(meeting).start().unwrap();
-        let mut delivered = vec![Vec::new(); self.epochs as usize];
-        for batch in loader.batches() {
-            let batch = batch.unwrap();
-            for sample in batch.samples() {
-                let id = sample.id().0;
-                assert_eq!(sample.bytes(), self.contents[id as usize]);
-                delivered[batch.epoch() as usize].push(id);
-            }
-            std::thread::sleep(self.compute);
-        }
-        (loader.close().unwrap(), delivered)
-    }
-
-    /// Runs all ranks. Returns their reports, after each epoch has delivered each sample once.
-    fn run(&self) -> Vec<Report> {
-        let ranks: Vec<(Report, Vec<Vec<u64>>)> = std::thread::scope(|scope| {
-            let ranks = (0..self.nodes.len() as u32).map(|rank| scope.spawn(move || self.rank(rank)));
-            ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
-        });
-        for epoch in 0..self.epochs as usize {
-            let mut all: Vec<u64> = ranks.iter().flat_map(|(_, ids)| ids[epoch].clone()).collect();
-            all.sort_unstable();
-            assert_eq!(all, (0..self.contents.len() as u64).collect::<Vec<_>>(), "epoch {epoch}");
-        }
-        ranks.into_iter().map(|(report, _)| report).collect()
-    }
-}
-
-fn store() -> HttpStore {
-    let store = HttpStore::start();
-    store.numbered("train", NumberedObjects::new(SAMPLES, LENGTH));
-    store
-}
-
-fn read(reports: &[Report]) -> u64 {
-    reports.iter().map(|report| report.origin_requests).sum()
-}
+use self::rig::{Job, LENGTH, SAMPLES, read, store};
 
 #[test]
 // semantics: RANK-1, RANK-2, RANK-39
 fn linked_caches_read_what_one_cache_would() {
     let (store, meet) = (store(), tempfile::tempdir().unwrap());
     let epochs = 4;
-    for nodes in [&[0, 0, 1, 1][..], &[0, 0, 1], &[0, 0, 0, 1], &[0, 0, 0, 0]] {
+    let of_nodes: [&[u32]; 6] =
+        [&[0, 0, 1, 1], &[0, 0, 1], &[0, 0, 0, 1], &[0, 0, 0, 0], &[0, 1], &[0, 1, 2, 3]];
+    for nodes in of_nodes {
         for kept in [SAMPLES, SAMPLES / 2] {
             let memory = kept / nodes.len() as u64 + u64::from(kept == SAMPLES) * 20;
             let before = store.requests().get;
@@ -254,7 +139,7 @@ fn ranks_with_other_disks_have_caches_that_are_linked() {
     let path = directory.path().to_owned();
     std::fs::create_dir(path.join("meet")).unwrap();
     let meet = path.join("meet");
-    let (disks, compute) = (Some(path.clone()), Duration::from_millis(2));
+    let (disks, compute) = (Some(path.clone()), |_, _| Duration::from_millis(2));
     let job = Job { memory: 10, disks, compute, ..Job::new(&store, &meet, &[0; 4]) };
     let first = read(&job.run());
     assert!((SAMPLES..SAMPLES + SAMPLES / 10).contains(&first), "{first}");

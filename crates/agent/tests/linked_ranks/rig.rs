@@ -1,0 +1,139 @@
+//! A run of several ranks in one process, whose nodes are numbers.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use foreread::calibration::Calibration;
+use foreread::ranks::Meeting;
+use foreread::report::Report;
+use foreread::{Config, Disk, Loader, Memory, Registry};
+use foreread_agent::JobHost;
+use foreread_tier_testing::store::{HttpStore, NumberedObjects};
+
+pub const SAMPLES: u64 = 240;
+pub const LENGTH: u64 = 2000;
+
+/// The bytes of a sample in memory.
+const TAKEN: u64 = LENGTH.next_multiple_of(64) + 192;
+
+/// A run of several ranks, whose nodes are numbers.
+pub struct Job<'a> {
+    pub store: &'a HttpStore,
+    pub meet: &'a Path,
+    pub nodes: &'a [u32],
+    pub bucket: &'a str,
+    pub contents: Vec<Bytes>,
+    pub epochs: u64,
+    /// Of a rank, in samples.
+    pub memory: u64,
+    /// In samples.
+    pub look_ahead: u64,
+    /// Where even ranks have one disk, and odd ones another.
+    pub disks: Option<PathBuf>,
+    /// How long a rank computes for a batch, by their numbers.
+    pub compute: fn(u32, u64) -> Duration,
+    /// The backends of a program.
+    pub registry: Option<Registry>,
+    /// Of storage.
+    pub calibration: Option<Arc<Calibration>>,
+}
+
+impl<'a> Job<'a> {
+    pub fn new(store: &'a HttpStore, meet: &'a Path, nodes: &'a [u32]) -> Self {
+        let (disks, calibration, registry) = Default::default();
+        let compute = |_, _| Duration::ZERO;
+        let objects = NumberedObjects::new(SAMPLES, LENGTH);
+        let contents = (0..SAMPLES).map(|id| objects.bytes(id)).collect();
+        let bucket = "train";
+        Self {
+            store,
+            meet,
+            nodes,
+            bucket,
+            contents,
+            epochs: 2,
+            memory: SAMPLES / 4,
+            look_ahead: 5,
+            disks,
+            compute,
+            calibration,
+            registry,
+        }
+    }
+}
+
+impl Job<'_> {
+    fn rank(&self, rank: u32) -> (Report, Vec<Vec<u64>>) {
+        let values = [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", self.nodes.len().to_string()),
+            ("FOREREAD_MEET", self.meet.display().to_string()),
+        ];
+        let values = HashMap::from(values);
+        let mut config = Config::default();
+        (config.rank, config.world_size, config.epochs) = (rank, self.nodes.len() as u32, self.epochs);
+        (config.memory, config.look_ahead) = (Memory::Bytes(self.memory * TAKEN), self.look_ahead * LENGTH);
+        (config.batch_size, config.seed) = (4, 7);
+        // All reads are under way at once.
+        config.origin_parallelism = Some(64);
+        let disk = |directory| Disk { directory, bytes: 50_000_000, shared: false };
+        let disks = self.disks.iter().map(|path| disk(path.join(format!("disk-{}", rank % 2))));
+        config.disk = disks.collect();
+        config.calibration.clone_from(&self.calibration);
+        let storage = [
+            ("endpoint", &*self.store.endpoint()),
+            ("access_key_id", "a"),
+            ("secret_access_key", "b"),
+            ("allow_http", "true"),
+        ];
+        config.storage_options = storage.into_iter().collect();
+        let meeting = Meeting::of(&config, &|name| values.get(name).cloned()).unwrap().unwrap();
+        let node = self.nodes[rank as usize].to_string();
+        let meeting = meeting.node_host(Arc::new(JobHost)).node(node);
+        let scheme = if self.registry.is_some() { "mine" } else { "s3" };
+        let mut builder = Loader::builder_with(format!("{scheme}://{}", self.bucket), config).peers(meeting);
+        if let Some(registry) = &self.registry {
+            builder = builder.registry(registry.clone());
+        }
+        let loader = builder.start().unwrap();
+        let mut delivered = vec![Vec::new(); self.epochs as usize];
+        for (number, batch) in (0..).zip(loader.batches()) {
+            let batch = batch.unwrap();
+            for sample in batch.samples() {
+                let id = sample.id().0;
+                assert_eq!(sample.bytes(), self.contents[id as usize]);
+                delivered[batch.epoch() as usize].push(id);
+            }
+            std::thread::sleep((self.compute)(rank, number));
+        }
+        (loader.close().unwrap(), delivered)
+    }
+
+    /// Runs all ranks. Returns their reports, after each epoch has delivered each sample once.
+    pub fn run(&self) -> Vec<Report> {
+        let ranks: Vec<(Report, Vec<Vec<u64>>)> = std::thread::scope(|scope| {
+            let ranks = (0..self.nodes.len() as u32).map(|rank| scope.spawn(move || self.rank(rank)));
+            ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
+        });
+        for epoch in 0..self.epochs as usize {
+            let mut all: Vec<u64> = ranks.iter().flat_map(|(_, ids)| ids[epoch].clone()).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..self.contents.len() as u64).collect::<Vec<_>>(), "epoch {epoch}");
+        }
+        ranks.into_iter().map(|(report, _)| report).collect()
+    }
+}
+
+pub fn store() -> HttpStore {
+    let store = HttpStore::start();
+    store.numbered("train", NumberedObjects::new(SAMPLES, LENGTH));
+    store
+}
+
+/// The requests to storage that ranks report.
+pub fn read(reports: &[Report]) -> u64 {
+    reports.iter().map(|report| report.origin_requests).sum()
+}

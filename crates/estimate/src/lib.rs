@@ -11,10 +11,11 @@
 //! use foreread::plan::{Planned, Sizes};
 //! use foreread_estimate::PlanReport;
 //!
-//! let mut config = Config::default(); config.epochs = 10; config.memory = "1GiB".parse()?; let
-//! planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
-//! assert!(PlanReport::of(&planned, None, None)?.to_string().starts_with("rank 0 of 1, 10
-//! epochs"));
+//! let mut config = Config::default();
+//! config.epochs = 10;
+//! config.memory = "1GiB".parse()?;
+//! let planned = Planned::new(config, &[Sizes::uniform(1000, 1 << 20)])?;
+//! assert!(PlanReport::of(&planned, None, None)?.to_string().starts_with("rank 0 of 1, 10 epochs"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

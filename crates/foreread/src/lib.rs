@@ -140,9 +140,10 @@ pub mod dataset {
 /// use foreread::table::{TableOptions, TableSource};
 /// use foreread::Loader;
 ///
-/// let mut options = TableOptions::default(); options.label = Some("class".into()); let table =
-/// TableSource::At(format!("{target}/train.csv")); let catalog =
-/// Loader::builder(target).index_table(table, options, IndexOptions::default(), |_| ())?;
+/// let mut options = TableOptions::default();
+/// options.label = Some("class".into());
+/// let table = TableSource::At(format!("{target}/train.csv"));
+/// let catalog = Loader::builder(target).index_table(table, options, IndexOptions::default(), |_| ())?;
 /// assert_eq!(catalog.label(foreread::SampleId(0)), Some("cat"));
 /// # std::fs::remove_dir_all(&directory)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

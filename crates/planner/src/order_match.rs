@@ -94,9 +94,9 @@ impl OrderShare {
     /// ```
     /// use foreread_planner::OrderShare;
     ///
-    /// // Ranks 2 and 3 of 8. let share = OrderShare::of(&(0..48).map(|use_| use_ / 2 * 8 + 2 +
-    /// use_ % 2).collect::<Vec<_>>()); assert!(share.has(2) && share.has(11) && !share.has(4) &&
-    /// !share.is_whole());
+    /// // Ranks 2 and 3 of 8.
+    /// let share = OrderShare::of(&(0..48).map(|use_| use_ / 2 * 8 + 2 + use_ % 2).collect::<Vec<_>>());
+    /// assert!(share.has(2) && share.has(11) && !share.has(4) && !share.is_whole());
     /// ```
     pub fn of(places: &[usize]) -> Self {
         let most_seen = places.len() / USES_PER_RANK;
